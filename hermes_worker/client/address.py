@@ -1,0 +1,69 @@
+"""Where a server is, and with which key it is asked."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from hermes_worker import __version__
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.settings import is_loopback, load
+from hermes_worker.settings.server_key import find_server_key
+
+_READ_TIMEOUT_S = 60.0
+"""Longer than the server's pauses between signs of life, and than a request that waits."""
+_CONNECT_TIMEOUT_S = 10.0
+_KEY = re.compile(r"[!-~]{1,1000}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """One API server."""
+
+    url: str
+    key: str | None = field(repr=False)
+    tls: ssl.SSLContext | None = field(default=None, repr=False)
+
+    @property
+    def place(self) -> str:
+        """What the server is called in errors."""
+        return self.url
+
+    def options(self) -> dict[str, Any]:
+        """For a client of httpx2, of either kind. Imports it."""
+        import httpx2
+
+        headers = {"User-Agent": f"hermes-worker/{__version__}"}
+        if self.key is not None:
+            headers["Authorization"] = f"Bearer {self.key}"
+        return {
+            "base_url": self.url,
+            "headers": headers,
+            "timeout": httpx2.Timeout(_READ_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S),
+            "verify": self.tls or True,
+        }
+
+
+def address_of(base_url: str, api_key: str | None, home: Path | None, tls: ssl.SSLContext | None) -> Address:
+    """Without ``api_key`` the key is that of the installation in ``home``, for a server of this machine or a ``home``
+    that was named. Raises ``ConfigurationError``."""
+    parts = urlsplit(base_url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigurationError(f"{without_user(base_url)!r} is no address of a server: write http://HOST:PORT")
+    if parts.username is not None or parts.password is not None:
+        raise ConfigurationError(f"{without_user(base_url)!r} bears a password; give the key by itself, not in the URL")
+    if api_key is None and (home is not None or is_loopback(parts.hostname)):
+        found = find_server_key(load(home=home))
+        api_key = found.reveal() if found else None
+    if api_key is not None and not _KEY.fullmatch(api_key):
+        raise ConfigurationError("the API key is no key: it has spaces, line breaks or other signs that no key has")
+    return Address(url=base_url.rstrip("/"), key=api_key, tls=tls)
+
+
+def without_user(url: str) -> str:
+    """``url`` as it may be shown."""
+    return re.sub(r"//[^/@]*@", "//", url)[:200]

@@ -1,0 +1,243 @@
+"""The client for asyncio: the methods of ``blocking``, to be awaited, and streams as asynchronous iterators."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+
+import httpx2
+
+from hermes_worker.client import operations
+from hermes_worker.client.address import address_of
+from hermes_worker.client.callbacks import Callbacks, Following
+from hermes_worker.client.documents import JoinedDocument, ResultDocument
+from hermes_worker.client.events import Event
+from hermes_worker.client.exchange import (
+    ANSWER_BYTES_MAX,
+    ApiAnswer,
+    ApiRequest,
+    Exchange,
+    Heard,
+    LostAnswer,
+    Patience,
+    PauseStep,
+    RefusedError,
+    SendStep,
+    exchange,
+)
+from hermes_worker.client.streaming import Resumption, ToldEvent, typed, untyped
+from hermes_worker.client.waiting import joining, status_of
+from hermes_worker.client.wire import lost, parts_of
+from hermes_worker.core.errors import reason_of
+
+P = ParamSpec("P")
+T = TypeVar("T")
+E = TypeVar("E")
+
+
+def _sends(make: Callable[P, ApiRequest[T]]) -> Callable[Concatenate[AsyncHermesClient, P], Coroutine[Any, Any, T]]:
+    """The method that sends what ``make`` makes."""
+
+    @functools.wraps(make)
+    async def method(client: AsyncHermesClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await client.send(make(*args, **kwargs))
+
+    return method
+
+
+def _pages(
+    make: Callable[P, ApiRequest[operations.Portion[T]]],
+) -> Callable[Concatenate[AsyncHermesClient, P], AsyncIterator[T]]:
+    """The method that asks for page after page."""
+
+    @functools.wraps(make)
+    async def method(client: AsyncHermesClient, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+        request: ApiRequest[operations.Portion[T]] | None = make(*args, **kwargs)
+        while request is not None:
+            page = await client.send(request)
+            for item in page.items:
+                yield item
+            request = page.following
+
+    return method
+
+
+class AsyncHermesClient:
+    """Talks to one API server. For one event loop."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        home: Path | None = None,
+        patience_s: float = 60.0,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Without ``api_key`` it is the key of the installation in ``home`` (``None``: HERMES_HOME, else
+        ``~/.hermes-worker``), which is sent to a server of this machine, or, when you name the ``home``, to any.
+        ``patience_s`` is how long a request is sent again, where that is safe, and a stream is tried to be picked up,
+        before that is an error. ``tls`` is for an authority of your own, and for a certificate of this client.
+
+        Raises ``ConfigurationError`` when the address or the key cannot be used.
+        """
+        self._address = address_of(base_url, api_key, home, tls)
+        self._patience = Patience(for_s=patience_s)
+        self._http = httpx2.AsyncClient(**self._address.options())
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def __aenter__(self) -> AsyncHermesClient:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
+
+    async def send(self, request: ApiRequest[T]) -> T:
+        """Send a request of ``operations``, again where that is safe. Raises ``RefusedError``, ``UnavailableError``."""
+        return await self._drive(exchange(request, self._patience, time.monotonic, self._address.place))
+
+    start = _sends(operations.start)
+    submit = _sends(operations.submit)
+    submit_all = _sends(operations.submit_all)
+    runs = _pages(operations.runs)
+    run = _sends(operations.run)
+    sheets = _pages(operations.sheets)
+    sheet = _sends(operations.sheet)
+    result = _sends(operations.result)
+    explain = _sends(operations.explain)
+    artifacts = _sends(operations.artifacts)
+    artifact = _sends(operations.artifact)
+    stop = _sends(operations.stop)
+    stop_all = _sends(operations.stop_all)
+    retry = _sends(operations.retry)
+    pause = _sends(operations.pause)
+    resume = _sends(operations.resume)
+    steer = _sends(operations.steer)
+    approvals = _sends(operations.approvals)
+    approve = _sends(operations.approve)
+    answer = _sends(operations.answer)
+    jobs = _sends(operations.jobs)
+    job = _sends(operations.job)
+    create_job = _sends(operations.create_job)
+    change_job = _sends(operations.change_job)
+    remove_job = _sends(operations.remove_job)
+    pause_job = _sends(operations.pause_job)
+    resume_job = _sends(operations.resume_job)
+    run_job = _sends(operations.run_job)
+    job_history = _sends(operations.job_history)
+    deliveries = _pages(operations.deliveries)
+    delivery = _sends(operations.delivery)
+    retry_delivery = _sends(operations.retry_delivery)
+    sessions = _pages(operations.sessions)
+    session = _sends(operations.session)
+    create_session = _sends(operations.create_session)
+    change_session = _sends(operations.change_session)
+    remove_session = _sends(operations.remove_session)
+    messages = _pages(operations.messages)
+    fork_session = _sends(operations.fork_session)
+    audit = _pages(operations.audit)
+    limits = _sends(operations.limits)
+    key_limits = _sends(operations.key_limits)
+    set_key_limits = _sends(operations.set_key_limits)
+    tenant_limits = _sends(operations.tenant_limits)
+    set_tenant_limits = _sends(operations.set_tenant_limits)
+    backlog = _sends(operations.backlog)
+    provider_states = _sends(operations.provider_states)
+    alerts = _sends(operations.alerts)
+    capabilities = _sends(operations.capabilities)
+    toolsets = _sends(operations.toolsets)
+    skills = _sends(operations.skills)
+    health = _sends(operations.health)
+
+    async def join(
+        self, run_ids: Sequence[str], *, mode: Literal["all", "any"] = "all", timeout_s: float | None = None
+    ) -> JoinedDocument:
+        """Wait until all of up to a thousand runs have ended, or ``any`` of them, or the time is over: ``done``, and
+        ``runs`` with ``status`` of those that have ended. Raises ``RefusedError``, ``UnavailableError``."""
+        place = self._address.place
+        return await self._drive(joining(run_ids, mode, timeout_s, self._patience, time.monotonic, place))
+
+    async def wait(self, run_id: str, *, timeout_s: float | None = None) -> str | None:
+        """Wait for the end of a run; its status, or ``None`` when the time was over before. Raises as ``join``."""
+        return status_of(await self.join([run_id], timeout_s=timeout_s))
+
+    def events(self, run_id: str, *, after: str = "0") -> AsyncIterator[Event]:
+        """Everything that happens to a run, from its beginning (or after the event with that id) to its end. A
+        connection that breaks is made again and goes on where it was. Raises ``RefusedError``, ``UnavailableError``."""
+        return self._followed(functools.partial(operations.events, run_id), typed, after)
+
+    def told_events(self, run_id: str, *, after: str = "0") -> AsyncIterator[ToldEvent]:
+        """The same events with their ids, as the server wrote them."""
+        return self._followed(functools.partial(operations.events, run_id), untyped, after)
+
+    def tree_events(self, run_id: str, *, after: str = "0") -> AsyncIterator[ToldEvent]:
+        """The events of all runs of the tree that a run is in, until the last of them has ended."""
+        return self._followed(functools.partial(operations.tree_events, run_id), untyped, after)
+
+    async def follow(self, run_id: str, callbacks: Callbacks) -> ResultDocument:
+        """Follow a run to its end and call back; returns its ``result``. Raises as ``events``."""
+        following = Following(run_id, callbacks)
+        async for event in self.events(run_id):
+            if (answer := following.take(event)) is not None:
+                with contextlib.suppress(RefusedError):  # somebody else was faster
+                    await self.send(answer)
+        return await self.result(run_id)
+
+    async def _followed(
+        self, request: Callable[[str], ApiRequest[None]], read: Callable[[ToldEvent], E], after: str
+    ) -> AsyncIterator[E]:
+        stream = Resumption(request, read, after=after, patience_s=self._patience.for_s, clock=time.monotonic)
+        while not stream.is_over:
+            reason: str | None = None
+            try:
+                async with self._http.stream(**parts_of(stream.request)) as response:
+                    begun = ApiAnswer(
+                        status=response.status_code,
+                        headers=dict(response.headers),
+                        body=b"" if response.status_code == 200 else await response.aread(),
+                    )
+                    reason = stream.begun(begun)
+                    if reason is None:
+                        async for chunk in response.aiter_bytes():
+                            for event in stream.take(chunk):
+                                yield event
+                            if stream.is_over:
+                                return
+            except httpx2.HTTPError as error:
+                reason = reason_of(error)
+            await asyncio.sleep(stream.ended(reason or "the stream ended"))
+
+    async def _drive(self, asking: Exchange[T]) -> T:
+        heard: Heard = None
+        while True:
+            try:
+                step = asking.send(heard)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            match step:
+                case SendStep():
+                    heard = await self._sent(step.request)
+                case PauseStep():
+                    await asyncio.sleep(step.seconds)
+                    heard = None
+
+    async def _sent(self, request: ApiRequest[Any]) -> ApiAnswer | LostAnswer:
+        try:
+            async with self._http.stream(**parts_of(request)) as response:
+                body = bytearray()
+                async for chunk in response.aiter_bytes():
+                    body += chunk
+                    if len(body) > ANSWER_BYTES_MAX:
+                        return LostAnswer(reason=f"the answer is longer than {ANSWER_BYTES_MAX:,} bytes")
+                return ApiAnswer(status=response.status_code, headers=dict(response.headers), body=bytes(body))
+        except httpx2.HTTPError as error:
+            return lost(error)

@@ -1,0 +1,547 @@
+"""What the API answers with, as types: the names are those of its document, which a test compares. A field that a later
+server adds is passed on."""
+
+from __future__ import annotations
+
+from typing import Any, NotRequired
+
+from typing_extensions import TypedDict  # pydantic reads that of ``typing`` from Python 3.12 on only
+
+
+class UsageDocument(TypedDict):
+    """Tokens; those read from and written to a cache are among ``input_tokens``."""
+
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    estimated_tokens: NotRequired[int]
+    refused_attempts: NotRequired[int]
+    unknown_attempts: NotRequired[int]
+    unknown_input_tokens: NotRequired[int]
+    unknown_output_tokens: NotRequired[int]
+
+
+class StartedDocument(TypedDict):
+    """A run was accepted: ``started``, ``scheduled`` for later, or its text ``steered`` the run that was at work."""
+
+    run_id: str
+    status: NotRequired[str]
+    not_before: NotRequired[float | None]
+
+
+class StoppingDocument(TypedDict):
+    """A stop was asked for; ``caused`` are the runs that are stopped with it."""
+
+    run_id: str
+    status: str
+    caused: NotRequired[list[str]]
+
+
+class CallDocument(TypedDict):
+    """A tool call to look at: its outcome is unknown, or it took more than one attempt."""
+
+    iteration: int
+    position: int
+    tool: str
+    status: str
+    attempts: int
+    replay: str
+
+
+class CallsDocument(TypedDict):
+    """The tool calls of a run."""
+
+    total: int
+    by_status: dict[str, int]
+    attention: list[CallDocument]
+
+
+class DimensionDocument(TypedDict):
+    """How much of one dimension of a budget may be used, is reserved, and is spent."""
+
+    limit: NotRequired[float | None]
+    reserved: float
+    spent: float
+
+
+class ShareDocument(TypedDict):
+    """What one child and all below it have used."""
+
+    run_id: str
+    index: int | None
+    status: str
+    dimensions: dict[str, DimensionDocument]
+
+
+class BudgetDocument(TypedDict):
+    """The budget a run draws from. Money is in US dollars, time in seconds."""
+
+    run_id: str
+    dimensions: dict[str, DimensionDocument]
+    own: dict[str, DimensionDocument]
+    has_unknown_cost: bool
+    children: list[ShareDocument]
+    children_total: int
+
+
+class StandingDocument(TypedDict):
+    """Why a run stands where it does."""
+
+    reason: str
+    text: str
+    since: NotRequired[float | None]
+    until: NotRequired[float | None]
+
+
+class ExplanationDocument(TypedDict):
+    """Why a run is where it is, and the facts behind it."""
+
+    object: NotRequired[str]
+    run_id: str
+    because: str
+    text: str
+    since: NotRequired[float | None]
+    until: NotRequired[float | None]
+    facts: dict[str, str | int | float | bool]
+
+
+class BeganDocument(TypedDict):
+    """The versions that a run began with."""
+
+    program: NotRequired[str | None]
+    configuration: NotRequired[str | None]
+    prompt: str
+
+
+class LimitsDocument(TypedDict):
+    """What a tenant, or one of its keys, may use; ``keys`` only of a tenant."""
+
+    object: NotRequired[str]
+    tenant: str
+    key_id: NotRequired[str | None]
+    limits: dict[str, Any]
+    weight: NotRequired[float | None]
+    keys: NotRequired[list[dict[str, Any]]]
+
+
+class RunDocument(TypedDict):
+    """A run. Times are epoch seconds; absent fields have no value."""
+
+    object: NotRequired[str]
+    run_id: str
+    status: str
+    created_at: float
+    updated_at: float
+    session_id: str
+    title: NotRequired[str | None]
+    tags: NotRequired[list[str] | None]
+    metadata: NotRequired[dict[str, str] | None]
+    priority: NotRequired[str | None]
+    not_before: NotRequired[float | None]
+    retry_of: NotRequired[str | None]
+    model: str
+    last_event: NotRequired[str | None]
+    output: NotRequired[str | None]
+    usage: NotRequired[UsageDocument | None]
+    error: NotRequired[str | None]
+    exit_reason: NotRequired[str | None]
+    completed: NotRequired[bool | None]
+    partial: NotRequired[bool | None]
+    failed: NotRequired[bool | None]
+    interrupted: NotRequired[bool | None]
+    estimated_cost_usd: NotRequired[float | None]
+    cost_status: NotRequired[str | None]
+    doubtful_cost_usd: NotRequired[float | None]
+    iteration: int
+    iterations_max: int
+    started_at: NotRequired[float | None]
+    finished_at: NotRequired[float | None]
+    resume_at: NotRequired[float | None]
+    tool_calls: NotRequired[CallsDocument | None]
+    pending_steer: NotRequired[str | None]
+    standing: NotRequired[StandingDocument | None]
+    budget: NotRequired[BudgetDocument | None]
+    began_with: NotRequired[BeganDocument | None]
+
+
+class ResultDocument(TypedDict):
+    """What a run left, under the names of Hermes Agent's result. Costs are US dollars."""
+
+    final_response: str | None
+    last_reasoning: str | None
+    messages: list[dict[str, Any]]
+    api_calls: int
+    completed: bool
+    turn_exit_reason: str | None
+    failed: bool
+    partial: bool
+    interrupted: bool
+    error: str | None
+    failure_reason: str | None
+    model: str
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    reasoning_tokens: int
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    estimated_tokens: int
+    refused_attempts: int
+    unknown_attempts: int
+    unknown_input_tokens: int
+    unknown_output_tokens: int
+    estimated_cost_usd: float | None
+    cost_status: str | None
+    doubtful_cost_usd: float
+    cost_source: str | None
+    session_id: str
+    pending_steer: NotRequired[str]
+
+
+class DeliveryDocument(TypedDict):
+    """A message to somebody outside, and what became of it."""
+
+    object: NotRequired[str]
+    delivery_id: str
+    run_id: NotRequired[str | None]
+    job_id: NotRequired[str | None]
+    target: str
+    state: str
+    attempts: int
+    may_be_duplicate: bool
+    not_before: NotRequired[float | None]
+    receipt: NotRequired[str | None]
+    error_kind: NotRequired[str | None]
+    error: NotRequired[str | None]
+    created_at: float
+    settled_at: NotRequired[float | None]
+
+
+class QueueDocument(TypedDict):
+    """What waits for the workers of one queue, and what they hold."""
+
+    due: int
+    claimed: int
+    oldest_age_s: float
+    step_s: float
+    capacity_needed: int
+
+
+class BacklogDocument(TypedDict):
+    """What waits in the whole installation, by queue."""
+
+    object: NotRequired[str]
+    queues: dict[str, QueueDocument]
+
+
+class HealthDocument(TypedDict):
+    """The server answers."""
+
+    status: NotRequired[str]
+    platform: NotRequired[str]
+    version: NotRequired[str]
+
+
+class ErrorDetails(TypedDict):
+    """What was wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class BatchItemDocument(TypedDict):
+    """What became of one run of a batch: ``run_id``, or ``error``."""
+
+    index: int
+    run_id: NotRequired[str | None]
+    session_id: NotRequired[str | None]
+    status: NotRequired[str | None]
+    not_before: NotRequired[float | None]
+    error: NotRequired[ErrorDetails | None]
+
+
+class BatchDocument(TypedDict):
+    """What became of a batch, in the order of the request."""
+
+    object: NotRequired[str]
+    data: list[BatchItemDocument]
+    accepted: int
+    refused: int
+
+
+class StoppedDocument(TypedDict):
+    """The runs that were asked to stop, or would be."""
+
+    dry_run: bool
+    run_ids: list[str]
+    has_more: bool
+
+
+class EndDocument(TypedDict):
+    """How a run ended, if it has."""
+
+    run_id: str
+    ended: bool
+    status: NotRequired[str | None]
+    exit_reason: NotRequired[str | None]
+
+
+class JoinedDocument(TypedDict):
+    """What was seen when the waiting ended."""
+
+    done: bool
+    runs: list[EndDocument]
+
+
+class AnsweredDocument(TypedDict):
+    """An answer counted: it was the first."""
+
+    object: str
+    run_id: str
+    choice: NotRequired[str | None]
+    by: str
+    resolved: NotRequired[int]
+
+
+class WaitDocument(TypedDict):
+    """Something a run waits for: an approval, an answer."""
+
+    id: int
+    run_id: str
+    session_id: str
+    kind: str
+    tool: str
+    iteration: int
+    position: int
+    command: NotRequired[str | None]
+    description: NotRequired[str | None]
+    pattern_key: NotRequired[str | None]
+    question: NotRequired[str | None]
+    choices: list[str]
+    created_at: float
+    expires_at: NotRequired[float | None]
+
+
+class ControlledDocument(TypedDict):
+    """What became of a run that was paused, resumed or steered."""
+
+    run_id: str
+    status: str
+
+
+class DeedDocument(TypedDict):
+    """What somebody did."""
+
+    object: NotRequired[str]
+    number: int
+    at: float
+    tenant: str
+    actor: str
+    address: NotRequired[str | None]
+    act: str
+    subject: str
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
+class RepeatDocument(TypedDict):
+    """How often a job ran, and may run."""
+
+    times: int | None
+    completed: int
+
+
+class FiringDocument(TypedDict):
+    """What became of one slot of a job."""
+
+    slot: float
+    slot_at: str
+    outcome: str
+    reason: str | None
+    run_id: str | None
+    run_status: str | None
+    execution: str | None
+    remark: str | None
+    ended_at: str | None
+
+
+class JobDocument(TypedDict):
+    """A job, under the original's names. Times are ISO 8601 in UTC."""
+
+    id: str
+    name: str
+    prompt: str
+    schedule: dict[str, Any]
+    schedule_display: str | None
+    repeat: RepeatDocument
+    enabled: bool
+    state: str
+    deliver: str
+    origin: dict[str, str | None] | None
+    skill: str | None
+    skills: list[str]
+    model: str | None
+    provider: str | None
+    base_url: str | None
+    model_snapshot: str | None
+    provider_snapshot: str | None
+    enabled_toolsets: list[str] | None
+    workdir: str | None
+    script: str | None
+    no_agent: bool
+    context_from: list[str] | None
+    attach_to_session: str | None
+    overlap: str
+    catch_up: str
+    misfire_grace_s: int | None
+    failures_max: int | None
+    iterations_max: int | None
+    tokens_max: int | None
+    wall_s_max: float | None
+    idle_s_max: float | None
+    iterations_per_day: int | None
+    tokens_per_day: int | None
+    cost_usd_per_day: str | None
+    cost_usd_max: str | None
+    approvals: str | None
+    approval_s: float | None
+    network: str | None
+    created_at: str
+    next_run_at: str | None
+    last_run_at: str | None
+    last_status: str | None
+    last_error: str | None
+    paused_at: str | None
+    paused_reason: str | None
+
+
+class FullJobDocument(JobDocument):
+    """A job, with what became of its latest slot."""
+
+    last_delivery_error: str | None
+    latest_execution: FiringDocument | None
+
+
+class SessionDocument(TypedDict):
+    """A session, under the original's names. Times are epoch seconds."""
+
+    id: str
+    source: str | None
+    user_id: NotRequired[None]
+    model: str | None
+    title: str | None
+    started_at: float
+    ended_at: float | None
+    end_reason: str | None
+    message_count: int
+    tool_call_count: int
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    reasoning_tokens: int
+    estimated_cost_usd: float
+    actual_cost_usd: NotRequired[None]
+    api_call_count: int
+    parent_session_id: str | None
+    last_active: float
+    preview: str
+    _lineage_root_id: str
+    has_system_prompt: NotRequired[bool]
+    has_model_config: bool
+    is_at_work: bool
+
+
+class MessageDocument(TypedDict):
+    """A row of a transcript."""
+
+    id: int
+    session_id: str
+    role: str
+    content: Any
+    tool_call_id: str | None
+    tool_calls: list[dict[str, Any]] | None
+    tool_name: str | None
+    timestamp: float
+    token_count: NotRequired[None]
+    finish_reason: str | None
+    reasoning: str | None
+    reasoning_content: str | None
+
+
+class EndpointDocument(TypedDict):
+    """Where an operation is."""
+
+    method: str
+    path: str
+
+
+class CapabilitiesDocument(TypedDict):
+    """What the server can do."""
+
+    object: NotRequired[str]
+    platform: NotRequired[str]
+    version: NotRequired[str]
+    model: str
+    auth: dict[str, Any]
+    runtime: dict[str, Any]
+    features: dict[str, bool | str]
+    endpoints: dict[str, EndpointDocument]
+
+
+class ToolsetDocument(TypedDict):
+    """A named group of tools."""
+
+    name: str
+    label: str
+    description: str
+    enabled: bool
+    configured: bool
+    tools: list[str]
+
+
+class SkillDocument(TypedDict):
+    """Instructions that a run can be given by name."""
+
+    name: str
+    description: str
+    category: NotRequired[str | None]
+
+
+class ArtifactDocument(TypedDict):
+    """A file that a run left. ``url`` is relative to the server, and reads the file until ``url_expires_at``."""
+
+    object: NotRequired[str]
+    id: str
+    path: str
+    size: int
+    sha256: str
+    media_type: str
+    modified_at: float
+    created_at: float
+    url: str
+    url_expires_at: int
+
+
+class LeftOutDocument(TypedDict):
+    """A file that fits a pattern and was not kept."""
+
+    path: str
+    reason: str
+
+
+class ArtifactsDocument(TypedDict):
+    """What a run left: ``state`` is ``none``, ``open``, ``pending``, ``done`` or ``failed``."""
+
+    object: NotRequired[str]
+    run_id: str
+    state: str
+    reason: NotRequired[str | None]
+    data: list[ArtifactDocument]
+    gathered: int
+    left_out_total: int
+    left_out: list[LeftOutDocument]

@@ -1,0 +1,538 @@
+"""One function for each operation of the API: what is asked, as a value. Pure; the clients have a method of the same
+name for each, which sends it and returns what the answer says.
+
+Each method raises ``RefusedError`` when the API says no, and ``UnavailableError`` when nobody answers in time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Generic, Literal, TypeVar, cast
+from urllib.parse import parse_qsl, urlsplit
+
+from hermes_worker.client.documents import (
+    AnsweredDocument,
+    ArtifactDocument,
+    ArtifactsDocument,
+    BacklogDocument,
+    BatchDocument,
+    BatchItemDocument,
+    CapabilitiesDocument,
+    ControlledDocument,
+    DeedDocument,
+    DeliveryDocument,
+    ExplanationDocument,
+    FiringDocument,
+    FullJobDocument,
+    HealthDocument,
+    JobDocument,
+    JoinedDocument,
+    LimitsDocument,
+    MessageDocument,
+    ResultDocument,
+    RunDocument,
+    SessionDocument,
+    SkillDocument,
+    StartedDocument,
+    StoppedDocument,
+    StoppingDocument,
+    ToolsetDocument,
+    WaitDocument,
+)
+from hermes_worker.client.exchange import KEY_HEADER, ApiAnswer, ApiRequest
+from hermes_worker.core.errors import UnavailableError
+
+T = TypeVar("T")
+
+PAGE = 100
+WAIT_S = 30.0
+"""Of one request that waits; the server gives at most a minute."""
+
+
+# ------------------------------------------------------------------------------------------------------------- reading
+
+
+@cache
+def _adapter(kind: Any) -> Any:
+    from pydantic import TypeAdapter  # not for those who only import the client
+
+    return TypeAdapter(kind)
+
+
+def _checked(kind: type[T], document: Any) -> T:
+    """``document`` as it came, once it was seen to have the fields of ``kind``. Raises ``UnavailableError``."""
+    from pydantic import ValidationError
+
+    try:
+        _adapter(cast("Any", kind)).validate_python(document)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the answer"
+        raise UnavailableError(
+            f"the server's answer cannot be read ({where[:80]}: {first['msg']}): use the same version on both sides"
+        ) from None
+    checked: T = document
+    return checked
+
+
+def _reads(kind: type[T], *path: str) -> Callable[[ApiAnswer], T]:
+    """Reads what stands at ``path`` of the answer."""
+
+    def read(answer: ApiAnswer) -> T:
+        document = answer.document()
+        for name in path:
+            document = document.get(name) if isinstance(document, dict) else None
+        return _checked(kind, document)
+
+    return read
+
+
+def _nothing(_answer: ApiAnswer) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Portion(Generic[T]):
+    """One page of a list, and the request for the next."""
+
+    items: Sequence[T]
+    following: ApiRequest[Portion[T]] | None
+
+
+def _listed(
+    request: ApiRequest[Any], kind: type[T], name: str, after: Callable[[dict[str, Any]], Mapping[str, Any] | None]
+) -> ApiRequest[Portion[T]]:
+    """``name`` is the field of the list; ``after`` gives the parameters of the page behind one, ``None`` behind the
+    last."""
+
+    def read(answer: ApiAnswer) -> Portion[T]:
+        document = answer.document()
+        items = _checked(list[kind], document.get(name) if isinstance(document, dict) else None)  # type: ignore[valid-type]
+        more = after(document)
+        next_request = None if more is None else replace(request, params={**request.params, **more})
+        return Portion(
+            items=items, following=None if next_request is None else _listed(next_request, kind, name, after)
+        )
+
+    return replace(request, read=read)
+
+
+def _by_cursor(document: dict[str, Any]) -> Mapping[str, Any] | None:
+    return {"cursor": document["next_cursor"]} if document.get("has_more") and document.get("next_cursor") else None
+
+
+def _behind(parameter: str, field: str) -> Callable[[dict[str, Any]], Mapping[str, Any] | None]:
+    """The next page begins behind the last entry's ``field``."""
+
+    def after(document: dict[str, Any]) -> Mapping[str, Any] | None:
+        return {parameter: document["data"][-1][field]} if document.get("has_more") and document["data"] else None
+
+    return after
+
+
+def _get(
+    template: str, read: Callable[[ApiAnswer], T], names: Mapping[str, str] | None = None, **params: Any
+) -> ApiRequest[T]:
+    return ApiRequest(method="GET", template=template, read=read, names=names or {}, params=params)
+
+
+def _post(
+    template: str,
+    read: Callable[[ApiAnswer], T],
+    names: Mapping[str, str] | None = None,
+    *,
+    body: Any = None,
+    key: str | None = None,
+) -> ApiRequest[T]:
+    headers = {KEY_HEADER: key} if key else {}
+    return ApiRequest(method="POST", template=template, read=read, names=names or {}, body=body, headers=headers)
+
+
+def _run(run_id: str) -> Mapping[str, str]:
+    return {"run_id": run_id}
+
+
+# ---------------------------------------------------------------------------------------------------------------- runs
+
+
+def start(text: str, *, idempotency_key: str | None = None, **options: Any) -> ApiRequest[StartedDocument]:
+    """Start a run; ``options`` are the other fields of ``POST /v1/runs``. The same key gives the same run; without one
+    the client makes one, so that a lost answer starts no second run."""
+    body = {"input": text, **options}
+    return _post("/v1/runs", _reads(StartedDocument), body=body, key=idempotency_key)
+
+
+def submit(text: str, *, idempotency_key: str | None = None, **options: Any) -> ApiRequest[str]:
+    """Start a run as ``start`` does; returns its id."""
+    body = {"input": text, **options}
+    return _post("/v1/runs", _reads(str, "run_id"), body=body, key=idempotency_key)
+
+
+def submit_all(submissions: Sequence[Mapping[str, Any]]) -> ApiRequest[list[BatchItemDocument]]:
+    """Start up to a thousand runs in one request: the fields of ``POST /v1/runs``, and ``idempotency_key``. What became
+    of each, in their order."""
+    body = {"runs": [dict(each) for each in submissions]}
+
+    def read(answer: ApiAnswer) -> list[BatchItemDocument]:
+        return _reads(BatchDocument)(answer)["data"]
+
+    return _post("/v1/batch/runs", read, body=body)
+
+
+def runs(**filters: Any) -> ApiRequest[Portion[RunDocument]]:
+    """Runs, newest first, page after page; ``filters`` are those of ``GET /v1/runs``, lists where several are meant.
+    ``limit`` is the size of a page."""
+    request = _get("/v1/runs", _nothing, **{"limit": PAGE, **filters})
+    return _listed(request, RunDocument, "data", _by_cursor)
+
+
+def run(run_id: str) -> ApiRequest[RunDocument]:
+    """One run, with its budget and what became of its tool calls."""
+    return _get("/v1/runs/{run_id}", _reads(RunDocument), _run(run_id))
+
+
+def sheets(**filters: Any) -> ApiRequest[Portion[dict[str, Any]]]:
+    """Runs as ``runs`` lists them, with all that their rows say: what the command line shows."""
+    request = _get("/v1/sheets", _nothing, **{"limit": PAGE, **filters})
+    return _listed(request, dict[str, Any], "data", _by_cursor)
+
+
+def sheet(run_id: str) -> ApiRequest[dict[str, Any]]:
+    """Everything about one run: what the command line shows of it."""
+    return _get("/v1/sheets/{run_id}", _reads(dict[str, Any]), _run(run_id))
+
+
+def result(run_id: str) -> ApiRequest[ResultDocument]:
+    """What the run left, under the original's names."""
+    return _get("/v1/runs/{run_id}/result", _reads(ResultDocument), _run(run_id))
+
+
+def explain(run_id: str) -> ApiRequest[ExplanationDocument]:
+    """Why the run is where it is: ``because``, ``text`` and ``facts``."""
+    return _get("/v1/runs/{run_id}/explain", _reads(ExplanationDocument), _run(run_id))
+
+
+def artifacts(run_id: str) -> ApiRequest[ArtifactsDocument]:
+    """The files that the run left, each with an address."""
+    return _get("/v1/runs/{run_id}/artifacts", _reads(ArtifactsDocument), _run(run_id))
+
+
+def artifact(found: ArtifactDocument) -> ApiRequest[bytes]:
+    """The bytes of a file that ``artifacts`` listed. An answer with other bytes than were kept is no answer."""
+    proof = dict(parse_qsl(urlsplit(found["url"]).query))
+
+    def read(answer: ApiAnswer) -> bytes:
+        if hashlib.sha256(answer.body).hexdigest() != found["sha256"]:
+            raise UnavailableError(f"the server's answer is not the artifact {found['id']}: its hash differs")
+        return answer.body
+
+    asked = {name: proof.get(name) for name in ("expires", "signature")}
+    return _get("/v1/artifacts/{artifact_id}/content", read, {"artifact_id": found["id"]}, **asked)
+
+
+def stop(run_id: str) -> ApiRequest[StoppingDocument]:
+    """Ask a run, and all that it caused, to stop. Idempotent."""
+    return _post("/v1/runs/{run_id}/stop", _reads(StoppingDocument), _run(run_id))
+
+
+def stop_all(*, dry_run: bool = False, **filters: Any) -> ApiRequest[list[str]]:
+    """Stop the open runs that match, at most ``limit`` of them; which they are, or would be. Idempotent."""
+    body = {"dry_run": dry_run, **filters}
+
+    def read(answer: ApiAnswer) -> list[str]:
+        return _reads(StoppedDocument)(answer)["run_ids"]
+
+    return replace(_post("/v1/batch/stop", read, body=body), only_reads=dry_run)
+
+
+def retry(run_id: str, *, idempotency_key: str | None = None) -> ApiRequest[str]:
+    """Start a run with the submission of one that has ended; returns its id."""
+    return _post("/v1/runs/{run_id}/retry", _reads(str, "run_id"), _run(run_id), key=idempotency_key)
+
+
+def pause(run_id: str) -> ApiRequest[ControlledDocument]:
+    """Begin nothing new in a run and in all that it caused. Idempotent."""
+    return _post("/v1/runs/{run_id}/pause", _reads(ControlledDocument), _run(run_id))
+
+
+def resume(run_id: str) -> ApiRequest[ControlledDocument]:
+    """Let a paused run go on. Idempotent."""
+    return _post("/v1/runs/{run_id}/resume", _reads(ControlledDocument), _run(run_id))
+
+
+def steer(run_id: str, text: str) -> ApiRequest[ControlledDocument]:
+    """Say something to a run at work; it reads it with its next tool result."""
+    return _post("/v1/runs/{run_id}/steer", _reads(ControlledDocument), _run(run_id), body={"text": text})
+
+
+def waited(run_id: str, *, timeout_s: float = WAIT_S) -> ApiRequest[JoinedDocument]:
+    """Answers when the run has ended, or after at most a minute."""
+
+    def read(answer: ApiAnswer) -> JoinedDocument:
+        end = answer.document()
+        return _checked(JoinedDocument, {"done": bool(isinstance(end, dict) and end.get("ended")), "runs": [end]})
+
+    return _get("/v1/runs/{run_id}/wait", read, _run(run_id), timeout_s=timeout_s)
+
+
+def joined(
+    run_ids: Sequence[str], *, mode: Literal["all", "any"] = "all", timeout_s: float = WAIT_S
+) -> ApiRequest[JoinedDocument]:
+    """Answers when all of up to a thousand runs have ended, or ``any`` of them, or after at most a minute."""
+    body = {"run_ids": list(run_ids), "mode": mode, "timeout_s": timeout_s}
+    return replace(_post("/v1/batch/wait", _reads(JoinedDocument), body=body), only_reads=True)
+
+
+def events(run_id: str, after: str) -> ApiRequest[None]:
+    """The stream of a run's events behind the one with the id ``after``."""
+    headers = {"Last-Event-ID": after, "Accept": "text/event-stream"}
+    return replace(_get("/v1/runs/{run_id}/events", _nothing, _run(run_id)), headers=headers)
+
+
+def tree_events(run_id: str, after: str) -> ApiRequest[None]:
+    """The stream of the events of all runs of a tree, likewise."""
+    headers = {"Last-Event-ID": after, "Accept": "text/event-stream"}
+    return replace(_get("/v1/runs/{run_id}/tree/events", _nothing, _run(run_id)), headers=headers)
+
+
+# --------------------------------------------------------------------------------------------------- questions of runs
+
+
+def approvals(*, kind: str | None = None, limit: int = 500) -> ApiRequest[list[WaitDocument]]:
+    """The inbox: approvals (``kind`` ``approval``) and questions (``input``) that nobody has answered, oldest
+    first."""
+    return _get("/v1/approvals", _reads(list[WaitDocument], "data"), kind=kind, limit=limit)
+
+
+def approve(
+    run_id: str, choice: str, *, wait_id: int | None = None, reason: str | None = None
+) -> ApiRequest[AnsweredDocument]:
+    """Allow (``once``, ``session``, ``always``) or ``deny`` what the run asked for, the oldest unless ``wait_id`` says
+    which. ``reason`` is for the model."""
+    body = {"choice": choice, "wait_id": wait_id, "reason": reason}
+    return _post("/v1/runs/{run_id}/approval", _reads(AnsweredDocument), _run(run_id), body=body)
+
+
+def answer(run_id: str, text: str, *, wait_id: int | None = None) -> ApiRequest[AnsweredDocument]:
+    """Answer a question of the run, the oldest unless ``wait_id`` says which."""
+    body = {"text": text, "wait_id": wait_id}
+    return _post("/v1/runs/{run_id}/input", _reads(AnsweredDocument), _run(run_id), body=body)
+
+
+# ---------------------------------------------------------------------------------------------------------------- jobs
+
+
+def _job(job_id: str) -> Mapping[str, str]:
+    return {"job_id": job_id}
+
+
+def jobs(*, include_disabled: bool = False) -> ApiRequest[list[FullJobDocument]]:
+    """Every job that is scheduled, or every job."""
+    return _get("/api/jobs", _reads(list[FullJobDocument], "jobs"), include_disabled=include_disabled)
+
+
+def job(job_id: str) -> ApiRequest[FullJobDocument]:
+    """One job."""
+    return _get("/api/jobs/{job_id}", _reads(FullJobDocument, "job"), _job(job_id))
+
+
+def create_job(
+    name: str, schedule: str, *, idempotency_key: str | None = None, **fields: Any
+) -> ApiRequest[JobDocument]:
+    """Keep a job; ``fields`` are the other fields of ``POST /api/jobs``."""
+    body = {"name": name, "schedule": schedule, **fields}
+    return _post("/api/jobs", _reads(JobDocument, "job"), body=body, key=idempotency_key)
+
+
+def change_job(job_id: str, **fields: Any) -> ApiRequest[JobDocument]:
+    """Change what ``fields`` name. Not sent again when its answer is lost."""
+    read = _reads(JobDocument, "job")
+    return ApiRequest(method="PATCH", template="/api/jobs/{job_id}", read=read, names=_job(job_id), body=fields)
+
+
+def remove_job(job_id: str) -> ApiRequest[None]:
+    """Forget a job; its history is kept."""
+    return ApiRequest(method="DELETE", template="/api/jobs/{job_id}", read=_nothing, names=_job(job_id))
+
+
+def pause_job(job_id: str) -> ApiRequest[JobDocument]:
+    """Nothing comes due until the job is resumed."""
+    return _post("/api/jobs/{job_id}/pause", _reads(JobDocument, "job"), _job(job_id))
+
+
+def resume_job(job_id: str) -> ApiRequest[JobDocument]:
+    """Go on with the next slot."""
+    return _post("/api/jobs/{job_id}/resume", _reads(JobDocument, "job"), _job(job_id))
+
+
+def run_job(job_id: str) -> ApiRequest[JobDocument]:
+    """Make a job due now."""
+    return _post("/api/jobs/{job_id}/run", _reads(JobDocument, "job"), _job(job_id))
+
+
+def job_history(job_id: str, *, limit: int = 50, before: float | None = None) -> ApiRequest[list[FiringDocument]]:
+    """What became of the job's slots, newest first; ``before`` is the slot that ended the page before."""
+    read = _reads(list[FiringDocument], "firings")
+    return _get("/api/jobs/{job_id}/history", read, _job(job_id), limit=limit, before=before)
+
+
+# ---------------------------------------------------------------------------------------------------------- deliveries
+
+
+def _delivery(delivery_id: str) -> Mapping[str, str]:
+    return {"delivery_id": delivery_id}
+
+
+def deliveries(**filters: Any) -> ApiRequest[Portion[DeliveryDocument]]:
+    """Deliveries, newest first, page after page; ``filters``: ``state``, ``run_id``, ``before``."""
+    request = _get("/v1/deliveries", _nothing, **{"limit": PAGE, **filters})
+    return _listed(request, DeliveryDocument, "data", _behind("before", "delivery_id"))
+
+
+def delivery(delivery_id: str) -> ApiRequest[DeliveryDocument]:
+    """A delivery and what became of it."""
+    return _get("/v1/deliveries/{delivery_id}", _reads(DeliveryDocument), _delivery(delivery_id))
+
+
+def retry_delivery(delivery_id: str) -> ApiRequest[DeliveryDocument]:
+    """Send a settled delivery once more."""
+    return _post("/v1/deliveries/{delivery_id}/retry", _reads(DeliveryDocument), _delivery(delivery_id))
+
+
+# ------------------------------------------------------------------------------------------------------------ sessions
+
+
+def _session(session_id: str) -> Mapping[str, str]:
+    return {"session_id": session_id}
+
+
+def sessions(**filters: Any) -> ApiRequest[Portion[SessionDocument]]:
+    """Sessions, newest first, page after page; ``filters``: ``source``, ``include_children``, ``before``."""
+    request = _get("/api/sessions", _nothing, **{"limit": 50, **filters})
+    return _listed(request, SessionDocument, "data", _behind("before", "id"))
+
+
+def session(session_id: str) -> ApiRequest[SessionDocument]:
+    """A session and what its runs come to."""
+    return _get("/api/sessions/{session_id}", _reads(SessionDocument, "session"), _session(session_id))
+
+
+def create_session(*, idempotency_key: str | None = None, **fields: Any) -> ApiRequest[SessionDocument]:
+    """Open a session without a run: ``id``, ``model``, ``system_prompt``, ``title``."""
+    return _post("/api/sessions", _reads(SessionDocument, "session"), body=fields, key=idempotency_key)
+
+
+def change_session(session_id: str, **fields: Any) -> ApiRequest[SessionDocument]:
+    """Change its ``title``, or note by ``end_reason`` that it is over. Not sent again when its answer is lost."""
+    return ApiRequest(
+        method="PATCH",
+        template="/api/sessions/{session_id}",
+        read=_reads(SessionDocument, "session"),
+        names=_session(session_id),
+        body=fields,
+    )
+
+
+def remove_session(session_id: str) -> ApiRequest[None]:
+    """Delete a session with its runs and what they delegated."""
+    return ApiRequest(method="DELETE", template="/api/sessions/{session_id}", read=_nothing, names=_session(session_id))
+
+
+def messages(session_id: str, *, after: int = 0) -> ApiRequest[Portion[MessageDocument]]:
+    """The transcript, oldest first, page after page."""
+    request = _get("/api/sessions/{session_id}/messages", _nothing, _session(session_id), after=after)
+    return _listed(request, MessageDocument, "data", _behind("after", "id"))
+
+
+def fork_session(session_id: str, *, idempotency_key: str | None = None, **fields: Any) -> ApiRequest[SessionDocument]:
+    """Open a session that begins with a copy of this one's transcript: ``id``, ``title``, ``message_id``."""
+    read = _reads(SessionDocument, "session")
+    return _post("/api/sessions/{session_id}/fork", read, _session(session_id), body=fields, key=idempotency_key)
+
+
+# ---------------------------------------------------------------------------------------------------- the installation
+
+
+def audit(**filters: Any) -> ApiRequest[Portion[DeedDocument]]:
+    """Who did what for the tenant, oldest first, page after page; ``filters``: ``after``, ``act``, ``subject``,
+    ``actor``, ``since``, ``until``."""
+    request = _get("/v1/audit", _nothing, **{"limit": 1_000, **filters})
+    return _listed(request, DeedDocument, "data", _behind("after", "number"))
+
+
+def limits() -> ApiRequest[LimitsDocument]:
+    """What the key's tenant may use, and each of its keys that has limits of its own."""
+    return _get("/v1/limits", _reads(LimitsDocument))
+
+
+def key_limits(key_id: str) -> ApiRequest[LimitsDocument]:
+    """The limits of a key of the tenant."""
+    return _get("/v1/limits/keys/{key_id}", _reads(LimitsDocument), {"key_id": key_id})
+
+
+def set_key_limits(key_id: str, limits: Mapping[str, Any]) -> ApiRequest[LimitsDocument]:
+    """Set the limits of a key of the tenant: ``{"runs": {"at_most": 5}}``. Those that are not named there are none."""
+    return ApiRequest(
+        method="PUT",
+        template="/v1/limits/keys/{key_id}",
+        read=_reads(LimitsDocument),
+        names={"key_id": key_id},
+        body={"limits": dict(limits)},
+    )
+
+
+def tenant_limits(tenant: str) -> ApiRequest[LimitsDocument]:
+    """What a tenant may use; for operators."""
+    return _get("/v1/tenants/{tenant}/limits", _reads(LimitsDocument), {"tenant": tenant})
+
+
+def set_tenant_limits(
+    tenant: str, limits: Mapping[str, Any], *, weight: float | None = None, key_id: str | None = None
+) -> ApiRequest[LimitsDocument]:
+    """Set the limits of a tenant, or of one of its keys; for operators."""
+    return ApiRequest(
+        method="PUT",
+        template="/v1/tenants/{tenant}/limits",
+        read=_reads(LimitsDocument),
+        names={"tenant": tenant},
+        params={"key_id": key_id},
+        body={"limits": dict(limits), "weight": weight},
+    )
+
+
+def backlog() -> ApiRequest[BacklogDocument]:
+    """What waits and what is at work, by queue."""
+    return _get("/v1/backlog", _reads(BacklogDocument))
+
+
+def provider_states() -> ApiRequest[list[dict[str, Any]]]:
+    """Which keys of providers are without money or out of order."""
+    return _get("/v1/providers/states", _reads(list[dict[str, Any]], "data"))
+
+
+def alerts(*, limit: int | None = None) -> ApiRequest[list[dict[str, Any]]]:
+    """The newest alerts to operators."""
+    return _get("/v1/alerts", _reads(list[dict[str, Any]], "data"), limit=limit)
+
+
+def capabilities() -> ApiRequest[CapabilitiesDocument]:
+    """What the server can do."""
+    return _get("/v1/capabilities", _reads(CapabilitiesDocument))
+
+
+def toolsets() -> ApiRequest[list[ToolsetDocument]]:
+    """The toolsets that a run can name."""
+    return _get("/v1/toolsets", _reads(list[ToolsetDocument], "data"))
+
+
+def skills() -> ApiRequest[list[SkillDocument]]:
+    """The skills that a run can be given."""
+    return _get("/v1/skills", _reads(list[SkillDocument], "data"))
+
+
+def health() -> ApiRequest[HealthDocument]:
+    """Whether the server answers, and its version. Needs no key."""
+    return _get("/health", _reads(HealthDocument))

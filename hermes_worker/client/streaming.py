@@ -1,0 +1,135 @@
+"""Server-sent events: bytes into events, and a stream that breaks into one that goes on where it was. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from hermes_worker.client.events import Event, RunEnded, parse_event
+from hermes_worker.client.exchange import ApiAnswer, ApiRequest, refusal
+from hermes_worker.core.errors import UnavailableError
+
+E = TypeVar("E")
+
+LINE_BYTES_MAX = 32 * 1024 * 1024
+"""An event is one line, and an answer of a model stands in it."""
+_RECONNECT_AFTER_S = 0.5
+_CLOSED = ": stream closed"
+"""The comment with which the server ends a stream that has nothing more to tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldEvent:
+    """An event with its id, after which a stream can be picked up again, and as the server wrote it."""
+
+    id: str
+    document: dict[str, Any]
+
+
+class EventParser:
+    """Bytes of a stream into events."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        """Of the line that has not ended."""
+        self._bytes = 0
+        self._id = ""
+        self._data: list[str] = []
+        self.is_closed = False
+        """The server said that there is nothing more."""
+
+    def feed(self, chunk: bytes) -> Iterator[ToldEvent]:
+        """Raises ``ValueError`` for what is no stream of ours."""
+        while chunk:
+            end, newline, chunk = chunk.partition(b"\n")
+            self._parts.append(end)
+            self._bytes += len(end)
+            if self._bytes > LINE_BYTES_MAX:
+                raise ValueError("a line of the stream has no end")
+            if newline:
+                line, self._parts, self._bytes = b"".join(self._parts), [], 0
+                yield from self._line(line.removesuffix(b"\r").decode("utf-8", "replace"))
+
+    def _line(self, line: str) -> Iterator[ToldEvent]:
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if line == _CLOSED:
+            self.is_closed = True
+        elif name == "id":
+            self._id = value
+        elif name == "data":
+            self._data.append(value)
+        elif not line and self._data:
+            document = json.loads("\n".join(self._data))
+            self._data = []
+            if not isinstance(document, dict):
+                raise ValueError("an event of the stream is no object")
+            yield ToldEvent(id=self._id, document=document)
+
+
+class Resumption(Generic[E]):
+    """A stream of one run or tree over any number of connections. A shell sends ``request``, gives what it reads to
+    ``take``, tells of the end of each connection by ``ended`` and waits as long as that says."""
+
+    def __init__(
+        self,
+        request: Callable[[str], ApiRequest[None]],
+        read: Callable[[ToldEvent], E],
+        *,
+        after: str,
+        patience_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        """``request`` makes one for what follows an id, ``read`` makes of an event what the reader wants."""
+        self._request = request
+        self._read = read
+        self._patience_s = patience_s
+        self._clock = clock
+        self._give_up_at = clock() + patience_s
+        self._parser = EventParser()
+        self.last_id = after
+        self.is_over = False
+
+    @property
+    def request(self) -> ApiRequest[None]:
+        self._parser = EventParser()  # half an event of the connection before is told again
+        return self._request(self.last_id)
+
+    def begun(self, answer: ApiAnswer) -> str | None:
+        """``None`` when events follow, else why this connection brings none. ``answer`` has a body only where it is an
+        error. Raises ``RefusedError``."""
+        if answer.status == 200:
+            return None
+        error = refusal(answer)
+        if answer.status >= 500 or answer.status == 429:
+            return str(error)
+        raise error
+
+    def take(self, chunk: bytes) -> Iterator[E]:
+        """Raises ``UnavailableError`` for what is no stream of ours."""
+        try:
+            for told in self._parser.feed(chunk):
+                event = self._read(told)
+                self.last_id = told.id or self.last_id
+                self._give_up_at = self._clock() + self._patience_s
+                self.is_over = self.is_over or isinstance(event, RunEnded)
+                yield event
+        except (ValueError, RecursionError) as error:
+            raise UnavailableError(f"the stream cannot be read: {error}") from None
+        self.is_over = self.is_over or self._parser.is_closed
+
+    def ended(self, reason: str) -> float:
+        """How many seconds to wait before the next connection. Raises ``UnavailableError`` when none is worth it."""
+        if self._clock() >= self._give_up_at:
+            raise UnavailableError(f"{self._request(self.last_id).path} cannot be followed: {reason}")
+        return _RECONNECT_AFTER_S
+
+
+def typed(told: ToldEvent) -> Event:
+    return parse_event(told.document)
+
+
+def untyped(told: ToldEvent) -> ToldEvent:
+    return told

@@ -1,0 +1,33 @@
+"""What the clients of both kinds tell httpx2, and what they hear of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx2
+
+from hermes_worker.client.exchange import ApiRequest, LostAnswer
+from hermes_worker.core.errors import reason_of
+
+
+def parts_of(request: ApiRequest[Any]) -> dict[str, Any]:
+    """A request as httpx2 takes it."""
+    headers = dict(request.headers)
+    content = None
+    if request.body is not None:
+        headers["Content-Type"] = "application/json"
+        content = json.dumps(request.body).encode("utf-8")
+    return {
+        "method": request.method,
+        "url": request.path,
+        "params": request.query or None,
+        "headers": headers,
+        "content": content,
+    }
+
+
+def lost(error: httpx2.HTTPError) -> LostAnswer:
+    """A connection that was never made has brought nobody anything."""
+    was_sent = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
+    return LostAnswer(reason=reason_of(error), was_sent=was_sent)

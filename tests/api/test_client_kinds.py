@@ -1,0 +1,432 @@
+"""The clients of both kinds: the same conversation through a proxy that cuts, and what of the API they know."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NotRequired, get_origin, get_type_hints
+
+import pytest
+from serving import Served
+from support.cutting import CuttingProxy
+from support.store import Store, asks
+
+from hermes_worker.client import (
+    AsyncHermesClient,
+    Callbacks,
+    HermesClient,
+    RefusedError,
+    RunEnded,
+    documents,
+    operations,
+)
+from hermes_worker.client.address import address_of
+from hermes_worker.client.exchange import (
+    KEY_HEADER,
+    ApiAnswer,
+    ApiRequest,
+    Exchange,
+    LostAnswer,
+    Patience,
+    PauseStep,
+    SendStep,
+    exchange,
+)
+from hermes_worker.client.streaming import LINE_BYTES_MAX, EventParser, Resumption, ToldEvent, typed
+from hermes_worker.core.errors import ConfigurationError, UnavailableError
+from hermes_worker.core.messages import ModelReply, Usage
+from hermes_worker.core.replay import Replay
+
+REPLY = ModelReply(text="Hello world", usage=Usage(input=3, output=2))
+CUTS = (7_000, 0, 300, 1_200, 2_500, 9_000)
+"""After so many bytes a connection ends, in this order again and again."""
+_IDS = re.compile(
+    r"\b[0-9a-f]{64}\b|(run|dlv|key)_[0-9a-f]{8,}|client-[0-9a-f]{32}|\b[0-9a-f]{12}\b|_\d{10}_[0-9a-f]{8}"
+)
+_TIMES = re.compile(r"\b\d{10}(\.\d+)?\b|\d{4}-\d\d-\d\dT[0-9:.+Z]+")
+_DURATIONS = re.compile(r"'duration_s': [0-9.e-]+|duration_s=[0-9.e-]+|\b\d+\.\d+\b")
+
+ELSEWHERE: Mapping[str, str] = {
+    "GET /v1/health": "the same as /health",
+    "GET /health/ready": "for whoever sends requests to one of several servers",
+    "GET /health/detailed": "for monitoring",
+    "POST /webhooks/{name}": "for others, who sign",
+    "POST /webhooks/{tenant}/{name}": "for others, who sign",
+    "POST /api/sessions/{session_id}/chat": "submit with session_id, and wait, say the same",
+    "POST /api/sessions/{session_id}/chat/stream": "submit with session_id, and events, say the same",
+}
+"""Operations without a method, and why."""
+_OF_OPENAI = re.compile(r"\w+ /v1/(models|chat|responses|conversations)\b")
+"""Its own SDK is the client."""
+
+
+# -------------------------------------------------------------------------------------------------------- differential
+
+
+def scripted(client: Any, store: Store, wait: Callable[[Any], Any], listed: Callable[[Any], Any]) -> list[Any]:
+    """One conversation with every kind of operation that is sent again when its answer is lost; what was heard."""
+    heard: list[Any] = []
+
+    def say(what: Any) -> Any:
+        heard.append(what)
+        return what
+
+    run_id = say(wait(client.submit("hello", tags=["t"], metadata={"a": "b"})))
+    store.ask_tools(run_id, asks(Replay.PURE))
+    store.settle(run_id)
+    store.answer(run_id, REPLY)
+    say(listed(client.events(run_id)))
+    say([told.document["event"] for told in listed(client.told_events(run_id))])
+    say(wait(client.result(run_id)))
+    session_id = say(wait(client.run(run_id)))["session_id"]
+    again = say(wait(client.retry(run_id)))
+    say(wait(client.pause(again)))
+    say(wait(client.resume(again)))
+    say(wait(client.stop(again)))
+    say(wait(client.explain(again)))
+    say(wait(client.join([run_id, again], mode="any", timeout_s=20)))
+    say(wait(client.wait(run_id)))
+    made = say(wait(client.submit_all([{"input": f"n {n}"} for n in range(7)] + [{"input": ""}])))
+    say(wait(client.stop_all(tag=["none"], dry_run=True)))
+    say(sorted(one["status"] for one in listed(client.runs(limit=2, session_id=session_id))))
+    say(len(made))
+    job = say(wait(client.create_job("nightly", "every 1h", prompt="look")))
+    say(wait(client.pause_job(job["id"])))
+    say([one["name"] for one in [wait(client.job(job["id"]))]])
+    say(wait(client.remove_job(job["id"])))
+    session = say(wait(client.create_session(title="mine")))
+    say(wait(client.remove_session(session["id"])))
+    say([one["act"] for one in listed(client.audit(limit=1, subject=again))])
+    say(sorted(wait(client.backlog())["queues"]))
+    say(wait(client.capabilities()))
+    for refused in (client.run("run_none"), client.submit("hello", model=5)):
+        with pytest.raises(RefusedError) as raised:
+            wait(refused)
+        say((raised.value.status, raised.value.code, str(raised.value)))
+    return heard
+
+
+def comparable(heard: Any) -> str:
+    """Without ids and times."""
+    return _DURATIONS.sub("N", _TIMES.sub("T", _IDS.sub("ID", repr(heard))))
+
+
+def blocking(url: str, key: str, store: Store) -> list[Any]:
+    with HermesClient(url, api_key=key, patience_s=30.0) as client:
+        return scripted(_Lazy(client), store, lambda call: call(), lambda call: list(call()))
+
+
+class _Lazy:
+    """Methods that are called when they are waited for, as coroutines are."""
+
+    def __init__(self, client: HermesClient) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+        return lambda *args, **kwargs: lambda: method(*args, **kwargs)
+
+
+def awaiting(url: str, key: str, store: Store) -> list[Any]:
+    with asyncio.Runner() as runner:
+        client = AsyncHermesClient(url, api_key=key, patience_s=30.0)
+
+        async def listed(stream: Any) -> list[Any]:
+            return [each async for each in stream]
+
+        try:
+            return scripted(client, store, runner.run, lambda stream: runner.run(listed(stream)))
+        finally:
+            runner.run(client.close())
+
+
+def test_both_clients_hear_the_same_through_a_proxy_that_cuts(api: Served, store: Store) -> None:
+    port = int(api.url.rpartition(":")[2])
+    plain = comparable(blocking(api.url, api.key, store))
+
+    for talk in (blocking, awaiting):
+        with CuttingProxy(port, lambda n: CUTS[n % len(CUTS)]) as proxy:
+            cut = comparable(talk(proxy.url, api.key, store))
+        assert cut.split(", ") == plain.split(", ")
+        assert proxy.cuts >= 8
+
+
+def test_an_answer_that_is_lost_starts_no_second_run(api: Served) -> None:
+    port = int(api.url.rpartition(":")[2])
+    before = len(list(HermesClient(api.url, api_key=api.key).runs()))
+    with CuttingProxy(port, lambda n: 0 if n < 3 else None) as proxy:
+        HermesClient(proxy.url, api_key=api.key, patience_s=20.0).submit("once")
+    assert proxy.cuts == 3
+    assert len(list(HermesClient(api.url, api_key=api.key).runs())) == before + 1
+
+
+def test_an_asynchronous_client_follows_and_answers_by_callbacks(api: Served, store: Store) -> None:
+    async def talk() -> tuple[Any, list[str]]:
+        told: list[str] = []
+        async with AsyncHermesClient(api.url, api_key=api.key) as client:
+            run_id = await client.submit("hello")
+            store.answer(run_id, REPLY)
+            return await client.follow(run_id, Callbacks(event_callback=lambda kind, _: told.append(kind))), told
+
+    result, told = asyncio.run(talk())
+    assert result["final_response"] == "Hello world"
+    assert told[-1] == "ended"
+
+
+# ------------------------------------------------------------------------------------------------------------ contract
+
+
+FILE = {"id": "art_a", "url": "/v1/artifacts/art_a/content?expires=1&signature=x", "sha256": ""}
+
+
+def _made() -> dict[str, tuple[str, ApiRequest[Any]]]:
+    """Each request that ``operations`` can make, by method and path."""
+    examples: dict[str, Any] = {"run_ids": ["run_a"], "limits": {}, "submissions": [{}], "after": "0"}
+    made = {}
+    for name, make in vars(operations).items():
+        if name.startswith("_") or not inspect.isfunction(make) or make.__module__ != operations.__name__:
+            continue
+        needed = [p for p in inspect.signature(make).parameters.values() if p.default is p.empty]
+        plain = [p for p in needed if p.kind is p.POSITIONAL_OR_KEYWORD]
+        request = make(**{p.name: examples.get(p.name, FILE if p.name == "found" else "x") for p in plain})
+        made.setdefault(f"{request.method} {request.template}", (name, request))
+    return made
+
+
+def _document(api: Served) -> dict[str, Any]:
+    found: dict[str, Any] = api.server.config.app.openapi()  # type: ignore[union-attr]
+    return found
+
+
+def test_every_operation_of_the_document_has_a_method_or_a_reason(api: Served) -> None:
+    there = {
+        f"{method.upper()} {path}"
+        for path, operations_of in _document(api)["paths"].items()
+        for method in operations_of
+        if not _OF_OPENAI.match(f"{method.upper()} {path}")
+    }
+    made = _made()
+    assert there - set(made) - set(ELSEWHERE) == set()
+    assert set(made) <= there
+    assert set(ELSEWHERE) <= there - set(made)
+
+
+def test_both_clients_have_a_method_for_each_operation() -> None:
+    streams = {"joined": "join", "waited": "wait"}
+    names = {streams.get(name, name) for name, _ in _made().values()} | {"submit", "start", "close", "follow", "send"}
+    public = [{n for n in vars(kind) if not n.startswith("_")} for kind in (HermesClient, AsyncHermesClient)]
+    assert public[0] == public[1]
+    assert names <= public[0]
+    for name in public[0]:
+        ours, theirs = (inspect.signature(getattr(kind, name)) for kind in (HermesClient, AsyncHermesClient))
+        assert [*ours.parameters] == [*theirs.parameters], name
+
+
+SHAPES = {
+    "RunDocument": "RunObject",
+    "BeganDocument": "BeganWithObject",
+    "LimitsDocument": "TenantLimitsObject",
+    "ExplanationDocument": "ExplanationObject",
+    "BudgetDocument": "BudgetObject",
+    "CallsDocument": "CallSummary",
+    "StartedDocument": "StartedRun",
+    "StoppingDocument": "Stopping",
+    "StoppedDocument": "StoppedRuns",
+    "EndDocument": "WaitedRun",
+    "JoinedDocument": "JoinedRuns",
+    "BatchItemDocument": "BatchResult",
+    "WaitDocument": "WaitObject",
+    "AnsweredDocument": "AnsweredQuestion",
+    "ControlledDocument": "Controlled",
+    "DeliveryDocument": "DeliveryObject",
+    "DeedDocument": "DeedObject",
+    "FullJobDocument": "JobInFull",
+    "FiringDocument": "FiringObject",
+    "SessionDocument": "SessionObject",
+    "MessageDocument": "MessageObject",
+    "ResultDocument": "TurnResult",
+    "QueueDocument": "QueueBacklogObject",
+    "CapabilitiesDocument": "CapabilitiesObject",
+    "ToolsetDocument": "ToolsetObject",
+    "SkillDocument": "SkillObject",
+    "UsageDocument": "UsageObject",
+    "ArtifactDocument": "ArtifactObject",
+    "ArtifactsDocument": "ArtifactList",
+    "LeftOutDocument": "LeftOutObject",
+}
+
+
+def test_the_types_of_the_client_have_the_fields_of_the_document(api: Served) -> None:
+    schemas = _document(api)["components"]["schemas"]
+    for ours, theirs in SHAPES.items():
+        fields = get_type_hints(getattr(documents, ours), include_extras=True)
+        needed = {name for name, hint in fields.items() if get_origin(hint) is not NotRequired}
+        assert set(fields) == set(schemas[theirs]["properties"]), ours
+        assert needed <= set(schemas[theirs].get("required", ())), ours
+
+
+# -------------------------------------------------------------------------------------------------------------- decide
+
+
+def answered(status: int, document: Any = None, **headers: str) -> ApiAnswer:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return ApiAnswer(status=status, headers=named, body=json.dumps(document if document is not None else {}).encode())
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def played(
+    request: ApiRequest[Any], *heard: Any, for_s: float = 60.0
+) -> tuple[list[ApiRequest[Any]], list[float], Any]:
+    """What was sent, how long was waited, and what came of it; the last of ``heard`` is heard again and again."""
+    clock, sent, waits = Clock(), [], []
+    asking: Exchange[Any] = exchange(request, Patience(for_s=for_s), clock, "the server")
+    answers = itertools.chain(heard, itertools.repeat(heard[-1]))
+    step = next(asking)
+    while True:
+        try:
+            match step:
+                case SendStep():
+                    sent.append(step.request)
+                    step = asking.send(next(answers))
+                case PauseStep():
+                    waits.append(step.seconds)
+                    clock.now += step.seconds
+                    step = asking.send(None)
+        except StopIteration as end:
+            return sent, waits, end.value
+        except (RefusedError, UnavailableError) as error:
+            return sent, waits, error
+
+
+LOST = LostAnswer(reason="reset")
+NEVER = LostAnswer(reason="refused", was_sent=False)
+STARTED = {"run_id": "run_1", "status": "started"}
+
+
+def test_a_post_bears_one_key_over_all_attempts() -> None:
+    sent, waits, got = played(operations.submit("hi"), LOST, answered(503), answered(202, STARTED))
+    assert got == "run_1"
+    assert len({each.headers[KEY_HEADER] for each in sent}) == 1
+    assert len(sent) == 3
+    assert waits == [0.25, 0.5]
+    other, _, _ = played(operations.submit("hi"), answered(202, STARTED))
+    assert other[0].headers[KEY_HEADER] != sent[0].headers[KEY_HEADER]
+    chosen, _, _ = played(operations.submit("hi", idempotency_key="mine"), answered(202, STARTED))
+    assert chosen[0].headers[KEY_HEADER] == "mine"
+
+
+def test_what_is_not_idempotent_is_not_sent_again_once_it_may_have_arrived() -> None:
+    change = operations.change_job("j", name="n")
+    sent, _, error = played(change, LOST)
+    assert len(sent) == 1 and "does not answer" in str(error)
+    sent, _, _ = played(change, NEVER, NEVER, answered(200, {"job": {}}))
+    assert len(sent) == 3
+    sent, _, error = played(change, answered(503))
+    assert len(sent) == 1
+
+
+def test_a_server_is_asked_again_when_it_says_and_not_beyond_the_time() -> None:
+    busy = answered(429, {"error": {"message": "busy", "code": "rate_limit_exceeded"}}, retry_after="7")
+    sent, waits, _ = played(operations.run("r"), busy, for_s=20)
+    assert waits == [7.0, 7.0]
+    assert len(sent) == 3
+    late = answered(429, {"error": {"message": "busy", "code": "x"}}, retry_after="3600")
+    sent, waits, error = played(operations.run("r"), late)
+    assert (len(sent), waits, error.status) == (1, [], 429)
+    _, waits, error = played(operations.run("r"), LOST)
+    assert sum(waits) < 60 and max(waits) == 8.0
+    assert isinstance(error, UnavailableError)
+    assert played(operations.run("r"), LOST, for_s=0.0)[1] == []
+
+
+def test_refusals_are_not_repeated_but_for_a_key_at_work() -> None:
+    for status in (400, 401, 403, 404, 409, 410, 500):
+        refused = answered(status, {"error": {"message": "no", "code": "c", "param": "p"}})
+        sent, _, error = played(operations.submit("x"), refused)
+        assert len(sent) == 1
+        assert (error.status, error.code, error.param, str(error)) == (status, "c", "p", "no")
+    at_work = answered(409, {"error": {"message": "at work", "code": "idempotency_key_in_progress"}})
+    assert played(operations.submit("x"), at_work, answered(202, STARTED))[2] == "run_1"
+    flat = answered(400, {"error": "flat words"})
+    assert str(played(operations.jobs(), flat)[2]) == "flat words"
+
+
+def test_what_was_removed_by_an_attempt_whose_answer_was_lost_is_removed() -> None:
+    gone = answered(404, {"error": "Job not found"})
+    assert played(operations.remove_job("j"), LOST, gone)[2] is None
+    assert isinstance(played(operations.remove_job("j"), gone)[2], RefusedError)
+    assert isinstance(played(operations.remove_job("j"), NEVER, gone)[2], RefusedError)
+
+
+def test_a_path_that_a_server_does_not_have_names_both_versions() -> None:
+    missing = answered(404, {"error": {"message": "There is nothing at this path.", "code": "not_found"}})
+    sent, _, error = played(operations.skills(), missing, answered(200, {"status": "ok", "version": "0.0.9"}))
+    assert [each.path for each in sent] == ["/v1/skills", "/health"]
+    assert "0.0.9" in str(error) and "GET /v1/skills" in str(error) and "both sides" in str(error)
+    _, _, error = played(operations.skills(), ApiAnswer(status=404, headers={}, body=b"<html>"))
+    assert "is no Hermes worker API" in str(error)
+
+
+def test_an_answer_of_somebody_else_is_told() -> None:
+    for odd in (b"<html>", b"[]", b'{"run_id": 5}', b"[" * 100_000):
+        error = played(operations.submit("x"), ApiAnswer(status=200, headers={}, body=odd))[2]
+        assert isinstance(error, UnavailableError)
+
+
+def test_ids_stay_in_their_part_of_the_path() -> None:
+    assert operations.run("a/../b?c#d").path == "/v1/runs/a%2F..%2Fb%3Fc%23d"
+    for odd in ("", ".", ".."):
+        with pytest.raises(ValueError, match="no id"):
+            _ = operations.run(odd).path
+
+
+def test_a_key_is_in_no_error() -> None:
+    for key in ("sec ret-5719", "secret\n5719"):
+        with pytest.raises(ConfigurationError) as raised:
+            address_of("http://h:1", key, None, None)
+        assert "5719" not in str(raised.value)
+    assert "5719" not in repr(address_of("http://h:1", "secret5719", None, None))
+    with pytest.raises(ConfigurationError) as raised:
+        address_of("http://me:secret5719@h:1", "key", None, None)
+    assert "5719" not in str(raised.value)
+
+
+def test_events_are_read_from_any_pieces() -> None:
+    wire = b': keepalive\n\nid: 1\nevent: x\ndata: {"event": "tool.generating",\r\ndata: "tool": "\xc3\xa4"}\n\n'
+    wire += b": stream closed\n\n"
+    for size in (1, 2, 3, 7, 1_000):
+        parser = EventParser()
+        told = [t for at in range(0, len(wire), size) for t in parser.feed(wire[at : at + size])]
+        assert told == [ToldEvent(id="1", document={"event": "tool.generating", "tool": "ä"})]
+        assert parser.is_closed
+    with pytest.raises(ValueError, match="no end"):
+        list(EventParser().feed(b"x" * (LINE_BYTES_MAX + 1)))
+
+
+def test_half_an_event_is_told_again_and_a_stream_without_events_is_given_up() -> None:
+    clock = Clock()
+    stream = Resumption(lambda after: operations.events("run_1", after), typed, after="0", patience_s=5.0, clock=clock)
+    assert stream.request.headers["Last-Event-ID"] == "0"
+    list(stream.take(b'id: 4\ndata: {"event": "tool.generating", "tool": "t"}\n\nid: 5\ndata: {"event": "tool.gen'))
+    assert stream.request.headers["Last-Event-ID"] == "4"
+    [end] = stream.take(b'id: 9\ndata: {"event": "run.completed", "output": "x"}\n\n')
+    assert isinstance(end, RunEnded) and stream.is_over
+    clock.now = 4.9
+    assert stream.ended("cut") > 0
+    clock.now = 5.1
+    with pytest.raises(UnavailableError, match="cut"):
+        stream.ended("cut")
+    assert stream.begun(answered(503)) is not None
+    with pytest.raises(RefusedError):
+        stream.begun(answered(404, {"error": {"message": "no", "code": "run_not_found"}}))
