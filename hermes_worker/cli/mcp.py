@@ -1,0 +1,163 @@
+"""``hermes-worker mcp``: servers whose tools agents may call."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hermes_worker import plugins
+from hermes_worker.cli.layout import table
+from hermes_worker.cli.options import TEXT, common, load_settings
+from hermes_worker.cli.screen import one_line
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.local.paths import prepare_home
+from hermes_worker.mcp.extensions import extension_of
+from hermes_worker.mcp.protocol import DEFINITION_CHARS_MAX
+from hermes_worker.mcp.requests import list_tools, spoken
+from hermes_worker.mcp.servers import (
+    McpServer,
+    changed,
+    check_name,
+    digest,
+    new_server,
+    servers_of,
+    token_variable,
+    tool_name,
+    write_servers,
+)
+from hermes_worker.safety.threats import Scope, scan
+from hermes_worker.settings import Settings
+
+_RESTART = "restart the processes of this home, and give every machine of the fleet the same mcp.json"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def mcp() -> None:
+    """Add, list, test, approve and remove MCP servers whose tools agents may call."""
+
+
+@mcp.command(epilog="Example: hermes-worker mcp add tickets https://mcp.example.org/mcp")
+@common
+@click.argument("name", type=TEXT)
+@click.argument("url", type=TEXT)
+@click.option("--trust", is_flag=True, help="Believe what the server says about repeating its tools.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(1, 600), default=60.0, show_default=True, help="Seconds.")
+@click.option("--yes", is_flag=True, help="Approve the tools without asking.")
+def add(home: Path | None, name: str, url: str, trust: bool, timeout_s: float, yes: bool) -> None:
+    """Ask a server for its tools, show them, and keep the server with those that you approve."""
+    settings = load_settings(home, uses_extensions=False)
+    check_name(name)
+    servers = servers_of(settings.home)
+    if name in servers:
+        raise ConfigurationError(f"there is an MCP server {name!r}; remove it first, or approve its tools again")
+    server = new_server(url=url, trusted=trust, timeout_s=timeout_s)
+    plugins.check(settings, settings.extensions.enabled, extension_of(name, server))
+    server, offered = spoken(server, _token(settings, name))
+    _show(name, offered)
+    _approve(settings, name, server, offered, is_sure=yes)
+
+
+@mcp.command("list")
+@common
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def list_servers(home: Path | None, as_json: bool) -> None:
+    """Which servers there are. Asks none of them."""
+    settings = load_settings(home, uses_extensions=False)
+    servers = servers_of(settings.home)
+    if as_json:
+        for name, server in sorted(servers.items()):
+            click.echo(json.dumps({"name": name, **server.model_dump(mode="json")}))
+    elif servers:
+        rows = [(name, *_row(settings, name, server)) for name, server in sorted(servers.items())]
+        click.echo(table(rows, ("SERVER", "TOOLS", "PROTOCOL", "TOKEN", "TRUSTED", "ADDRESS"), ids=(0,), whole=(5,)))
+    else:
+        click.echo("no MCP servers; add one with: hermes-worker mcp add NAME URL", err=True)
+
+
+@mcp.command()
+@common
+@click.argument("name", type=TEXT)
+def test(home: Path | None, name: str) -> None:
+    """Ask a server for its tools, call none, and say what differs from what was approved."""
+    settings = load_settings(home, uses_extensions=False)
+    server = _server(settings, name)
+    offered = list_tools(server, _token(settings, name))
+    waiting = changed(server, offered)
+    gone = sorted(server.tools.keys() - {str(one["name"]) for one in offered})
+    click.echo(f"{name} answers: {len(offered)} tools, {len(offered) - len(waiting)} of them approved")
+    for title, names in (("new or changed", waiting), ("gone", gone)):
+        if names:
+            click.echo(f"{title}: {one_line(', '.join(names), 2_000)}")
+    if waiting:
+        click.echo(f"look at them with: hermes-worker mcp approve {name}")
+
+
+@mcp.command()
+@common
+@click.argument("name", type=TEXT)
+@click.option("--yes", is_flag=True, help="Approve the tools without asking.")
+def approve(home: Path | None, name: str, yes: bool) -> None:
+    """Show what a server offers otherwise than it was approved, and approve what it offers now."""
+    settings = load_settings(home, uses_extensions=False)
+    server, offered = spoken(_server(settings, name), _token(settings, name))
+    waiting = set(changed(server, offered))
+    _show(name, [one for one in offered if one["name"] in waiting])
+    _approve(settings, name, server, offered, is_sure=yes)
+
+
+@mcp.command(epilog="Sessions that have its tools keep them in their list; a call of one is answered with an error.")
+@common
+@click.argument("name", type=TEXT)
+def remove(home: Path | None, name: str) -> None:
+    """Use a server no longer."""
+    settings = load_settings(home, uses_extensions=False)
+    _server(settings, name)
+    kept = {one: server for one, server in servers_of(settings.home).items() if one != name}
+    write_servers(settings.home, kept)
+    click.echo(f"{name} is removed; {_RESTART}")
+
+
+def _server(settings: Settings, name: str) -> McpServer:
+    servers = servers_of(settings.home)
+    if name not in servers:
+        there = ", ".join(sorted(servers)) or "none"
+        raise ConfigurationError(f"there is no MCP server {name!r}; there are: {there}")
+    return servers[name]
+
+
+def _token(settings: Settings, name: str) -> str | None:
+    return settings.variables.get(token_variable(name), "").strip() or None
+
+
+def _row(settings: Settings, name: str, server: McpServer) -> tuple[str, ...]:
+    token = "set" if _token(settings, name) else "none"
+    return str(len(server.tools)), server.protocol, token, "yes" if server.trusted else "no", one_line(server.url, 200)
+
+
+def _show(name: str, tools: Sequence[Mapping[str, Any]]) -> None:
+    """All that a model would read, without anything that moves the cursor of a terminal."""
+    for one in tools:
+        description = str(one.get("description") or "")
+        click.echo(f"{tool_name(name, one['name'])}: {one_line(description, DEFINITION_CHARS_MAX)}")
+        click.echo(f"  arguments: {one_line(canonical_json(one['inputSchema']), DEFINITION_CHARS_MAX)}")
+        if threats := scan(json.dumps(one, ensure_ascii=False), Scope.STRICT):
+            click.echo(f"  warning: it looks like an attempt to take over ({', '.join(threats)})")
+
+
+def _approve(
+    settings: Settings, name: str, server: McpServer, offered: Sequence[Mapping[str, Any]], *, is_sure: bool
+) -> None:
+    if not is_sure:
+        if not sys.stdin.isatty():
+            raise ConfigurationError("nobody is here to approve the tools: read them, then repeat with --yes")
+        click.confirm(f"Approve {len(offered)} tools of {name}?", abort=True)
+    approved = server.model_copy(update={"tools": {str(one["name"]): digest(one) for one in offered}})
+    prepare_home(settings.home)
+    write_servers(settings.home, {**servers_of(settings.home), name: approved})
+    click.echo(f"{name}: {len(offered)} tools are approved; {_RESTART}")

@@ -1,0 +1,47 @@
+"""Each MCP server as an extension of its own: a tool source, and a setting that holds the token of this server only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hermes_worker.extension import Extension, SettingDeclaration, SettingValue, ToolSourceDeclaration, load
+from hermes_worker.mcp.servers import McpServer, servers_of, token_variable
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Makes the tool source, in the process that asks it."""
+
+    name: str
+    server: McpServer
+
+    def __call__(self, values: Mapping[str, SettingValue]) -> Any:
+        token = values.get("token")
+        return load("hermes_worker.mcp.source:McpSource")(self.name, self.server, str(token) if token else None)
+
+
+def extension_of(name: str, server: McpServer) -> Extension:
+    """A server as an extension."""
+    token = SettingDeclaration(
+        name="token",
+        variable=token_variable(name),
+        summary=f"The bearer token for the MCP server {name}.",
+        is_secret=True,
+        roles=("tools",),
+    )
+    source = ToolSourceDeclaration(name=name, implementation=_Source(name, server), timeout_s=server.timeout_s + 5)
+    return Extension(
+        name=f"mcp-{name}",
+        version="1",
+        summary=f"The tools of the MCP server {name}",
+        tool_sources=(source,),
+        settings=(token,),
+    )
+
+
+def server_extensions(home: Path) -> tuple[Extension, ...]:
+    """Of every server of this home. Raises ``ConfigurationError``."""
+    return tuple(extension_of(name, server) for name, server in sorted(servers_of(home).items()))

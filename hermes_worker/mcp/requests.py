@@ -1,0 +1,185 @@
+"""Asks an MCP server, in as many requests as its revision takes, and keeps nothing between two calls.
+
+A worker may vanish and another one makes the next call, so there is no connection and no session to lose: a server of
+the revision with sessions gets a new one for each call. Addresses, sizes and times are those of ``net.wire``.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hermes_worker.mcp.protocol import (
+    McpAnswer,
+    McpError,
+    McpRefusal,
+    UnknownOutcome,
+    answer_of,
+    definitions_of,
+    initialize_params,
+    message,
+    result_of,
+    stateless,
+)
+from hermes_worker.mcp.servers import STATELESS, TOOLS_MAX, WITH_SESSIONS, McpServer
+from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
+from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
+from hermes_worker.net.wire import send
+
+BODY_BYTES_MAX = 4_000_000
+_PAGES_MAX = 50
+_LOOK_EVERY_S = 0.1
+_POLICY = UrlPolicy(allows_private=True)
+"""The operator chose the address, not a model; metadata and link-local addresses stay refused."""
+
+
+class _CallStopped(Protocol):
+    def is_set(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpExchange:
+    """One call or listing, within a time."""
+
+    server: McpServer
+    token: str | None
+    ends_at: float
+    """By ``time.monotonic``."""
+
+    def request(self, method: str, params: Mapping[str, Any], key: str | None = None) -> Mapping[str, Any]:
+        """The result of one request, with whatever its revision needs before it. Raises ``McpError``."""
+        if self.server.protocol == STATELESS:
+            headers, body = stateless(method, params, key=key)
+            return self._result(headers, body)
+        opened = self._opened()
+        try:
+            return self._result(opened, message(method, params))
+        finally:
+            self._closed(opened)
+
+    def _opened(self) -> dict[str, str]:
+        """The headers of a new session."""
+        response = self._exchange({}, message("initialize", initialize_params(WITH_SESSIONS)))
+        result = self._read(response)
+        version = str(result.get("protocolVersion", WITH_SESSIONS))[:40]
+        headers = {"MCP-Protocol-Version": version}
+        if session := response.headers.get("mcp-session-id"):
+            headers["Mcp-Session-Id"] = session[:1_000]
+        self._exchange(headers, message("notifications/initialized", {}, is_notification=True))
+        return headers
+
+    def _closed(self, headers: Mapping[str, str]) -> None:
+        if "Mcp-Session-Id" in headers:
+            try:
+                self._exchange(headers, b"", method="DELETE")
+            except McpError:
+                return  # the server forgets it by itself
+
+    def _result(self, headers: Mapping[str, str], body: bytes) -> Mapping[str, Any]:
+        return self._read(self._exchange(headers, body))
+
+    def _read(self, response: HttpResponse) -> Mapping[str, Any]:
+        if len(response.body) > BODY_BYTES_MAX:
+            raise UnknownOutcome(f"the server's answer is larger than {BODY_BYTES_MAX:,} bytes")
+        try:
+            return result_of(response.headers.get("content-type", ""), response.body)
+        except (McpRefusal, UnknownOutcome):
+            raise
+        except McpError as error:
+            if response.status != 200:
+                raise _refused(response.status) from None
+            raise UnknownOutcome(str(error)) from None
+
+    def _exchange(self, headers: Mapping[str, str], body: bytes, *, method: str = "POST") -> HttpResponse:
+        left_s = self.ends_at - time.monotonic()
+        if left_s <= 0:
+            raise UnknownOutcome("the server took too long")
+        request = HttpRequest(method=method, url=self.server.url, headers=self._headers(headers), body=body)
+        try:
+            return send(request, _POLICY, total_s=left_s, body_bytes_max=BODY_BYTES_MAX + 1)
+        except NoAnswer as error:
+            raise (UnknownOutcome if error.was_sent else McpError)(error.reason) from None
+        except (UnsafeUrl, ValueError) as error:
+            raise McpError(f"the server's address cannot be used: {error}") from None
+
+    def _headers(self, more: Mapping[str, str]) -> Mapping[str, str]:
+        ours = {
+            "Accept": "application/json, text/event-stream",
+            "Accept-Encoding": "identity",
+            "Content-Type": "application/json",
+            "User-Agent": "hermes-worker",
+        }
+        return {**ours, **({"Authorization": f"Bearer {self.token}"} if self.token else {}), **more}
+
+
+def _refused(status: int) -> McpError:
+    match status:
+        case 401 | 403:
+            return McpRefusal(f"the server refused our token (HTTP {status}); the operator has to set another one")
+        case 400 | 404 | 405 | 406 | 415 | 421 | 429:
+            return McpRefusal(f"the server refused the request (HTTP {status})")
+        case _:
+            return UnknownOutcome(f"the server answered HTTP {status}")
+
+
+def list_tools(server: McpServer, token: str | None) -> Sequence[Mapping[str, Any]]:
+    """Every usable tool that the server offers, by name. Raises ``McpError``."""
+    asking = McpExchange(server=server, token=token, ends_at=time.monotonic() + server.timeout_s)
+    found: dict[str, Mapping[str, Any]] = {}
+    params: dict[str, Any] = {}
+    for _ in range(_PAGES_MAX):
+        page, cursor = definitions_of(asking.request("tools/list", params))
+        for one in page:
+            found.setdefault(str(one["name"]), one)
+        if len(found) > TOOLS_MAX:
+            raise McpError(f"the server offers more than {TOOLS_MAX} tools")
+        if cursor is None:
+            return [found[name] for name in sorted(found)]
+        params = {"cursor": cursor}
+    raise McpError(f"the server's list of tools has more than {_PAGES_MAX} pages")
+
+
+def spoken(server: McpServer, token: str | None) -> tuple[McpServer, Sequence[Mapping[str, Any]]]:
+    """The server with the revision that it speaks, and its tools: lists them, and calls none. Raises ``McpError``."""
+    try:
+        modern = server.model_copy(update={"protocol": STATELESS})
+        return modern, list_tools(modern, token)
+    except McpError as first:
+        older = server.model_copy(update={"protocol": WITH_SESSIONS})
+        try:
+            return older, list_tools(older, token)
+        except McpError:
+            raise first from None
+
+
+def call_tool(
+    asking: McpExchange, tool: str, arguments: Mapping[str, Any], key: str, cancelled: _CallStopped
+) -> McpAnswer:
+    """Run one tool. On a thread of its own, because nothing else can be told to stop waiting. Raises ``McpError``."""
+    params = {"name": tool, "arguments": dict(arguments)}
+    return _interruptibly(lambda: answer_of(asking.request("tools/call", params, key)), cancelled)
+
+
+def _interruptibly(work: Callable[[], McpAnswer], cancelled: _CallStopped) -> McpAnswer:
+    outcome: list[McpAnswer | McpError] = []
+
+    def run() -> None:
+        try:
+            outcome.append(work())
+        except McpError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run, name="mcp", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(_LOOK_EVERY_S)
+        if thread.is_alive() and cancelled.is_set():
+            raise UnknownOutcome("it was cancelled")
+    if not outcome:
+        raise UnknownOutcome("the request failed")
+    if isinstance(outcome[0], McpError):
+        raise outcome[0]
+    return outcome[0]
