@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePosixPath
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from hermes_worker.workspaces.sandbox.network import PEOPLE, RunOrigin
 
 FILE_BYTES_MAX: Final = 32 * 1024 * 1024
 """More of a file is not read: the worker holds it in memory, next to those of its other calls."""
+
+
+FILES_KEY: Final = "workspace_files"
+"""The session document that holds the id of the files that the session works on."""
 
 
 class Ending(StrEnum):
@@ -88,6 +92,35 @@ class PathNotFound(WorkspaceError):
     """Nothing is at the path."""
 
 
+class WorkspaceAway(WorkspaceError):
+    """The workspace as a whole cannot be used now; it is not about a path."""
+
+
+class HostUnreachable(WorkspaceAway):
+    """The host of the workspace cannot be reached or refuses us. Nothing was begun there."""
+
+
+class HostLost(WorkspaceAway):
+    """The host of the workspace, or the way to it, was lost while something ran there. Nobody knows what it did."""
+
+
+class WorkspaceReset(WorkspaceAway):
+    """The files that the session worked on are not where this worker looks for them. Said once: afterwards the session
+    begins with an empty workspace."""
+
+
+@runtime_checkable
+class KnownFiles(Protocol):
+    """A workspace whose files have an id, by which a session knows them again."""
+
+    @property
+    def identity(self) -> str | None:
+        """``None`` before they were used."""
+
+    def expect(self, identity: str | None) -> None:
+        """Say which files the session worked on before; ``None`` when on none."""
+
+
 class Workspace(Protocol):
     """Files and commands inside one root. Relative paths are resolved against the root."""
 
@@ -128,12 +161,14 @@ class Workspace(Protocol):
         output_bytes_max: int,
         should_stop: Callable[[], bool],
         origin: RunOrigin = PEOPLE,
+        on_output: Callable[[bytes], None] | None = None,
     ) -> CommandResult:
         """Run a shell command in its own process group with an allow-listed environment plus ``env``, confined as the
         workspace's policy says for who asked. On time-out or when ``should_stop`` turns true the group gets SIGTERM,
-        then SIGKILL.
+        then SIGKILL. ``on_output`` is given the output piece by piece as it comes, all of it, in this thread.
 
-        Raises ``WorkspaceError`` when it cannot be started, or not be confined as it must be."""
+        Raises ``HostUnreachable`` or another ``WorkspaceError`` when it cannot be started, or not be confined as it
+        must be, and ``HostLost`` when it was started and nobody can say how it ended."""
 
     def require_free_space(self) -> None:
         """Raise ``WorkspaceError`` when the disk of the workspace is nearly full. A workspace that holds what it may

@@ -143,6 +143,7 @@ class LocalWorkspace:
         output_bytes_max: int,
         should_stop: Callable[[], bool],
         origin: RunOrigin = PEOPLE,
+        on_output: Callable[[bytes], None] | None = None,
         has_own_errors: bool = False,
     ) -> CommandResult:
         folder = self.resolve(cwd) if cwd is not None else self._root
@@ -165,6 +166,7 @@ class LocalWorkspace:
             watched=(self._watched(),),
             umask=self._umask,
             may_call_us=self._sandbox is not None and self._sandbox.may_call_us,
+            on_output=on_output,
         )
         result = shell.run(wanted, should_stop=should_stop)
         if self._sandbox is None:

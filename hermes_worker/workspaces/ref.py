@@ -15,6 +15,7 @@ from hermes_worker.core.messages import canonical_json
 from hermes_worker.extension import Extension, WorkspaceDeclaration
 
 if TYPE_CHECKING:
+    from hermes_worker.workspaces.remote.ssh import SshAccount
     from hermes_worker.workspaces.sandbox.ladder import Sandbox
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
@@ -24,15 +25,19 @@ class WorkspaceKind(StrEnum):
     """Where a workspace is: the kinds that are built in. Extensions may bring more."""
 
     LOCAL = "local"
+    SSH = "ssh"
 
 
 EXTENSION = Extension(
     name="workspaces",
     version="1",
-    summary="Directories of this machine",
+    summary="Directories of this machine and of ssh hosts",
     workspaces=(
         WorkspaceDeclaration(
             name=WorkspaceKind.LOCAL.value, implementation="hermes_worker.workspaces.opening:open_local"
+        ),
+        WorkspaceDeclaration(
+            name=WorkspaceKind.SSH.value, implementation="hermes_worker.workspaces.remote.opening:open_ssh"
         ),
     ),
 )
@@ -89,3 +94,5 @@ class OpeningOptions:
     free_bytes_min: int = 0
     bytes_max: int = 0
     umask: int | None = None
+    ssh: SshAccount | None = None
+    """The account for workspaces of the kind ``ssh``; ``None`` when none is set."""

@@ -109,6 +109,8 @@ class RunningCommand:
     """Permissions that its new files do not get; ``None`` for those of the worker."""
     may_call_us: bool = False
     """Whether ``hermes-worker`` does its work when it is called from here."""
+    on_output: Callable[[bytes], None] | None = None
+    """Given all output as it comes."""
 
 
 def run(command: RunningCommand, *, should_stop: Callable[[], bool]) -> CommandResult:
@@ -116,7 +118,7 @@ def run(command: RunningCommand, *, should_stop: Callable[[], bool]) -> CommandR
 
     Raises ``WorkspaceError`` when it cannot be started.
     """
-    _check(command)
+    check_command(command.text)
     with _open_state() as state:
         running = _Running(command, state_descriptor=state.fileno())
         try:
@@ -127,7 +129,7 @@ def run(command: RunningCommand, *, should_stop: Callable[[], bool]) -> CommandR
             running.close()
         state.seek(0)
         given = {**command.base_env, **running.variables}
-        cwd, exported = _read_state(state.read(_STATE_BYTES_MAX + 1), given)
+        cwd, exported = state_of(state.read(_STATE_BYTES_MAX + 1), given)
     if running.verdict.unconfined is not None:
         raise WorkspaceError(f"the command was not started, because confining it failed: {running.verdict.unconfined}")
     return CommandResult(
@@ -143,11 +145,12 @@ def run(command: RunningCommand, *, should_stop: Callable[[], bool]) -> CommandR
     )
 
 
-def _check(command: RunningCommand) -> None:
-    if "\0" in command.text:
+def check_command(text: str) -> None:
+    """Raises ``WorkspaceError`` for what no shell can be given."""
+    if "\0" in text:
         raise WorkspaceError("the command contains a NUL character")
     try:
-        size = len(command.text.encode())
+        size = len(text.encode())
     except UnicodeEncodeError as error:
         raise WorkspaceError("the command is not valid text") from error
     if size > _COMMAND_BYTES_MAX:
@@ -168,6 +171,7 @@ class _Running:
         """What its confinement added to its environment."""
         self._deadline = time.monotonic() + command.timeout_s
         self._tag = secrets.token_hex(8)
+        self._tell = command.on_output
         self._kept: Kept | None = None
         self._resources = ExitStack()
         try:
@@ -343,6 +347,8 @@ class _Running:
         self._pipes[pipe].append(data)
         if not data:
             del self._pipes[pipe]
+        elif self._tell is not None:
+            self._tell(data)
         return bool(data)
 
     def _drain(self) -> None:
@@ -461,7 +467,7 @@ def _open_state() -> IO[bytes]:
         return TemporaryFile()
 
 
-def _read_state(data: bytes, base_env: Mapping[str, str]) -> tuple[str | None, Mapping[str, str] | None]:
+def state_of(data: bytes, base_env: Mapping[str, str]) -> tuple[str | None, Mapping[str, str] | None]:
     """Where the shell was and what it exported; ``None`` for what it did not write or wrote too much of."""
     if not data or len(data) > _STATE_BYTES_MAX:
         return None, None

@@ -1,0 +1,65 @@
+"""Opening workspaces on hosts: one host of a kind for this process, and one workspace for each session."""
+
+from __future__ import annotations
+
+import resource
+from functools import lru_cache
+from typing import Final
+
+from hermes_worker.workspaces.base import Workspace, WorkspaceError
+from hermes_worker.workspaces.ref import OpeningOptions
+from hermes_worker.workspaces.remote.ssh import SshAccount, SshHost, ssh_missing
+from hermes_worker.workspaces.remote.workspace import RemoteRules, RemoteWorkspace
+from hermes_worker.workspaces.sandbox.keeping import rlimits
+from hermes_worker.workspaces.sandbox.policy import CommandLimits, SandboxMode
+
+_ULIMITS: Final = {
+    resource.RLIMIT_NOFILE: ("n", 1),
+    resource.RLIMIT_FSIZE: ("f", 512),
+    resource.RLIMIT_DATA: ("d", 1024),
+    resource.RLIMIT_CPU: ("t", 1),
+    resource.RLIMIT_CORE: ("c", 1),
+}
+"""The letters and units of a POSIX shell's ``ulimit``. The number of processes is not among them: it counts those of
+the user, and the user is one for all."""
+
+
+def open_ssh(root: str, options: OpeningOptions) -> Workspace:
+    """A directory of the ssh host. Connects to nothing. Raises ``WorkspaceError``."""
+    if options.ssh is None:
+        raise WorkspaceError(
+            "no host is set for workspaces of the kind 'ssh': set terminal.ssh_host on every worker for tools"
+        )
+    if lacking := ssh_missing():
+        raise WorkspaceError(f"workspaces of the kind 'ssh' need asyncssh: {lacking}")
+    sandbox = options.sandbox
+    if sandbox is not None and sandbox.mode is SandboxMode.REQUIRE:
+        raise WorkspaceError(
+            "terminal.sandbox is require, and nothing of ours confines commands on an ssh host: set it to auto where "
+            "the host itself is the wall, or use another kind of workspace"
+        )
+    return RemoteWorkspace(_ssh_host(options.ssh), root, _rules(options, sandbox.limits if sandbox else None))
+
+
+@lru_cache(8)
+def _ssh_host(account: SshAccount) -> SshHost:
+    return SshHost(account)
+
+
+def _rules(options: OpeningOptions, limits: CommandLimits | None) -> RemoteRules:
+    return RemoteRules(
+        bytes_max=options.bytes_max,
+        free_bytes_min=options.free_bytes_min,
+        umask=options.umask,
+        limits=ulimits(limits) if limits else (),
+        serves_guests=False,
+    )
+
+
+def ulimits(limits: CommandLimits) -> tuple[str, ...]:
+    """What a shell is told, so that what it starts has these limits at most."""
+    return tuple(
+        f"ulimit -{_ULIMITS[kind][0]} {value // _ULIMITS[kind][1]}"
+        for kind, value in rlimits(limits)
+        if kind in _ULIMITS
+    )

@@ -1,0 +1,394 @@
+"""A workspace on another host: one implementation for every kind of host.
+
+Theory of operation. Whatever is done is one program on the host: a script of ``scripts`` and its arguments. Paths are
+judged twice, as text here and with their links on the host, just before they are opened. That is a seat belt and not a
+wall, for a command can replace a folder in between; the wall is the host itself. What a command leaves behind for the
+next one (folder, variables) is kept with the session, as of any workspace.
+
+The first use makes the workspace and learns its *id*, which lies beside it. A session remembers the id. So a worker
+that looks in the wrong place, or too late, says that the files are gone, and does not begin anew in silence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import shlex
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final
+
+from hermes_worker.workspaces.base import (
+    FILE_BYTES_MAX,
+    CommandResult,
+    Ending,
+    Excess,
+    HostLost,
+    HostUnreachable,
+    PathNotFound,
+    WorkspaceError,
+    WorkspaceReset,
+)
+from hermes_worker.workspaces.output import HeadTail
+from hermes_worker.workspaces.protection import Protection
+from hermes_worker.workspaces.remote import scripts
+from hermes_worker.workspaces.remote.host import Host
+from hermes_worker.workspaces.sandbox.network import PEOPLE, RunOrigin
+from hermes_worker.workspaces.shell import check_command, state_of
+
+_PATIENCE_S: Final = 60.0
+"""For whatever is no command of an agent."""
+_KNOWN_FOR_S: Final = 30.0
+"""For so long a workspace that was there is believed to be there."""
+_POLL_S: Final = 0.2
+_END_GRACE_S: Final = 10.0
+"""After the order to end everything; the host itself is patient for a second or two."""
+_ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
+_STATE_BYTES_MAX: Final = 2 * 1024 * 1024
+_COMPARED_BYTES_MIN: Final = 65_536
+"""A larger file is sent only if the host has not the same already."""
+_SEND_BYTES: Final = 65_536
+_ID: Final = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteRules:
+    """What the installation says of workspaces on hosts."""
+
+    bytes_max: int = 0
+    """What one may hold, on its disk; 0 for no limit."""
+    free_bytes_min: int = 0
+    umask: int | None = None
+    limits: Sequence[str] = ()
+    """What is said to the shell before a command begins, such as ``ulimit -n 1024``."""
+    serves_guests: bool = True
+    """Whether runs of other tenants may work there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    code: int
+    output: bytes
+    errors: bytes
+
+
+class RemoteWorkspace:
+    """Thread-safe. Nothing is connected before the first use."""
+
+    def __init__(self, host: Host, root: str, rules: RemoteRules | None = None) -> None:
+        self._host = host
+        self._root = PurePosixPath(root)
+        self._rules = rules or RemoteRules()
+        self._protection = Protection()
+        self._lock = threading.Lock()
+        self._id: str | None = None
+        self._known_at = float("-inf")
+        self._expected: str | None = None
+
+    @property
+    def root(self) -> str:
+        return str(self._root)
+
+    @property
+    def identity(self) -> str | None:
+        """The id of the files; ``None`` before the first use."""
+        return self._id
+
+    def expect(self, identity: str | None) -> None:
+        """Say which files the session worked on before."""
+        if identity is not None and _ID.fullmatch(identity):
+            self._expected = identity
+
+    def resolve(self, path: str, *, cwd: str | None = None, for_write: bool = False) -> PurePosixPath:
+        """Without looking at links: whoever uses the path does."""
+        _require_text(path)
+        folder = self.resolve(cwd) if cwd is not None else self._root
+        canonical = _normal(PurePosixPath(folder, path))
+        if not canonical.is_relative_to(self._root):
+            raise WorkspaceError(f"{path!r} is outside the workspace {self.root!r}")
+        self._require_allowed(path, canonical, for_write=for_write)
+        return canonical
+
+    def may_read(self, canonical: str) -> bool:
+        return self._protection.refusal(PurePosixPath(canonical), for_write=False) is None
+
+    def read_bytes(self, path: str, *, limit: int = FILE_BYTES_MAX) -> bytes:
+        canonical = self.resolve(path)
+        answer = self._asked(scripts.READ, str(canonical), str(limit), bytes_max=limit)
+        self._judge(path, answer)
+        self._require_allowed(path, self._said(answer), for_write=False)
+        return answer.output
+
+    def write_bytes(self, path: str, data: bytes) -> None:
+        canonical = self._followed(path)
+        digest = hashlib.sha256(data).hexdigest()
+        if len(data) >= _COMPARED_BYTES_MIN:
+            there = self._asked(scripts.HASH, str(canonical))
+            if there.code == 0 and there.output.split()[:1] == [digest.encode()]:
+                return
+        rules = self._rules
+        mask = "" if rules.umask is None else f"{rules.umask:03o}"
+        quota = str(rules.bytes_max // 1024)
+        self.require_free_space()
+        given = (str(canonical), str(len(data)), digest, quota, mask, secrets.token_hex(8))
+        answer = self._asked(scripts.WRITE, *given, data=data)
+        self._judge(path, answer)
+
+    def remove(self, path: str) -> None:
+        self._judge(path, self._asked(scripts.UNLINK, str(self._followed(path))))
+
+    def require_folder(self, path: str) -> None:
+        self._judge(path, self._asked(scripts.ENTRIES, str(self.resolve(path)), ""))
+
+    def entries(self, path: str) -> tuple[str, ...]:
+        answer = self._asked(scripts.ENTRIES, str(self.resolve(path)), "list")
+        self._judge(path, answer)
+        return tuple(sorted(name.decode("utf-8", "surrogateescape") for name in answer.output.split(b"\0") if name))
+
+    def require_free_space(self) -> None:
+        least = self._rules.free_bytes_min
+        if least and self._asked(scripts.SPACE, str(least // 1024)).code != 0:
+            raise WorkspaceError(
+                f"the disk of the workspace on {self._host.name} has less than {least // 1024**2} MB left; somebody "
+                "has to make room on it"
+            )
+
+    def execute(
+        self,
+        command: str,
+        *,
+        cwd: str | None,
+        env: Mapping[str, str],
+        timeout_s: float,
+        output_bytes_max: int,
+        should_stop: Callable[[], bool],
+        origin: RunOrigin = PEOPLE,
+        on_output: Callable[[bytes], None] | None = None,
+    ) -> CommandResult:
+        check_command(command)
+        if origin.is_guest and not self._rules.serves_guests:
+            raise WorkspaceError(
+                f"runs of other tenants do not work on {self._host.name}, because nothing keeps them apart there"
+            )
+        folder = self.resolve(cwd) if cwd is not None else self._root
+        self._begin()
+        self.require_folder(str(folder))
+        one = _Command(self._host, output_bytes_max, on_output)
+        variables, text = _exports(env), command.encode()
+        argv = self._supervised(one, str(folder), (len(variables), len(text)))
+        return one.run(argv, variables + text, timeout_s, should_stop)
+
+    def _supervised(self, one: _Command, folder: str, sizes: tuple[int, int]) -> list[str]:
+        rules = self._rules
+        mask = "" if rules.umask is None else f"{rules.umask:03o}"
+        quota, limits = str(rules.bytes_max // 1024), "; ".join(rules.limits)
+        given = (one.seal, self.root, folder, str(sizes[0]), quota, mask, one.tag, limits, str(sizes[1]))
+        return ["/bin/sh", "-c", scripts.SUPERVISOR, "hermes", *given]
+
+    def _begin(self) -> None:
+        """Make the workspace, unless it is there. Raises ``WorkspaceReset`` when it is not the one that the session
+        worked in."""
+        with self._lock:
+            if time.monotonic() > self._known_at + _KNOWN_FOR_S:
+                made = secrets.token_hex(16)
+                answer = self._run(scripts.PREPARE, self.root, made)
+                found = answer.output.decode("ascii", "replace")
+                if answer.code != 0 or not _ID.fullmatch(found):
+                    raise WorkspaceError(self._why_not_made(answer))
+                self._id, self._known_at = found, time.monotonic()
+            expected, self._expected = self._expected, self._id
+            if expected is not None and expected != self._id:
+                raise WorkspaceReset(
+                    f"the files that this session worked on are not on {self._host.name}: they were removed, or this "
+                    "worker reaches another host than the one before. Nothing was done; the next call begins in an "
+                    "empty workspace"
+                )
+
+    def _why_not_made(self, answer: _Answer) -> str:
+        where = f"the workspace {self.root!r} cannot be made on {self._host.name}"
+        if answer.code == scripts.FOREIGN:
+            return f"{where}: the directory belongs to another user"
+        if answer.code == 127:
+            return f"{where}: it needs a POSIX shell and setsid, readlink, stat, sha256sum and du"
+        said = answer.errors.decode("utf-8", "replace").strip()
+        return f"{where}: {said[:300] or f'exit code {answer.code}'}"
+
+    def _followed(self, path: str) -> PurePosixPath:
+        """Where a path leads that is written to. Raises ``WorkspaceError``."""
+        canonical = self.resolve(path, for_write=True)
+        if canonical == self._root:
+            raise WorkspaceError(f"{path!r} is a directory, not a file")
+        answer = self._asked(scripts.CANONICAL, str(canonical))
+        self._judge(path, answer)
+        found = self._said(answer)
+        self._require_allowed(path, found, for_write=True)
+        return found
+
+    def _said(self, answer: _Answer) -> PurePosixPath:
+        """What the host says is the canonical path."""
+        below = answer.errors.split(b"\0")[0].decode("utf-8", "surrogateescape")
+        return _normal(PurePosixPath(f"{self._root}{below}"))
+
+    def _require_allowed(self, path: str, canonical: PurePosixPath, *, for_write: bool) -> None:
+        if refusal := self._protection.refusal(canonical, for_write=for_write):
+            raise WorkspaceError(f"{path!r} {refusal}")
+
+    def _judge(self, path: str, answer: _Answer) -> None:
+        match answer.code:
+            case 0:
+                return
+            case scripts.MISSING:
+                raise PathNotFound(f"{path!r} does not exist")
+            case scripts.OUTSIDE:
+                raise WorkspaceError(f"{path!r} is outside the workspace {self.root!r}")
+            case scripts.FOLDER:
+                raise WorkspaceError(f"{path!r} is a directory, not a file")
+            case scripts.NO_FILE:
+                raise WorkspaceError(f"{path!r} is not a regular file")
+            case scripts.NO_FOLDER:
+                raise WorkspaceError(f"{path!r} is not a directory, or something on the way to it is not")
+            case scripts.READ_ONLY:
+                raise WorkspaceError(f"{path!r} cannot be used: it is read-only or closed to us")
+            case scripts.BROKEN:
+                raise WorkspaceError(
+                    f"{path!r} was not written: what arrived on {self._host.name} was not what was sent"
+                )
+            case scripts.FULL:
+                raise WorkspaceError(
+                    f"the workspace may hold {self._rules.bytes_max // 1024**2} MB, and {path!r} would not fit; delete "
+                    "what is not needed, or ask an operator to raise terminal.workspace_mb_max"
+                )
+        raise WorkspaceError(f"{path!r} cannot be used on {self._host.name} (exit code {answer.code})")
+
+    def _asked(self, script: str, *arguments: str, data: bytes = b"", bytes_max: int = _ANSWER_BYTES_MAX) -> _Answer:
+        self._begin()
+        return self._run(script, self.root, *arguments, data=data, bytes_max=bytes_max)
+
+    def _run(self, script: str, *arguments: str, data: bytes = b"", bytes_max: int = _ANSWER_BYTES_MAX) -> _Answer:
+        """Run a script to its end. Raises ``WorkspaceError``."""
+        program = self._host.start(["/bin/sh", "-c", script, "hermes", *arguments])
+        collected = {False: bytearray(), True: bytearray()}
+        deadline = time.monotonic() + _PATIENCE_S
+        try:
+            for first in range(0, len(data), _SEND_BYTES):
+                program.send(data[first : first + _SEND_BYTES])
+            while not program.has_ended:
+                if piece := program.receive(_POLL_S):
+                    collected[piece.is_error] += piece.data
+                if len(collected[False]) > bytes_max or len(collected[True]) > _STATE_BYTES_MAX:
+                    raise WorkspaceError(f"{self._host.name} answered more than was asked for")
+                if time.monotonic() > deadline:
+                    raise HostLost(f"{self._host.name} did not answer within {_PATIENCE_S:.0f} s")
+            return _Answer(code=program.exit_code, output=bytes(collected[False]), errors=bytes(collected[True]))
+        finally:
+            program.close()
+
+
+class _Command:
+    """One command of an agent, from its start to what is known of its end."""
+
+    def __init__(self, host: Host, output_bytes_max: int, on_output: Callable[[bytes], None] | None) -> None:
+        self._host = host
+        self._output = HeadTail(output_bytes_max)
+        self._state = bytearray()
+        self._tell = on_output
+        self.seal = f"hermes-{secrets.token_hex(12)}"
+        self.tag = secrets.token_hex(8)
+
+    def run(
+        self, argv: Sequence[str], given: bytes, timeout_s: float, should_stop: Callable[[], bool]
+    ) -> CommandResult:
+        self._program = self._host.start(argv)
+        deadline = time.monotonic() + timeout_s
+        ending = Ending.EXITED
+        try:
+            self._order(given)
+            while not self._program.has_ended:
+                self._collect()
+                if ending is not Ending.EXITED:
+                    if time.monotonic() > deadline:
+                        raise HostLost(f"{self._host.name} did not say that the command has ended")
+                elif time.monotonic() > deadline or should_stop():
+                    ending = Ending.TIMED_OUT if time.monotonic() > deadline else Ending.CANCELLED
+                    deadline = time.monotonic() + _END_GRACE_S
+                    self._program.hang_up()
+            return self._result(ending)
+        finally:
+            self._program.close()
+
+    def _order(self, given: bytes) -> None:
+        """Say what to run, and then that it may begin. What is lost before that was not begun."""
+        try:
+            self._program.send(given)
+        except HostLost as error:
+            raise HostUnreachable(f"{error}; the command was not begun") from error
+        self._program.send(b"go\n")
+
+    def _collect(self) -> None:
+        piece = self._program.receive(_POLL_S)
+        if piece is None:
+            return
+        if not piece.is_error:
+            self._output.append(piece.data)
+            if self._tell is not None:
+                self._tell(piece.data)
+        elif len(self._state) <= _STATE_BYTES_MAX:
+            self._state += piece.data
+
+    def _result(self, ending: Ending) -> CommandResult:
+        said, seal, rest = bytes(self._state).rpartition(f"\n{self.seal} ".encode())
+        words = rest.decode("ascii", "replace").split()
+        if not seal or len(words) != 3:
+            raise HostLost(f"{self._host.name} did not say how the command ended")
+        if words[0] == "folder":
+            raise WorkspaceError("the folder in which the command should start cannot be entered")
+        first, _, last = said.partition(b"\0\0")
+        base = dict(entry.split("=", 1) for entry in first.decode("utf-8", "replace").split("\0") if "=" in entry)
+        cwd, exported = state_of(last, base)
+        codes = {Ending.TIMED_OUT: 124, Ending.CANCELLED: 130}
+        return CommandResult(
+            output=self._output.render(),
+            exit_code=codes.get(ending, int(words[0]) if words[0].isdecimal() else 255),
+            was_truncated=self._output.was_truncated,
+            cwd=cwd,
+            ending=ending,
+            exported=exported,
+            left_running=words[1] == "left" and ending is Ending.EXITED,
+            excess=Excess.WORKSPACE if words[2] == "workspace" else None,
+            sandbox=self._host.wall,
+            network=self._host.network,
+        )
+
+
+def _exports(env: Mapping[str, str]) -> bytes:
+    """Variables as shell text."""
+    for name, value in env.items():
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
+            raise WorkspaceError("the command could not be started: a variable of the session cannot be passed on")
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items()).encode("utf-8", "replace")
+
+
+def _normal(path: PurePosixPath) -> PurePosixPath:
+    """Without ``..``, as text."""
+    parts: list[str] = []
+    for part in path.parts[1:]:
+        if part == "..":
+            del parts[-1:]
+        else:
+            parts.append(part)
+    return PurePosixPath("/", *parts)
+
+
+def _require_text(path: str) -> None:
+    if not path:
+        raise WorkspaceError("the path is empty")
+    if "\0" in path:
+        raise WorkspaceError("the path contains a NUL character")
+    try:
+        path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise WorkspaceError("the path is not valid text") from error
