@@ -91,10 +91,12 @@ class Shell:
     def _read_until(self, mark: str) -> str:
         assert self._bash.stdout is not None
         descriptor = self._bash.stdout.fileno()
+        readable = select.poll()  # unlike select() it takes descriptors above 1,023
+        readable.register(descriptor, select.POLLIN)
         deadline = time.monotonic() + _PATIENCE_S
         data = b""
         while not re.search(re.escape(mark).encode() + rb"\d+\n$", data):
-            if not select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not readable.poll(max(0.0, deadline - time.monotonic()) * 1_000):
                 raise TimeoutError(f"no end after {_PATIENCE_S:g} s; so far: {data.decode(errors='replace')}")
             piece = os.read(descriptor, 65_536)
             if not piece:

@@ -26,7 +26,7 @@ from typing import Any
 
 import yaml
 
-from hermes_worker import installed
+from hermes_worker import installed, mcp
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.extension import (
     API_VERSION,
@@ -211,14 +211,16 @@ def begin(settings: Settings) -> Installed:
     Raises ``ConfigurationError``: one sentence for everything that keeps them from being used.
     """
     enabled = settings.extensions.enabled
-    key = (str(settings.home), enabled, settings.terminal.workspace, settings.model.compactor, settings.model.api_mode)
+    servers = _mcp_servers(settings.home)
+    chosen = (settings.terminal.workspace, settings.model.compactor, settings.model.api_mode)
+    key = (str(settings.home), enabled, *chosen, servers)
     with _starting:
         if _Begun.key == key and _Begun.installed is not None:
             installed.put_in_force(_Begun.installed)
             return _Begun.installed
         found = installed.only_built_in()
-        if enabled:
-            found = _folded(settings, (*installed.built_in(), *_imported(settings.home, enabled)))
+        if enabled or servers:
+            found = _folded(settings, (*installed.built_in(), *servers, *_imported(settings.home, enabled)))
         _require_chosen(settings, found)
         installed.put_in_force(found)
         _Begun.key, _Begun.installed = key, found
@@ -277,10 +279,21 @@ class _Begun:
     installed: Installed | None = None
 
 
-def check(settings: Settings, enabled: Sequence[str]) -> None:
-    """Whether these extensions could be used together, with all they require: imports them. Raises
+def _mcp_servers(home: Path) -> tuple[Extension, ...]:
+    """An extension for each MCP server of this home; what reads their file takes long to import. Raises
     ``ConfigurationError``."""
-    extensions = (*installed.built_in(), *_imported(settings.home, enabled))
+    if not mcp.has_servers(home):
+        return ()
+    from hermes_worker.mcp.extensions import server_extensions
+
+    return server_extensions(home)
+
+
+def check(settings: Settings, enabled: Sequence[str], *more: Extension) -> None:
+    """Whether these extensions, and ``more``, could be used together, with all they require: imports them. Raises
+    ``ConfigurationError``."""
+    ours = (*installed.built_in(), *_mcp_servers(settings.home), *more)
+    extensions = (*ours, *_imported(settings.home, enabled))
     fold(extensions, values_of((item for one in extensions for item in one.settings), settings.variables))
 
 

@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +26,9 @@ from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.credentials import Strategy
 from hermes_worker.core.delegation import CHILD_TIMEOUT_S_MIN, DelegationPolicy
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
+from hermes_worker.core.guardrails import GuardLimits, GuardrailRules
 from hermes_worker.core.hooks import HOOK_EVENTS, MODEL_EVENTS, NOT_OBSERVED, Observed, expanded, observed_by
+from hermes_worker.core.key_states import KeyRules
 from hermes_worker.core.logins import Login
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.pricing import Cost, Pricing, own_price
@@ -39,6 +41,7 @@ from hermes_worker.local.paths import (
 )
 from hermes_worker.models.credentials import CredentialPool, FirstKey, Pooling
 from hermes_worker.models.governor import ConfiguredLimits, Governor
+from hermes_worker.models.key_watch import AllOpen, KeyGuarding, KeyWatch
 from hermes_worker.safety.redaction import Redactor, is_secret_name
 from hermes_worker.settings import Settings
 from hermes_worker.settings.kinds import NamedModel, named_model
@@ -49,6 +52,8 @@ from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.pooler import require_statements_kept
 from hermes_worker.store.engine.sealing import PLAIN, Sealer, text_keys
+from hermes_worker.store.key_states import KeyStates
+from hermes_worker.store.outbox.alerts import AlertPolicy
 from hermes_worker.store.retention.pruner import Pruner
 from hermes_worker.store.revisions import require_current
 from hermes_worker.store.runs.runs import Runs
@@ -76,16 +81,18 @@ if TYPE_CHECKING:
     from hermes_worker.models.factory import Extras
     from hermes_worker.models.login import Granting
     from hermes_worker.models.logins import Grants
+    from hermes_worker.tasks.artifacts import GatheringParts
     from hermes_worker.tasks.calls.permission import ApprovalRules
     from hermes_worker.tasks.deliver import DeliveryParts
     from hermes_worker.tasks.iteration.requests import ModelOptions
     from hermes_worker.tasks.jobs.collect import CollectingParts
     from hermes_worker.tasks.keeper import Keeper, LaneStarter, Listener
     from hermes_worker.tasks.leases import Leases
-    from hermes_worker.tasks.parts import Hooks, Parts
+    from hermes_worker.tasks.parts import Hooks, Parts, TenantModels
     from hermes_worker.tasks.parts import ModelChain as TaskChain
     from hermes_worker.tasks.tool_sources import ToolLister
     from hermes_worker.workspaces.base import Workspace
+    from hermes_worker.workspaces.remote.ssh import SshAccount
     from hermes_worker.workspaces.sandbox.ladder import Sandbox
     from hermes_worker.workspaces.sandbox.network import NetworkRules
 
@@ -159,6 +166,7 @@ class WorkerProcess:
     parts: Parts
     deliveries: DeliveryParts
     collecting: CollectingParts
+    gathering: GatheringParts
     runs: Runs
     sweeper: Sweeper
     pruner: Pruner
@@ -302,19 +310,25 @@ def logins_of(settings: Settings) -> tuple[Login, ...]:
 
 def auxiliary_chains_of(settings: Settings) -> dict[str, Chain]:
     """Providers of their own for calls beside the conversation; those without a key are passed over."""
-    from hermes_worker.core.auxiliary import AuxTask
     from hermes_worker.models.chain import Chain, is_usable
 
+    named = _auxiliary_names(settings)
+    usable = {task: [c for c in _named_choices(settings, names) if is_usable(c)] for task, names in named.items()}
+    return {task: Chain(choices[0], choices[1:]) for task, choices in usable.items() if choices}
+
+
+def _auxiliary_names(settings: Settings) -> dict[str, Sequence[str]]:
+    """The providers of calls beside the conversation, as they are named."""
+    from hermes_worker.core.auxiliary import AuxTask
+
     model = settings.model
-    named = {
+    return {
         AuxTask.COMPRESSION: model.compression_providers,
         AuxTask.TITLE: model.title_providers,
         AuxTask.APPROVAL: model.approval_providers,
         AuxTask.VISION: model.vision_providers,
         AuxTask.WEB_EXTRACT: model.web_extract_providers,
     }
-    usable = {task: [c for c in _named_choices(settings, names) if is_usable(c)] for task, names in named.items()}
-    return {task: Chain(choices[0], choices[1:]) for task, choices in usable.items() if choices}
 
 
 def _named_choices(settings: Settings, named: Sequence[str]) -> list[ModelChoice]:
@@ -449,7 +463,14 @@ def sweep_policy(settings: Settings) -> SweepPolicy:
         interval_s=min(settings.lease.sweep_interval_s, settings.lease.ttl_s / 8),
         ttl_s=settings.lease.ttl_s,
         resend_grace_s=settings.lease.resend_grace_s,
+        alerts=alert_policy(settings),
     )
+
+
+def alert_policy(settings: Settings) -> AlertPolicy:
+    """Whom to tell of what is wrong."""
+    delivery = settings.delivery
+    return AlertPolicy(targets=delivery.alert_targets, backlog_age_s=delivery.alert_backlog_age_s)
 
 
 def pricing_of(settings: Settings) -> Pricing:
@@ -502,6 +523,25 @@ def approval_rules(settings: Settings) -> ApprovalRules:
         deny=chosen.deny,
         allowed=frozenset(chosen.allowed),
         by_source={source: Unattended(outcome) for source, outcome in sources.items()},
+    )
+
+
+def guardrail_rules(settings: Settings) -> GuardrailRules:
+    """What the settings decide about agents that repeat themselves in vain."""
+    chosen = settings.tool_loop_guardrails
+    return GuardrailRules(
+        warns=chosen.warns,
+        stops=chosen.stops,
+        warn_after=GuardLimits(
+            exact_failure=chosen.warn_exact_failure,
+            same_tool_failure=chosen.warn_same_tool_failure,
+            no_progress=chosen.warn_no_progress,
+        ),
+        stop_after=GuardLimits(
+            exact_failure=chosen.stop_exact_failure,
+            same_tool_failure=chosen.stop_same_tool_failure,
+            no_progress=chosen.stop_no_progress,
+        ),
     )
 
 
@@ -638,6 +678,9 @@ class _Models:
     chain: TaskChain
     auxiliary: Mapping[str, TaskChain]
     pool: Pooling
+    keys: KeyGuarding
+    of_tenants: Mapping[str, TenantModels] = field(default_factory=dict)
+    """For tenants that have keys of their own."""
 
 
 def _models_of(settings: Settings, options: WorkerOptions, client: Client) -> _Models:
@@ -645,10 +688,63 @@ def _models_of(settings: Settings, options: WorkerOptions, client: Client) -> _M
     from hermes_worker.models.chain import NoChain
 
     if not {QueueName.MODEL, QueueName.SUSPECT_MODEL} & set(options.queues):
-        return _Models(chain=NoChain(), auxiliary={}, pool=FirstKey())
+        return _Models(chain=NoChain(), auxiliary={}, pool=FirstKey(), keys=AllOpen())
     chain = chain_of(settings, grants_of(settings, client.database))
-    pool = CredentialPool(client.redis, Strategy(settings.model.key_strategy)) if chain.has_pools else FirstKey()
-    return _Models(chain=chain, auxiliary=auxiliary_chains_of(settings), pool=pool)
+    of_tenants = tenant_models_of(settings)
+    has_pools = chain.has_pools or any(getattr(each.chain, "has_pools", False) for each in of_tenants.values())
+    pool = CredentialPool(client.redis, Strategy(settings.model.key_strategy)) if has_pools else FirstKey()
+    watch = KeyWatch(KeyStates(client.database, key_rules(settings)))
+    watch.look()
+    watch.start()
+    auxiliary = auxiliary_chains_of(settings)
+    return _Models(chain=chain, auxiliary=auxiliary, pool=pool, keys=watch, of_tenants=of_tenants)
+
+
+def key_rules(settings: Settings) -> KeyRules:
+    """When keys of providers are closed, and how often they are tried."""
+    model = settings.model
+    return KeyRules(
+        runs_needed=model.closed_after_runs,
+        probe_first_s=model.probe_first_s,
+        probe_max_s=max(model.probe_first_s, model.probe_max_s),
+    )
+
+
+def tenant_models_of(settings: Settings) -> dict[str, TenantModels]:
+    """Where model calls of tenants go that have provider keys of their own: to the same places as those of others, and
+    never with a key of the installation. Raises ``ConfigurationError`` for a provider that nobody knows."""
+    from hermes_worker.models.catalog import find_provider, provider_rows
+
+    held: dict[str, dict[str, list[str]]] = {}
+    for each in settings.model.tenant_keys:
+        row = find_provider(each.provider) or provider_rows().get(each.provider)
+        if row is None:
+            raise ConfigurationError(
+                f"model.tenant_keys (HERMES_TENANT_KEYS) names the provider {each.provider!r}, which is not in the "
+                f"catalogue: choose one of {', '.join(provider_rows())}"
+            )
+        held.setdefault(each.tenant, {}).setdefault(row.name, []).append(each.key.reveal())
+    return {tenant: _tenant_models(settings, tenant, keys) for tenant, keys in held.items()}
+
+
+def _tenant_models(settings: Settings, tenant: str, keys: Mapping[str, Sequence[str]]) -> TenantModels:
+    from hermes_worker.models.chain import Chain, is_usable
+    from hermes_worker.models.factory import provider_row
+    from hermes_worker.models.tenant_keys import WithoutKey, with_own_keys
+    from hermes_worker.tasks.parts import TenantModels
+
+    def owned(choices: Sequence[ModelChoice]) -> list[ModelChoice]:
+        return [own for choice in choices if (own := with_own_keys(choice, keys)) is not None]
+
+    primary = _model_choice(settings)
+    own = with_own_keys(primary, keys)
+    if own is None:
+        return TenantModels(chain=WithoutKey(tenant, provider_row(primary).name), auxiliary={})
+    chain = Chain(own, owned(_named_choices(settings, settings.model.fallbacks)))
+    named = {task: owned(_named_choices(settings, names)) for task, names in _auxiliary_names(settings).items()}
+    usable = {task: [choice for choice in choices if is_usable(choice)] for task, choices in named.items()}
+    auxiliary = {task: Chain(choices[0], choices[1:]) for task, choices in usable.items() if choices}
+    return TenantModels(chain=chain, auxiliary=auxiliary)
 
 
 def _compactor_of(shared: _Shared) -> Compactor | None:
@@ -699,6 +795,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         parts=parts,
         deliveries=deliveries,
         collecting=collecting,
+        gathering=_gathering_parts(shared, parts),
         runs=client.runs,
         sweeper=sweeper,
         pruner=pruner_of(client.database, settings),
@@ -760,6 +857,7 @@ def _step_parts(shared: _Shared) -> Parts:
         waits=client.waits,
         auxiliary_calls=AuxiliaryCalls(client.database),
         approvals=approval_rules(settings),
+        guardrails=guardrail_rules(settings),
         transcripts=Transcripts(client.database),
         sender=client.publisher,
         leases=shared.leases,
@@ -768,7 +866,9 @@ def _step_parts(shared: _Shared) -> Parts:
         hooks=_hooks_of(shared),
         chain=models.chain,
         auxiliary_chains=models.auxiliary,
+        tenant_models=models.of_tenants,
         pool=models.pool,
+        keys=models.keys,
         governor=Governor(client.redis, _configured_limits(settings)),
         model=model_options(settings, compactor=_compactor_of(shared)),
         fair_semaphore=FairSemaphore(_COMPUTING_AT_ONCE),
@@ -840,6 +940,7 @@ def _opening_workspaces(settings: Settings, sandbox: Sandbox) -> Callable[[str],
         sandbox=sandbox,
         free_bytes_min=settings.terminal.free_mb_min * 1024**2,
         umask=settings.terminal.umask,
+        ssh=ssh_account(settings),
     )
 
     @lru_cache(_WORKSPACES_OPEN_MAX)
@@ -848,6 +949,22 @@ def _opening_workspaces(settings: Settings, sandbox: Sandbox) -> Callable[[str],
         return open_workspace(place, replace(opening, bytes_max=workspace_bytes_max(settings, place.root)))
 
     return workspace
+
+
+def ssh_account(settings: Settings) -> SshAccount | None:
+    """Where workspaces of the kind ``ssh`` are; ``None`` when no host is set."""
+    from hermes_worker.workspaces.remote.ssh import SshAccount
+
+    terminal, own = settings.terminal, settings.home / "ssh"
+    if terminal.ssh_host is None:
+        return None
+    return SshAccount(
+        host=terminal.ssh_host.strip("[]"),
+        user=terminal.ssh_user,
+        port=terminal.ssh_port,
+        known_hosts=terminal.ssh_known_hosts or own / "known_hosts",
+        key_file=terminal.ssh_key or own / "id_ed25519",
+    )
 
 
 def _delivery_parts(shared: _Shared) -> DeliveryParts:
@@ -887,6 +1004,22 @@ def _collecting_parts(shared: _Shared, dispatcher: Dispatcher) -> CollectingPart
         script_timeout_s=settings.cron.script_timeout_s,
         redactor=shared.redactor,
         umask=settings.terminal.umask,
+    )
+
+
+def _gathering_parts(shared: _Shared, parts: Parts) -> GatheringParts:
+    """What the files that runs leave are gathered with."""
+    from hermes_worker.store.artifacts.gatherings import Gatherings
+    from hermes_worker.tasks.artifacts import GatheringParts
+
+    kept = shared.settings.artifacts
+    return GatheringParts(
+        gatherings=Gatherings(shared.client.database),
+        sender=shared.client.publisher,
+        leases=shared.leases,
+        workspace=parts.workspace,
+        file_bytes_max=kept.file_mb_max * 1024**2,
+        run_bytes_max=kept.run_mb_max * 1024**2,
     )
 
 

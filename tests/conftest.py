@@ -20,6 +20,7 @@ from support.valkey import administrator, emptied, valkey_server
 
 from hermes_worker.local.postgres import EmbeddedPostgres
 from hermes_worker.local.valkey import EmbeddedValkey
+from hermes_worker.store.access.audit import acting
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -134,6 +135,13 @@ def postgres_url(shared_postgres_farm: PostgresFarm) -> Iterator[str]:
     """SQLAlchemy URL of a fresh, empty PostgreSQL database."""
     with shared_postgres_farm.database() as url:
         yield url
+
+
+@pytest.fixture(autouse=True)
+def nobody_acts() -> Iterator[None]:
+    """A command line that ran in this process leaves nobody behind whose deeds the next test would record."""
+    with acting(None):
+        yield
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -201,6 +201,7 @@ def test_task_names_are_written_out() -> None:
         "hermes.deliver",
         "hermes.collect",
         "hermes.call_hook",
+        "hermes.gather_artifacts",
         "hermes.maintain",
     }
     assert {name.value for name in TaskName} == names

@@ -30,6 +30,7 @@ ENVIRON = {
     "HERMES_BROKER_URL": "redis://:broker-password@h/1",
     "HERMES_API_KEY": "model-key",
     "HERMES_MORE_API_KEYS": "second-key,third-key",
+    "HERMES_TENANT_KEYS": "acme/openai=key-of-acme",
     "HERMES_PROVIDER": "openrouter",
     "HERMES_REFRESH_TOKENS": "refresh-token-0123456789",
     "HERMES_TOKEN_URL": "https://login.example/token",
@@ -45,7 +46,13 @@ ENVIRON = {
     "PGPASSWORD": "library-password",
 }
 STATE = {"HERMES_DATABASE_URL", "HERMES_BROKER_URL", "HTTPS_PROXY", "PGPASSWORD"}
-MODELS = {"HERMES_API_KEY", "HERMES_MORE_API_KEYS", "HERMES_REFRESH_TOKENS", "HERMES_OAUTH_CLIENT_SECRET"}
+MODELS = {
+    "HERMES_API_KEY",
+    "HERMES_MORE_API_KEYS",
+    "HERMES_TENANT_KEYS",
+    "HERMES_REFRESH_TOKENS",
+    "HERMES_OAUTH_CLIENT_SECRET",
+}
 
 
 def test_every_secret_setting_has_a_row_and_every_row_is_a_setting() -> None:

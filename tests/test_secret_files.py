@@ -38,6 +38,7 @@ VALUES = {
     "API_SERVER_KEY": KEY,
     "HERMES_SERVER_PREVIOUS_KEYS": f"{KEY}-1,{KEY}-2",
     "HERMES_MORE_API_KEYS": "a,b",
+    "HERMES_TENANT_KEYS": "acme/openai=a,acme/openai=b",
     "HERMES_ENCRYPTION_KEYS": f"{'k' * 32},clear",
 }
 BY_FILE = sorted(

@@ -115,6 +115,15 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "compression.threshold": "0.8",
         "model.compression_providers": "openrouter:some/model",
         "model.key_strategy": "random",
+        "model.tenant_keys": "acme/openai=some-key",
+        "tool_loop_guardrails.warnings_enabled": "false",
+        "tool_loop_guardrails.hard_stop_enabled": "true",
+        "tool_loop_guardrails.warn_after.exact_failure": "3",
+        "tool_loop_guardrails.warn_after.same_tool_failure": "4",
+        "tool_loop_guardrails.warn_after.idempotent_no_progress": "5",
+        "tool_loop_guardrails.hard_stop_after.exact_failure": "6",
+        "tool_loop_guardrails.hard_stop_after.same_tool_failure": "7",
+        "tool_loop_guardrails.hard_stop_after.idempotent_no_progress": "9",
         "approvals.mode": "off",
         "approvals.cli_mode": "deny",
         "approvals.api_mode": "deny",
@@ -163,6 +172,7 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "terminal.memory_mb_max": "100",
         "delivery.media_dirs": "/a,/b",
         "terminal.allow_hermes_worker": "true",
+        "terminal.ssh_directory": "/srv/work",
         "delivery.media_strict": "false",
         "delivery.channels": "slack:#ops=C0123ABCD",
         "delivery.filter_silence_narration": "false",
@@ -176,8 +186,8 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
             continue  # the last needs others beside it
         by_variable = load({row.variable: sample}, home=tmp_path)
         by_override = load({}, home=tmp_path, overrides={row.key: sample})
-        group, _, name = row.key.rpartition(".")
-        (tmp_path / "config.yaml").write_text(f"{group}: {{{name}: '{sample}'}}" if group else f"{name}: '{sample}'")
+        nested = row.key.replace(".", ": {") + f": '{sample}'" + "}" * row.key.count(".")
+        (tmp_path / "config.yaml").write_text(nested)
         by_config = load({}, home=tmp_path)
         (tmp_path / "config.yaml").unlink()
 

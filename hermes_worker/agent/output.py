@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from hermes_worker.agent.tools.arguments import violations
-from hermes_worker.agent.tools.judging_time import TOO_LONG, Schema, UnusableSchema, bounded, left_s
+from hermes_worker.agent.tools.judging_time import SCHEMA_DEEP_MAX, TOO_LONG, Schema, UnusableSchema, bounded, left_s
 from hermes_worker.core.messages import canonical_json
 
 SCHEMA_CHARS_MAX = 64_000
@@ -22,7 +22,6 @@ SCHEMA_CHARS_MAX = 64_000
 PROBE_S: Final = 0.01
 """Processor time for judging a few values by a schema, and for trying its patterns."""
 _NODES_MAX = 8_000
-_DEPTH_MAX = 64
 _PROBE_CHARS = "aA0 -_.@/,:\n"
 _PROBE_REPEATS = 400
 _FENCED = re.compile(r"\s*```[A-Za-z0-9_-]{0,20}[ \t]*\n(?P<inside>.*)\n[ \t]*```\s*", re.DOTALL)
@@ -78,8 +77,8 @@ def _patterns_of(schema: Schema) -> Iterator[str]:
         chars += len(value) if isinstance(value, str) else 0
         if nodes > _NODES_MAX or chars > SCHEMA_CHARS_MAX:
             raise UnusableSchema(_TOO_LARGE)
-        if depth > _DEPTH_MAX:
-            raise UnusableSchema(f"is nested more than {_DEPTH_MAX} levels deep")
+        if depth > SCHEMA_DEEP_MAX:
+            raise UnusableSchema(f"is nested more than {SCHEMA_DEEP_MAX} levels deep")
         waiting.extend((each, depth + 1) for each in inside)
         if not isinstance(value, Mapping):
             continue

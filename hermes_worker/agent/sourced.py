@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from hermes_worker.core.client_tools import CLIENT_SOURCE, ClientTool
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import ToolSpec
@@ -69,6 +70,31 @@ def _definition(source: str, spec: ToolSpec) -> str:
     }
     function = {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
     return canonical_json({_KEY: facts, "type": "function", "function": function})
+
+
+def client_definition(tool: ClientTool, timeout_s: float) -> str:
+    """What a session stores of a tool of its client, who has ``timeout_s`` seconds for a call. A call has no effect
+    here: what is done about it is the client's, and it may be told again."""
+    spec = ToolSpec(
+        name=tool.name,
+        description=tool.description,
+        parameters=tool.parameters,
+        toolset=CLIENT_SOURCE,
+        replay=Replay.PURE,
+        is_untrusted=False,
+        timeout_s=timeout_s,
+        is_parallel_safe=True,
+    )
+    return _definition(CLIENT_SOURCE, spec)
+
+
+def client_tools(tools: str) -> tuple[ClientTool, ...]:
+    """Those of its client among a session's stored definitions, by name."""
+    found = [spec for source, spec in frozen_specs(tools) if source == CLIENT_SOURCE]
+    return tuple(
+        ClientTool(name=spec.name, description=spec.description, parameters=spec.parameters)
+        for spec in sorted(found, key=lambda spec: spec.name)
+    )
 
 
 def plain_definition(definition: Mapping[str, Any]) -> Mapping[str, Any]:

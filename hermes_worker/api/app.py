@@ -18,10 +18,11 @@ from hermes_worker.api.auth import FOR_OPERATORS, Guard, Keyholders, needs_key, 
 from hermes_worker.api.callers import TracedCaller
 from hermes_worker.api.context import ApiContext
 from hermes_worker.api.cors import Cors
+from hermes_worker.api.deprecations import DEPRECATED, Deprecations
 from hermes_worker.api.document import OPENAPI_VERSION, complete
 from hermes_worker.api.errors import DefectLog, install_handlers, invalid
 from hermes_worker.api.limits import BodyLimit, OneLength
-from hermes_worker.api.operations import unknown_parameter
+from hermes_worker.api.operations import no_number, unknown_parameter
 from hermes_worker.api.repeating import Repeats
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.extension import load
@@ -63,7 +64,8 @@ class Api(FastAPI):
     """FastAPI, with our guards around everything it does, its handling of defects included."""
 
     def build_middleware_stack(self) -> ASGIApp:
-        repeats = Repeats(super().build_middleware_stack(), document=self.openapi, state=self.state)
+        announced = Deprecations(super().build_middleware_stack(), self.state.deprecated)
+        repeats = Repeats(announced, document=self.openapi, state=self.state)
         inner = BodyLimit(TracedCaller(repeats))
         origins = self.state.context.client.settings.server.cors_origins
         guarded = OneLength(Guard(inner, holders=self.state.holders, origins=origins))
@@ -71,7 +73,7 @@ class Api(FastAPI):
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
-            self.openapi_schema = complete(super().openapi())
+            self.openapi_schema = complete(super().openapi(), self.state.deprecated)
         return self.openapi_schema
 
 
@@ -81,9 +83,11 @@ async def _known_parameters_only(request: Request) -> None:
     if any("\x00" in value for value in request.path_params.values()):
         raise HTTPException(404)  # nothing is called so, and PostgreSQL cannot even be asked
     if request.query_params:
-        name = unknown_parameter(app.openapi(), request.url.path, request.method, request.query_params)
-        if name is not None:
+        asked = (app.openapi(), request.url.path, request.method)
+        if (name := unknown_parameter(*asked, request.query_params)) is not None:
             raise invalid(name[:80], f"Unknown parameter: {name[:80]!r}.", "unknown_parameter")
+        if (name := no_number(*asked, request.query_params.multi_items())) is not None:
+            raise invalid(name, f"Invalid {name!r}: it must be a number, written as in JSON.")
 
 
 def create_app(client: Client, policy: FollowPolicy | None = None) -> FastAPI:
@@ -118,6 +122,7 @@ def create_app(client: Client, policy: FollowPolicy | None = None) -> FastAPI:
         dependencies=[Depends(_known_parameters_only)],
     )
     app.openapi_version = OPENAPI_VERSION
+    app.state.deprecated = DEPRECATED
     tenants = Tenants(client.database)
     app.state.holders = Keyholders(key, tenants.principal_of)
     app.state.context = ApiContext(

@@ -47,9 +47,18 @@ _MISSING = (
 )
 
 
+_SIGNED_ADDRESS = re.compile(r"/v1/artifacts/[^/]*/content")
+
+
+def is_signed_address(path: str) -> bool:
+    """Whether the proof is in the query, so that a browser may follow it from any page: such an address shows nothing
+    and changes nothing."""
+    return _SIGNED_ADDRESS.fullmatch(path) is not None
+
+
 def needs_key(path: str) -> bool:
     """Whether only a holder of the key may use this path."""
-    return path not in PUBLIC_PATHS and not path.startswith(SIGNED_PATHS)
+    return path not in PUBLIC_PATHS and not path.startswith(SIGNED_PATHS) and not is_signed_address(path)
 
 
 def require_safe(server: ServerSettings) -> None:
@@ -125,7 +134,7 @@ class Guard:
     async def _admitted(self, headers: Headers, path: str) -> Principal | None:
         """Who asks; ``None`` where nobody is asked for a key. Raises ``ApiError``."""
         is_of_page = "origin" in headers or headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
-        if is_of_page and not is_listed(headers, self._origins):
+        if is_of_page and not is_signed_address(path) and not is_listed(headers, self._origins):
             raise ApiError(403, "Requests from web pages are not allowed.", code="origin_not_allowed")
         if not needs_key(path):
             return None

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from hermes_worker.api.errors import ApiError, invalid
+from hermes_worker.api.errors import ApiError, invalid, wrong_field
+
+BodyModel = TypeVar("BodyModel", bound=BaseModel)
 
 
 async def read_json(request: Request, *, without_body: Any = None) -> Any:
@@ -27,6 +30,22 @@ async def read_json(request: Request, *, without_body: Any = None) -> Any:
         raise invalid("body", "Invalid JSON: it is nested too deeply.", "invalid_json") from None
     except ValueError as error:
         raise invalid("body", f"Invalid JSON: {_place_of(error)}", "invalid_json") from None
+
+
+async def read_object(request: Request, **more: Any) -> dict[str, Any]:
+    """The body, which has to be an object; ``more`` as for ``read_json``. Raises ``ApiError``."""
+    document = await read_json(request, **more)
+    if not isinstance(document, dict):
+        raise invalid("body", "The request body must be a JSON object.", "invalid_type")
+    return document
+
+
+def fitted(document: object, kind: type[BodyModel]) -> BodyModel:
+    """A body as what its route takes. Raises ``ApiError`` for the first field that does not fit."""
+    try:
+        return kind.model_validate(document)
+    except ValidationError as error:
+        raise wrong_field(error) from None
 
 
 def _refuse_constant(name: str) -> NoReturn:

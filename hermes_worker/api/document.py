@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from hermes_worker.api.auth import needs_key
+from hermes_worker.api.auth import is_signed_address, needs_key
+from hermes_worker.api.deprecations import DEPRECATED, Deprecated, mark
 from hermes_worker.api.limits import JSON
 from hermes_worker.api.repeating import describe
 from hermes_worker.stream.events import event_schemas
@@ -15,7 +17,7 @@ EVENT_STREAM = "text/event-stream"
 KEY_SCHEME = "key"
 
 
-def complete(document: dict[str, Any]) -> dict[str, Any]:
+def complete(document: dict[str, Any], deprecated: Sequence[Deprecated] = DEPRECATED) -> dict[str, Any]:
     """Correct what FastAPI says, and add what it does not know. Idempotent."""
     components = document["components"]
     components["securitySchemes"] = {KEY_SCHEME: {"type": "http", "scheme": "bearer"}}
@@ -26,8 +28,12 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
             operation["security"] = [{KEY_SCHEME: []}] if needs_key(path) else []
             if needs_key(path):
                 operation["responses"]["401"] = _WRONG_KEY
+            if is_signed_address(path):
+                operation["responses"].pop("403", None)  # any page may lead there
             describe(path, method, operation)
             _correct(operation)
+    mark(document, deprecated)
+    _link(document["paths"])
     return document
 
 
@@ -44,6 +50,40 @@ _METHOD_NOT_ALLOWED = {
     },
     "content": _ERROR_CONTENT,
 }
+
+
+_MADE_BY = {
+    "run_id": (("post", "/v1/runs", "202", "/run_id"),),
+    "response_id": (("post", "/v1/responses", "200", "/id"),),
+    "conversation_id": (("post", "/v1/conversations", "200", "/id"),),
+    "item_id": (("get", "/v1/conversations/{conversation_id}/items", "200", "/data/0/id"),),
+    "session_id": (
+        ("post", "/api/sessions", "201", "/session/id"),
+        ("post", "/api/sessions/{session_id}/fork", "201", "/session/id"),
+    ),
+    "job_id": (("post", "/api/jobs", "200", "/job/id"),),
+    "delivery_id": (("get", "/v1/deliveries", "200", "/data/0/delivery_id"),),
+    "artifact_id": (("get", "/v1/runs/{run_id}/artifacts", "200", "/data/0/id"),),
+    "model": (("get", "/v1/models", "200", "/data/0/id"),),
+}
+"""Which answers bring the ids that paths name, and where."""
+
+
+def _link(paths: dict[str, Any]) -> None:
+    """Say what can be done with the id that an answer brings."""
+    for parameter, sources in _MADE_BY.items():
+        names = [
+            operation["operationId"]
+            for path, operations in paths.items()
+            if f"{{{parameter}}}" in path
+            for operation in operations.values()
+        ]
+        for method, path, status, place in sources:
+            source = paths.get(path, {}).get(method)
+            if source is None:
+                continue  # whose extension is disabled
+            given = {f"path.{parameter}": f"$response.body#{place}"}
+            source["responses"][status]["links"] = {name: {"operationId": name, "parameters": given} for name in names}
 
 
 def _correct(operation: dict[str, Any]) -> None:

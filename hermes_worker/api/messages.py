@@ -146,14 +146,14 @@ def _part(given: object, where: str) -> dict[str, Any]:
 def _image(part: Mapping[str, Any], where: str) -> dict[str, str]:
     """Chat completions put the address into an object, the Responses API beside the type."""
     given = part.get("image_url")
-    source = given if isinstance(given, dict) else {"url": given, "detail": part.get("detail")}
-    url, detail = source.get("url"), source.get("detail") or "auto"
+    source = {**part, **given} if isinstance(given, dict) else {**part, "url": given}
+    url, detail = source.get("url"), source.get("detail")
     if not isinstance(url, str) or not _IMAGE_URL.fullmatch(url):
         message = f"Invalid '{where}.image_url': it must be an http(s) address or base64 data of an image."
         raise invalid(f"{where}.image_url", message, "invalid_image_url")
-    if detail not in _DETAILS:
+    if detail not in (None, *_DETAILS):
         raise invalid(f"{where}.detail", f"Invalid '{where}.detail': it must be one of {', '.join(_DETAILS)}.")
-    return {"url": url} if detail == "auto" else {"url": url, "detail": str(detail)}
+    return {"url": url} if detail in (None, "auto") else {"url": url, "detail": str(detail)}
 
 
 def bounded(text: str, where: str) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 Operation = Mapping[str, Any]
 _LENIENT_PATHS = re.compile(r"(/v1)?/health|/health/(ready|detailed)|/webhooks/.*")
 """Paths that pass over parameters which they do not know: probes add some against caches, and senders of events have
 addresses of their own."""
+_NUMBERS = {"integer": re.compile(r"-?[0-9]+(\.0+)?"), "number": re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")}
+"""How JSON writes them. Python takes more: spaces around a number, ``1_000``, ``nan``."""
 _FORMS: dict[str, re.Pattern[str]] = {}
 
 
@@ -17,9 +19,14 @@ def operations_at(document: Mapping[str, Any], path: str) -> dict[str, Operation
     """What can be done at a path of a request, by method."""
     found: dict[str, Operation] = {}
     for template, operations in document["paths"].items():
-        if _form_of(template).fullmatch(path):
+        if is_path_of(template, path):
             found |= {method.upper(): operation for method, operation in operations.items()}
     return found
+
+
+def is_path_of(template: str, path: str) -> bool:
+    """Whether the path of a request is one that the document names ``template``."""
+    return bool(_form_of(template).fullmatch(path))
 
 
 def _form_of(template: str) -> re.Pattern[str]:
@@ -30,8 +37,26 @@ def _form_of(template: str) -> re.Pattern[str]:
 
 def unknown_parameter(document: Mapping[str, Any], path: str, method: str, given: Mapping[str, Any]) -> str | None:
     """The first name in the query of a request that its operation does not have; ``None`` where all are known."""
-    operation = operations_at(document, path).get(method)
-    if operation is None or _LENIENT_PATHS.fullmatch(path):
+    if _LENIENT_PATHS.fullmatch(path):
         return None
-    known = {parameter["name"] for parameter in operation.get("parameters", ()) if parameter["in"] == "query"}
-    return next((name for name in given if name not in known), None)
+    known = _queried(document, path, method)
+    return next((name for name in given if known is not None and name not in known), None)
+
+
+def no_number(document: Mapping[str, Any], path: str, method: str, given: Iterable[tuple[str, str]]) -> str | None:
+    """The first name in the query of a request whose value should be a number and is written like none."""
+    known = _queried(document, path, method) or {}
+    for name, value in given:
+        form = _NUMBERS.get(str(known.get(name, {}).get("type")))
+        if form is not None and not form.fullmatch(value):
+            return name
+    return None
+
+
+def _queried(document: Mapping[str, Any], path: str, method: str) -> dict[str, Mapping[str, Any]] | None:
+    """Schemas of the parameters of a query, by name; ``None`` where nothing can be done at this path."""
+    operation = operations_at(document, path).get(method)
+    if operation is None:
+        return None
+    parameters = operation.get("parameters", ())
+    return {parameter["name"]: parameter["schema"] for parameter in parameters if parameter["in"] == "query"}

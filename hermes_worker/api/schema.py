@@ -10,6 +10,7 @@ from hermes_worker import __version__
 from hermes_worker.api.formats import NO_NUL, NOT_BLANK, TextFormat, text, text_or_nothing
 from hermes_worker.api.messages import ITEMS_MAX
 from hermes_worker.channels.targets import TARGETS_MAX
+from hermes_worker.core.artifacts import PATTERN_CHARS_MAX, PATTERN_FORM, PATTERNS_MAX
 from hermes_worker.core.explaining import Because
 from hermes_worker.core.messages import NO_USAGE
 from hermes_worker.core.pricing import CostStatus
@@ -45,7 +46,7 @@ _ADDRESS = {
     "type": "string",
     "pattern": r"^(https?://[!-~]{1,8000}|data:image/[a-z0-9.+-]{1,40};base64,[A-Za-z0-9+/=_-]+)$",
 }
-_DETAIL = {"enum": ["auto", "low", "high"]}
+_DETAIL = {"enum": ["auto", "low", "high", None]}
 IMAGE_PART = {
     "type": "object",
     "properties": {
@@ -107,6 +108,7 @@ _ADDRESS_CHARS_MAX = 8_192
 SESSION_FORM = r"^(?!.*\.\.)[!-.0-\[\]-~]{1,256}$"
 _TOOLSET = text(TextFormat.TOOLSET, minLength=1, maxLength=64)
 _TAG = f"^{TAG.pattern}$"
+_ARTIFACT = WithJsonSchema({"type": "string", "pattern": PATTERN_FORM, "minLength": 1, "maxLength": PATTERN_CHARS_MAX})
 KEY_FORM = r"^(?=.*[!-~])[\x20-\x7e]{1,256}$"
 """Of an idempotency key."""
 MODEL_FORM = r"^[A-Za-z0-9_.:/@+-]{1,200}$"
@@ -158,6 +160,14 @@ class CreateRun(BaseModel):
     ) = Field(None, max_length=16)
     output_schema: dict[str, Any] | None = Field(
         None, description="JSON Schema that the answer has to fit; it is sent back twice if it does not."
+    )
+    artifacts: list[Annotated[str, StringConstraints(min_length=1, max_length=PATTERN_CHARS_MAX), _ARTIFACT]] | None = (
+        Field(
+            None,
+            max_length=PATTERNS_MAX,
+            description="Patterns of files below the workspace that are kept: 'report.md', '*.csv', 'out/**'. "
+            "Default: what the installation says; an empty list for none.",
+        )
     )
     tags: (
         list[
@@ -405,6 +415,17 @@ class ExplanationObject(BaseModel):
     ``deliveries_open``."""
 
 
+class BeganWithObject(BaseModel):
+    """The versions that a run began with. What is absent was not recorded yet when it was submitted."""
+
+    program: str | None = None
+    """Of the program that accepted it."""
+    configuration: str | None = None
+    """The same for two runs that were accepted under the same configuration, as far as that shapes runs."""
+    prompt: str
+    """SHA-256 of the system prompt of its session."""
+
+
 class RunObject(BaseModel):
     """A run (docs/behaviour.md, "Runs over HTTP", and what we add). Times are epoch seconds; absent fields have no
     value."""
@@ -455,6 +476,8 @@ class RunObject(BaseModel):
     standing: StandingObject | None = None
     """Why a run that has not ended is where it is. Only where one run is read."""
     budget: BudgetObject | None = None
+    """Only where one run is read."""
+    began_with: BeganWithObject | None = None
     """Only where one run is read."""
 
 
@@ -532,6 +555,57 @@ class BacklogObject(BaseModel):
 
     object: Literal["backlog"] = "backlog"
     queues: dict[str, QueueBacklogObject]
+
+
+class KeyStateObject(BaseModel):
+    """What is known of one key of a provider. The key itself is never shown."""
+
+    credential: str
+    """A name for the key that says nothing about it."""
+    provider: str
+    condition: Literal["open", "no_money", "refused", "down"]
+    since: float | None
+    """Epoch seconds; ``null`` for a key that was never closed."""
+    epoch: int
+    """How often it was closed."""
+    probes: int
+    """How many calls have tried it in vain since it was closed."""
+    probe_at: float | None
+    """When the next one may; ``null`` while it is open."""
+    is_probed: bool
+    """A call is trying it now."""
+    parked: int
+    """Runs that wait for it."""
+    reason: str | None
+    """What the provider said, redacted and cut."""
+
+
+class KeyStateList(BaseModel):
+    """Keys of providers of which something is known; a key that never failed is not there."""
+
+    object: Literal["list"] = "list"
+    data: list[KeyStateObject]
+
+
+class AlertObject(BaseModel):
+    """What operators were told is wrong."""
+
+    kind: str
+    """``provider``, ``dead_target``, ``quarantine`` or ``backlog``."""
+    subject: str
+    """What it is about: the name of a key, a hash, the id of a run or the name of a queue."""
+    text: str
+    raised_at: float
+    """Epoch seconds, as ``recovered_at``."""
+    recovered_at: float | None
+    """When it was over; ``null`` while it is not."""
+
+
+class AlertList(BaseModel):
+    """Alerts, newest first."""
+
+    object: Literal["list"] = "list"
+    data: list[AlertObject]
 
 
 HealthState = Literal["ok", "degraded", "unavailable"]

@@ -26,6 +26,7 @@ from hermes_worker.core.effects import (
     CallHook,
     Collect,
     Effect,
+    GatherArtifacts,
     Iterate,
     RunTool,
     SendDelivery,
@@ -75,6 +76,7 @@ class TaskName(StrEnum):
     DELIVER = "hermes.deliver"
     COLLECT = "hermes.collect"
     CALL_HOOK = "hermes.call_hook"
+    GATHER_ARTIFACTS = "hermes.gather_artifacts"
     MAINTAIN = "hermes.maintain"
 
 
@@ -214,6 +216,8 @@ def message_of(hint: Hint) -> tuple[TaskName, QueueName, list[Any]]:
             return TaskName.COLLECT, QueueName.TOOLS, [effect.firing_id, hint.at]
         case CallHook():
             return TaskName.CALL_HOOK, QueueName.TOOLS, [effect.event_id, effect.hook, effect.attempt, hint.at]
+        case GatherArtifacts():
+            return TaskName.GATHER_ARTIFACTS, QueueName.TOOLS, [effect.run_id, effect.attempt, hint.at]
         case _:
             assert_never(effect)
 
@@ -263,7 +267,7 @@ class Publisher:
         pipe.execute()
 
     def _traceparent(self, hint: Hint) -> str | None:
-        if self._of_run is None or isinstance(hint.effect, SendDelivery | Collect | CallHook):
+        if self._of_run is None or isinstance(hint.effect, SendDelivery | Collect | CallHook | GatherArtifacts):
             return None
         return self._of_run(hint.effect.run_id)
 
@@ -372,12 +376,14 @@ _compact = json.JSONEncoder(separators=(",", ":")).encode
 _NO_CANVAS: Mapping[str, None] = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
-def effect_label(effect: Effect | SendDelivery | Collect | CallHook) -> str:
+def effect_label(effect: Effect | SendDelivery | Collect | CallHook | GatherArtifacts) -> str:
     """What Flower and the worker's log show for a message."""
     if isinstance(effect, CallHook):
         return f"{effect.hook} {effect.event_id} attempt {effect.attempt}"
     if isinstance(effect, Collect):
         return effect.run_id
+    if isinstance(effect, GatherArtifacts):
+        return f"{effect.run_id} artifacts attempt {effect.attempt}"
     if isinstance(effect, SendDelivery):
         return f"{effect.delivery_id} attempt {effect.attempt}"
     where = f".{effect.position}" if isinstance(effect, CallEffect) else ""

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hermes_worker.cli.layout import moment, table
-from hermes_worker.cli.options import TEXT, OneOf, common, of_tenant
+from hermes_worker.cli.options import TEXT, OneOf, common, of_tenant, reachable
 from hermes_worker.cli.records import Records, open_records
 from hermes_worker.cli.screen import one_line
+from hermes_worker.cli.server import chosen_server, open_client
 from hermes_worker.store.access.audit import Act, AuditLog, AuditRow
+
+if TYPE_CHECKING:
+    from hermes_worker.client.documents import DeedDocument
 
 _PAGE = 1_000
 _SETTLED_S = 5.0
@@ -27,7 +34,7 @@ def audit() -> None:
 
 
 @audit.command("list", epilog="Example: hermes-worker audit list --act key.create --days 30")
-@common
+@reachable
 @of_tenant
 @click.option("--act", type=OneOf([act.value for act in Act]), help="Only this kind of deed.")
 @click.option("--subject", type=TEXT, help="Only what was done to this run, job, key or name.")
@@ -45,10 +52,15 @@ def list_deeds(
     as_json: bool,
 ) -> None:
     """What was done for a tenant in the last days, oldest first."""
-    records = open_records(home)
-    since = records.database.now() - days * _DAY_S
-    log = AuditLog(records.database)
-    found = log.page(records.tenant, limit=limit, act=act, subject=subject, actor=actor, since=since)
+    asked: dict[str, Any] = {"act": act, "subject": subject, "actor": actor}
+    chosen = chosen_server()
+    if chosen is None:
+        records = open_records(home)
+        since = records.database.now() - days * _DAY_S
+        found = AuditLog(records.database).page(records.tenant, limit=limit, since=since, **asked)
+    else:
+        deeds = open_client(chosen).audit(limit=min(limit, _PAGE), since=time.time() - days * _DAY_S, **asked)
+        found = [_told(deed) for deed in islice(deeds, limit)]
     if as_json:
         for row in found:
             click.echo(json.dumps(asdict(row)))
@@ -57,6 +69,21 @@ def list_deeds(
         click.echo(table([_shown(row) for row in found], header, whole=(0, 3, 4)))
     else:
         click.echo(f"nothing was recorded in the last {days:g} days", err=True)
+
+
+def _told(deed: DeedDocument) -> AuditRow:
+    """By a server."""
+    return AuditRow(
+        number=deed["number"],
+        at=deed["at"],
+        tenant=deed["tenant"],
+        actor=deed["actor"],
+        address=deed.get("address"),
+        act=deed["act"],
+        subject=deed["subject"],
+        before=deed["before"],
+        after=deed["after"],
+    )
 
 
 @audit.command(epilog="Example: hermes-worker audit export --all-tenants --after 4711 >> audit.jsonl")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,25 +12,26 @@ import click
 
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.listing import filter_of
-from hermes_worker.cli.options import TEXT, chosen_tenant, client_settings, common, of_tenant, this_user
-from hermes_worker.cli.records import Records, open_records, require_begun
+from hermes_worker.cli.options import TEXT, chosen_tenant, client_settings, of_tenant, reachable, this_user
+from hermes_worker.cli.records import require_begun
+from hermes_worker.cli.run_backend import RunBackend, open_backend
 from hermes_worker.cli.screen import coloured
+from hermes_worker.cli.server import ServerChoice, chosen_server
+from hermes_worker.cli.server import open_client as open_server
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.principals import Principal
 from hermes_worker.core.run import TERMINAL, RunStatus
 from hermes_worker.local.paths import running_stack
 from hermes_worker.settings import Settings
-from hermes_worker.store.runs.listing import Listing
 from hermes_worker.store.runs.runs import Created
 
 if TYPE_CHECKING:
     from hermes_worker.services.submission import Submission
 
-_LOOK_EVERY_S = 0.5
 _timeout = click.option("--timeout", "timeout_s", type=click.FloatRange(0), help="Seconds at most. Default: no limit.")
 
 
-def stop_matching(records: Records, said: dict[str, Any], *, is_dry: bool) -> int:
+def stop_matching(backend: RunBackend, said: dict[str, Any], *, is_dry: bool) -> int:
     """Stop the open runs that the options of ``filtering`` name, or say which these are."""
     if not any(said.values()):
         raise ConfigurationError("name a run, or say which runs are meant: --tag, --session, --status, --since, ...")
@@ -39,18 +39,12 @@ def stop_matching(records: Records, said: dict[str, Any], *, is_dry: bool) -> in
     said["statuses"] = [status.value for status in asked if status not in TERMINAL]
     if not said["statuses"]:
         raise ConfigurationError("runs of these statuses have ended; there is nothing to stop")
-    wanted, listing, below, total = filter_of(records, said), Listing(records.database), None, 0
-    while True:
-        page = listing.page(wanted, limit=200, below=below)
-        for view in page.views:
-            if not is_dry:
-                stopped = records.runs.stop_tree(view.run_id, by=this_user())
-                records.tell_stopped(stopped.run_ids, stopped.hints)
-            click.echo(f"{view.run_id} {'would be stopped' if is_dry else 'asked to stop'}")
-        total += len(page.views)
-        if page.below is None:
-            break
-        below = page.below
+    total = 0
+    for view in backend.runs(filter_of(said)):
+        total += 1
+        if not is_dry:
+            backend.stop(view.run_id)
+        click.echo(f"{view.run_id} {'would be stopped' if is_dry else 'asked to stop'}")
     click.echo(f"{total} runs", err=True)
     return 0
 
@@ -58,12 +52,14 @@ def stop_matching(records: Records, said: dict[str, Any], *, is_dry: bool) -> in
 @click.command(
     epilog='Each line: {"input": "...", "tags": ["t"], "idempotency_key": "k"}. The exit code is 1 if one is refused.'
 )
-@common
+@reachable
 @of_tenant
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 def submit(home: Path | None, file: str) -> int:
     """Submit the runs of FILE, one JSON object per line as POST /v1/runs takes it; - reads standard input. What became
     of each is printed."""
+    if (chosen := chosen_server()) is not None:
+        return _submit_to(chosen, file)
     from hermes_worker.services.batches import BATCH_MAX, accept_all, announce_all
     from hermes_worker.wiring import open_client
 
@@ -88,6 +84,38 @@ def submit(home: Path | None, file: str) -> int:
     return EXIT_FAILED if refused else 0
 
 
+_ASKED_AT_ONCE = 1_000
+"""The API takes no more in one request."""
+
+
+def _submit_to(chosen: ServerChoice, file: str) -> int:
+    """Hand the runs of a file to a server."""
+    try:
+        with click.open_file(file, encoding="utf-8", errors="replace") as lines:
+            asked = [_object_in(line, number) for number, line in enumerate(lines, 1)]
+    except OSError as error:
+        raise ConfigurationError(f"{file!r} cannot be read: {error.strerror}") from None
+    client, refused = open_server(chosen), 0
+    for begin in range(0, len(asked), _ASKED_AT_ONCE):
+        for number, made in enumerate(client.submit_all(asked[begin : begin + _ASKED_AT_ONCE]), begin + 1):
+            wrong = made.get("error")
+            refused += wrong is not None
+            said = {"error": wrong["message"]} if wrong else {"run_id": made.get("run_id")}
+            click.echo(json.dumps({"line": number, **said}))
+    return EXIT_FAILED if refused else 0
+
+
+def _object_in(line: str, number: int) -> dict[str, Any]:
+    """Raises ``ConfigurationError``."""
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ConfigurationError(f"line {number} is no JSON") from None
+    if not isinstance(document, dict):
+        raise ConfigurationError(f"line {number} is no JSON object")
+    return document
+
+
 def _submissions(lines: Iterable[str], settings: Settings) -> list[Submission]:
     """Raises ``ConfigurationError`` for the first line that says nothing that can be submitted."""
     from hermes_worker.api.errors import ApiError
@@ -109,57 +137,42 @@ def _submissions(lines: Iterable[str], settings: Settings) -> list[Submission]:
 
 
 @click.command(epilog="The new run is of the same session; what the first one did stands there and is not done again.")
-@common
+@reachable
 @of_tenant
 @click.argument("run_id", type=TEXT)
 def retry(home: Path | None, run_id: str) -> None:
     """Submit once more what one run that has ended was asked."""
-    from hermes_worker.services import batches
-    from hermes_worker.services.submission import announce
-    from hermes_worker.wiring import open_client
-
-    records = open_records(home)
-    run_id = records.run_id(run_id)
-    client = open_client(records.settings)
-    created = batches.retry(client, run_id, Principal(tenant=records.tenant, name=this_user()))
-    announce(client, created)
-    client.close()
-    click.echo(created.run_id)
+    backend = open_backend(home)
+    click.echo(backend.retry(backend.run_id(run_id)))
 
 
 @click.command(epilog="The exit code is 0 when the run completed, and 1 when it did not, or the time was over.")
-@common
+@reachable
 @of_tenant
 @click.argument("run_id", type=TEXT)
 @_timeout
 def wait(home: Path | None, run_id: str, timeout_s: float | None) -> int:
     """Wait for the end of one run."""
-    records = open_records(home)
-    return _join(records, [records.run_id(run_id)], is_any=False, timeout_s=timeout_s)
+    backend = open_backend(home)
+    return _join(backend, [backend.run_id(run_id)], is_any=False, timeout_s=timeout_s)
 
 
 @click.command(epilog="The exit code is 0 when all that ended completed, and 1 otherwise, or when the time was over.")
-@common
+@reachable
 @of_tenant
 @click.argument("run_ids", metavar="RUN_ID...", nargs=-1, required=True, type=TEXT)
 @click.option("--any", "is_any", is_flag=True, help="Until one of them has ended.")
 @_timeout
 def join(home: Path | None, run_ids: tuple[str, ...], is_any: bool, timeout_s: float | None) -> int:
     """Wait for the end of several runs."""
-    records = open_records(home)
-    return _join(records, list(map(records.run_id, run_ids)), is_any=is_any, timeout_s=timeout_s)
+    backend = open_backend(home)
+    return _join(backend, list(map(backend.run_id, run_ids)), is_any=is_any, timeout_s=timeout_s)
 
 
-def _join(records: Records, run_ids: Sequence[str], *, is_any: bool, timeout_s: float | None) -> int:
-    give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
-    while True:
-        ends = records.views.ends(run_ids)
-        is_done = bool(ends) if is_any else len(ends) == len(set(run_ids))
-        if is_done or (give_up_at is not None and time.monotonic() >= give_up_at):
-            break
-        time.sleep(_LOOK_EVERY_S)
+def _join(backend: RunBackend, run_ids: Sequence[str], *, is_any: bool, timeout_s: float | None) -> int:
+    ends = backend.join(run_ids, is_any=is_any, timeout_s=timeout_s)
     for run_id in run_ids:
-        end = ends.get(run_id)
-        click.echo(f"{run_id} {coloured(end.status) if end else 'has not ended'}")
-    has_failed = any(end.status is not RunStatus.COMPLETED for end in ends.values())
+        click.echo(f"{run_id} {coloured(ends[run_id]) if run_id in ends else 'has not ended'}")
+    is_done = bool(ends) if is_any else len(ends) == len(set(run_ids))
+    has_failed = any(status is not RunStatus.COMPLETED for status in ends.values())
     return 0 if is_done and not has_failed else EXIT_FAILED

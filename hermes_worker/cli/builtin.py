@@ -68,6 +68,11 @@ EXTENSION = Extension(
             implementation="hermes_worker.cli.extensions:extensions",
         ),
         CommandDeclaration(
+            name="mcp",
+            summary="Add, list, test, approve and remove MCP servers whose tools agents may call.",
+            implementation="hermes_worker.cli.mcp:mcp",
+        ),
+        CommandDeclaration(
             name="worker",
             summary="Run one worker process.",
             implementation="hermes_worker.cli.roles:worker",
@@ -86,6 +91,16 @@ EXTENSION = Extension(
             name="flower",
             summary="Show workers and tasks on the web page of Flower.",
             implementation="hermes_worker.cli.flower:flower",
+        ),
+        CommandDeclaration(
+            name="providers",
+            summary="Show which keys of providers are closed, and open them again.",
+            implementation="hermes_worker.cli.providers:providers",
+        ),
+        CommandDeclaration(
+            name="alerts",
+            summary="List what operators were told is wrong, and try whether they are reached.",
+            implementation="hermes_worker.cli.alerts:alerts",
         ),
         CommandDeclaration(
             name="backlog",

@@ -12,11 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from hermes_worker import mcp
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.models import described, model_name
 from hermes_worker.cli.options import client_settings, common
@@ -31,6 +33,8 @@ from hermes_worker.system.platforms import support_of
 if TYPE_CHECKING:
     import httpx2
     import redis
+
+    from hermes_worker.mcp.servers import McpServer
 
 
 _FREE_BYTES_MIN = 200 * 1024 * 1024
@@ -116,12 +120,18 @@ def _findings(settings: Settings, workspace: Path | None) -> Iterator[DoctorFind
         ("workers", lambda: _workers(settings)),
         *((("logins", lambda: _logins(settings)),) if settings.model.refresh_tokens else ()),
         ("webhooks", lambda: _webhooks(settings)),
+        ("keys", lambda: _keys(settings)),
         ("model", lambda: _model(settings)),
         ("API", lambda: _api(settings)),
         ("tools", _tools),
         ("sandbox", lambda: _sandbox(settings)),
         ("network", lambda: _network(settings)),
+        *(
+            (f"mcp {name}", partial(_mcp_server, settings, name, server))
+            for name, server in sorted(_mcp_servers(settings).items())
+        ),
         *((("workspace", lambda: _workspace(workspace)),) if workspace else ()),
+        *((("workspaces", lambda: _ssh_host(settings)),) if settings.terminal.workspace == "ssh" else ()),
     )
     for subject, examine in checks:
         yield _examined(subject, examine)
@@ -418,6 +428,26 @@ def _encryption(settings: Settings) -> tuple[Grade, str]:
     return Grade.OK, now
 
 
+def _keys(settings: Settings) -> tuple[Grade, str]:
+    """Of providers, as all workers together have found them."""
+    from hermes_worker.store.key_states import KeyStates
+    from hermes_worker.wiring import open_database
+
+    if settings.database.url is None and not (settings.home / "hermes-worker.db").exists():
+        return Grade.OK, "none is closed"
+    database = open_database(settings)
+    try:
+        closed = [row for row in KeyStates(database).all() if row.state.is_closed]
+    finally:
+        database.close()
+    if not closed:
+        return Grade.OK, "none is closed"
+    told = "; ".join(f"{row.credential} of {row.provider} {row.state.condition.text}" for row in closed[:3])
+    more = f" and {len(closed) - 3} more" if len(closed) > 3 else ""
+    waiting = sum(row.parked for row in closed)
+    return Grade.NOTE, f"{told}{more}; {waiting} runs wait ('hermes-worker providers status')"
+
+
 def _webhooks(settings: Settings) -> tuple[Grade, str]:
     from hermes_worker.channels.webhooks.sealed import opened_secret, resealed_secret
     from hermes_worker.settings.sealing import SealedElsewhere
@@ -565,6 +595,25 @@ def _tools() -> tuple[Grade, str]:
     return Grade.OK, f"bash found{note}"
 
 
+def _mcp_servers(settings: Settings) -> Mapping[str, McpServer]:
+    if not mcp.has_servers(settings.home):
+        return {}
+    from hermes_worker.mcp.servers import servers_of  # takes long to import
+
+    return servers_of(settings.home)
+
+
+def _mcp_server(settings: Settings, name: str, server: McpServer) -> tuple[Grade, str]:
+    from hermes_worker.mcp.requests import list_tools
+    from hermes_worker.mcp.servers import changed, token_variable
+
+    token = settings.variables.get(token_variable(name), "").strip() or None
+    offered = list_tools(server.model_copy(update={"timeout_s": min(server.timeout_s, 10.0)}), token)
+    if waiting := changed(server, offered):
+        return Grade.NOTE, f"it answers, and {len(waiting)} of its tools wait for: hermes-worker mcp approve {name}"
+    return Grade.OK, f"it answers, and its {len(offered)} tools are approved"
+
+
 def _sandbox(settings: Settings) -> tuple[Grade, str]:
     from hermes_worker.wiring import sandbox_of
     from hermes_worker.workspaces.sandbox.policy import SandboxMode
@@ -623,6 +672,27 @@ def _network(settings: Settings) -> tuple[Grade, str]:
         return Grade.BROKEN, f"{text}; {refusal}"
     ports = ", ".join(str(port) for port in sorted(sandbox.egress.ports))
     return Grade.OK, f"{text}; the proxy reaches {', '.join(sandbox.egress.hosts) or 'public hosts'} at ports {ports}"
+
+
+def _ssh_host(settings: Settings) -> tuple[Grade, str]:
+    """Whether this machine can work on the host of workspaces."""
+    from hermes_worker.wiring import ssh_account
+    from hermes_worker.workspaces.base import WorkspaceError
+    from hermes_worker.workspaces.remote.ssh import SshHost, ssh_missing
+
+    account = ssh_account(settings)
+    if account is None:
+        return Grade.BROKEN, "terminal.workspace is ssh, and terminal.ssh_host is not set"
+    if lacking := ssh_missing():
+        return Grade.BROKEN, f"workspaces on {account.host} need asyncssh: {lacking}"
+    host = SshHost(account)
+    try:
+        host.start(["/bin/sh", "-c", ":"]).close()
+    except WorkspaceError as error:
+        return Grade.BROKEN, str(error)
+    finally:
+        host.close()
+    return Grade.OK, f"{host.name} lets {account.user} in and starts programs; nothing of ours confines them"
 
 
 def _workspace(workspace: Path) -> tuple[Grade, str]:

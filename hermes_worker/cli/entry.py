@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -38,6 +38,8 @@ class Invocation:
     """Show tracebacks."""
     tenant: str = DEFAULT_TENANT
     """Whose things are meant."""
+    server: Any = None
+    """What ``cli.server`` noted of a server to be asked."""
 
 
 class _Commands(click.Group):

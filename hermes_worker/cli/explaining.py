@@ -8,28 +8,27 @@ from pathlib import Path
 import click
 
 from hermes_worker.cli.layout import moment
-from hermes_worker.cli.options import TEXT, common, of_tenant
-from hermes_worker.cli.records import open_records
+from hermes_worker.cli.options import TEXT, of_tenant, reachable
+from hermes_worker.cli.run_backend import open_backend
 from hermes_worker.cli.screen import clean
 from hermes_worker.core.explaining import Fact
 from hermes_worker.safety.redaction import redact
-from hermes_worker.store.runs.explanations import Explanations
 
 _TIMES = ("deadline_at", "held_since", "lease_until", "not_before", "resume_at", "retry_at")
 
 
 @click.command(epilog="Example: hermes-worker runs explain run_0123...")
-@common
+@reachable
 @of_tenant
 @click.argument("run_id", type=TEXT)
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def explain(home: Path | None, run_id: str, as_json: bool) -> None:
     """Why one run is where it is: a sentence, and the facts behind it."""
-    records = open_records(home)
-    run_id = records.run_id(run_id)
-    found = Explanations(records.database).of(run_id)
+    backend = open_backend(home)
+    run_id = backend.run_id(run_id)
+    found = backend.explain(run_id)
     if as_json:
-        facts = {name: _hidden(value) for name, value in found.facts.items()}
+        facts = {name: _hidden(value) for name, value in found.facts.items() if value is not None}
         document = {"run_id": run_id, "because": found.because.value, "text": redact(found.text), "facts": facts}
         click.echo(json.dumps({**document, "since": found.since, "until": found.until}))
         return
@@ -39,6 +38,8 @@ def explain(home: Path | None, run_id: str, as_json: bool) -> None:
         if at is not None:
             click.echo(f"  {name:<16} {moment(at)}")
     for name, value in found.facts.items():
+        if value is None:
+            continue
         shown = moment(float(value)) if name in _TIMES and value is not None else clean(str(_hidden(value)))
         click.echo(f"  {name:<16} {shown}")
 

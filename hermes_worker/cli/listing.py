@@ -7,18 +7,19 @@ import re
 import time
 from collections.abc import Callable
 from datetime import datetime
-from functools import partial, reduce
+from functools import reduce
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from hermes_worker.cli.layout import moment, table
-from hermes_worker.cli.options import TEXT, OneOf, common, of_tenant
-from hermes_worker.cli.records import Records, open_records, run_document
+from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
+from hermes_worker.cli.records import run_document
+from hermes_worker.cli.run_backend import PAGE, open_backend
 from hermes_worker.cli.screen import coloured, one_line
 from hermes_worker.core.run import RunStatus
-from hermes_worker.store.runs.listing import Listing, RunFilter
 from hermes_worker.store.runs.views import RunView
 from scheduler.grammar import ScheduleError, parse_duration
 
@@ -78,14 +79,13 @@ def filtering(command: _Command) -> _Command:
     return reduce(lambda found, option: option(found), reversed(_FILTERS), command)
 
 
-def filter_of(records: Records, said: dict[str, Any]) -> RunFilter:
-    """What the options of ``filtering`` say."""
-    statuses = tuple(RunStatus(status) for status in said.pop("statuses"))
-    return RunFilter(tenant=records.tenant, source="cli", statuses=statuses, **said)
+def filter_of(said: dict[str, Any]) -> dict[str, Any]:
+    """What the options of ``filtering`` say, as fields of ``RunFilter``."""
+    return {**said, "statuses": tuple(RunStatus(status) for status in said["statuses"])}
 
 
 @click.command("list", epilog="Example: hermes-worker runs list --status failed --tag nightly --since 2d")
-@common
+@reachable
 @of_tenant
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
 @filtering
@@ -93,17 +93,12 @@ def filter_of(records: Records, said: dict[str, Any]) -> RunFilter:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_runs(home: Path | None, limit: int, before: str | None, as_json: bool, **said: Any) -> None:
     """The newest runs first."""
-    records = open_records(home)
-    wanted = filter_of(records, said)
-    read = partial(Listing(records.database).page, wanted)
-    page = read(limit=limit, before=records.run_id(before) if before else None)
-    found = list(page.views)
-    while page.below is not None and len(found) < limit:
-        page = read(limit=limit - len(found), below=page.below)
-        found += page.views
+    backend = open_backend(home)
+    runs = backend.runs(filter_of(said), before=backend.run_id(before) if before else None, page=min(limit, PAGE))
+    found = list(islice(runs, limit))
     if as_json:
         for view in found:
-            click.echo(json.dumps(run_document(view, ())))
+            click.echo(json.dumps(run_document(view, {})))
     elif found:
         header = ("RUN", "STATUS", "CREATED", "MODEL", "ANSWER OR ERROR")
         click.echo(table([_row(view) for view in found], header, ids=(0,), whole=(2,)))

@@ -16,6 +16,7 @@ import click
 
 from hermes_worker import settings as settings_module
 from hermes_worker.cli.entry import Invocation
+from hermes_worker.cli.server import of_server, refuse_server
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.principals import DEFAULT_TENANT, user_of_machine
 from hermes_worker.settings import Settings
@@ -56,7 +57,16 @@ def _note_debugging(ctx: click.Context, _: click.Parameter, is_debugging: bool) 
 
 
 def common(command: _Command) -> _Command:
-    """``--home`` and ``--debug``."""
+    """``--home`` and ``--debug``, for a command that needs the installation itself."""
+    return _of_home(of_server(command, is_shown=False))
+
+
+def reachable(command: _Command) -> _Command:
+    """The same for a command that can also ask a server."""
+    return _of_home(of_server(command, is_shown=True))
+
+
+def _of_home(command: _Command) -> _Command:
     home = click.option(
         "--home",
         type=click.Path(path_type=Path),
@@ -149,6 +159,7 @@ def load_settings(
 
     What was found and has no effect is shown on stderr. Raises ``ConfigurationError``.
     """
+    refuse_server()
     settings = settings_module.load(home=home, overrides=overrides)
     for note in settings.notes:
         click.echo(f"note: {note}", err=True)

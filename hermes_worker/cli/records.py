@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ from hermes_worker.cli.follow import Sources
 from hermes_worker.cli.layout import clock
 from hermes_worker.cli.options import acts_as_this_user, chosen_tenant, client_settings
 from hermes_worker.core.errors import ConfigurationError, HermesError
-from hermes_worker.core.run import CallStatus
 from hermes_worker.core.standing import StandingReason
 from hermes_worker.local.paths import embedded_broker_url
 from hermes_worker.models.identity import STAND_IN, endpoint_identity
@@ -28,10 +26,9 @@ from hermes_worker.store.runs.families import Families
 from hermes_worker.store.runs.runs import Runs
 from hermes_worker.store.runs.standings import Standings
 from hermes_worker.store.runs.trees import Trees
-from hermes_worker.store.runs.views import CallView, RunView, Views
+from hermes_worker.store.runs.views import RunView, Views
 from hermes_worker.store.workers import Workers
 
-CALLS_SHOWN_MAX = 10_000
 _WORTH_SAYING_AFTER_S = {
     StandingReason.BEHIND_SESSION: 0.0,
     StandingReason.BEHIND_SIBLINGS: 0.0,
@@ -163,9 +160,8 @@ def require_begun(settings: Settings) -> None:
         )
 
 
-def run_document(view: RunView, calls: Sequence[CallView]) -> dict[str, Any]:
+def run_document(view: RunView, calls_by_status: Mapping[str, int]) -> dict[str, Any]:
     """A run as JSON: the names are those of ``RunView``."""
-    statuses = Counter(call.status.value for call in calls)
     return {
         **asdict(view),
         "status": view.status.value,
@@ -176,10 +172,5 @@ def run_document(view: RunView, calls: Sequence[CallView]) -> dict[str, Any]:
         "is_partial": view.is_partial,
         "is_failed": view.is_failed,
         "is_interrupted": view.is_interrupted,
-        "tool_calls": dict(statuses),
+        "tool_calls": dict(calls_by_status),
     }
-
-
-def unknown_calls(calls: Sequence[CallView]) -> list[CallView]:
-    """Calls whose worker vanished and whose effect nobody knows."""
-    return [call for call in calls if call.status is CallStatus.UNKNOWN]

@@ -213,9 +213,10 @@ class _Task:
         """Submit the task if that was not done yet, and show the run until it ends."""
         from hermes_worker.cli.family import FamilyWatch
         from hermes_worker.cli.follow import Notice, follow
-        from hermes_worker.cli.records import CALLS_SHOWN_MAX, records_of
+        from hermes_worker.cli.records import records_of
         from hermes_worker.cli.runs import exit_code, show_end
         from hermes_worker.cli.screen import Screen
+        from hermes_worker.services.sheets import sheet_of
         from hermes_worker.stream.sse import Cursor
 
         if self._run_id is None:
@@ -232,10 +233,10 @@ class _Task:
                 screen.show(event)
                 if not isinstance(event, Notice):
                     self._last_event = event.id
-            view = records.views.run(self._run_id)
-            show_end(view, records.views.calls(self._run_id, limit=CALLS_SHOWN_MAX))
+            sheet = sheet_of(records.database, self._run_id)
+            show_end(sheet)
             self._show_report()
-        return exit_code(view)
+        return exit_code(sheet.view)
 
     def _submit(self, settings: Settings, model: str | None, endpoint: str | None) -> str:
         from hermes_worker.services.submission import Submission, submit

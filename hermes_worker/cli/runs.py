@@ -6,35 +6,33 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from hermes_worker.cli import batches
+from hermes_worker.cli import artifacts, batches
 from hermes_worker.cli.batches import stop_matching
 from hermes_worker.cli.budget import budget_document, budget_lines
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.explaining import explain
-from hermes_worker.cli.family import FamilyWatch, family_lines
-from hermes_worker.cli.follow import Notice, follow
+from hermes_worker.cli.family import family_lines
+from hermes_worker.cli.follow import Notice
 from hermes_worker.cli.layout import clock, moment, table
 from hermes_worker.cli.listing import filtering, list_runs
-from hermes_worker.cli.options import TEXT, OneOf, common, of_tenant, this_user
-from hermes_worker.cli.records import CALLS_SHOWN_MAX, Records, open_records, run_document, unknown_calls
+from hermes_worker.cli.options import TEXT, OneOf, common, of_tenant, reachable
+from hermes_worker.cli.records import open_records, run_document
+from hermes_worker.cli.run_backend import RunBackend, open_backend
 from hermes_worker.cli.screen import Screen, asked, clean, coloured, duration, one_line, summary
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.run import RunStatus
-from hermes_worker.safety.approvals import Choice
+from hermes_worker.core.standing import Standing
 from hermes_worker.safety.redaction import redact
-from hermes_worker.services import answering
-from hermes_worker.services.results import training_sample, turn_result
+from hermes_worker.services.sheets import RunSheet
 from hermes_worker.store.hooks.calls import HookCalls
-from hermes_worker.store.runs.control import Control
-from hermes_worker.store.runs.listing import Listing, Notes
+from hermes_worker.store.runs.listing import Notes
 from hermes_worker.store.runs.views import CallView, RunView
-from hermes_worker.store.runs.waits import AnswerView, Waits
+from hermes_worker.store.runs.waits import AnswerView
 
 _STOP_PATIENCE_S = 5.0
 
@@ -46,6 +44,7 @@ def runs() -> None:
 
 runs.add_command(list_runs)
 runs.add_command(explain)
+runs.add_command(artifacts.artifacts)
 runs.add_command(batches.submit)
 runs.add_command(batches.retry)
 runs.add_command(batches.wait)
@@ -53,33 +52,30 @@ runs.add_command(batches.join)
 
 
 @runs.command(epilog="Example: hermes-worker runs show run_0123...")
-@common
+@reachable
 @of_tenant
 @click.argument("run_id", type=TEXT)
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def show(home: Path | None, run_id: str, as_json: bool) -> None:
     """Status, usage, what it asks, calls in doubt and the answer of one run."""
-    records = open_records(home)
-    run_id = records.run_id(run_id)
-    view = records.views.run(run_id)
-    calls = records.views.calls(run_id, limit=CALLS_SHOWN_MAX)
-    waits = Waits(records.database)
-    answers = waits.answers(run_id)
-    notes = Listing(records.database).notes(run_id)
+    backend = open_backend(home)
+    sheet = backend.sheet(backend.run_id(run_id))
     if as_json:
-        document = {**run_document(view, calls), **asdict(notes), "answers": [asdict(answer) for answer in answers]}
-        click.echo(json.dumps({**document, "budget": budget_document(records.trees.budget(run_id))}))
+        answers = [asdict(answer) for answer in sheet.answers]
+        document = {**run_document(sheet.view, sheet.calls_by_status), **asdict(sheet.notes), "answers": answers}
+        click.echo(json.dumps({**document, "budget": budget_document(sheet.budget)}))
         return
-    click.echo(_description(view, notes, calls, answers))
-    for wait in waits.open(run_id=run_id):
+    run_id = sheet.view.run_id
+    click.echo(_description(sheet, backend.source))
+    for wait in sheet.waits:
         question = {**wait.request, "choices": wait.choices, "expires_at": wait.expires_at}
         click.echo("\n".join(["", *asked(run_id, _redacted(question))]))
-    if family := family_lines(records.families.children(run_id), records.families.refusals(run_id)):
+    if family := family_lines(sheet.children, sheet.refusals):
         click.echo("\n".join(["", *family]))
-    if budget := budget_lines(records.trees.budget(run_id)):
+    if budget := budget_lines(sheet.budget):
         click.echo("\n".join(["", *budget]))
-    if not view.status.is_terminal:
-        click.echo(click.style(f"\n{_now(records, run_id)}", fg="yellow"))
+    if sheet.standing is not None:
+        click.echo(click.style(f"\n{_now(sheet.standing, backend.idle_notice(run_id))}", fg="yellow"))
 
 
 @runs.command(epilog="A hook that changes steps leaves no call here; its failures are events of the run (hook.failed).")
@@ -105,7 +101,7 @@ def hooks(home: Path | None, run_id: str, limit: int, as_json: bool) -> None:
 
 
 @runs.command(epilog="Example: hermes-worker runs export --trajectories samples run_0123...")
-@common
+@reachable
 @of_tenant
 @click.argument("run_ids", metavar="RUN_ID...", nargs=-1, required=True, type=TEXT)
 @click.option(
@@ -116,14 +112,13 @@ def hooks(home: Path | None, run_id: str, limit: int, as_json: bool) -> None:
 )
 def export(home: Path | None, run_ids: tuple[str, ...], directory: Path | None) -> None:
     """What runs left, one JSON object per line: result, messages, usage, cost."""
-    records = open_records(home)
-    views = records.views
-    run_ids = tuple(map(records.run_id, run_ids))
+    backend = open_backend(home)
+    run_ids = tuple(map(backend.run_id, run_ids))
     if directory is None:
         for run_id in run_ids:
-            click.echo(json.dumps(turn_result(views, run_id)))
+            click.echo(json.dumps(backend.result(run_id)))
         return
-    samples = [training_sample(views, run_id) for run_id in run_ids]
+    samples = [backend.sample(run_id) for run_id in run_ids]
     directory.mkdir(parents=True, exist_ok=True)
     for sample in samples:
         name = "trajectory_samples.jsonl" if sample["completed"] else "failed_trajectories.jsonl"
@@ -133,20 +128,20 @@ def export(home: Path | None, run_ids: tuple[str, ...], directory: Path | None) 
 
 
 @runs.command(epilog="The exit code is 0 when the run completes and 1 when it fails or is cancelled.")
-@common
+@reachable
 @of_tenant
 @click.argument("run_id", type=TEXT)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per event.")
 def watch(home: Path | None, run_id: str, as_json: bool) -> int:
     """Follow one run from its beginning to its end. Ctrl-C ends the watching, not the run."""
-    records = open_records(home)
-    return watch_run(records, records.run_id(run_id), as_json=as_json)
+    backend = open_backend(home)
+    return watch_run(backend, backend.run_id(run_id), as_json=as_json)
 
 
 @runs.command(
     epilog="Stopping a run that has ended stops what it caused and that goes on; otherwise it changes nothing."
 )
-@common
+@reachable
 @of_tenant
 @click.argument("run_id", type=TEXT, required=False)
 @filtering
@@ -154,19 +149,18 @@ def watch(home: Path | None, run_id: str, as_json: bool) -> int:
 def stop(home: Path | None, run_id: str | None, is_dry: bool, **said: Any) -> int:
     """Ask one run, and all that it caused, to stop: what it delegated, and the turns that background answers began.
     Without RUN_ID, all open runs that the filters name."""
-    records = open_records(home)
+    backend = open_backend(home)
     if run_id is None:
-        return stop_matching(records, said, is_dry=is_dry)
+        return stop_matching(backend, said, is_dry=is_dry)
     if is_dry or any(said.values()):
         raise ConfigurationError("name a run, or say by filters which runs are meant, and not both")
-    run_id = records.run_id(run_id)
-    stopped = records.runs.stop_tree(run_id, by=this_user())
-    records.tell_stopped(stopped.run_ids, stopped.hints)
-    status = stopped.status
+    run_id = backend.run_id(run_id)
+    stopped = backend.stop(run_id)
+    status = backend.status(run_id)
     deadline = time.monotonic() + _STOP_PATIENCE_S
     while not status.is_terminal and time.monotonic() < deadline:
         time.sleep(0.1)
-        status = records.views.run(run_id).status
+        status = backend.status(run_id)
     click.echo(f"{run_id} {coloured(status)}")
     if stopped.caused:
         click.echo(f"stopped with it: {_named(stopped.caused)}", err=True)
@@ -174,39 +168,37 @@ def stop(home: Path | None, run_id: str | None, is_dry: bool, **said: Any) -> in
 
 
 @runs.command(epilog="What is in flight ends as it would; 'runs resume' lets the run go on.")
-@common
+@reachable
 @of_tenant
 @click.argument("run_id", type=TEXT)
 def pause(home: Path | None, run_id: str) -> None:
     """Begin nothing new in one run and in all that it caused."""
-    records = open_records(home)
-    run_id = records.run_id(run_id)
-    click.echo(f"{run_id} {coloured(Control(records.database).pause(run_id, by=this_user()))}")
+    backend = open_backend(home)
+    run_id = backend.run_id(run_id)
+    click.echo(f"{run_id} {coloured(backend.pause(run_id))}")
 
 
 @runs.command(epilog="Resuming a run that is not paused changes nothing.")
-@common
+@reachable
 @of_tenant
 @click.argument("run_id", type=TEXT)
 def resume(home: Path | None, run_id: str) -> None:
     """Let a paused run, and all that it caused, go on."""
-    records = open_records(home)
-    run_id = records.run_id(run_id)
-    status, hints = Control(records.database).resume(run_id, by=this_user())
-    records.tell_workers("watch", run_id, hints)
-    click.echo(f"{run_id} {coloured(status)}")
+    backend = open_backend(home)
+    run_id = backend.run_id(run_id)
+    click.echo(f"{run_id} {coloured(backend.resume(run_id))}")
 
 
 @runs.command(epilog="Example: hermes-worker runs steer run_0123... 'leave the tests alone'")
-@common
+@reachable
 @of_tenant
 @click.argument("run_id", type=TEXT)
 @click.argument("text", type=TEXT)
 def steer(home: Path | None, run_id: str, text: str) -> None:
     """Say something to a run at work; it reads it with its next tool result."""
-    records = open_records(home)
-    run_id = records.run_id(run_id)
-    Control(records.database).steer(run_id, text, by=this_user())
+    backend = open_backend(home)
+    run_id = backend.run_id(run_id)
+    backend.steer(run_id, text)
     click.echo(f"{run_id} will read it with its next tool result")
 
 
@@ -218,7 +210,7 @@ _wait_option = click.option(
 
 
 @runs.command(epilog="Example: hermes-worker runs approve run_0123... --choice session")
-@common
+@reachable
 @of_tenant
 @click.argument("run_id", type=TEXT)
 @click.option("--choice", type=OneOf(["once", "session", "always"]), default="once", show_default=True)
@@ -229,7 +221,7 @@ def approve(home: Path | None, run_id: str, choice: str, wait_id: int | None) ->
 
 
 @runs.command(epilog="Example: hermes-worker runs deny run_0123... --reason 'not on this machine'")
-@common
+@reachable
 @of_tenant
 @click.argument("run_id", type=TEXT)
 @click.option("--reason", type=TEXT, help="For the model.")
@@ -240,27 +232,24 @@ def deny(home: Path | None, run_id: str, reason: str | None, wait_id: int | None
 
 
 @runs.command(epilog="Example: hermes-worker runs answer run_0123... 2")
-@common
+@reachable
 @of_tenant
 @click.argument("run_id", type=TEXT)
 @click.argument("text", type=TEXT)
 @_wait_option
 def answer(home: Path | None, run_id: str, text: str, wait_id: int | None) -> None:
     """Answer the question that a run asks. TEXT is the number of a choice, or words."""
-    records = open_records(home)
-    run_id = records.run_id(run_id)
-    hints = answering.reply(Waits(records.database), run_id, text, by=this_user(), wait_id=wait_id)
-    records.tell_workers("watch", run_id, hints)
-    click.echo(f"{run_id} {coloured(records.views.run(run_id).status)}")
+    backend = open_backend(home)
+    run_id = backend.run_id(run_id)
+    backend.answer(run_id, text, wait_id=wait_id)
+    click.echo(f"{run_id} {coloured(backend.status(run_id))}")
 
 
 def _answer(home: Path | None, run_id: str, choice: str, reason: str | None, wait_id: int | None) -> None:
-    records = open_records(home)
-    run_id = records.run_id(run_id)
-    waits = Waits(records.database)
-    hints = answering.approve(waits, run_id, Choice(choice), by=this_user(), reason=reason, wait_id=wait_id)
-    records.tell_workers("watch", run_id, hints)
-    click.echo(f"{run_id} {coloured(records.views.run(run_id).status)}")
+    backend = open_backend(home)
+    run_id = backend.run_id(run_id)
+    backend.approve(run_id, choice, reason=reason, wait_id=wait_id)
+    click.echo(f"{run_id} {coloured(backend.status(run_id))}")
 
 
 _NAMED_MAX = 5
@@ -271,52 +260,54 @@ def _named(run_ids: Sequence[str]) -> str:
     return ", ".join([*run_ids[:_NAMED_MAX], *([f"{more} more"] if more > 0 else [])])
 
 
-def watch_run(records: Records, run_id: str, *, as_json: bool) -> int:
+def watch_run(backend: RunBackend, run_id: str, *, as_json: bool) -> int:
     """Show a run until it ends; returns the exit code that says how. Raises ``RunNotFound``."""
     screen = Screen(run_id)
-    family = FamilyWatch(records.families, run_id)
-    for event in follow(records.sources, run_id, on_idle=partial(records.notice, run_id), news=family.news):
-        if not as_json:
-            screen.show(event)
-        elif isinstance(event, Notice):
-            click.echo(event.text, err=True)
-        else:
-            document = {"id": event.id, "event": event.name, "run_id": run_id, "timestamp": event.at, **event.fields}
-            click.echo(json.dumps(document))
-    view = records.views.run(run_id)
+    try:
+        for event in backend.follow(run_id):
+            if not as_json:
+                screen.show(event)
+            elif isinstance(event, Notice):
+                click.echo(event.text, err=True)
+            else:
+                document = {"id": event.id, "event": event.name, "run_id": run_id, "timestamp": event.at}
+                click.echo(json.dumps({**document, **event.fields}))
+    except KeyboardInterrupt:
+        click.echo(f"\nthe run goes on; 'hermes-worker runs watch {run_id}' shows it again", err=True)
+        raise
+    sheet = backend.sheet(run_id)
     if not as_json:
-        show_end(view, records.views.calls(run_id, limit=CALLS_SHOWN_MAX))
-    return exit_code(view)
+        show_end(sheet)
+    return exit_code(sheet.view)
 
 
-def show_end(view: RunView, calls: list[CallView]) -> None:
+def show_end(sheet: RunSheet) -> None:
     """How a run ended: its error, its calls in doubt, and a line of figures."""
     click.echo()
-    if view.error:
-        click.echo(click.style(clean(view.error), fg="red"))
-    for call in unknown_calls(calls):
+    if sheet.view.error:
+        click.echo(click.style(clean(sheet.view.error), fg="red"))
+    for call in sheet.doubtful:
         click.echo(click.style(_doubt(call), fg="red"))
-    click.echo(f"{view.run_id} {summary(view, len(calls))}")
+    click.echo(f"{sheet.view.run_id} {summary(sheet.view, sheet.calls)}")
 
 
 def exit_code(view: RunView) -> int:
     return 0 if view.status is RunStatus.COMPLETED else EXIT_FAILED
 
 
-def _now(records: Records, run_id: str) -> str:
+def _now(found: Standing, idle: str | None) -> str:
     """Why a run is where it is."""
-    found = records.standings.of(run_id)
     lasts = f", for {duration(found.lasts_s)}" if found.lasts_s is not None else ""
     until = f", until {clock(found.until)}" if found.until is not None else ""
-    lines = [f"now: {clean(found.text)}{lasts}{until}", records.idle_notice(run_id)]
-    return "\n".join(line for line in lines if line)
+    return "\n".join(line for line in (f"now: {clean(found.text)}{lasts}{until}", idle) if line)
 
 
-def _description(view: RunView, notes: Notes, calls: list[CallView], answers: list[AnswerView]) -> str:
+def _description(sheet: RunSheet, source: str) -> str:
+    view, notes = sheet.view, sheet.notes
     lines = [
-        f"{view.run_id} {summary(view, len(calls))}",
+        f"{view.run_id} {summary(view, sheet.calls)}",
         f"  exit      {view.exit_text or '-'}",
-        f"  session   {clean(view.session.described_to('cli'))}",
+        f"  session   {clean(view.session.described_to(source))}",
         *([f"  title     {one_line(view.title, 80)}"] if view.title else []),
         f"  model     {clean(view.model)}",
         f"  created   {moment(view.created_at)}",
@@ -324,15 +315,22 @@ def _description(view: RunView, notes: Notes, calls: list[CallView], answers: li
         *([f"  priority  {view.priority.word}"] if view.priority else []),
         *([f"  tags      {' '.join(notes.tags)}"] if notes.tags else []),
         *([f"  repeats   {notes.retry_of}"] if notes.retry_of else []),
+        f"  versions  {_versions(notes)}",
         f"  iteration {view.iteration} of at most {view.iterations_max}",
     ]
     if view.error:
         lines.append(f"  error     {clean(view.error)}")
-    lines += [f"  in doubt  {_doubt(call)}" for call in unknown_calls(calls)]
-    lines += [f"  answered  {_answered(answer)}" for answer in answers]
+    lines += [f"  in doubt  {_doubt(call)}" for call in sheet.doubtful]
+    lines += [f"  answered  {_answered(answer)}" for answer in sheet.answers]
     if view.output:
         lines += ["", clean(view.output)]
     return "\n".join(lines)
+
+
+def _versions(notes: Notes) -> str:
+    versions = notes.began_with
+    program, configuration = clean(versions.program or "?"), clean(versions.configuration or "?")
+    return f"program {program}, configuration {configuration}, prompt {versions.prompt[:16]}"
 
 
 def _answered(answer: AnswerView) -> str:

@@ -16,18 +16,21 @@ from hermes_worker.cli.options import (
     acts_as_this_user,
     chosen_tenant,
     client_settings,
-    common,
     of_tenant,
     prompt_text,
+    reachable,
     this_user,
     toolset_names,
     toolsets_option,
 )
 from hermes_worker.cli.records import records_of, require_begun
+from hermes_worker.cli.run_backend import LocalBackend
 from hermes_worker.cli.runs import watch_run
+from hermes_worker.cli.server import ServerChoice, chosen_server
+from hermes_worker.cli.server import open_client as open_server
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.principals import Principal
+from hermes_worker.core.principals import DEFAULT_TENANT, Principal
 from hermes_worker.core.urgency import PRIORITIES, Priority
 from hermes_worker.local.paths import StackNote, running_stack
 from hermes_worker.settings import Settings
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog="Example: git diff | hermes-worker submit - --session review --watch")
-@common
+@reachable
 @of_tenant
 @click.argument("prompt", type=TEXT)
 @click.option("--session", type=TEXT, help="Continue the conversation of this name or id, or start one of this name.")
@@ -75,11 +78,21 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="The answer is JSON that fits this JSON Schema.",
 )
+@click.option(
+    "--artifact",
+    "artifacts",
+    multiple=True,
+    type=TEXT,
+    metavar="PATTERN",
+    help="Keep files that fit, such as '*.csv' or 'out/**'; may be repeated.",
+)
 @click.option("--idempotency-key", type=TEXT, help="Submitting again with the same key gives the same run.")
 @click.option("--watch", is_flag=True, help="Follow the run to its end.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 def submit(home: Path | None, prompt: str, watch: bool, as_json: bool, **asked: Any) -> int:
     """Put a task into the queue. PROMPT is the task; - reads it from standard input."""
+    if (chosen := chosen_server()) is not None:
+        return submit_to(chosen, prompt_text(prompt), asked, watch=watch, as_json=as_json)
     from hermes_worker.services.submission import submit as accept
     from hermes_worker.wiring import open_client
 
@@ -95,7 +108,42 @@ def submit(home: Path | None, prompt: str, watch: bool, as_json: bool, **asked: 
         click.echo(json.dumps({"run_id": created.run_id, "session_id": created.session_id, "status": _status(created)}))
     else:
         click.echo(created.run_id)
-    return watch_run(records_of(settings), created.run_id, as_json=as_json) if watch else 0
+    return watch_run(LocalBackend(records_of(settings)), created.run_id, as_json=as_json) if watch else 0
+
+
+def submit_to(chosen: ServerChoice, text: str, asked: Mapping[str, Any], *, watch: bool, as_json: bool) -> int:
+    """Hand a task to a server."""
+    from hermes_worker.cli.remote_backend import RemoteBackend
+
+    if asked["workspace"]:
+        raise ConfigurationError("--workspace names a directory of this machine, and the run works on the server's")
+    if chosen_tenant() != DEFAULT_TENANT:
+        raise ConfigurationError("--tenant is for a database; over a server the key says whose runs are meant")
+    given = {_REMOTE_NAMES.get(name, name): asked[name] for name in _REMOTE_FIELDS if asked[name] not in (None, ())}
+    if asked["metadata"]:
+        given["metadata"] = metadata_of(asked["metadata"])
+    if asked["output_schema"]:
+        given["output_schema"] = schema_in(asked["output_schema"])
+    if (names := toolset_names(asked["toolsets"])) is not None:
+        given["toolsets"] = names
+    client = open_server(chosen)
+    started = client.start(text, idempotency_key=asked["idempotency_key"], **given)
+    run_id = started["run_id"]
+    if as_json:
+        session_id = client.run(run_id)["session_id"]
+        said = {"run_id": run_id, "session_id": session_id, "status": started.get("status", "started")}
+        click.echo(json.dumps(said))
+    else:
+        click.echo(run_id)
+    return watch_run(RemoteBackend(client), run_id, as_json=as_json) if watch else 0
+
+
+_REMOTE_NAMES = {"session": "session_id", "max_tokens": "max_total_tokens", "budget": "budget_mode"}
+_REMOTE_FIELDS = (
+    *("session", "model", "max_iterations", "max_tokens", "max_tool_calls", "max_cost_usd", "max_wall_s", "budget"),
+    *("tags", "priority", "not_before", "deadline", "multitask", "deliver"),
+)
+"""Options that the API takes as they are, and those that it calls otherwise."""
 
 
 def _submission(text: str, asked: Mapping[str, Any], stack: StackNote | None) -> Submission:
@@ -118,18 +166,19 @@ def _submission(text: str, asked: Mapping[str, Any], stack: StackNote | None) ->
         wall_s_max=asked["max_wall_s"],
         budget=BudgetMode(asked["budget"]) if asked["budget"] else None,
         tags=asked["tags"],
-        metadata=_metadata(asked["metadata"]),
+        metadata=metadata_of(asked["metadata"]),
         priority=Priority.of(asked["priority"]) if asked["priority"] else None,
         not_before=asked["not_before"],
         deadline=asked["deadline"],
+        artifacts=asked["artifacts"] or None,
         multitask=Multitask(asked["multitask"]),
         deliver=asked["deliver"] or None,
         idempotency_key=asked["idempotency_key"],
-        output_schema=_schema_in(asked["output_schema"]) if asked["output_schema"] else None,
+        output_schema=schema_in(asked["output_schema"]) if asked["output_schema"] else None,
     )
 
 
-def _schema_in(path: Path) -> dict[str, Any]:
+def schema_in(path: Path) -> dict[str, Any]:
     """Raises ``ConfigurationError``."""
     try:
         schema = json.loads(path.read_text(encoding="utf-8"))
@@ -144,7 +193,7 @@ def _status(created: Created) -> str:
     return "steered" if created.was_steered else "scheduled" if created.not_before is not None else "started"
 
 
-def _metadata(pairs: Sequence[str]) -> dict[str, str]:
+def metadata_of(pairs: Sequence[str]) -> dict[str, str]:
     """Raises ``ConfigurationError`` for what is no ``NAME=VALUE``."""
     for pair in pairs:
         name, equals, value = pair.partition("=")

@@ -106,7 +106,7 @@ class LimitWord(click.ParamType[tuple[LimitName, int | None]]):
 @click.argument("name", type=TEXT)
 @click.option("--set", "changes", type=LimitWord(), multiple=True, help="NAME=NUMBER, or NAME=none. May be repeated.")
 @click.option("--waits", is_flag=True, help="What is beyond the limits of this command waits, and is not refused.")
-@click.option("--key", "key_id", type=TEXT, default="", help="For one key of the tenant: submits_per_min.")
+@click.option("--key", "key_id", type=TEXT, default="", help="For one key of the tenant, beside the tenant's own.")
 @click.option("--weight", type=click.FloatRange(0.001, 1000), help="Its part of the fleet beside those of others: 1.")
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def set_limits(
@@ -120,18 +120,14 @@ def set_limits(
 ) -> None:
     """Show what a tenant may use, or change it; every process knows within a second.
 
-    runs: runs at work at once. queued: runs that wait for a place. submits_per_min. tokens_per_day, tokens_per_month,
-    usd_per_day, usd_per_month: what its runs may spend, by days and months of UTC.
+    runs: runs at work at once. queued: runs that wait for a place. model_calls: those in flight. submits_per_min.
+    tokens_per_day, tokens_per_month, usd_per_day, usd_per_month: what its runs may spend, by days and months of UTC.
     """
     records = open_records(home)
     Tenants(records.database).require_tenant(name)
     kept = TenantLimits(records.database)
     if key_id:
-        known = {view.key_id for view in Tenants(records.database).keys(name)}
-        if key_id not in known:
-            raise click.UsageError(f"the tenant {name!r} has no key {key_id!r}")
-        if not all(limit.is_of_keys for limit, _ in changes):
-            raise click.UsageError("a key may have a limit submits_per_min and no other")
+        Tenants(records.database).require_key(name, key_id)
     for limit, value in changes:
         if value is None:
             kept.unset_limit(name, limit, key_id=key_id)

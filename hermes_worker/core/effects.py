@@ -86,6 +86,16 @@ class CallHook:
     kind: Literal["call_hook"] = "call_hook"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatherArtifacts:
+    """Keep the files that a run left in its workspace. No part of a run: it follows from its end."""
+
+    run_id: str
+    attempt: int
+    """1 for the first."""
+    kind: Literal["gather_artifacts"] = "gather_artifacts"
+
+
 def outstanding(run: Run) -> frozenset[Effect]:
     """Everything that has to happen next and that nobody has claimed, read from the state alone.
 

@@ -32,7 +32,7 @@ OUTSIDE: Final = (
     "logs of processes, traces and metrics that were already collected",
     "providers of models, which have seen the prompts",
     "what was already delivered to chats, mailboxes and webhooks",
-    "directories outside the home that a caller chose as a workspace",
+    "directories outside the home that a caller chose as a workspace, and workspaces on other hosts",
     "texts that other people's runs copied, and what hooks of extensions kept",
     "memory of workers that are running, until they evict it or end; they cannot write it back",
 )

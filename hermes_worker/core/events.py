@@ -99,6 +99,8 @@ class CapacityAwaited:
     """As in ``ModelReplied``."""
     reason: str = ""
     """Why it waits, in a sentence for people."""
+    keys: tuple[str, ...] = ()
+    """Names of closed keys, any of which lets it go on before its time when it is open (``core.key_states``)."""
     kind: Literal["capacity_awaited"] = "capacity_awaited"
 
 

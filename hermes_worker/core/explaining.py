@@ -52,8 +52,12 @@ class Because(StrEnum):
     CALLING_TOOLS = "calling_tools"
     PROVIDER = "provider"
     """The provider, or the governor of its key, makes it wait until a time."""
+    LIMIT = "limit"
+    """Its tenant, or its key, has a limit of model calls in flight or of spending, which is reached."""
     APPROVAL = "approval"
     QUESTION = "question"
+    CLIENT_TOOL = "client_tool"
+    """The client that asked is to bring the results of its own tools."""
     CHILDREN = "children"
     """It waits for the runs that it delegated to."""
 
@@ -77,6 +81,8 @@ class QuestionFacts:
     tool: str
     opened_at: float
     expires_at: float | None
+    is_clients: bool = False
+    """Its client brings the answer: the result of its own tool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,13 +97,17 @@ class RunFacts:
     deadline_at: float | None = None
     is_held: bool = False
     """It could begin, and is not given a place in a fleet that tenants share."""
+    waits_for_permit: bool = False
+    """Its next model call waits for a permit, because of a limit of its tenant or key."""
     held_behind: int | None = None
     """Runs of its tenant that get a place before it."""
     places: int | None = None
     """Runs that may be at work in the whole fleet."""
     tenant_at_work: int | None = None
     limit: str | None = None
-    """The limit of its tenant that is reached."""
+    """The limit of its tenant, or of its key, that is reached."""
+    limited_key: str | None = None
+    """The key whose limit that is; ``None`` for its tenant's."""
     child_number: int | None = None
     """Which task of its parent's call it is, from 1."""
     siblings: int = 0
@@ -224,6 +234,9 @@ def _stopping(facts: RunFacts) -> Explanation:
 
 
 def _provider(facts: RunFacts, base: Standing) -> Explanation:
+    if facts.waits_for_permit:
+        text = f"its next model call waits: {facts.standing.waits_because}"
+        return Explanation(because=Because.LIMIT, text=text, until=base.until, facts={"resume_at": base.until})
     until = f", until {_clock(base.until)}" if base.until is not None else ""
     text = f"it waits for the provider{until}: {base.text}"
     return Explanation(because=Because.PROVIDER, text=text, until=base.until, facts={"resume_at": base.until})
@@ -233,6 +246,8 @@ def _person(facts: RunFacts) -> Explanation:
     is_approval = facts.standing.status is RunStatus.WAITING_FOR_APPROVAL
     wanted = WaitKind.APPROVAL if is_approval else WaitKind.INPUT
     asked = [question for question in facts.questions if question.kind is wanted]
+    if asked and all(question.is_clients for question in asked):
+        return _client(asked)
     verb = "runs approve" if is_approval else "runs answer"
     who = f"whoever has a key of the tenant {facts.tenant!r} with the scope 'approve', or '{verb}' on the command line"
     what = "somebody has to allow a command" if is_approval else "somebody has to answer a question"
@@ -248,6 +263,20 @@ def _person(facts: RunFacts) -> Explanation:
         since=first.opened_at,
         until=first.expires_at,
         facts={"wait_id": first.wait_id, "tool": first.tool, "questions": len(asked), "who": who},
+    )
+
+
+def _client(asked: Sequence[QuestionFacts]) -> Explanation:
+    first = asked[0]
+    tools = ", ".join(sorted({question.tool for question in asked}))
+    until = f" until {_clock(first.expires_at)}, when it is given up" if first.expires_at is not None else ""
+    text = f"the client that asked is to bring the results of its own tools ({tools}) with its next request{until}"
+    return Explanation(
+        because=Because.CLIENT_TOOL,
+        text=text,
+        since=first.opened_at,
+        until=first.expires_at,
+        facts={"wait_id": first.wait_id, "tools": tools, "questions": len(asked), "who": "the client that asked"},
     )
 
 
@@ -292,7 +321,8 @@ def _not_begun(facts: RunFacts, base: Standing) -> Explanation:
 
 def _without_place(facts: RunFacts) -> Explanation:
     text = f"it waits for the next place of the tenant {facts.tenant!r}: "
-    text += f"its limit {facts.limit!r} is reached" if facts.limit else "tenants share the fleet"
+    whose = f"the limit of the key {facts.limited_key}" if facts.limited_key else "its limit"
+    text += f"{whose} {facts.limit!r} is reached" if facts.limit else "tenants share the fleet"
     if facts.held_behind is not None:
         counted = facts.held_behind
         text += f"; {'at least ' if counted >= AHEAD_COUNTED_MAX else ''}{counted} of its runs go before"
@@ -301,6 +331,7 @@ def _without_place(facts: RunFacts) -> Explanation:
         "places": facts.places,
         "tenant_at_work": facts.tenant_at_work,
         "limit": facts.limit,
+        "limited_key": facts.limited_key,
     }
     return Explanation(because=Because.FLEET_IS_SHARED, text=text, facts=said)
 

@@ -17,6 +17,8 @@ class LimitName(StrEnum):
     """Runs at work at once, those that wait for their provider among them."""
     QUEUED = "queued"
     """Runs that wait for a place."""
+    MODEL_CALLS = "model_calls"
+    """Model calls in flight at once. One beyond it waits as a row; nothing is refused."""
     SUBMITS_PER_MIN = "submits_per_min"
     TOKENS_PER_DAY = "tokens_per_day"
     TOKENS_PER_MONTH = "tokens_per_month"
@@ -33,9 +35,9 @@ class LimitName(StrEnum):
         return self.is_money or self in (LimitName.TOKENS_PER_DAY, LimitName.TOKENS_PER_MONTH)
 
     @property
-    def is_of_keys(self) -> bool:
-        """Whether a key may have one of its own."""
-        return self is LimitName.SUBMITS_PER_MIN
+    def is_of_calls(self) -> bool:
+        """Whether each model call needs a permit under it."""
+        return self is LimitName.MODEL_CALLS or self.is_spending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +47,18 @@ class Limit:
     waits: bool = False
     """What is beyond it is accepted and waits."""
 
+    @property
+    def shown(self) -> str:
+        """Its value for people."""
+        return f"{self.value / 1e9:g} USD" if self.name.is_money else f"{self.value}"
+
 
 class LimitReached(HermesError):
     """A tenant or a key has used what it may; ``retry_after_s`` says when to come again."""
 
     def __init__(self, limit: Limit, retry_after_s: float, *, key_id: str = "") -> None:
         whose = f"the key {key_id}" if key_id else "this tenant"
-        shown = f"{limit.value / 1e9:g} USD" if limit.name.is_money else f"{limit.value}"
-        super().__init__(f"{whose} has reached its limit {limit.name.value} ({shown}); come again later")
+        super().__init__(f"{whose} has reached its limit {limit.name.value} ({limit.shown}); come again later")
         self.limit = limit
         self.retry_after_s = max(1.0, retry_after_s)
 
@@ -66,6 +72,11 @@ class Spending:
 
     def __add__(self, other: Spending) -> Spending:
         return Spending(tokens=self.tokens + other.tokens, nano_usd=self.nano_usd + other.nano_usd)
+
+
+def key_of(principal: str | None) -> str:
+    """The id of the key with which a run was submitted (``core.principals``); empty for who has none."""
+    return principal.rpartition("/")[2] if principal is not None and principal.startswith("api:") else ""
 
 
 def periods(now: float) -> tuple[str, str]:
@@ -96,6 +107,27 @@ def used_in(limit: Limit, by_period: Mapping[str, Spending], now: float) -> Spen
     day, month = periods(now)
     is_daily = limit.name in (LimitName.TOKENS_PER_DAY, LimitName.USD_PER_DAY)
     return by_period.get(day if is_daily else month, Spending())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallsNow:
+    """What counts against the limits of a tenant or a key when one more model call is to be made."""
+
+    in_flight: int
+    used: Spending
+    """By runs that have not ended, with what the calls in flight are expected to take."""
+    by_period: Mapping[str, Spending]
+    """By runs that have ended."""
+
+
+def refused_by(limits: Mapping[LimitName, Limit], now_used: CallsNow, expected: Spending, now: float) -> Limit | None:
+    """The limit that refuses one more model call, which is expected to take ``expected``."""
+    for name, limit in limits.items():
+        if name is LimitName.MODEL_CALLS and now_used.in_flight >= limit.value:
+            return limit
+        if name.is_spending and room(limit, used_in(limit, now_used.by_period, now) + now_used.used, expected) == 0:
+            return limit
+    return None
 
 
 def taken(level: float, age_s: float, per_min: int) -> tuple[float, float]:

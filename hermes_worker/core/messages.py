@@ -19,6 +19,10 @@ _CANONICAL = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_ke
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
+RESULT_KEY_PREFIX = "result:"
+"""Begins the key of a session document that holds the full text of a long result; its digest follows."""
+
+
 class Role(StrEnum):
     SYSTEM = "system"
     USER = "user"

@@ -9,9 +9,9 @@ OUTCOME_UNKNOWN = canonical_json(
     {
         "status": "outcome_unknown",
         "error": (
-            "The worker running this call disappeared before it could report. The call may have taken full effect, "
-            "part of it, or none, and it has not been and will not be run again. Do not assume that it succeeded and "
-            "do not assume that it failed: check the actual state first, then decide."
+            "The worker running this call, or the host it ran on, disappeared before it could report. The call may "
+            "have taken full effect, part of it, or none, and it has not been and will not be run again. Do not assume "
+            "that it succeeded and do not assume that it failed: check the actual state first, then decide."
         ),
     }
 )
@@ -29,6 +29,10 @@ NOT_STARTED = canonical_json(
         "status": "not_started",
         "error": "The worker could not start this call in time. It had no effect: make the call again if it is needed.",
     }
+)
+TOO_MANY_DELEGATIONS = (
+    "nothing was delegated: one reply may hold {allowed} calls of delegate_task; hand several tasks to one "
+    "call, or make this one again when the others have ended"
 )
 STOPPED_ANSWER = "(stopped before an answer was written)"
 SUMMARY_REQUEST = (

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from hermes_worker.core.client_tools import IS_CLIENTS
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.run import WaitKind
 
@@ -79,7 +80,10 @@ def denied_by_time(description: str) -> str:
 
 
 def answered(request: Mapping[str, Any], choices: Sequence[str], answer: str) -> str:
-    """The result of a question that was answered. The number of a choice stands for its text."""
+    """The result of a question that was answered. The number of a choice stands for its text. What a client brings is
+    the result as it is."""
+    if request.get(IS_CLIENTS):
+        return answer
     number = answer.strip()
     if number.isdecimal() and len(number) < 4 and 1 <= int(number) <= len(choices):
         answer = choices[int(number) - 1]

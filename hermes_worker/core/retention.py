@@ -43,6 +43,8 @@ class RetentionKind(StrEnum):
     """Directories that sessions were given, of those that are quiet or gone."""
     OUTPUTS = "outputs"
     """Documents of jobs' runs, as files."""
+    ARTIFACTS = "artifacts"
+    """Files that runs left, as they were kept. The run stays."""
     AUDIT = "audit"
     """What people did. The database itself keeps it for thirty days at least."""
 
@@ -89,6 +91,7 @@ DEFAULT_RULES: Mapping[RetentionKind, RetentionRule] = MappingProxyType(
         RetentionKind.TOMBSTONES: RetentionRule(age_s=365 * _DAY_S),
         RetentionKind.WORKSPACES: FOR_EVER,
         RetentionKind.OUTPUTS: FOR_EVER,
+        RetentionKind.ARTIFACTS: RetentionRule(age_s=30 * _DAY_S),
         RetentionKind.AUDIT: RetentionRule(age_s=365 * _DAY_S),
     }
 )

@@ -58,6 +58,12 @@ class RunSpec:
     """``core.urgency.Priority``."""
     output_schema: Mapping[str, Any] | None = None
     """JSON Schema that the answer has to fit."""
+    artifacts: Sequence[str] = ()
+    """Patterns of the files that it leaves (``core.artifacts``)."""
+    program: str | None = None
+    """The version of the program that accepted it; ``None`` for a run from before that was recorded."""
+    configuration: str | None = None
+    """A name for the configuration that it was accepted under (``settings.shaping``)."""
 
     @property
     def source_kind(self) -> str:

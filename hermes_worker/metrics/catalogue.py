@@ -121,6 +121,11 @@ METRICS: tuple[Metric, ...] = (
         "state",
     ),
     _state("waits", "Open questions to people.", "kind"),
+    _state(
+        "provider_keys",
+        "Keys of providers that are closed: without money, refused, or of a server that is down.",
+        "condition",
+    ),
     _state("deliveries_put_off", "Deliveries whose next attempt has its time."),
     _state("jobs", "Scheduled jobs.", "state"),
     _state(

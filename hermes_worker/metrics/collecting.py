@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from hermes_worker.core.budget import Dimension
 from hermes_worker.core.errors import FailureKind, UnavailableError
+from hermes_worker.core.key_states import KeyCondition
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, ExitReason, RunStatus, WaitKind
 from hermes_worker.metrics.catalogue import BY_NAME, METRICS, MetricKind, MetricScope
@@ -162,6 +163,7 @@ def _of_fleet(state: FleetReading) -> Iterator[Sample]:
         ("hermes_workers", {**_NO_WORKERS, **state.workers}),
         ("hermes_waits", {**_NO_WAITS, **state.waits}),
         ("hermes_jobs", {**_NO_JOBS, **state.jobs}),
+        ("hermes_provider_keys", {name: state.keys.get(name, 0) for name in _CLOSED_KEYS}),
     ):
         for value, number in numbers.items():
             yield name, (value,), number
@@ -171,6 +173,7 @@ def _of_fleet(state: FleetReading) -> Iterator[Sample]:
 
 _NO_RUNS = {status.value: 0 for status in RunStatus if not status.is_terminal}
 _NO_WORKERS = dict.fromkeys(("alive", "dead", "crashed"), 0)
+_CLOSED_KEYS = tuple(condition.value for condition in KeyCondition if condition is not KeyCondition.OPEN)
 _NO_WAITS = {kind.value: 0 for kind in (WaitKind.APPROVAL, WaitKind.INPUT)}
 _NO_JOBS = dict.fromkeys(("scheduled", "paused", "completed", "error"), 0)
 _NANO = 1e-9

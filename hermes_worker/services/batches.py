@@ -7,10 +7,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+from hermes_worker import __version__
 from hermes_worker.core.errors import HermesError, UnavailableError
 from hermes_worker.core.principals import Principal
 from hermes_worker.observe import count, log
 from hermes_worker.services.submission import Submission, accept, new_run, sourced_tools
+from hermes_worker.settings.shaping import configuration_of
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.new_runs import insert_runs
 from hermes_worker.store.runs.places import fill_places
@@ -92,7 +94,7 @@ def retry(client: Client, run_id: str, principal: Principal) -> Created:
     asked = asked_of(client.database, run_id)
     created = client.runs.create(
         NewRun(
-            spec=asked.spec,
+            spec=replace(asked.spec, program=__version__, configuration=configuration_of(client.settings)),
             tenant=asked.tenant,
             principal=principal.name,
             session_id=asked.session_id,

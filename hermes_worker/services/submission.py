@@ -10,20 +10,25 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hermes_worker import __version__
 from hermes_worker.agent.prompt.pipeline import import_history
 from hermes_worker.agent.prompt.sources import ContextFacts, PromptBlock
 from hermes_worker.agent.prompt.system import PromptParts, build_system_prompt
+from hermes_worker.agent.sourced import client_definition
 from hermes_worker.agent.tools.catalog import catalog_with, has_tool_sources
 from hermes_worker.channels.targets import TargetError, normalize_deliver, parse_targets, require_open_to, text_of
+from hermes_worker.core.artifacts import PATTERNS_MAX, wrong_pattern
 from hermes_worker.core.budget import NANO, BudgetMode
+from hermes_worker.core.client_tools import NAME, ClientTool
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
+from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.pricing import own_price
 from hermes_worker.core.principals import DEFAULT_TENANT, OPERATOR, Principal
 from hermes_worker.core.sources import kind_of
@@ -37,6 +42,7 @@ from hermes_worker.observe import count, log
 from hermes_worker.services.context import asked_blocks, ordered, pure_blocks
 from hermes_worker.settings import ModelSettings, Settings
 from hermes_worker.settings.kinds import named_model
+from hermes_worker.settings.shaping import configuration_of
 from hermes_worker.store.runs.runs import Created, Multitask, NewRun, SessionNotFound, fingerprint, new_run_id
 from hermes_worker.store.tool_sources import ToolSources
 from hermes_worker.system import faults
@@ -119,6 +125,8 @@ class Submission:
     source: str = "api"
     """``api``, ``cli``, ``cron`` or ``webhook:ROUTE``: the names above and the key below mean something within it, and
     within the tenant."""
+    artifacts: Sequence[str] | None = None
+    """Patterns of the files that the run leaves (``core.artifacts``); an empty list for none at all."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     echo: Mapping[str, Any] = field(default_factory=dict)
     """What the dialect of its caller says again with every answer about the run."""
@@ -136,6 +144,8 @@ class Submission:
     """The run whose submission this repeats."""
     output_schema: Mapping[str, Any] | None = None
     """JSON Schema that the answer has to fit (``agent.output``)."""
+    client_tools: Sequence[ClientTool] = ()
+    """Tools of the caller for a new session, whose results it brings itself (``core.client_tools``)."""
     multitask: Multitask = Multitask.QUEUE
     """What to do when another run is at work in the session."""
     deliver: str | Sequence[str] | None = None
@@ -149,6 +159,7 @@ class Submission:
 
 
 TAGS_MAX = 16
+CLIENT_TOOLS_MAX = 128
 TEXT_CHARS_MAX = 1_000_000
 """Of one message. Longer ones are refused, never cut: the original cuts at 65,536 and says nothing."""
 
@@ -252,6 +263,7 @@ def _require_valid(submission: Submission) -> None:
     if len(submission.input) > TEXT_CHARS_MAX:
         raise InvalidSubmission("input", f"the message has more than {TEXT_CHARS_MAX} characters")
     _require_valid_tags(submission.tags)
+    _require_valid_artifacts(submission.artifacts or ())
     _require_usable_schema(submission)
     _require_valid_times(submission)
 
@@ -278,6 +290,14 @@ def _require_valid_tags(tags: Sequence[str]) -> None:
         if not TAG.fullmatch(tag):
             words = "a tag is 1 to 64 letters, digits and any of _ . : / @ + -, and begins with a letter or a digit"
             raise InvalidSubmission("tags", f"{tag[:80]!r} is no tag: {words}")
+
+
+def _require_valid_artifacts(patterns: Sequence[str]) -> None:
+    if len(patterns) > PATTERNS_MAX:
+        raise InvalidSubmission("artifacts", f"a run declares at most {PATTERNS_MAX} patterns of artifacts")
+    for pattern in patterns:
+        if (wrong := wrong_pattern(pattern)) is not None:
+            raise InvalidSubmission("artifacts", f"the pattern {pattern[:80]!r} of artifacts {wrong}")
 
 
 def _require_valid_times(submission: Submission) -> None:
@@ -324,6 +344,7 @@ def new_run(
         _require_known_prices(settings, model, provider)
     toolsets = tuple(submission.toolsets or settings.agent.toolsets or usual_toolsets(kind))
     names, tools = _tools(toolsets, _UNATTENDED_WITHOUT if kind == "cron" else (), sourced)
+    tools = _with_client_tools(settings, tools, submission.client_tools, catalog_with(sourced).names)
     workspace = _workspace(settings, submission, run_id)
     facts = ContextFacts(tenant=submission.principal.tenant, source=kind, model=model, workspace=workspace.root)
     asked = asked_blocks(facts) if context is None else context
@@ -399,6 +420,9 @@ def _spec(settings: Settings, submission: Submission, model: str, toolsets: Sequ
         tags=tuple(submission.tags),
         output_schema=submission.output_schema,
         priority=int(submission.priority or Priority.NORMAL),
+        artifacts=tuple(settings.artifacts.patterns if submission.artifacts is None else submission.artifacts),
+        program=__version__,
+        configuration=configuration_of(settings),
     )
 
 
@@ -449,6 +473,7 @@ _LATER_FIELDS = (
     "idle_s_max",
     "after",
     "echo",
+    "artifacts",
     "tags",
     "priority",
     "not_before",
@@ -456,6 +481,7 @@ _LATER_FIELDS = (
     "deadline",
     "retry_of",
     "output_schema",
+    "client_tools",
 )
 """Fields that there were not always; who names none of them asks for what was asked for before."""
 
@@ -485,11 +511,60 @@ def _tools(toolsets: tuple[str, ...], disabled: tuple[str, ...], sourced: Sequen
     return frozenset(names), f"[{','.join(catalog.tool_definitions(names))}]"
 
 
+def _ssh_workspace(settings: Settings, tenant: str, run_id: str) -> WorkspaceRef:
+    """Other tenants work on our own machines: nothing would keep them apart on a host that has one account."""
+    if tenant != DEFAULT_TENANT:
+        return session_workspace(str(workspaces_dir(settings.home, tenant)), run_id)
+    return session_workspace(settings.terminal.ssh_directory, run_id, kind=WorkspaceKind.SSH)
+
+
+def _with_client_tools(settings: Settings, tools: str, brought: Sequence[ClientTool], taken: Collection[str]) -> str:
+    """A session's definitions with those of its client behind them, by name. Raises ``InvalidSubmission``."""
+    if not brought:
+        return tools
+    _require_valid_client_tools(brought, taken)
+    of_client = [
+        client_definition(tool, settings.agent.client_tools_s) for tool in sorted(brought, key=lambda tool: tool.name)
+    ]
+    own = [tools[1:-1]] if tools != "[]" else []
+    return f"[{','.join((*own, *of_client))}]"
+
+
+def _require_valid_client_tools(brought: Sequence[ClientTool], taken: Collection[str]) -> None:
+    # Here and not above: it takes long to import, and few runs have such tools.
+    from hermes_worker.agent.output import SCHEMA_CHARS_MAX, checked_schema
+    from hermes_worker.agent.tools.judging_time import UnusableSchema
+
+    if len(brought) > CLIENT_TOOLS_MAX:
+        raise InvalidSubmission("tools", f"a session has at most {CLIENT_TOOLS_MAX} tools of its client")
+    left = SCHEMA_CHARS_MAX
+    seen: set[str] = set()
+    for tool in brought:
+        if not NAME.fullmatch(tool.name):
+            raise InvalidSubmission("tools", f"{tool.name[:80]!r} is no name: 1 to 64 letters, digits, '_' and '-'")
+        if tool.name in taken or tool.name in seen:
+            whose = "two of them are called so" if tool.name in seen else "the agent has a tool of that name"
+            raise InvalidSubmission("tools", f"the tool {tool.name!r} needs another name: {whose}")
+        seen.add(tool.name)
+        try:
+            schema = checked_schema(tool.parameters)
+        except UnusableSchema as error:
+            raise InvalidSubmission("tools", f"the tool {tool.name!r} cannot be used: its schema {error}") from None
+        if schema.get("type") != "object":
+            raise InvalidSubmission("tools", f"the schema of {tool.name!r} must be that of an object")
+        left -= len(canonical_json(schema)) + len(tool.description)
+        if left < 0:
+            words = f"all of them together have more than {SCHEMA_CHARS_MAX:,} characters"
+            raise InvalidSubmission("tools", f"the tools are too large: {words}")
+
+
 def _workspace(settings: Settings, submission: Submission, run_id: str) -> WorkspaceRef:
     """Called as the session's id, and never as its name: two callers may have chosen the same."""
     tenant = submission.principal.tenant
     own = workspaces_dir(settings.home, tenant)
     if submission.directory is None:
+        if settings.terminal.workspace == WorkspaceKind.SSH:
+            return _ssh_workspace(settings, tenant, run_id)
         return session_workspace(str(own), run_id, kind=settings.terminal.workspace)
     path = Path(submission.directory)
     if not path.is_absolute() or not path.is_dir():

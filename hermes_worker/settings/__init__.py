@@ -37,6 +37,7 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.settings.handover import STARTED_UMASK, Handover, taken
 from hermes_worker.settings.kinds import (
     APPROVALS_MODE,
+    ARTIFACT_PATTERNS,
     BROKER_URL,
     DATABASE_URL,
     DIRECTORY,
@@ -53,6 +54,7 @@ from hermes_worker.settings.kinds import (
     SECRETS,
     SERVER_KEY,
     SWITCH,
+    TENANT_KEYS,
     TEXT_KEYS,
     UMASK,
     VARIABLES,
@@ -60,6 +62,7 @@ from hermes_worker.settings.kinds import (
     Kind,
     ProviderOptions,
     Secret,
+    TenantKey,
     choice,
     integer,
     matching,
@@ -78,6 +81,7 @@ from hermes_worker.system.plainfiles import read_plain
 __all__ = [
     "AgentSettings",
     "ApprovalSettings",
+    "ArtifactSettings",
     "BrokerSettings",
     "CronSettings",
     "DatabaseSettings",
@@ -210,6 +214,9 @@ class ModelSettings:
     more_keys: tuple[Secret, ...] = _setting("model.more_keys", "HERMES_MORE_API_KEYS", SECRETS, ())
     """More keys of the same provider, to use when one is spent or refused. Of a provider's usual variables, those
     with a number count too: OPENAI_API_KEY_2 and so on."""
+    tenant_keys: tuple[TenantKey, ...] = _setting("model.tenant_keys", "HERMES_TENANT_KEYS", TENANT_KEYS, ())
+    """Keys of providers that belong to tenants: `acme/openai=KEY`. A tenant that has any is asked for with these alone,
+    and with no key of the installation. Several of one provider make a pool."""
     key_strategy: str = _setting(
         "model.key_strategy",
         "HERMES_KEY_STRATEGY",
@@ -299,6 +306,18 @@ class ModelSettings:
         "model.max_concurrency", "HERMES_MODEL_MAX_CONCURRENCY", optional_integer(1, 1_000_000)
     )
     """Model calls that all workers together may make at the same time with one key. Not set: no limit."""
+    closed_after_runs: int = _setting("model.closed_after_runs", "HERMES_KEY_CLOSED_AFTER_RUNS", integer(1, 16), 3)
+    """How many runs must have met a refusal of a key, or an outage, before no run begins a call with that key. One run
+    is enough when the provider says that there is no money."""
+    probe_first_s: float = _setting(
+        "model.probe_first_s", "HERMES_KEY_PROBE_FIRST_S", number(0.5, 3_600.0, "seconds"), 15.0
+    )
+    """When a closed key is tried the first time, with the due call of one waiting run; then after twice as long, and so
+    on."""
+    probe_max_s: float = _setting(
+        "model.probe_max_s", "HERMES_KEY_PROBE_MAX_S", number(1.0, 86_400.0, "seconds"), 600.0
+    )
+    """The longest time between two such tries."""
     prices: tuple[str, ...] = _setting("model.prices", "HERMES_MODEL_PRICES", PRICES, ())
     """What models cost, as `provider:model=input/output/cache read/cache write` in US dollars for a million tokens; the
     last two may be left out. They win over the built-in list."""
@@ -428,6 +447,10 @@ class AgentSettings:
         "agent.toolsets", "HERMES_TOOLSETS", names(r"[\w.:-]{1,64}", "toolset names"), ()
     )
     """Toolsets of runs that name none. Empty: the usual ones."""
+    client_tools_s: float = _setting(
+        "client_tools.timeout_s", "HERMES_CLIENT_TOOLS_TIMEOUT_S", number(1, 31 * 86_400, "seconds"), 600.0
+    )
+    """Seconds that a client has to bring the result of its own tool, before the run is given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -488,8 +511,34 @@ class TerminalSettings:
     workspace: str = _setting(
         "terminal.workspace", "HERMES_WORKSPACE", matching(r"[a-z0-9][a-z0-9_-]{0,63}", "a kind of workspace"), "local"
     )
-    """Kind of the workspaces that new sessions get: `local`, a directory of this machine, or a kind that an enabled
-    extension brings."""
+    """Kind of the workspaces that new sessions get: `local`, a directory of this machine, `ssh`, a directory of another
+    one, or a kind that an enabled extension brings."""
+    ssh_host: str | None = _setting("terminal.ssh_host", "HERMES_SSH_HOST TERMINAL_SSH_HOST", HOST)
+    """Host of workspaces of the kind `ssh`."""
+    ssh_user: str = _setting(
+        "terminal.ssh_user",
+        "HERMES_SSH_USER TERMINAL_SSH_USER",
+        matching(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}", "a user name"),
+        "hermes",
+    )
+    """User to be there."""
+    ssh_port: int = _setting("terminal.ssh_port", "HERMES_SSH_PORT TERMINAL_SSH_PORT", integer(1, 65_535), 22)
+    """Port of its ssh server."""
+    ssh_key: Path | None = _setting(  # noqa: RUF009 - a field
+        "terminal.ssh_key", "HERMES_SSH_KEY_PATH TERMINAL_SSH_KEY", FILE
+    )
+    """File with the private key for it, without a passphrase. Not set: `ssh/id_ed25519` in the home."""
+    ssh_known_hosts: Path | None = _setting(  # noqa: RUF009 - a field
+        "terminal.ssh_known_hosts", "HERMES_SSH_KNOWN_HOSTS", FILE
+    )
+    """File with the key of the host; a host that is not in it is refused. Not set: `ssh/known_hosts` in the home."""
+    ssh_directory: str = _setting(
+        "terminal.ssh_directory",
+        "HERMES_SSH_DIRECTORY",
+        matching(r"/[A-Za-z0-9_.][A-Za-z0-9_./-]{0,200}", "an absolute directory"),
+        "/var/tmp/hermes-workspaces",
+    )
+    """Directory there, in which each session gets one of its own."""
     sandbox: str | None = _setting("terminal.sandbox", "HERMES_SANDBOX", choice("require", "auto", "off"))
     """How commands are confined: `require` refuses them where neither bubblewrap nor Landlock works, `auto` takes the
     best that works, `off` confines none. Not set: `auto`, and `require` when the API listens beyond this machine."""
@@ -565,6 +614,15 @@ class TerminalSettings:
 class DeliverySettings:
     """Where answers are sent. Credentials and home channels are read from the variables of their platforms."""
 
+    alert_targets: tuple[str, ...] = _setting(
+        "alerts.targets", "HERMES_ALERT_TARGETS", names(r"[^\s,]{1,300}", "targets such as telegram:-100"), ()
+    )
+    """Where operators are told what is wrong: a provider's key is closed, a run was quarantined, a target is dead, work
+    waits too long. Not set: nowhere."""
+    alert_backlog_age_s: float = _setting(
+        "alerts.backlog_age_s", "HERMES_ALERT_BACKLOG_AGE_S", number(1.0, 604_800.0, "seconds"), 600.0
+    )
+    """How long work may wait for a worker before they are told."""
     allow_private_urls: bool = _setting(
         "delivery.allow_private_urls", "HERMES_DELIVERY_ALLOW_PRIVATE_URLS", SWITCH, False
     )
@@ -622,7 +680,22 @@ class RetentionSettings:
     `firings=30d/1000`: see docs/retention.md."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactSettings:
+    """Files that runs leave."""
+
+    patterns: tuple[str, ...] = _setting("artifacts.patterns", "HERMES_ARTIFACTS", ARTIFACT_PATTERNS, ())
+    """Which files are kept of a run that names none itself, such as `*.csv,reports/**`: see docs/runs.md."""
+    file_mb_max: int = _setting("artifacts.file_mb_max", "HERMES_ARTIFACT_FILE_MB", integer(1, 32), 10)
+    """Megabytes of one file; a larger one is left out."""
+    run_mb_max: int = _setting("artifacts.run_mb_max", "HERMES_ARTIFACT_RUN_MB", integer(1, 1_000), 50)
+    """Megabytes of all files of one run together."""
+    url_s: float = _setting("artifacts.url_s", "HERMES_ARTIFACT_URL_S", number(1, 7 * 86_400, "seconds"), 900.0)
+    """Seconds for which the address of a file can be used, by whoever has it."""
+
+
 _OUTCOMES = ("ask", "deny", "approve")
+_TIMES = integer(2, 20)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -654,6 +727,40 @@ class ApprovalSettings:
         "command_allowlist", "HERMES_COMMAND_ALLOWLIST", names(r"[^\x00-\x1f]{1,200}", "kinds of commands"), ()
     )
     """Kinds of dangerous commands that are not asked about, by the description a question shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardrailSettings:
+    """What is said and done about an agent that repeats itself in vain."""
+
+    warns: bool = _setting("tool_loop_guardrails.warnings_enabled", "HERMES_TOOL_LOOP_WARNINGS", SWITCH, True)
+    """Whether a remark below a result tells the model that its call repeats itself in vain."""
+    stops: bool = _setting("tool_loop_guardrails.hard_stop_enabled", "HERMES_TOOL_LOOP_HARD_STOP", SWITCH, False)
+    """Whether such a call is blocked in the end and its turn is ended, with the exit reason `guardrail_halt`."""
+    warn_exact_failure: int = _setting(
+        "tool_loop_guardrails.warn_after.exact_failure", "HERMES_TOOL_LOOP_WARN_EXACT_FAILURE", _TIMES, 2
+    )
+    """Failures of the same call with the same arguments before the remark."""
+    warn_same_tool_failure: int = _setting(
+        "tool_loop_guardrails.warn_after.same_tool_failure", "HERMES_TOOL_LOOP_WARN_SAME_TOOL", _TIMES, 3
+    )
+    """Failures of one tool in a row before the remark."""
+    warn_no_progress: int = _setting(
+        "tool_loop_guardrails.warn_after.idempotent_no_progress", "HERMES_TOOL_LOOP_WARN_NO_PROGRESS", _TIMES, 2
+    )
+    """Equal results of a call that only reads before the remark."""
+    stop_exact_failure: int = _setting(
+        "tool_loop_guardrails.hard_stop_after.exact_failure", "HERMES_TOOL_LOOP_STOP_EXACT_FAILURE", _TIMES, 5
+    )
+    """Failures of the same call after which it is blocked."""
+    stop_same_tool_failure: int = _setting(
+        "tool_loop_guardrails.hard_stop_after.same_tool_failure", "HERMES_TOOL_LOOP_STOP_SAME_TOOL", _TIMES, 8
+    )
+    """Failures of one tool in a row after which the turn ends."""
+    stop_no_progress: int = _setting(
+        "tool_loop_guardrails.hard_stop_after.idempotent_no_progress", "HERMES_TOOL_LOOP_STOP_NO_PROGRESS", _TIMES, 5
+    )
+    """Equal results of a call that only reads after which it is blocked."""
 
 
 class RemoteControl(StrEnum):
@@ -765,9 +872,11 @@ class Settings:
     delegation: DelegationSettings = field(default_factory=DelegationSettings)
     terminal: TerminalSettings = field(default_factory=TerminalSettings)
     approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
+    tool_loop_guardrails: GuardrailSettings = field(default_factory=GuardrailSettings)
     cron: CronSettings = field(default_factory=CronSettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
+    artifacts: ArtifactSettings = field(default_factory=ArtifactSettings)
     worker: WorkerSettings = field(default_factory=WorkerSettings)
     flower: FlowerSettings = field(default_factory=FlowerSettings)
     extensions: ExtensionSettings = field(default_factory=ExtensionSettings)
@@ -802,7 +911,7 @@ class Settings:
         if sentinels := sentinels_of(self.broker.url or ""):
             passwords.append(sentinels.own.get("password"))
         model = self.model
-        logins = (*model.refresh_tokens, model.client_secret)
+        logins = (*model.refresh_tokens, model.client_secret, *(each.key for each in model.tenant_keys))
         served = (self.server.key, *self.server.previous_keys, self.flower.password)
         keys = (model.api_key, *model.more_keys, *logins, *served, *model.vendor_keys.values())
         texts = (key for key in self.encryption.keys if key.reveal() != NO_TEXT_KEY)
@@ -827,9 +936,11 @@ _GROUPS: Mapping[str, type] = MappingProxyType(
         "delegation": DelegationSettings,
         "terminal": TerminalSettings,
         "approvals": ApprovalSettings,
+        "tool_loop_guardrails": GuardrailSettings,
         "cron": CronSettings,
         "delivery": DeliverySettings,
         "retention": RetentionSettings,
+        "artifacts": ArtifactSettings,
         "worker": WorkerSettings,
         "flower": FlowerSettings,
         "extensions": ExtensionSettings,
@@ -872,7 +983,7 @@ _REFERENCE_TOP_LEVEL = _words(
     " platform_hints platform_toolsets platforms plugins prefill_messages_file privacy profile_routes prompt_caching"
     " providers quick_commands require_mention reset_triggers secrets security session_reset sessions signal skills"
     " slack smart_model_routing streaming stt stt_echo_transcripts telegram thread_sessions_per_user timezone"
-    " tool_loop_guardrails tool_output tools toolsets tts unauthorized_dm_behavior updates vertex video_gen voice web"
+    " tool_output tools toolsets tts unauthorized_dm_behavior updates vertex video_gen voice web"
     " whatsapp x_search"
 )
 """Top-level keys of Hermes Agent 0.19 (hermes_cli/config.py, DEFAULT_CONFIG and the extra known roots)."""
@@ -894,8 +1005,7 @@ _REFERENCE_KEYS = _words(
     " terminal.docker_forward_env terminal.docker_image terminal.docker_mount_cwd_to_workspace"
     " terminal.docker_network terminal.docker_run_as_host_user terminal.docker_volumes terminal.home_mode"
     " terminal.lifetime_seconds terminal.modal_image terminal.modal_mode terminal.persistent_shell"
-    " terminal.shell_init_files terminal.singularity_image terminal.ssh_host terminal.ssh_key terminal.ssh_port"
-    " terminal.ssh_user terminal.sudo_password"
+    " terminal.shell_init_files terminal.singularity_image terminal.sudo_password"
 )
 """Keys of the original inside groups that we have as well."""
 
@@ -1313,11 +1423,20 @@ def _flattened(document: Mapping[object, object]) -> Iterator[tuple[str, object]
         if name not in _CONFIG_GROUPS:
             yield str(name), value
         elif isinstance(value, dict):
-            yield from ((f"{name}.{key}", item) for key, item in value.items())
+            yield from _below(str(name), value)
         elif name == "model" and isinstance(value, str):
             yield "model.default", value
         elif value is not None:
             raise ConfigurationError(f"{name} in config.yaml must be a mapping of settings.")
+
+
+def _below(group: str, values: Mapping[object, object]) -> Iterator[tuple[str, object]]:
+    for name, value in values.items():
+        key = f"{group}.{name}"
+        if isinstance(value, dict) and any(known.startswith(f"{key}.") for known in _CONFIG_KEYS):
+            yield from _below(key, value)
+        else:
+            yield key, value
 
 
 # --- handing on ------------------------------------------------------------------------------------------------------

@@ -17,7 +17,9 @@ from types import MappingProxyType
 from typing import Generic, NamedTuple, NoReturn, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
+from hermes_worker.core.artifacts import PATTERNS_MAX, wrong_pattern
 from hermes_worker.core.pricing import own_price
+from hermes_worker.core.principals import InvalidName, checked_tenant
 from hermes_worker.core.retention import InvalidRule, rules_of
 from hermes_worker.settings.sentinels import sentinels_of
 from hermes_worker.settings.servers import servers_url_of
@@ -38,6 +40,7 @@ __all__ = [
     "SECRET",
     "SECRETS",
     "SERVER_KEY",
+    "TENANT_KEYS",
     "TEXT_KEYS",
     "UMASK",
     "WEB_URL",
@@ -45,6 +48,7 @@ __all__ = [
     "NamedModel",
     "ProviderOptions",
     "Secret",
+    "TenantKey",
     "choice",
     "integer",
     "matching",
@@ -272,6 +276,13 @@ def _parse_retention_rules(raw: object) -> tuple[str, ...]:
     return written
 
 
+def _parse_artifact_patterns(raw: object) -> tuple[str, ...]:
+    found = tuple(_as_text(item) for item in _as_list(raw))
+    if len(found) > PATTERNS_MAX or any(wrong_pattern(pattern) for pattern in found):
+        raise ValueError
+    return found
+
+
 def _parse_prices(raw: object) -> tuple[str, ...]:
     found = tuple(_as_text(item) for item in _as_list(raw))
     for text in found:
@@ -448,6 +459,11 @@ PRICES: Kind[tuple[str, ...]] = Kind(
 RETENTION_RULES: Kind[tuple[str, ...]] = Kind(
     "a list of kind=rule, such as runs=365d/100000 or transcripts=never", _parse_retention_rules, ",".join
 )
+ARTIFACT_PATTERNS: Kind[tuple[str, ...]] = Kind(
+    f"a list of at most {PATTERNS_MAX} patterns of paths below the workspace, such as *.csv or reports/**",
+    _parse_artifact_patterns,
+    ",".join,
+)
 APPROVALS_MODE = Kind("manual, smart or off", _parse_approvals_mode)
 DIRECTORY = Kind("a directory", _parse_directory)
 FILE = Kind("a file", _parse_directory)
@@ -482,6 +498,40 @@ SECRETS: Kind[tuple[Secret, ...]] = Kind(
     "a list of keys without spaces, in YAML or separated by commas",
     lambda raw: tuple(dict.fromkeys(_parse_secret(item) for item in _as_list(raw))),
     lambda keys: ",".join(key.reveal() for key in keys),
+    is_quotable=False,
+    is_secret=True,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantKey:
+    """A provider's key that belongs to a tenant."""
+
+    tenant: str
+    provider: str
+    """As the catalogue, or an alias in it, calls it."""
+    key: Secret
+
+
+def _parse_tenant_keys(raw: object) -> tuple[TenantKey, ...]:
+    found = []
+    for item in _as_list(raw):
+        place, separator, key = str(item).partition("=")
+        tenant, slash, provider = place.strip().partition("/")
+        if not (separator and slash and provider.strip()):
+            raise ValueError
+        try:
+            owner = checked_tenant(tenant)
+        except InvalidName:
+            raise ValueError from None
+        found.append(TenantKey(tenant=owner, provider=provider.strip(), key=_parse_secret(key.strip())))
+    return tuple(dict.fromkeys(found))
+
+
+TENANT_KEYS: Kind[tuple[TenantKey, ...]] = Kind(
+    "a list of TENANT/PROVIDER=KEY, in YAML or separated by commas",
+    _parse_tenant_keys,
+    lambda keys: ",".join(f"{each.tenant}/{each.provider}={each.key.reveal()}" for each in keys),
     is_quotable=False,
     is_secret=True,
 )

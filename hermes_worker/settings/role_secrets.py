@@ -58,6 +58,7 @@ SECRET_SETTINGS: tuple[SecretSetting, ...] = (
     SecretSetting("encryption.keys", ("HERMES_ENCRYPTION_KEYS",), _WITH_STATE),
     SecretSetting("model.api_key", ("HERMES_API_KEY",), _ASKS_MODELS),
     SecretSetting("model.more_keys", ("HERMES_MORE_API_KEYS",), _ASKS_MODELS),
+    SecretSetting("model.tenant_keys", ("HERMES_TENANT_KEYS",), _ASKS_MODELS),
     SecretSetting("model.refresh_tokens", ("HERMES_REFRESH_TOKENS",), _ASKS_MODELS),
     SecretSetting("model.client_secret", ("HERMES_OAUTH_CLIENT_SECRET",), _ASKS_MODELS),
     SecretSetting("server.key", ("HERMES_SERVER_KEY", "API_SERVER_KEY"), _SERVES),

@@ -7,6 +7,8 @@ open. It also says what it belongs to, so that it cannot be moved to another row
 from __future__ import annotations
 
 import base64
+import hashlib
+import hmac
 import json
 from collections.abc import Sequence
 from functools import lru_cache
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 _MARK = "sealed:"
 _PURPOSE = b"hermes-worker row"
+_SIGN_PURPOSE = b"hermes-worker address"
 _ID_PURPOSE = b"hermes-worker key id"
 _ID_BYTES = 4
 
@@ -66,6 +69,25 @@ class Keyring:
         if self._current is None or stored.startswith(f"{_MARK}{self._current}:"):
             return None
         return self.seal(self.opened(stored, of=of), of=of)
+
+    def sign(self, text: str) -> str:
+        """Proof that a holder of the current key wrote ``text``; it fits an address. Raises ``ConfigurationError`` when
+        there is no key."""
+        if self._current is None:
+            raise ConfigurationError("there is no server key to sign this with: set HERMES_SERVER_KEY (server.key)")
+        return f"{self._current}.{_signature(self._keys[self._current].reveal(), text)}"
+
+    def is_signed(self, text: str, proof: str) -> bool:
+        """Whether ``proof`` is what ``sign`` gave for ``text``, under any of the keys."""
+        key_id, _, given = proof.partition(".")
+        key = self._keys.get(key_id)
+        # Compared in the same time wherever the two differ, and also where the key is not known.
+        expected = _signature(key.reveal() if key else "", text)
+        return hmac.compare_digest(expected.encode(), given.encode("utf-8", "surrogatepass")) and key is not None
+
+
+def _signature(key: str, text: str) -> str:
+    return hmac.new(_derived(key, _SIGN_PURPOSE), text.encode(), hashlib.sha256).hexdigest()
 
 
 def fernet(key: str, purpose: bytes) -> Fernet:

@@ -116,6 +116,10 @@ due(queue, steps, since) as (
     from hook_calls
     where hinted_at is not null and hinted_at <= (select now from clock)
     union all
+    select 'tools', count(*), min(hinted_at)
+    from artifact_gatherings
+    where hinted_at is not null and hinted_at <= (select now from clock)
+    union all
     select case when deaths is null then 'delivery' else 'suspect_delivery' end, count(*), min(hinted_at)
     from deliveries
     where hinted_at is not null and hinted_at <= (select now from clock)
@@ -137,6 +141,10 @@ claimed(queue, claimed_at) as (
     union all
     select 'tools', claimed_at
     from hook_calls
+    where lease_owner is not null
+    union all
+    select 'tools', claimed_at
+    from artifact_gatherings
     where lease_owner is not null
     union all
     select case when deaths is null then 'delivery' else 'suspect_delivery' end, claimed_at

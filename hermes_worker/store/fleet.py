@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.store.backlog import QueueBacklog, read_backlog
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.statistics import Totals, totals
-from hermes_worker.store.tables import deliveries, jobs, runs, waits, workers
+from hermes_worker.store.tables import deliveries, jobs, key_states, runs, waits, workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,8 @@ class FleetReading:
     """By state, without those that were removed."""
     deliveries_put_off: int
     """Those whose next attempt has its time."""
+    keys: Mapping[str, int]
+    """Keys of providers of which something is known, by condition."""
     job_overdue_s: float
     """How long the job that is due the longest waits for a scheduler; 0 when none is due."""
 
@@ -49,6 +51,7 @@ def read_fleet(database: Database) -> FleetReading:
             workers=_numbers(connection, _WORKERS),
             waits=_numbers(connection, _OPEN_WAITS),
             jobs=_numbers(connection, _JOBS),
+            keys=_numbers(connection, _KEYS),
             deliveries_put_off=connection.execute(_PUT_OFF).scalar_one(),
             job_overdue_s=0.0 if due_at is None else max(0.0, now - due_at),
             backlog=tuple(read_backlog(database)),
@@ -67,6 +70,7 @@ _OPEN_RUNS = (
 _WORKERS = sa.select(workers.c.state, sa.func.count()).group_by(workers.c.state)
 _OPEN_WAITS = sa.select(waits.c.kind, sa.func.count()).where(waits.c.closed_at.is_(None)).group_by(waits.c.kind)
 _JOBS = sa.select(jobs.c.state, sa.func.count()).where(jobs.c.removed_at.is_(None)).group_by(jobs.c.state)
+_KEYS = sa.select(key_states.c.condition, sa.func.count()).group_by(key_states.c.condition)
 _PUT_OFF = sa.select(sa.func.count()).select_from(deliveries).where(deliveries.c.not_before.is_not(None))
 _MOST_OVERDUE = sa.select(
     sa.select(sa.func.min(jobs.c.next_fire_at)).where(jobs.c.next_fire_at.is_not(None)).scalar_subquery(), db_now()

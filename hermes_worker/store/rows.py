@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.budget import Amounts, usd_of
-from hermes_worker.core.effects import CallHook, Collect, Effect, SendDelivery
+from hermes_worker.core.effects import CallHook, Collect, Effect, GatherArtifacts, SendDelivery
 from hermes_worker.core.messages import Message, Role
 from hermes_worker.core.metering import Usual
 from hermes_worker.core.pricing import CostStatus
@@ -37,7 +37,7 @@ BLOB_CHARS_MIN = 16_384
 class Hint:
     """An effect to send, and the ``hinted_at`` of its row, by which the sweeper recognises a lost message."""
 
-    effect: Effect | SendDelivery | Collect | CallHook
+    effect: Effect | SendDelivery | Collect | CallHook | GatherArtifacts
     at: float
     group: str | None = None
     """Hints that began together and are sent as one Celery group; ``None`` groups by run."""

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import HermesError
-from hermes_worker.core.messages import Role
+from hermes_worker.core.messages import Role, canonical_json
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.questions import APPROVED_KEY
 from hermes_worker.core.sources import SessionLabel, kind_of
@@ -31,6 +31,7 @@ from hermes_worker.store.runs.runs import (
     NewRun,
     SessionActive,
     SessionNotFound,
+    insert_history,
     new_run_id,
     require_kept,
     session_is,
@@ -41,6 +42,8 @@ from hermes_worker.store.tables import blobs, messages, runs, session_documents,
 PAGE_MAX = 200
 _PREVIEW_CHARS = 60
 _READ_FOR_PREVIEW = 400
+CONVERSATION_KEY = "openai.conversation"
+"""The session document with what a client of OpenAI's API keeps with a conversation (``store.kept_conversations``)."""
 BRANCHED = "branched"
 """The end reason of a session that was forked."""
 
@@ -233,14 +236,21 @@ class Sessions:
         with self._database.read() as connection:
             self._found(connection, reference)
 
-    def open(self, new: NewRun, *, title: str | None, model: str | None) -> SessionView:
-        """Open the session that ``new`` would open, without a run. Raises ``SessionExists``."""
+    def open(
+        self, new: NewRun, *, title: str | None, model: str | None, kept: Mapping[str, object] | None = None
+    ) -> SessionView:
+        """Open the session that ``new`` would open, with its history and without a run; ``kept`` is the document of
+        ``CONVERSATION_KEY``. Raises ``SessionExists``."""
         with self._database.write() as connection:
             tools_hash = store_blob(connection, new.tools)
             values = {**session_values(new, tools_hash), "title": title, "model": model}
             opened = self._opened(connection, {**values, "session_id": new.run_id or new_run_id()})
+            insert_history(connection, opened.pk, new.spec)
+            if kept is not None:
+                document = {"session_pk": opened.pk, "key": CONVERSATION_KEY, "body": canonical_json(kept)}
+                connection.execute(sa.insert(session_documents).values(**document))
             record(connection, Act.SESSION_OPEN, opened.session_id)
-            return _views(connection, [opened])[0]
+            return _views(connection, [self._by_pk(connection, opened.pk)])[0]
 
     def change(self, reference: str, changes: Changes) -> SessionView:
         """Raises ``SessionNotFound``."""
@@ -560,7 +570,7 @@ def _next_title(connection: Connection, tenant: str, source: _SessionFacts) -> s
 
 def _copy(connection: Connection, source_pk: int, fork_pk: int, cut: int) -> None:
     """Rows of its own, so that neither session needs the other; large texts are shared by their hash. What a person
-    allowed was allowed in the source."""
+    allowed was allowed in the source, and what a client kept with the conversation belongs to that one."""
     rows = sa.select(
         sa.literal(fork_pk, sessions.c.pk.type),
         messages.c.seq,
@@ -574,5 +584,7 @@ def _copy(connection: Connection, source_pk: int, fork_pk: int, cut: int) -> Non
     connection.execute(sa.insert(messages).from_select(names, rows))
     documents = sa.select(
         sa.literal(fork_pk, sessions.c.pk.type), session_documents.c.key, session_documents.c.body
-    ).where(session_documents.c.session_pk == source_pk, session_documents.c.key != APPROVED_KEY)
+    ).where(
+        session_documents.c.session_pk == source_pk, session_documents.c.key.not_in((APPROVED_KEY, CONVERSATION_KEY))
+    )
     connection.execute(sa.insert(session_documents).from_select(("session_pk", "key", "body"), documents))

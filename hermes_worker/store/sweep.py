@@ -13,8 +13,9 @@ would only make the queue longer. That is why a backlog of any size is never amp
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypedDict
 
 import sqlalchemy as sa
@@ -29,10 +30,13 @@ from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.sharing import FleetPlace
 from hermes_worker.core.step import apply, retry_delay_s
 from hermes_worker.observe import log
+from hermes_worker.store.artifacts.gatherings import lose_gatherings, resend_gatherings
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
 from hermes_worker.store.engine.prepared import Nothing, PkRow, Prepared
 from hermes_worker.store.engine.sealing import KeyMissing
 from hermes_worker.store.hooks.owed import PRUNE_HOOK_CALLS, lose_hook_calls, resend_hook_calls
+from hermes_worker.store.key_states import wake_parked
+from hermes_worker.store.outbox.alerts import KEPT_S, AlertPolicy, sweep_alerts, tell_quarantines
 from hermes_worker.store.outbox.deliveries import lose_deliveries, resend_deliveries, wake_deliveries
 from hermes_worker.store.row_keys import CallKey, LeaseTokenRow, LostHintsBounds, RunKey
 from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run
@@ -40,12 +44,14 @@ from hermes_worker.store.run_ends import RunEnd, uncounted_ends
 from hermes_worker.store.runs.chains import finish_stops
 from hermes_worker.store.runs.children import orphans
 from hermes_worker.store.runs.joining import begin_put_off, break_off, save
+from hermes_worker.store.runs.permits import sweep_permits
 from hermes_worker.store.runs.places import sweep_places
 from hermes_worker.store.runs.stepping import Additions
 from hermes_worker.store.runs.waits import expire, expired
 from hermes_worker.store.statistics import STEPS_RETRIED, add, count_what_is_over
 from hermes_worker.store.tables import (
     PUT_OFF,
+    alerts,
     auxiliary_calls,
     deliveries,
     firings,
@@ -64,6 +70,7 @@ _AWAY_PART = 0.6
 """Less than the three quarters of its term that a worker has left at any time, since it renews four times a term."""
 _WORKERS_KEPT_S = 86_400.0
 _ANSWERS_KEPT_S = 86_400.0
+_ALERTS_EVERY_S = 5.0
 MODEL_QUEUE = "model"
 TOOLS_QUEUE = "tools"
 DELIVERY_QUEUE = "delivery"
@@ -80,6 +87,7 @@ class SweepPolicy:
     """A message gets this long to be claimed before it can count as lost."""
     model_call_s_max: float = 3600.0
     """A model call claimed longer than this is taken away even from a live worker."""
+    alerts: AlertPolicy = field(default_factory=AlertPolicy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +120,7 @@ class Sweeper:
         self._database = database
         self._pricing = pricing
         self._policy = policy
+        self._next_alerts = 0.0
 
     def sweep(self, depths: Mapping[str, int] | None) -> Swept | None:
         """Do one round if it is due; ``None`` when another process did it in this interval.
@@ -125,6 +134,7 @@ class Sweeper:
         expired_workers = self._expire_workers() if may_expire else 0
         lost_calls, call_hints = self._lose_calls(may_expire)
         lost_iterations, iteration_hints = self._lose_iterations(may_expire)
+        wake_parked(self._database)
         resumed = self._resume()
         ended = self._advance_each(self._found(_PAST_DEADLINE), lambda run: _WALL_CLOCK)
         idle = self._advance_each(self._found(_PAST_IDLE), lambda run: _IDLE) if may_expire else []
@@ -135,8 +145,12 @@ class Sweeper:
         lost_deliveries = lose_deliveries(self._database)
         woken = wake_deliveries(self._database)
         woken += lose_hook_calls(self._database)
+        woken += lose_gatherings(self._database)
         woken += sweep_places(self._database)
-        self._count()
+        woken += sweep_permits(self._database)
+        woken += self._count()
+        if policy_alerts := self._alerts_due():
+            woken += sweep_alerts(self._database, policy_alerts)
         return Swept(
             hints=(*call_hints, *iteration_hints, *resumed, *ended, *idle, *stopped, *unanswered, *again, *woken),
             workers_expired=expired_workers,
@@ -148,20 +162,32 @@ class Sweeper:
             expired=len(ended) + len(idle),
         )
 
-    def _count(self) -> None:
+    def _alerts_due(self) -> AlertPolicy | None:
+        """Whom to tell what is wrong, if it is time to look."""
+        now = time.monotonic()
+        if not self._policy.alerts.targets or now < self._next_alerts:
+            return None
+        self._next_alerts = now + _ALERTS_EVERY_S
+        return self._policy.alerts
+
+    def _count(self) -> list[Hint]:
         """Whoever wants to know of runs that are over is told before they are counted, so at least once. A defect here
         costs no run anything: what the sweep repaired is sent all the same."""
         try:
-            if self._tell is None:
+            if self._tell is None and not self._policy.alerts.targets:
                 count_what_is_over(self._database)
-                return
+                return []
             ends = uncounted_ends(self._database)
-            self._tell(ends)
+            if self._tell is not None:
+                self._tell(ends)
+            hints = tell_quarantines(self._database, self._policy.alerts, ends) if self._policy.alerts.targets else []
             count_what_is_over(self._database, only=[end.pk for end in ends])
+            return hints
         except UnavailableError:
             raise
         except Exception:
             log.exception("thread.failed", doing="count")
+            return []
 
     def prune(self) -> None:
         """Drop what nobody needs any more: answers that were used, workers long gone. Idempotent. What there are rules
@@ -311,6 +337,7 @@ class Sweeper:
             hints += resend_deliveries(self._database, grace_s=grace, before=before, is_suspect=is_suspect)
         before = _lost_before(TOOLS_QUEUE, depths, marks, grace)
         hints += resend_hook_calls(self._database, grace_s=grace, before=before)
+        hints += resend_gatherings(self._database, grace_s=grace, before=before)
         return hints
 
     def _watermarks(self) -> tuple[dict[str, float], bool]:
@@ -471,6 +498,7 @@ _PRUNE = (
         )
     ),
     PRUNE_HOOK_CALLS,
+    Prepared(sa.delete(alerts).where(alerts.c.recovered_at < db_now() - KEPT_S)),
 )
 
 _resuming = (

@@ -205,6 +205,7 @@ runs = sa.Table(
     sa.Column("priority", sa.SmallInteger(), nullable=False, server_default="0"),
     sa.Column("retry_of_pk", BigId),
     sa.Column("has_output_schema", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("artifacts", sa.SmallInteger()),
     sa.Column("created_at", Seconds, nullable=False),
     sa.Column("started_at", Seconds),
     sa.Column("updated_at", Seconds, nullable=False),
@@ -216,6 +217,7 @@ runs = sa.Table(
     sa.Column("is_counted", sa.SmallInteger(), nullable=False, server_default="0"),
     sa.Column("place", sa.SmallInteger()),
     sa.Column("place_rank", sa.SmallInteger()),
+    sa.Column("permit", sa.String(32)),
     sa.CheckConstraint(f"(status in {_TERMINAL}) = (exit_reason is not null)", name="exit_reason"),
     sa.CheckConstraint(
         f"status not in {_TERMINAL} or (lease_token is null and hinted_at is null)", name="terminal_is_at_rest"
@@ -277,6 +279,8 @@ runs = sa.Table(
     _partial("ix_runs_held", "tenant", "place_rank", "pk", where="place = 0"),
     _partial("ix_runs_placed", "tenant", "status", where="place = 2"),
     _partial("ix_runs_left", "pk", where="place = 4"),
+    _partial("ix_runs_parts", "tenant", where="place = 3"),
+    _partial("ix_runs_permits", "tenant", where="permit is not null"),
     sa.Index("ix_runs_session_pk", "session_pk", "pk"),
     postgresql_with={"fillfactor": "80", **_OFTEN_UPDATED},
 )
@@ -290,10 +294,12 @@ for that run, and ``network`` what was asked for its commands.
 while it is set, nothing that the run caused begins. ``stopping`` becomes ``stopped`` when all of that was told.
 
 ``not_before`` is when it may begin, if that was later than its submission; ``priority`` how urgent it is
-(``core.urgency``); ``retry_of_pk`` the run whose submission it repeats, which may have been deleted.
+(``core.urgency``); ``retry_of_pk`` the run whose submission it repeats, which may have been deleted. ``artifacts`` is 1
+for a run that declared files to be kept, and null for any other.
 
 ``place`` is null for a run that shares nothing, which is every run of an installation with one tenant and no limits;
-``core.sharing.FleetPlace`` says what else it may be, and ``place_rank`` which of a tenant's runs goes first.
+``core.sharing.FleetPlace`` says what else it may be, and ``place_rank`` which of a tenant's runs goes first. ``permit``
+is null but where its tenant has a limit of model calls or of spending (``store.runs.permits``).
 
 No index has ``updated_at`` in it, which every step writes: a step that changes nothing that is indexed is a HOT update
 on PostgreSQL, and writes no index. That goes for the results of a batch but the last.
@@ -479,6 +485,55 @@ blobs = sa.Table(
 )
 """Large texts, stored once under their SHA-256. ``released_at``: a row that referred to it was deleted then, and it may
 be that no other does. Who stores the same text again takes that back, so it does not go while somebody uses it."""
+
+artifact_gatherings = sa.Table(
+    "artifact_gatherings",
+    metadata,
+    sa.Column("run_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    sa.Column("tenant", Tenant, nullable=False),
+    sa.Column("state", sa.String(10), nullable=False),
+    sa.Column("attempts", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("reason", SealedText("artifact_gatherings.reason")),
+    sa.Column("files", sa.Integer(), nullable=False, server_default="0"),
+    sa.Column("left_out", sa.Integer(), nullable=False, server_default="0"),
+    sa.Column("left_out_named", SealedText("artifact_gatherings.left_out_named")),
+    sa.Column("hinted_at", Seconds),
+    sa.Column("hints", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("lease_token", sa.String(32)),
+    sa.Column("lease_owner", BigId),
+    sa.Column("claimed_at", Seconds),
+    sa.Column("created_at", Seconds, nullable=False),
+    sa.Column("settled_at", Seconds),
+    sa.CheckConstraint("state in ('pending', 'running', 'done', 'failed')", name="state"),
+    sa.CheckConstraint("(state = 'running') = (lease_token is not null)", name="running_is_claimed"),
+    sa.CheckConstraint("(state = 'pending') = (hinted_at is not null)", name="pending_is_due"),
+    sa.CheckConstraint("(state in ('done', 'failed')) = (settled_at is not null)", name="settled"),
+    _partial("ix_artifact_gatherings_due", "hinted_at", where="hinted_at is not null"),
+    _partial("ix_artifact_gatherings_claimed", "lease_owner", where="lease_owner is not null"),
+)
+"""That the files of a run are to be kept, written with its end, and what came of it. ``files`` are those that were
+kept, and ``left_out`` those that fit and were not, the first of which are named, as JSON."""
+
+artifacts = sa.Table(
+    "artifacts",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("artifact_id", sa.String(40), nullable=False, unique=True),
+    sa.Column("run_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE"), nullable=False),
+    sa.Column("tenant", Tenant, nullable=False),
+    sa.Column("path", SealedText("artifacts.path"), nullable=False),
+    sa.Column("sha256", sa.String(64), nullable=False),
+    sa.Column("size", sa.BigInteger(), nullable=False),
+    sa.Column("media_type", sa.String(100), nullable=False),
+    sa.Column("modified_at", Seconds, nullable=False),
+    sa.Column("blob_hash", sa.String(64), nullable=False),
+    sa.Column("created_at", Seconds, nullable=False),
+    sa.Index("ix_artifacts_run_pk", "run_pk"),
+    sa.Index("ix_artifacts_blob_hash", "blob_hash"),
+    sa.Index("ix_artifacts_created_at", "tenant", "created_at", "pk"),
+)
+"""Files that runs made or changed in their workspaces. ``sha256`` is that of the bytes; the text under ``blob_hash`` is
+their Base64, so equal files of any number of runs are stored once."""
 
 messages = sa.Table(
     "messages",
@@ -987,3 +1042,56 @@ erasures = sa.Table(
 )
 """Erasures of what belongs to a person, a session or a tenant (``core.erasure``). ``plan`` says whom it is about, and
 goes when it is done; ``receipt`` names nobody and stays."""
+
+key_states = sa.Table(
+    "key_states",
+    metadata,
+    sa.Column("credential", sa.String(100), primary_key=True),
+    sa.Column("provider", sa.String(100), nullable=False),
+    sa.Column("condition", sa.String(10), nullable=False),
+    sa.Column("epoch", sa.Integer(), nullable=False),
+    sa.Column("since", Seconds),
+    sa.Column("evidence", sa.Text(), nullable=False),
+    sa.Column("probes", sa.Integer(), nullable=False),
+    sa.Column("probe_at", Seconds),
+    sa.Column("probe_token", sa.String(32)),
+    sa.Column("probe_owner", BigId),
+    sa.Column("probe_until", Seconds),
+    sa.Column("woken_at", Seconds),
+    sa.Column("reason", SealedText("key_states.reason")),
+    sa.CheckConstraint("condition in ('open', 'no_money', 'refused', 'down')", name="condition"),
+    sa.CheckConstraint("(condition = 'open') = (probe_at is null)", name="closed_is_probed"),
+    sa.CheckConstraint("(probe_token is null) = (probe_owner is null)", name="probe_is_owned"),
+    postgresql_with={"fillfactor": "50", "autovacuum_vacuum_threshold": "100"},
+)
+"""Keys of providers of which something is known (``core.key_states``), by names that say nothing about them. A key that
+never failed has no row. ``probe_token``: one call is let through to try the key, by a worker (``probe_owner``), until
+``probe_until`` at most. ``woken_at``: a run was woken then to make that call."""
+
+parked_on_keys = sa.Table(
+    "parked_on_keys",
+    metadata,
+    sa.Column("run_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE"), primary_key=True),
+    sa.Column("credential", sa.String(100), primary_key=True),
+    sa.Index("ix_parked_on_keys_credential", "credential", "run_pk"),
+)
+"""Which closed keys a parked run waits for, so that it goes on when one is open. The time until which it is parked
+stands in its own row; without a row here it only goes on later."""
+
+alerts = sa.Table(
+    "alerts",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("tenant", Tenant, nullable=False),
+    sa.Column("kind", sa.String(20), nullable=False),
+    sa.Column("subject", sa.String(100), nullable=False),
+    sa.Column("epoch", sa.BigInteger(), nullable=False),
+    sa.Column("text", SealedText("alerts.text"), nullable=False),
+    sa.Column("raised_at", Seconds, nullable=False),
+    sa.Column("clear_since", Seconds),
+    sa.Column("recovered_at", Seconds),
+    sa.UniqueConstraint("tenant", "kind", "subject", "epoch"),
+    _partial("ix_alerts_open", "pk", where="recovered_at is null"),
+)
+"""What operators were told is wrong (``core.alerting``), once for each occurrence (``epoch``), and whether they were
+told that it is over."""

@@ -165,6 +165,8 @@ class InputRequestFields(TypedDict):
     tool_call_id: str
     iteration: int
     position: int
+    client_tool: NotRequired[bool]
+    """The client that asked is to bring the result of its own tool."""
 
 
 class InputAnsweredFields(TypedDict):

@@ -489,6 +489,26 @@ class Merge:
         return WireEvent(id=str(self._told), name=str(name), at=at, fields=fields)
 
 
+class MergedView:
+    """One reader's view of a run in a dialect: what the dialect says of each event is its own, and where the reader
+    stands is what the merge knows."""
+
+    def __init__(self, merge: Merge) -> None:
+        self.merge = merge
+
+    @property
+    def seq(self) -> int:
+        return self.merge.seq
+
+    @property
+    def is_over(self) -> bool:
+        return self.merge.is_over
+
+    @property
+    def wants_rows(self) -> bool:
+        return self.merge.wants_rows
+
+
 def _iterations_before(entry: LiveEntry) -> int:
     """How many iterations had their reply, or lost it, before this entry was written."""
     return entry.iteration if entry.kind.startswith("tool_") else entry.iteration - 1

@@ -67,6 +67,11 @@ class Leases:
         self._is_handing_over = False
 
     @property
+    def name(self) -> str | None:
+        """What people call this process."""
+        return self._name
+
+    @property
     def owner(self) -> int:
         """The number claims are made under. Raises ``UnavailableError`` when there is none and none can be had.
 

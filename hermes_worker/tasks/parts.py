@@ -12,6 +12,7 @@ from hermes_worker.core import events as ev
 from hermes_worker.core.auxiliary import AuxiliaryAnswer, Consultation, Consulted
 from hermes_worker.core.delegation import DelegationPolicy
 from hermes_worker.core.effects import AskAuxiliary, CallHook, Iterate, RunTool
+from hermes_worker.core.guardrails import GuardrailRules
 from hermes_worker.core.hooks import NOT_OBSERVED, Observed
 from hermes_worker.core.messages import Message, ModelReply, Usage
 from hermes_worker.core.pricing import NOTHING_SPENT, Cost, Price, Spent
@@ -19,6 +20,7 @@ from hermes_worker.core.spec import RunSpec
 from hermes_worker.models.chain import ModelRoute
 from hermes_worker.models.credentials import FirstKey, Pooling
 from hermes_worker.models.governor import Governing, Ungoverned
+from hermes_worker.models.key_watch import AllOpen, KeyGuarding
 from hermes_worker.safety.redaction import Redactor
 from hermes_worker.store.hooks.calls import HookCallClaim, HookFacts
 from hermes_worker.store.rows import Hint
@@ -73,6 +75,8 @@ class CallStore(Protocol):
     def claim(self, effect: RunTool, owner: int) -> CallClaim | None: ...
 
     def session_documents(self, session_pk: int, keys: Sequence[str]) -> dict[str, Any]: ...
+
+    def kept_result(self, session_pk: int, key: str) -> str | None: ...
 
     def settle(self, claim: CallClaim, settlement: Settlement) -> list[Hint]: ...
 
@@ -148,6 +152,15 @@ class ModelChain(Protocol):
     def route(self, model: str, position: int, credential: str = "") -> ModelRoute: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantModels:
+    """Where a tenant's model calls go."""
+
+    chain: ModelChain
+    auxiliary: Mapping[str, ModelChain]
+    """Providers of single tasks beside the conversation."""
+
+
 class Sender(Protocol):
     """``queue.Publisher``."""
 
@@ -178,12 +191,18 @@ class Parts:
     delegation: DelegationPolicy = field(default_factory=DelegationPolicy)
     approvals: ApprovalRules = field(default_factory=ApprovalRules)
     """Which commands need permission."""
+    guardrails: GuardrailRules = field(default_factory=GuardrailRules)
+    """What is said and done about an agent that repeats itself in vain."""
     governor: Governing = field(default_factory=Ungoverned)
     """Who may ask a model when, over all workers."""
     auxiliary_chains: Mapping[str, ModelChain] = field(default_factory=dict)
+    tenant_models: Mapping[str, TenantModels] = field(default_factory=dict)
+    """Of tenants that have provider keys of their own, in place of the two above."""
     """Providers of their own for calls beside the conversation, by the name of their task."""
     pool: Pooling = field(default_factory=FirstKey)
     """Which of several keys of a provider a turn uses."""
+    keys: KeyGuarding = field(default_factory=AllOpen)
+    """Which keys may be used at all: those that have money and whose server works."""
     model: ModelOptions = field(default_factory=ModelOptions)
     hooks: Hooks = field(default_factory=Hooks)
     """Code of others that is asked before a step is written."""
@@ -197,3 +216,11 @@ class Parts:
     """Tool calls one reply may ask for."""
     commit_patience_s: float = 600.0
     """How long a result is kept in memory for a database that is away, while its claim is not known to be lost."""
+
+    def models_of(self, session_pk: int) -> TenantModels:
+        """Where model calls of a session go."""
+        if self.tenant_models:
+            own = self.tenant_models.get(self.runs.session_of(session_pk).tenant)
+            if own is not None:
+                return own
+        return TenantModels(chain=self.chain, auxiliary=self.auxiliary_chains)

@@ -15,11 +15,12 @@ from celery import Celery, signals
 
 from hermes_worker import settings as settings_module
 from hermes_worker.broker.queue import TaskName
-from hermes_worker.core.effects import AskAuxiliary, CallHook, Effect, Iterate, RunTool, SendDelivery
+from hermes_worker.core.effects import AskAuxiliary, CallHook, Effect, GatherArtifacts, Iterate, RunTool, SendDelivery
 from hermes_worker.core.errors import ConfigurationError, LeaseLost, UnavailableError
 from hermes_worker.observe import database_outage, log
 from hermes_worker.settings import RemoteControl, Settings, handover
 from hermes_worker.store.runs.runs import RunNotFound
+from hermes_worker.tasks.artifacts import gather_artifacts
 from hermes_worker.tasks.calls.ask_auxiliary import ask_auxiliary
 from hermes_worker.tasks.calls.call_tool import call_tool
 from hermes_worker.tasks.deliver import deliver
@@ -78,6 +79,10 @@ def build(settings: Settings) -> Celery:
     def call_hook_task(event_id: str, hook: str, attempt: int, at: float) -> None:
         effect = CallHook(run_id=event_id.partition(".")[0], event_id=event_id, hook=hook, attempt=attempt)
         _call_hook_guarded(settings, effect, at)
+
+    @app.task(name=TaskName.GATHER_ARTIFACTS.value, ignore_result=True)  # type: ignore[untyped-decorator]
+    def gather_artifacts_task(run_id: str, attempt: int, at: float) -> None:
+        _gather_guarded(settings, GatherArtifacts(run_id=run_id, attempt=attempt), at)
 
     @app.task(name=TaskName.MAINTAIN.value, ignore_result=True)  # type: ignore[untyped-decorator]
     def maintain_task() -> None:
@@ -153,6 +158,17 @@ def _call_hook_guarded(settings: Settings, effect: CallHook, at: float) -> None:
     again until its attempts are used up."""
     try:
         call_hook(process(settings).parts, effect, at)
+    except (UnavailableError, LeaseLost) as error:
+        log.warning("task.interrupted", run_id=effect.run_id, error=str(error))
+    except Exception:
+        log.exception("task.failed", run_id=effect.run_id)
+
+
+def _gather_guarded(settings: Settings, effect: GatherArtifacts, at: float) -> None:
+    """Like ``_guarded``. A row that meets a defect stays claimed; its claim is given up as a stray, and it is due
+    again until its attempts are used up."""
+    try:
+        gather_artifacts(process(settings).gathering, effect, at)
     except (UnavailableError, LeaseLost) as error:
         log.warning("task.interrupted", run_id=effect.run_id, error=str(error))
     except Exception:

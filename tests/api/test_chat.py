@@ -262,7 +262,7 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     ({"messages": [{"role": "robot", "content": "x"}]}, "invalid_value", "messages[0].role"),
     ({"messages": [{"role": ["user"], "content": "x"}]}, "invalid_value", "messages[0].role"),
     ({"n": 2}, "invalid_value", "n"),
-    ({"tools": [{"type": "function"}]}, "unsupported_parameter", "tools"),
+    ({"functions": [{"name": "a"}]}, "unsupported_parameter", "functions"),
     ({"response_format": {"type": "json_schema"}}, "invalid_value", "response_format.json_schema.schema"),
     ({"response_format": {"type": "xml"}}, "invalid_value", "response_format"),
     (

@@ -259,7 +259,7 @@ def test_what_the_api_refuses_is_an_error_with_its_words(client: HermesClient, a
     with pytest.raises(RefusedError):
         list(client.events("run_none"))
     with pytest.raises(UnavailableError):
-        HermesClient("http://127.0.0.1:1").submit("hello")
+        HermesClient("http://127.0.0.1:1", patience_s=0.0).submit("hello")
     with pytest.raises(UnavailableError):
         list(HermesClient("http://127.0.0.1:1", patience_s=0.0).events("run_none"))
 

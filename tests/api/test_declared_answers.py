@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,10 +22,12 @@ from hermes_worker.api.app import create_app
 from hermes_worker.api.limits import BODY_BYTES_MAX, BodyLimit
 from hermes_worker.api.openai import chat, models
 from hermes_worker.api.routes import capabilities, health, session_turns
+from hermes_worker.core.effects import GatherArtifacts
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.settings import DatabaseSettings, Settings
+from hermes_worker.store.artifacts.gatherings import Gatherings, KeptFile
 from hermes_worker.store.runs.runs import SESSION_QUEUE_MAX
 from hermes_worker.store.runs.views import RunView
 from hermes_worker.store.tables import deleted_runs, runs
@@ -41,8 +44,14 @@ FLEETING = {
     "tenant": "default",
     "model": "nothing",
     "response_id": "resp_x",
+    "conversation_id": "conv_x",
+    "item_id": "msg_x",
+    "key_id": "key_000000000000",
+    "artifact_id": "art_x",
 }
 """Names of nothing."""
+SIGNED = f"?expires=1&signature={'0' * 8}.{'0' * 64}"
+"""What the address of a file ends with."""
 
 
 @dataclass
@@ -123,6 +132,9 @@ class Place:
         """One of its own, so that none is ever full."""
         return str(json.loads(self.ask("POST", Asked("/api/sessions").json(title="x")).body)["session"]["id"])
 
+    def conversation(self) -> str:
+        return str(json.loads(self.ask("POST", Asked("/v1/conversations").json()).body)["id"])
+
     def ended(self) -> str:
         run_id = self.run(deliver="telegram:1")
         self.store.answer(run_id)
@@ -190,6 +202,10 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "POST /v1/runs/{run_id}/steer": {"text": "x"},
     "POST /v1/runs/{run_id}/approval": {"choice": "once"},
     "POST /v1/runs/{run_id}/input": {"text": "x"},
+    "PUT /v1/limits/keys/{key_id}": {"limits": {}},
+    "PUT /v1/tenants/{tenant}/limits": {"limits": {}},
+    "POST /v1/conversations": {"metadata": {"a": "b"}},
+    "POST /v1/conversations/{conversation_id}": {"metadata": {"a": "b"}},
     "POST /webhooks/{name}": {"text": "x"},
     "POST /webhooks/{tenant}/{name}": {"text": "x"},
 }
@@ -199,11 +215,13 @@ BODIES: Mapping[str, dict[str, Any]] = {
 def usual(label: str, **names: str) -> Asked:
     """What the operation would take, of nothing that there is."""
     asked = Asked(label.partition(" ")[2].format_map({**FLEETING, **names}))
+    if label == "GET /v1/artifacts/{artifact_id}/content":
+        return replace(asked, path=f"{asked.path}{SIGNED}")
     return asked.json(**BODIES[label]) if label in BODIES else asked
 
 
 def _absent(label: str) -> Asked:
-    asked = usual(label)
+    asked = usual(label, tenant="nobody") if "/tenants/" in label else usual(label)
     return asked.json(input="x", previous_response_id="resp_x") if label == "POST /v1/responses" else asked
 
 
@@ -322,11 +340,31 @@ def _incomplete(place: Place, label: str) -> Answer:
 
 
 def _slow(place: Place, label: str) -> Answer:
-    asked = replace(usual(label, name="open", session_id=place.session()), body=b"{", is_endless=True)
+    there = {"name": "open", "session_id": place.session(), "conversation_id": place.conversation()}
+    asked = replace(usual(label, **there), body=b"{", is_endless=True)
     return place.ask(label.partition(" ")[0], replace(asked, headers={**asked.headers, "content-length": "9"}))
 
 
+def _expired_address(place: Place) -> Asked:
+    """Of a file that is there."""
+    run_id = place.run(artifacts=["**"])
+    place.store.answer(run_id)
+    gatherings = Gatherings(place.store.database)
+    claim = gatherings.claim(GatherArtifacts(run_id=run_id, attempt=1), place.store.owner)
+    assert claim is not None
+    digest = hashlib.sha256(b"x").hexdigest()
+    kept = KeptFile(
+        path="a.txt", sha256=digest, size=1, media_type="text/plain", modified_at=1.0, blob_hash=gatherings.keep(b"x")
+    )
+    gatherings.settle(claim, [kept])
+    [file] = json.loads(place.ask("GET", Asked(f"/v1/runs/{run_id}/artifacts")).body)["data"]
+    signature = place.app.state.context.keyring.sign(f"artifact\ndefault\n{file['id']}\n{digest}\n1")
+    return Asked(f"/v1/artifacts/{file['id']}/content?expires=1&signature={signature}")
+
+
 def _deleted(place: Place, label: str) -> Answer:
+    if "{artifact_id}" in label:
+        return place.ask("GET", _expired_address(place))
     run_id = place.ended()
     with place.store.database.write() as connection:
         connection.execute(sa.insert(deleted_runs).values(run_id=run_id, tenant="default", deleted_at=1.0))
@@ -385,7 +423,7 @@ def fits(document: Mapping[str, Any], declared: Mapping[str, Any], answer: Answe
 def test_a_method_that_no_operation_takes_is_answered_as_the_document_says(place: Place) -> None:
     declared = place.document["components"]["responses"]["MethodNotAllowed"]
     for path in place.document["paths"]:
-        answer = place.ask("PUT", Asked(path.format_map(FLEETING)))
+        answer = place.ask("TRACE", Asked(path.format_map(FLEETING)))
         assert answer.status == 405, path
         assert fits(place.document, declared, answer) == [], path
 
@@ -395,6 +433,70 @@ def test_a_parameter_that_nobody_knows_is_refused(place: Place, path: str) -> No
     answer = place.ask("GET", Asked(f"{path}?limti=5"))
     error = json.loads(answer.body)["error"]
     assert (answer.status, error["code"], error["param"]) == (400, "unknown_parameter", "limti")
+
+
+@pytest.mark.parametrize("value", ["%205", "5%09", "1_0", "nan", "-inf", "0x5", "%D9%A5", ""])
+def test_a_number_in_a_query_is_written_as_in_json(place: Place, value: str) -> None:
+    asked = 0
+    for path, operations in place.document["paths"].items():
+        for parameter in operations.get("get", {}).get("parameters", ()):
+            if parameter["in"] == "query" and parameter["schema"].get("type") in ("integer", "number"):
+                answer = place.ask("GET", Asked(f"{path.format_map(FLEETING)}?{parameter['name']}={value}"))
+                assert answer.status == 400, (path, parameter["name"], answer)
+                asked += 1
+    assert asked > 10
+
+
+def test_a_number_in_a_query_may_have_a_fraction_where_it_is_one(place: Place) -> None:
+    for query in ("limit=5", "limit=5.0", "created_after=1.5", "created_after=1e3&created_before=-0"):
+        assert place.ask("GET", Asked(f"/v1/runs?{query}")).status == 200, query
+
+
+def test_a_value_of_another_type_is_refused_wherever_a_body_is_read(place: Place) -> None:
+    """A text that looks like a number is none, and ``"dry_run": "no"`` must stop nothing."""
+    asked = 0
+    job = json.loads(place.ask("POST", Asked("/api/jobs").json(**BODIES["POST /api/jobs"])).body)["job"]["id"]
+    names = {"run_id": place.waiting(), "session_id": place.session(), "job_id": job}
+    for label, document in BODIES.items():
+        method, _, path = label.partition(" ")
+        content = place.document["paths"][path][method.lower()]["requestBody"]["content"]
+        described = content["application/json"]["schema"]
+        if "$ref" in described:
+            described = place.document["components"]["schemas"][described["$ref"].rpartition("/")[2]]
+        for name, field_schema in described.get("properties", {}).items():
+            if not _kinds(field_schema) & {"integer", "number", "boolean"}:
+                continue
+            answer = place.ask(method, usual(label, **names).json(**{**document, name: "7"}))
+            assert answer.status == 400, (label, name, answer)
+            asked += 1
+    assert asked > 20
+
+
+def _kinds(described: Mapping[str, Any]) -> set[str]:
+    """The types that a field may have, where no text is among them."""
+    told = described.get("type", [])
+    kinds = {told} if isinstance(told, str) else set(told)
+    for choice in described.get("anyOf", ()):
+        kinds |= {str(choice.get("type", "string"))}
+    return set() if "string" in kinds else kinds
+
+
+@pytest.mark.parametrize("detail", [0, False, [], {}, "", "lots"])
+def test_the_detail_of_an_image_is_one_of_those_that_are_known(place: Place, detail: object) -> None:
+    url = "https://example.org/cat.png"
+    for part in (
+        {"type": "image_url", "image_url": {"url": url, "detail": detail}},
+        {"type": "image_url", "image_url": {"url": url}, "detail": detail},
+        {"type": "input_image", "image_url": url, "detail": detail},
+    ):
+        answer = place.ask("POST", Asked("/v1/runs").json(input=[{"role": "user", "content": [part]}]))
+        assert answer.status == 400, (part, answer)
+
+
+def test_what_is_no_object_is_no_run_of_a_batch(place: Place) -> None:
+    answer = place.ask("POST", Asked("/v1/batch/runs").json(runs=[{"input": "x"}, "y"]))
+    refused = json.loads(answer.body)["data"][1]["error"]
+    assert (refused["code"], refused["message"]) == ("invalid_type", "A run must be a JSON object.")
 
 
 @pytest.mark.parametrize("path", ["/health", "/v1/health", "/health/ready", "/health/detailed"])
@@ -408,7 +510,7 @@ def test_a_number_that_json_does_not_know_is_refused_wherever_a_body_is_read(pla
         if "webhooks" in label:
             continue
         body = json.dumps(document)[:-1] + ', "x": NaN}'
-        asked = replace(usual(label), body=body.encode())
+        asked = replace(usual(label, conversation_id=place.conversation()), body=body.encode())
         answer = place.ask(label.partition(" ")[0], asked)
         assert answer.status == 400, label
         assert b"NaN is not a JSON value" in answer.body, label

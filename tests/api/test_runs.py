@@ -28,6 +28,7 @@ def test_a_run_is_shown_through_its_life(api: Served, store: Store, http: httpx.
         "reason": "no_worker",
         "text": "no worker consumes the queue 'model', where its model call waits",
     }
+    assert set(fresh.pop("began_with")) == {"program", "configuration", "prompt"}
     assert fresh.pop("budget")["dimensions"]["iterations"] == {"limit": 90, "reserved": 0, "spent": 0}
     assert fresh == {
         "object": "hermes.run",

@@ -13,15 +13,17 @@ import json
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from serving import PATIENCE_S, Served, until
+from support.migrated import bring_up
 from support.store import Store, asks, settlement
 
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
+from hermes_worker.settings import DatabaseSettings, Settings
 from hermes_worker.stream.live import Live, LiveEntry
 
 SEED = 17
@@ -73,9 +75,12 @@ class CutReader:
         for block in got.split(b"\n\n")[:-1]:
             lines = dict(line.split(": ", 1) for line in block.decode().splitlines() if not line.startswith(":"))
             if lines:
-                self.last_id = lines["id"]
-                fields = json.loads(lines["data"])
-                self.events.append({"event": lines.get("event", fields.get("event")), **fields})
+                self._take_block(lines)
+
+    def _take_block(self, lines: dict[str, str]) -> None:
+        self.last_id = lines["id"]
+        fields = json.loads(lines["data"])
+        self.events.append({"event": lines.get("event", fields.get("event")), **fields})
 
 
 def final(events: list[dict[str, Any]]) -> dict[str, Any]:
@@ -159,12 +164,82 @@ def cut_chat_stream(servers: list[Served], store: Store, die: random.Random) -> 
     return cuts
 
 
+class CutResponse(CutReader):
+    """A response in the background: what began as the answer to a request goes on by the number last seen."""
+
+    def read(self, bytes_max: int | None) -> None:
+        if self.run_id is not None:
+            after = f"&starting_after={self.last_id}" if self.last_id is not None else ""
+            name = self.run_id.replace("run_", "resp_")
+            self.method, self.path, self.body = "GET", f"/v1/responses/{name}?stream=true{after}", None
+        last_id, self.last_id = self.last_id, None  # no header of it
+        try:
+            super().read(bytes_max)
+        finally:
+            self.last_id = self.last_id or last_id
+        self.is_closed = bool(self.events) and self.events[-1]["event"] == "response.completed"
+
+    def _take_block(self, lines: dict[str, str]) -> None:
+        fields = json.loads(lines["data"])
+        self.last_id = str(fields["sequence_number"])
+        self.events.append({"event": fields["type"], **fields})
+
+
+def told(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a client of responses holds in the end: its texts, and all that was said beside their pieces."""
+    delta = "response.output_text.delta"
+    texts: dict[int, str] = {}
+    for each in events:
+        if each["event"] == delta:
+            texts[each["output_index"]] = texts.get(each["output_index"], "") + each["delta"]
+    return {"texts": texts, "rest": [each for each in events if each["event"] != delta]}
+
+
+def cut_response(servers: list[Served], store: Store, die: random.Random) -> int:
+    body = json.dumps({"input": "hello", "background": True, "stream": True}).encode()
+    reader = CutResponse(servers, "POST", "/v1/responses", body, {"Content-Type": "application/json"})
+    worker_die = die_of(die)
+
+    def work() -> None:
+        run_id = str(until(lambda: reader.run_id, "the run"))
+        play(servers[0], store, run_id, worker_die)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    while not reader.is_closed:
+        reader.read(None if reader.connections >= 40 else die.randint(1, 1_500))
+    thread.join(timeout=PATIENCE_S)
+    uncut = CutResponse(servers, "GET", "", run_id=reader.run_id)
+    uncut.read(None)
+    assert told(reader.events) == told(uncut.events)
+    # The object at the end is the one that is stored, and its texts are those that were told.
+    last = uncut.events[-1]["response"]
+    assert last == servers[1].http.get(f"/v1/responses/{last['id']}").json()
+    said = {
+        number: item["content"][0]["text"] for number, item in enumerate(last["output"]) if item["type"] == "message"
+    }
+    assert told(reader.events)["texts"] == said == {0: "I look.", 3: TEXT}
+    return reader.connections - 1
+
+
 def die_of(die: random.Random) -> random.Random:
     """One for another thread."""
     return random.Random(die.getrandbits(64))
 
 
-STREAMS = {"/v1/runs/{id}/events": cut_run_events, "/api/sessions/{id}/chat/stream": cut_chat_stream}
+STREAMS = {
+    "/v1/runs/{id}/events": cut_run_events,
+    "/api/sessions/{id}/chat/stream": cut_chat_stream,
+    "/v1/responses/{id}": cut_response,
+}
+
+
+@pytest.fixture
+def settings(settings: Settings, database_url: str) -> Settings:
+    """An installation on each database."""
+    if database_url != settings.database_url:
+        bring_up(database_url)
+    return replace(settings, database=DatabaseSettings(url=database_url))
 
 
 def cut(serve: Callable[..., Served], stream: str, cuts: int) -> None:

@@ -38,20 +38,27 @@ UNKNOWN = {
     "delivery_id": f"dlv_{uuid.uuid4().hex}",
     "model": "nothing",
     "response_id": f"resp_{uuid.uuid4().hex}",
+    "conversation_id": f"conv_{uuid.uuid4().hex}",
+    "item_id": f"msg_{uuid.uuid4().hex}s00001",
+    "key_id": f"key_{uuid.uuid4().hex[:12]}",
+    "tenant": "nobody",
 }
 """Ids that nobody has."""
-SHARED = {"model"}
-"""What no tenant owns."""
+SHARED = {"model", "tenant"}
+"""What no tenant owns, or only operators may name."""
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/runs/{run_id}/approval": {"choice": "deny"},
     "/v1/runs/{run_id}/input": {"text": "yes"},
     "/v1/runs/{run_id}/steer": {"text": "faster"},
     "PATCH /api/jobs/{job_id}": {"name": "theirs"},
     "PATCH /api/sessions/{session_id}": {"title": "theirs"},
+    "POST /v1/conversations/{conversation_id}": {"metadata": {"whose": "theirs"}},
     "POST /v1/runs": {"input": "hello"},
     "POST /v1/batch/runs": {"runs": [{"input": "hello"}]},
     "POST /v1/batch/stop": {"tag": ["theirs"]},
     "POST /v1/batch/wait": {"run_ids": ["run_of_nobody"], "timeout_s": 0},
+    "PUT /v1/limits/keys/{key_id}": {"limits": {"runs": {"at_most": 300}}},
+    "PUT /v1/tenants/{tenant}/limits": {"limits": {}},
     "POST /api/jobs": {"name": "n", "schedule": "every 1h", "prompt": "x"},
 }
 
@@ -135,12 +142,13 @@ def client(api: Served) -> Iterator[Callable[[str], httpx.Client]]:
 @pytest.fixture
 def guest(tenants: Tenants, client: Callable[[str], httpx.Client], store: Store) -> Side:
     http = client(tenants.create_key("acme", "ci", [KeyScope.ADMIN]).token)
-    return Side(http, one_of_each(http, store))
+    return Side(http, one_of_each(http, store) | {"key_id": tenants.keys("acme")[0].key_id})
 
 
 @pytest.fixture
-def host(api: Served, store: Store) -> Side:
-    return Side(api.http, one_of_each(api.http, store))
+def host(api: Served, tenants: Tenants, store: Store) -> Side:
+    key = tenants.create_key("default", "someone", [KeyScope.RUNS_READ])
+    return Side(api.http, one_of_each(api.http, store) | {"key_id": key.view.key_id})
 
 
 def one_of_each(http: httpx.Client, store: Store) -> dict[str, str]:
@@ -155,6 +163,8 @@ def one_of_each(http: httpx.Client, store: Store) -> dict[str, str]:
     )
     Waits(store.database).ask(store.call(waiting), question)
     sent = http.get("/v1/deliveries", params={"run_id": ended}).json()["data"][0]["delivery_id"]
+    talk = http.post("/v1/conversations", json={"items": [{"role": "user", "content": "hello"}]}).json()["id"]
+    item = http.get(f"/v1/conversations/{talk}/items").json()["data"][0]["id"]
     # A session that nobody named is called as its first run.
     return {
         "run_id": waiting,
@@ -163,6 +173,9 @@ def one_of_each(http: httpx.Client, store: Store) -> dict[str, str]:
         "delivery_id": sent,
         "model": "scripted",
         "response_id": ended.replace("run_", "resp_"),
+        "conversation_id": talk,
+        "item_id": item,
+        "tenant": "acme",
     }
 
 
@@ -216,7 +229,7 @@ def test_no_list_shows_what_is_another_tenants(api: Served, guest: Side, host: S
         if operation.names or operation.method != "GET":
             continue
         for asking, other in ((guest, host), (host, guest)):
-            answer = operation.ask(asking.http, {"model": "scripted"})
+            answer = operation.ask(asking.http, {"model": "scripted", "tenant": "nobody"})
             theirs = [value for name, value in other.ids.items() if name not in SHARED]
             assert not [value for value in theirs if value in answer.text], operation
     assert [wait["run_id"] for wait in guest.http.get("/v1/approvals").json()["data"]] == [guest.ids["run_id"]]
@@ -310,7 +323,7 @@ def test_every_operation_needs_the_scope_it_names(
 
 def test_only_an_operator_sees_the_whole_installation(guest: Side, host: Side) -> None:
     assert host.http.get("/health/detailed").status_code == 200
-    for path in ("/health/detailed", "/v1/backlog"):
+    for path in ("/health/detailed", "/v1/backlog", "/v1/providers/states", "/v1/alerts"):
         refused = guest.http.get(path)
         assert refused.status_code == 403
         assert "whole installation" in refused.json()["error"]["message"]

@@ -41,7 +41,15 @@ def call(status: CallStatus, **changes: Any) -> CallFacts:
 PENDING, HELD = call(CallStatus.PENDING), call(CallStatus.RUNNING, worker="w1")
 QUEUED: dict[str, Any] = {"status": RunStatus.QUEUED}
 QUESTION = QuestionFacts(wait_id=7, kind=WaitKind.APPROVAL, tool="terminal", opened_at=980.0, expires_at=1_300.0)
+OF_CLIENT = QuestionFacts(
+    wait_id=8, kind=WaitKind.INPUT, tool="get_weather", opened_at=980.0, expires_at=1_580.0, is_clients=True
+)
 CASES: list[tuple[Because, str, RunFacts]] = [
+    (
+        Because.CLIENT_TOOL,
+        "its own tools (get_weather) with its next request until 1970-01-01 00:26:20 UTC",
+        facts({"status": RunStatus.WAITING_FOR_INPUT}, questions=[OF_CLIENT]),
+    ),
     (Because.ENDED, "completed (text_response)", facts({"status": RunStatus.COMPLETED}, exit_reason="text_response")),
     (
         Because.ENDED,
@@ -83,6 +91,18 @@ CASES: list[tuple[Because, str, RunFacts]] = [
                 "resume_at": 2_000.0,
                 "waits_because": "the provider answered 429",
             }
+        ),
+    ),
+    (
+        Because.LIMIT,
+        "its next model call waits: the limit model_calls",
+        facts(
+            {
+                "status": RunStatus.WAITING_FOR_CAPACITY,
+                "resume_at": 2_000.0,
+                "waits_because": "the limit model_calls of the tenant 'acme' (2) is reached",
+            },
+            waits_for_permit=True,
         ),
     ),
     (

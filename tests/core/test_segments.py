@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -118,3 +121,59 @@ def test_a_new_segment_is_opened_only_for_a_reason(calls: list[SegmentCall]) -> 
             continue
         before = [call for call, segment in zip(calls, segments, strict=True) if segment == segments[index - 1]]
         assert plan([*before, calls[index]]) == (*(0 for _ in before), 1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.sampled_from([SEARCH, TERMINAL, CLARIFY, V4A_PATCH]),
+            st.sampled_from(["/w", "/w/a", "/w/a/b", "/w/c", "/x"]).flatmap(
+                lambda path: st.sampled_from([_read(path), _write(path), _patch(path)])
+            ),
+        ),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_calls_that_run_at_once_never_meet_on_a_path_and_never_pass_a_barrier(calls: list[SegmentCall]) -> None:
+    """With threads: what the planner lets run together does run together, and each looks around."""
+    segments = plan(calls)
+    at_work: set[int] = set()
+    ended: set[int] = set()
+    wrong: list[str] = []
+    lock = threading.Lock()
+
+    def run(position: int, together: threading.Barrier) -> None:
+        with lock:
+            at_work.add(position)
+        together.wait(10)
+        with lock:
+            for other in at_work - {position}:
+                if _meets(calls[position], calls[other]):
+                    wrong.append(f"{position} and {other} are at work at once")
+            if missing := {earlier for earlier in range(position) if segments[earlier] < segments[position]} - ended:
+                wrong.append(f"{position} runs before {missing}")
+        together.wait(10)
+        with lock:
+            at_work.discard(position)
+            ended.add(position)
+
+    for segment in range(segments[-1] + 1):
+        members = [position for position, of in enumerate(segments) if of == segment]
+        together = threading.Barrier(len(members))
+        with ThreadPoolExecutor(len(members)) as pool:
+            for future in [pool.submit(run, position, together) for position in members]:
+                future.result()
+    assert wrong == []
+    assert len(ended) == len(calls)
+
+
+def _meets(one: SegmentCall, other: SegmentCall) -> bool:
+    """Whether two calls must not be at work at once, said anew and not by the planner's own words."""
+    if not (one.may_share and other.may_share):
+        return True
+    if one.path is None or other.path is None or (one.is_read_only and other.is_read_only):
+        return False
+    first, second = one.path.split("/"), other.path.split("/")
+    return all(a == b for a, b in zip(first, second, strict=False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -73,3 +74,120 @@ def test_llm_runs_unmodified(shared: Shared, tmp_path: Path) -> None:
         pytest.skip("llm is not installed: pip install -e '.[sdk-test]'")
     (command,) = re.findall(r"^llm .*$", DOCUMENT, re.MULTILINE)
     assert len(played(["sh", "-c", command], shared, tmp_path).strip()) > 10
+
+
+# --- tools of the client ---------------------------------------------------------------------------------------------
+
+CHAT_LOOP = """
+import json
+import sys
+
+from openai import OpenAI
+
+client = OpenAI()
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather of a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+
+
+def get_weather(city):
+    return f"{city}: rain"
+
+
+messages = [{"role": "user", "content": sys.argv[1]}]
+rounds = 0
+while True:
+    if sys.argv[2] == "stream":
+        with client.chat.completions.stream(model="gpt-5.5", messages=messages, tools=[TOOL]) as stream:
+            completion = stream.get_final_completion()
+    else:
+        completion = client.chat.completions.create(model="gpt-5.5", messages=messages, tools=[TOOL])
+    choice = completion.choices[0]
+    messages.append(choice.message.to_dict())
+    if choice.finish_reason != "tool_calls":
+        break
+    rounds += 1
+    for call in choice.message.tool_calls:
+        result = get_weather(**json.loads(call.function.arguments))
+        messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+print(json.dumps({"rounds": rounds, "said": choice.message.content, "messages": messages}))
+"""
+RESPONSES_LOOP = """
+import json
+import sys
+
+from openai import OpenAI
+
+client = OpenAI()
+TOOL = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "The weather of a city.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    "strict": False,
+}
+items = [{"role": "user", "content": sys.argv[1]}]
+known, previous, rounds, ids = list(items), None, 0, []
+while True:
+    asked = {"input": items, "previous_response_id": previous} if sys.argv[3] == "stored" else {"input": known}
+    if sys.argv[2] == "stream":
+        with client.responses.stream(model="gpt-5.5", tools=[TOOL], **asked) as stream:
+            response = stream.get_final_response()
+    else:
+        response = client.responses.create(model="gpt-5.5", tools=[TOOL], **asked)
+    ids.append(response.id)
+    previous, items = response.id, []
+    known += [item.to_dict() for item in response.output]
+    for call in response.output:
+        if call.type == "function_call":
+            city = json.loads(call.arguments)["city"]
+            items.append({"type": "function_call_output", "call_id": call.call_id, "output": f"{city}: rain"})
+    if not items:
+        break
+    known += items
+    rounds += 1
+again = [client.responses.retrieve(name) for name in ids]
+kinds = [[item.type for item in one.output] for one in again]
+print(json.dumps({"rounds": rounds, "said": response.output_text, "ids": ids, "kinds": kinds}))
+"""
+
+
+def weather(*cities: str) -> list[dict[str, object]]:
+    return [{"name": "get_weather", "arguments": {"city": city}} for city in cities]
+
+
+def scripted(*steps: dict[str, object]) -> str:
+    return f"scripted: {json.dumps({'steps': steps, 'final': 'Take an umbrella.'})}"
+
+
+MIXED = scripted(
+    {
+        "text": "Let me look.",
+        "calls": [*weather("Paris", "Oslo"), {"name": "search_files", "arguments": {"pattern": "x"}}],
+    },
+    {"calls": weather("Rome")},
+)
+
+
+@pytest.mark.parametrize("way", ["whole", "stream"])
+def test_the_stock_loop_of_chat_completions_calls_its_own_tools(shared: Shared, tmp_path: Path, way: str) -> None:
+    said = json.loads(played([sys.executable, "-c", CHAT_LOOP, MIXED, way], shared, tmp_path))
+    assert (said["rounds"], said["said"]) == (2, "Take an umbrella.")
+    asked = [call["function"]["arguments"] for one in said["messages"] for call in one.get("tool_calls") or ()]
+    assert [json.loads(text)["city"] for text in asked] == ["Paris", "Oslo", "Rome"]
+
+
+@pytest.mark.parametrize("memory", ["stored", "sent"])
+@pytest.mark.parametrize("way", ["whole", "stream"])
+def test_the_stock_loop_of_responses_calls_its_own_tools(shared: Shared, tmp_path: Path, way: str, memory: str) -> None:
+    said = json.loads(played([sys.executable, "-c", RESPONSES_LOOP, MIXED, way, memory], shared, tmp_path))
+    assert (said["rounds"], said["said"]) == (2, "Take an umbrella.")
+    assert len(set(said["ids"])) == 3
+    first, second, last = said["kinds"]
+    assert first == ["message", "function_call", "function_call", "mcp_call"]
+    assert (second, last) == (["function_call"], ["message"])

@@ -26,6 +26,7 @@ def planted() -> dict[str, str]:
     settings = [name for row in SECRET_SETTINGS if not row.key.endswith(".url") for name in row.variables]
     others = [*DELIVERY_SECRETS, "GROQ_API_KEY", "GROQ_API_KEY_2", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD"]
     secrets = {name: f"{MARK}-{name}-0123456789" for name in (*settings, *others)}
+    secrets["HERMES_TENANT_KEYS"] = f"acme/openai={secrets['HERMES_TENANT_KEYS']}"
     proxies = dict.fromkeys(READ_BY_LIBRARIES - {"PGPASSWORD"}, f"http://user:{MARK}@127.0.0.1:9")
     return secrets | proxies | {"SOME_SERVICE": f"https://user:{MARK}@127.0.0.1:9/"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 from support.fault_server import FaultServer, Received, Reply, say_hello
@@ -17,7 +18,7 @@ from hermes_worker.models.catalog import provider_rows, wire_rows
 from hermes_worker.models.chain import Chain
 from hermes_worker.models.identity import endpoint_identity
 from hermes_worker.settings import as_environ, load
-from hermes_worker.wiring import auxiliary_chains_of, chain_of, endpoint_of, logins_of
+from hermes_worker.wiring import auxiliary_chains_of, chain_of, endpoint_of, logins_of, tenant_models_of
 
 
 def chain(home: Path, **environ: str) -> Chain:
@@ -293,3 +294,59 @@ def test_options_survive_the_way_to_another_process(tmp_path: Path) -> None:
     settings = load({}, home=tmp_path)
     (tmp_path / "config.yaml").unlink()
     assert load(as_environ(settings), home=tmp_path).model.providers == settings.model.providers
+
+
+# --- keys of tenants -------------------------------------------------------------------------------------------------
+
+
+def of_tenant(home: Path, tenant: str, **environ: str) -> Chain:
+    return cast("Chain", tenant_models_of(load({"HERMES_MODEL": "m", **environ}, home=home))[tenant].chain)
+
+
+def test_a_tenant_with_keys_of_its_own_is_asked_for_with_these_alone(tmp_path: Path) -> None:
+    given = {
+        "OPENAI_API_KEY": "k1",
+        "OPENAI_API_KEY_2": "k2",
+        "GROQ_API_KEY": "g1",
+        "HERMES_FALLBACK_PROVIDERS": "groq:llama,vllm:qwen@http://gpu.test:8000/v1,openai:small",
+        "HERMES_TENANT_KEYS": "acme/openai=a1,acme/openai=a2,beta/groq=b1",
+    }
+    acme = of_tenant(tmp_path, "acme", **given)
+
+    assert keys(acme) == ["a1", "a2"]
+    assert [acme.route("", n).name for n in range(len(acme))] == ["openai", "vllm", "openai"]  # Groq's is not its own
+    assert keys(acme, 2) == ["a1", "a2"]
+    with pytest.raises(ConfigurationError, match="beta/openai=KEY"):
+        of_tenant(tmp_path, "beta", **given).route("", 0)
+    assert keys(chain(tmp_path, **given)) == ["k1", "k2"]
+
+
+def test_calls_beside_a_tenants_conversation_are_made_with_its_keys_too(tmp_path: Path) -> None:
+    given = {
+        "OPENAI_API_KEY": "k1",
+        "GROQ_API_KEY": "g1",
+        "HERMES_TITLE_PROVIDERS": "groq:tiny",
+        "HERMES_VISION_PROVIDERS": "openai:eye",
+        "HERMES_TENANT_KEYS": "acme/openai=a1",
+    }
+    aside = tenant_models_of(load({"HERMES_MODEL": "m", **given}, home=tmp_path))["acme"].auxiliary
+
+    assert {task: keys(cast("Chain", own)) for task, own in aside.items()} == {AuxTask.VISION: ["a1"]}
+
+
+@pytest.mark.parametrize("wrong", ["acme=k", "acme/openai", "/openai=k", "Acme!/openai=k", "acme/openai=a b"])
+def test_a_tenants_key_that_cannot_be_read_is_refused_and_not_shown(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        load({"HERMES_TENANT_KEYS": wrong}, home=tmp_path)
+    assert "HERMES_TENANT_KEYS" in str(raised.value)
+
+
+def test_a_tenants_key_for_a_provider_that_nobody_knows_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="'nobodys', which is not in the catalogue"):
+        tenant_models_of(load({"HERMES_MODEL": "m", "HERMES_TENANT_KEYS": "acme/nobodys=k"}, home=tmp_path))
+
+
+def test_tenants_keys_are_secrets_of_the_logs(tmp_path: Path) -> None:
+    settings = load({"HERMES_TENANT_KEYS": "acme/openai=sk-acme-1"}, home=tmp_path)
+    assert "sk-acme-1" in {secret.reveal() for secret in settings.secrets}
+    assert "sk-acme" not in repr(settings)

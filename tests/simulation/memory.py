@@ -20,6 +20,7 @@ from hermes_worker.core.budget import Amounts, Budget, Dimension, Limits, reserv
 from hermes_worker.core.delegation import TURNS_MAX, background_refusal, refusal_note
 from hermes_worker.core.effects import AskAuxiliary, CallEffect, Effect, Iterate, RunTool, outstanding
 from hermes_worker.core.errors import Failure, LeaseLost
+from hermes_worker.core.guardrails import GUARD_FIELD, NO_PRECEDENT, Precedent, precedent_from
 from hermes_worker.core.messages import Message, ModelReply, Role, ToolRequest, assistant_body, tool_body, user_body
 from hermes_worker.core.notices import STOPPED_ANSWER, result_without_a_run
 from hermes_worker.core.pricing import NOTHING_SPENT, Spent
@@ -78,6 +79,7 @@ class CallRow:
     request: ToolRequest
     result_seq: int
     timeout_s: float
+    precedent: Precedent = NO_PRECEDENT
     token: str | None = None
     owner: int | None = None
     claimed_at: float = 0.0
@@ -372,6 +374,7 @@ class MemoryStore:
             claimed_at=self.now(),
             is_approved=call.is_approved,
             has_asked=bool(call.asked),
+            precedent=call.precedent,
             loaded=self._loaded(row),
         )
 
@@ -390,6 +393,9 @@ class MemoryStore:
 
     def session_documents(self, session_pk: int, keys: Sequence[str]) -> dict[str, Any]:
         return {}
+
+    def kept_result(self, session_pk: int, key: str) -> str | None:
+        return None
 
     def settle(self, claim: CallClaim, settlement: Settlement) -> list[Hint]:
         row = self._held_call(claim)
@@ -620,7 +626,14 @@ class MemoryStore:
         row.arrivals = 0
         for position, (request, planned) in enumerate(zip(kept.tool_requests, calls, strict=True)):
             place = (before.iteration + 1, position)
-            row.calls[place] = CallRow(request=request, result_seq=seq + 1 + position, timeout_s=planned.timeout_s)
+            guard = kept.row_fields.get(GUARD_FIELD)
+            follows = guard.get(str(position)) if isinstance(guard, Mapping) else None
+            row.calls[place] = CallRow(
+                request=request,
+                result_seq=seq + 1 + position,
+                timeout_s=planned.timeout_s,
+                precedent=precedent_from(follows),
+            )
 
     def _write_result(self, row: RunRow, position: int, text: str) -> None:
         call = row.calls[row.core.iteration, position]

@@ -19,7 +19,16 @@ from support.store import ANSWER, Store, asks
 
 from hermes_worker.broker.queue import QueueName, message_of
 from hermes_worker.core.auxiliary import AuxiliaryQuestion, AuxTask, Consultation
-from hermes_worker.core.effects import AskAuxiliary, CallHook, Collect, Effect, Iterate, RunTool, SendDelivery
+from hermes_worker.core.effects import (
+    AskAuxiliary,
+    CallHook,
+    Collect,
+    Effect,
+    GatherArtifacts,
+    Iterate,
+    RunTool,
+    SendDelivery,
+)
 from hermes_worker.core.messages import user_body
 from hermes_worker.core.replay import Replay
 from hermes_worker.store.backlog import CLEARED_IN_S, STEP_S_MIN, QueueBacklog, create_view, read_backlog
@@ -30,7 +39,7 @@ from hermes_worker.store.outbox.deliveries import Deliveries, owe
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.store.runs.control import Control, NotAtWork
-from hermes_worker.store.tables import deliveries, firings, hook_calls, jobs, runs, tool_calls
+from hermes_worker.store.tables import artifact_gatherings, deliveries, firings, hook_calls, jobs, runs, tool_calls
 
 VERSIONS = Path(__file__).parents[2] / "hermes_worker" / "store" / "migrations" / "versions"
 MOVES = 70
@@ -76,6 +85,8 @@ def counted(store: Store) -> Counted:
             found.add(row, Collect(run_id="", firing_id=0))
         for row in connection.execute(sa.select(hook_calls)):
             found.add(row, CallHook(run_id="", event_id="", hook="", attempt=1))
+        for row in connection.execute(sa.select(artifact_gatherings)):
+            found.add(row, GatherArtifacts(run_id="", attempt=1))
     return found
 
 
@@ -316,7 +327,10 @@ values ('default', 1, 'j', 'j', '{{}}', 'scheduled', {now}, {now});
 insert into firings (job_pk, slot, outcome, reason, run_pk, settled_at, ended_at)
 select 1, n, 'fired', '', n, {now}, {now} from generate_series(1, 10000) n;
 insert into hook_calls (tenant, event_id, hook, event, run_pk, event_seq, state, created_at, settled_at)
-select 'default', n || '.1.agent:end', 'audit', 'agent:end', n, 1, 'done', {now}, {now} from generate_series(1, 10000) n
+select 'default', n || '.1.agent:end', 'audit', 'agent:end', n, 1, 'done', {now}, {now}
+from generate_series(1, 10000) n;
+insert into artifact_gatherings (run_pk, tenant, state, created_at, settled_at)
+select n, 'default', 'done', {now}, {now} from generate_series(1, 10000) n
 """
 
 
@@ -338,7 +352,7 @@ def test_it_reads_the_partial_indexes_and_not_the_history(own_postgres_store: St
     assert not [node for node in nodes if node["Node Type"] == "Seq Scan"]
 
 
-_COUNTED = ("runs", "tool_calls", "firings", "deliveries", "hook_calls")
+_COUNTED = ("runs", "tool_calls", "firings", "deliveries", "hook_calls", "artifact_gatherings")
 
 
 def test_a_role_that_may_read_nothing_else_can_read_it(own_postgres_store: Store) -> None:
@@ -358,5 +372,5 @@ def test_a_role_that_may_read_nothing_else_can_read_it(own_postgres_store: Store
 
 def test_the_revision_makes_the_view_that_the_code_describes(store: Store) -> None:
     kind = store.database.engine.dialect.name
-    [script] = VERSIONS.glob(f"0112_*.{kind}.sql")
+    [script] = VERSIONS.glob(f"0120_*.{kind}.sql")
     assert script.read_text(encoding="utf-8") == create_view(kind) + "\n"

@@ -50,6 +50,8 @@ OF_NOBODY = {
     "submit_rates": "a number by ids of keys",
     "text_keys": "ids of keys",
     "logins": "of the installation",
+    "key_states": "names of keys that say nothing about them",
+    "alerts": "what operators were told; names no person and no address",
     "tenants": "names of tenants",
     "retention_rules": "written by operators",
     "retention_marks": "places of passes",

@@ -13,6 +13,7 @@ from test_store_retention import pruned
 
 import hermes_worker.store
 from hermes_worker.core.erasure import Person
+from hermes_worker.core.key_states import Finding, KeyCondition
 from hermes_worker.core.limits import Limit, LimitName
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.questions import Question
@@ -24,6 +25,7 @@ from hermes_worker.store.access.audit import Act, Actor, AuditLog, AuditRow, act
 from hermes_worker.store.access.principals import KeyNotFound, TenantExists, Tenants
 from hermes_worker.store.jobs.job_rows import JobPlace
 from hermes_worker.store.jobs.jobs import JobEdit, Jobs
+from hermes_worker.store.key_states import KeyStates
 from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.outbox.webhooks import RouteNotFound, Webhooks
 from hermes_worker.store.retention.erasing import Erasures
@@ -79,6 +81,10 @@ def do_everything(store: Store) -> None:
     tenants.create_tenant("acme")
     tenants.disable_tenant("acme")
     tenants.enable_tenant("acme")
+    keys = KeyStates(database)
+    broke = Finding(condition=KeyCondition.NO_MONEY)
+    keys.failed(("openai", "key1"), broke, run_id=run_id, reason=SECRETIVE)
+    keys.open("key1")
     TenantLimits(database).set_limit("acme", Limit(name=LimitName.RUNS, value=3))
     key = tenants.create_key("acme", "ci", [KeyScope.RUNS_READ]).view
     tenants.revoke_key("acme", tenants.rotate_key("acme", key.key_id, overlap_s=60.0).view.key_id)

@@ -395,3 +395,17 @@ def test_events_are_numbered_without_gaps_however_calls_interleave(store: Store)
         assert mine == ["tool.started", "tool.completed"]
     assert [event.seq for event in store.views.events_after(run_id, 30)] == [31, 32, 33]
     check(store)
+
+
+def test_a_once_call_whose_host_vanished_is_unknown_and_has_one_result(store: Store) -> None:
+    run_id = store.with_tools(P, O)
+    store.settle(run_id, 0, "fine")
+    claim = store.call(run_id, 1)
+
+    unknown = replace(settlement("never shown", note={"kept": 1}), status=CallStatus.UNKNOWN)
+    hints = store.calls.settle(claim, unknown)
+
+    assert [hint.effect for hint in hints] == [Iterate(run_id=run_id, iteration=2, attempt=1)]
+    assert store.results(run_id) == ["fine", OUTCOME_UNKNOWN]
+    assert [call.status for call in store.views.calls(run_id)] == [CallStatus.SUCCEEDED, CallStatus.UNKNOWN]
+    check(store)

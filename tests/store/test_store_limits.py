@@ -116,6 +116,62 @@ def test_a_key_has_a_rate_of_its_own(store: Store, limited: TenantLimits) -> Non
     submit(store, principal="api:ci/key_2")
 
 
+def test_runs_of_a_key_beyond_its_limit_wait_and_hold_up_no_others(store: Store, limited: TenantLimits) -> None:
+    limited.set_limit("acme", Limit(name=LimitName.RUNS, value=2, waits=True), key_id="key_1")
+    of_key = [submit(store, principal="api:ci/key_1") for _ in range(20)]
+
+    of_other = [submit(store, principal="api:ci/key_2"), submit(store, principal=None)]
+
+    assert all(each.hints for each in (*of_key[:2], *of_other))
+    assert not any(each.hints for each in of_key[2:])
+    finish(store, of_key[0].run_id)
+    assert at_work(store) == 4
+    said = Explanations(store.database).of(of_key[-1].run_id)
+    assert "the limit of the key key_1 'runs' is reached" in said.text
+    assert said.facts["limited_key"] == "key_1"
+
+
+@pytest.mark.parametrize("name", [LimitName.RUNS, LimitName.QUEUED])
+def test_a_key_is_refused_by_its_own_numbers(store: Store, limited: TenantLimits, name: LimitName) -> None:
+    limited.set_limit("acme", Limit(name=LimitName.RUNS, value=1, waits=True))
+    limited.set_limit("acme", Limit(name=name, value=1), key_id="key_1")
+    submit(store, principal="api:ci/key_2")
+    submit(store, principal="api:ci/key_1")
+
+    with pytest.raises(LimitReached, match=f"the key key_1 has reached its limit {name.value}"):
+        submit(store, principal="api:ci/key_1")
+    submit(store, principal="api:ci/key_2")
+
+
+def test_a_key_that_has_spent_its_month_is_refused_and_others_are_not(store: Store, limited: TenantLimits) -> None:
+    limited.set_limit("acme", Limit(name=LimitName.USD_PER_MONTH, value=1_000_000_000), key_id="key_1")
+    finish(store, submit(store, principal="api:ci/key_1").run_id, usd="1.25")
+    finish(store, submit(store, principal="api:ci/key_2").run_id, usd="9")
+    store.sweep()
+
+    with pytest.raises(LimitReached, match="the key key_1 has reached its limit usd_per_month"):
+        submit(store, principal="api:ci/key_1")
+    assert submit(store, principal="api:ci/key_2").hints
+
+
+def test_what_a_key_may_spend_is_reserved_before_its_runs_begin(store: Store, limited: TenantLimits) -> None:
+    finish(store, submit(store, principal="api:ci/key_1").run_id, usd="1")
+    store.sweep()
+    limited.set_limit("acme", Limit(name=LimitName.USD_PER_DAY, value=3_500_000_000, waits=True), key_id="key_1")
+
+    of_key = [submit(store, principal="api:ci/key_1") for _ in range(5)]
+
+    assert [bool(each.hints) for each in of_key] == [True, True, False, False, False]
+
+
+def test_a_key_whose_id_ends_like_anothers_is_another(store: Store, limited: TenantLimits) -> None:
+    limited.set_limit("acme", Limit(name=LimitName.RUNS, value=0), key_id="key_1")
+
+    assert submit(store, principal="api:ci/akey_1").hints
+    assert submit(store, principal="api:ci/key%1").hints
+    assert submit(store, principal="cli:me/key_1").hints
+
+
 def test_what_a_day_may_cost_is_reserved_before_a_run_begins(store: Store, limited: TenantLimits) -> None:
     limited.set_limit("acme", Limit(name=LimitName.USD_PER_DAY, value=3_500_000_000, waits=True))
     finish(store, submit(store).run_id, usd="1")

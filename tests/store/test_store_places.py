@@ -81,7 +81,7 @@ def test_the_end_of_a_run_whose_process_dies_at_once_is_settled_by_the_sweeper(
     [one] = submit(shared, "acme")
     submit(shared, "acme", 6)
     with monkeypatch.context() as dead:
-        dead.setattr("hermes_worker.store.runs.runs.fill_places", lambda database: [])
+        dead.setattr("hermes_worker.store.runs.runs.fill_places", lambda database, **_: [])
         finish(shared, one.run_id)
     assert places(shared)["acme"] == ["L", "T", "T", "T", "H", "H", "H"]
 
@@ -95,7 +95,7 @@ def test_a_run_that_was_accepted_by_a_process_that_died_is_begun_by_the_sweeper(
     shared: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as dead:
-        dead.setattr("hermes_worker.store.runs.runs.fill_places", lambda database: [])
+        dead.setattr("hermes_worker.store.runs.runs.fill_places", lambda database, **_: [])
         [created] = submit(shared, "acme")
     assert places(shared) == {"acme": ["H"]}
 
@@ -112,6 +112,15 @@ def test_two_processes_at_once_give_a_place_to_one_run(shared: Store) -> None:
 
     assert again == []
     assert places(shared)["acme"].count("T") == 4
+
+
+def test_a_held_run_begins_behind_the_history_that_came_with_it(shared: Store) -> None:
+    history = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+
+    [created] = submit(shared, "acme", history=history)
+
+    assert [hint.effect.run_id for hint in created.hints] == [created.run_id]
+    assert [body["role"] for body in shared.bodies(created.run_id)] == ["user", "assistant", "user"]
 
 
 def test_a_session_still_does_one_run_at_a_time(shared: Store) -> None:

@@ -26,6 +26,7 @@ IN_FLIGHT = {
     "ix_runs_idle_limit",
     "ix_runs_left",
     "ix_runs_open_children",
+    "ix_runs_permits",
     "ix_runs_uncounted",
     "ix_tool_calls_claimed",
 }

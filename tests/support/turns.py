@@ -16,6 +16,7 @@ from hermes_worker.core.run import RunStatus
 from hermes_worker.models.chain import Chain, ModelChoice
 from hermes_worker.models.credentials import FirstKey, Pooling
 from hermes_worker.models.governor import Governing, Ungoverned
+from hermes_worker.models.key_watch import AllOpen, KeyGuarding
 from hermes_worker.models.login import Granting
 from hermes_worker.store.rows import Hint
 from hermes_worker.stream.live import Live
@@ -72,6 +73,7 @@ class Turns:
         aside: Mapping[str, Chain] | None = None,
         grants: Granting | None = None,
         governor: Governing | None = None,
+        keys: KeyGuarding | None = None,
         live: redis.Redis | None = None,
         options: ModelOptions | None = None,
     ) -> Turns:
@@ -99,6 +101,7 @@ class Turns:
             chain=Chain(choice, fallbacks, grants=grants),
             governor=governor or Ungoverned(),
             pool=pool or FirstKey(),
+            keys=keys or AllOpen(),
             auxiliary_chains=aside or {},
             model=options or ModelOptions(),
             workspace=_no_workspace,

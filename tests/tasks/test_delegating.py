@@ -13,15 +13,17 @@ import sqlalchemy as sa
 from support.store import Store, asks, opened
 from support.turns import Turns, do_calls
 
+from hermes_worker.agent.sourced import client_definition
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.core.budget import BudgetMode
+from hermes_worker.core.client_tools import ClientTool
 from hermes_worker.core.delegation import ChildRole, ChildTask, DelegationPolicy
 from hermes_worker.core.messages import ModelReply, ToolRequest
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.safety.approvals import Unattended
 from hermes_worker.settings import ApprovalSettings, Settings
-from hermes_worker.store.tables import budgets, run_inputs, runs
+from hermes_worker.store.tables import blobs, budgets, run_inputs, runs, sessions
 from hermes_worker.tasks.calls.delegating import delegate
 from hermes_worker.tasks.iteration.planning import plan_calls, tool_names
 from hermes_worker.wiring import approval_rules
@@ -42,11 +44,16 @@ def turns(tmp_path: Path) -> Iterator[Turns]:
 
 
 def child_of(
-    turns: Turns, *, role: ChildRole = ChildRole.LEAF, policy: DelegationPolicy | None = None, **spec: Any
+    turns: Turns,
+    *,
+    tools: str = TOOLS,
+    role: ChildRole = ChildRole.LEAF,
+    policy: DelegationPolicy | None = None,
+    **spec: Any,
 ) -> Any:
     """The row of the child that a run with ``spec`` gets, with what it was asked for."""
     store = turns.store
-    root = store.with_tools(Replay.PURE, tools=TOOLS, **spec)
+    root = store.with_tools(Replay.PURE, tools=tools, **spec)
     parts = replace(turns.parts, delegation=policy or DelegationPolicy())
     delegate(parts, store.call(root), [ChildTask(goal="g", context="c", role=role)], is_background=False)
     with store.database.read() as connection:
@@ -150,3 +157,18 @@ def test_nobody_answers_for_children_unless_the_installation_says_so() -> None:
     assert rules.by_source["delegation"] is Unattended.DENY
     asking = Settings(home=Path("/nowhere"), approvals=ApprovalSettings(delegation="approve"))
     assert approval_rules(asking).by_source["delegation"] is Unattended.APPROVE
+
+
+def test_a_child_has_no_tools_of_a_client_and_their_calls_come_last(turns: Turns) -> None:
+    tool = ClientTool(name="get_weather", description="", parameters={"type": "object"})
+    tools = f"{TOOLS[:-1]},{client_definition(tool, 60.0)}]"
+    names = ("get_weather", "read_file", "get_weather", "terminal")
+    requests = [ToolRequest(id=f"c{n}", name=name, arguments=f'{{"path":"{n}"}}') for n, name in enumerate(names)]
+    _, calls = plan_calls(ModelReply(text="", tool_requests=tuple(requests)), _CATALOG.for_session(tools))
+    assert [call.segment for call in calls] == [2, 0, 2, 1]
+    child = child_of(turns, tools=tools)
+    with turns.store.database.read() as connection:
+        wanted = sa.select(blobs.c.body).join(sessions, sessions.c.tools_hash == blobs.c.hash)
+        stored = connection.execute(wanted.where(sessions.c.pk == child.session_pk)).scalar_one()
+    assert "get_weather" not in tool_names(stored)
+    assert "read_file" in tool_names(stored)

@@ -12,8 +12,8 @@ import pytest
 
 from hermes_worker.agent.tools import json_schema, judging_time
 from hermes_worker.agent.tools.arguments import coerce, violations
-from hermes_worker.agent.tools.json_schema import CHARS_MAX, DEPTH_MAX, MEMBERS_MAX, PATTERN_CHARS_MAX
-from hermes_worker.agent.tools.judging_time import UnusableSchema, bounded
+from hermes_worker.agent.tools.json_schema import CHARS_MAX, MEMBERS_MAX, PATTERN_CHARS_MAX
+from hermes_worker.agent.tools.judging_time import SCHEMA_DEEP_MAX, UnusableSchema, bounded
 
 LIMIT_S = 0.1
 """Of processor time here, in place of a second: these machines are busy."""
@@ -193,7 +193,7 @@ HOSTILE = {
     ),
     "a large schema": ({}, {**of(), "description": "x" * CHARS_MAX}, "256,000 are read"),
     "a wide schema": ({}, of(**{f"p{i}": {"type": "string"} for i in range(8_000)}), "takes too long"),
-    "a deep schema": ({}, _deep(DEPTH_MAX + 1), "levels deep"),
+    "a deep schema": ({}, _deep(SCHEMA_DEEP_MAX + 1), "levels deep"),
     "a very deep schema": ({}, _deep(100_000), "levels deep"),
     "no schema": ({}, {"properties": 5}, "is no JSON Schema: 'type' is wrong at properties"),
     "no schema behind a reference": ({}, {**of(), "$ref": "#/x", "x": {"properties": 5}}, "cannot be read"),

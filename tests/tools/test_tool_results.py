@@ -12,10 +12,9 @@ from hermes_worker.agent.tools.results import (
     ResultLimits,
     is_persisted,
     limited,
-    persisted,
+    result_key,
     result_name,
     sanitised_error,
-    too_much_of_a_batch,
 )
 from hermes_worker.workspaces.local import LocalWorkspace
 
@@ -64,25 +63,33 @@ def test_limits_follow_the_context_window(tokens: int, result_chars: int, batch_
     assert (limits.result_chars, limits.batch_chars, limits.preview_chars) == (result_chars, batch_chars, 1_500)
 
 
-@pytest.mark.parametrize("key", ["../../etc/passwd", "", ".", "a/b", "a\0b", "x" * 1000, "ü", "\ud800", "CON"])
-def test_a_hostile_key_stays_in_the_folder_of_results(key: str) -> None:
-    folder, _, name = result_name(key).partition("/")
-    assert folder == "hermes-results"
-    assert "/" not in name
-    assert ".." not in name
-    assert len(name) < 130
-
-
 @settings(deadline=None)
 @given(st.text(), st.text())
-def test_two_calls_never_share_a_file(one: str, other: str) -> None:
+def test_equal_texts_are_one_file_that_says_which_document_holds_it(one: str, other: str) -> None:
     assert (result_name(one) == result_name(other)) == (one == other)
+    key = result_key(f"/somewhere/{result_name(one)}")
+    assert key is not None and key.startswith("result:") and len(key) <= 100
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "hermes-results/../x.txt",
+        "hermes-results/k.txt",
+        f"{'a' * 32}.txt",
+        f"hermes-results/{'a' * 32}.txt/..",
+        "",
+        "x\0",
+    ],
+)
+def test_other_paths_are_no_results(path: str) -> None:
+    assert result_key(path) is None
 
 
 def _limited(text: str, workspace: LocalWorkspace, *, chars_max: int | None = 100_000) -> str:
     result = ToolResult(text=text, is_error=True, session_updates={"a": 1})
-    short = limited(result, chars_max=chars_max, call_key="call_1", workspace=workspace, limits=LIMITS)
-    assert (short.is_error, short.session_updates) == (True, {"a": 1})
+    short = limited(result, chars_max=chars_max, workspace=workspace, limits=LIMITS)
+    assert (short.is_error, short.session_updates["a"]) == (True, 1)
     return short.text
 
 
@@ -96,11 +103,11 @@ def test_a_longer_result_is_kept_in_a_file_and_replaced_by_its_beginning(workspa
     text = "".join(f"line {n}\n" for n in range(20_000))
     block = _limited(text, workspace)
     assert is_persisted(block)
-    assert "hermes-results/call_1.txt" in block
+    assert result_name(text) in block
     assert f"{len(text)} characters" in block
     assert "line 0\nline 1\n" in block
     assert len(block) < 2_000
-    assert (root / "hermes-results/call_1.txt").read_text() == text
+    assert (root / result_name(text)).read_text() == text
     assert (root / "hermes-results/.gitignore").read_text() == "*\n"
 
 
@@ -114,7 +121,8 @@ def test_a_json_result_is_kept_over_several_lines_so_that_it_can_be_paged(
 ) -> None:
     document = {"matches": [{"path": f"f{n}", "line": n} for n in range(10_000)]}
     _limited(json.dumps(document), workspace)
-    kept = (root / "hermes-results/call_1.txt").read_text()
+    [file] = (root / "hermes-results").glob("*.txt")
+    kept = file.read_text()
     assert json.loads(kept) == document
     assert kept.count("\n") > 10_000
 
@@ -130,28 +138,33 @@ def test_a_tool_may_have_a_lower_limit(workspace: LocalWorkspace) -> None:
 def test_a_result_that_cannot_be_kept_loses_its_middle(workspace: LocalWorkspace, root: Path) -> None:
     (root / "hermes-results").write_text("a file is in the way")
     text = "a" * 100_000 + "b" * 100_000
-    short = persisted(text, call_key="k", workspace=workspace, limits=LIMITS)
+    short = _limited(text, workspace)
     assert short.startswith("a" * 40_000)
     assert short.endswith("b" * 60_000)
     assert "100000 characters omitted" in short
 
 
-def test_the_largest_results_of_a_batch_are_kept_in_files_until_the_rest_fits() -> None:
-    texts = ["x" * 90_000, "y" * 99_000, "z" * 1_000, "w" * 80_000]
-    assert too_much_of_a_batch(texts, LIMITS) == (1,)
-    assert too_much_of_a_batch(texts[:2], LIMITS) == ()
-    assert too_much_of_a_batch(texts * 2, LIMITS) == (1, 5, 0, 4)
-
-
-def test_results_that_are_in_files_already_are_not_chosen_again() -> None:
-    block = "<persisted-output>" + "x" * 150_000
-    assert too_much_of_a_batch([block, "y" * 99_000], LIMITS) == (1,)
-
-
 @settings(deadline=None)
-@given(st.lists(st.integers(min_value=0, max_value=100_000), max_size=12))
-def test_a_batch_fits_after_the_choice(sizes: list[int]) -> None:
-    texts = ["x" * size for size in sizes]
-    chosen = too_much_of_a_batch(texts, LIMITS)
-    rest = sum(LIMITS.preview_chars if index in chosen else size for index, size in enumerate(sizes))
-    assert rest <= LIMITS.batch_chars
+@given(st.integers(1, 64), st.sampled_from([None, 1_000, 32_000, 200_000, 1_000_000]))
+def test_the_results_of_a_reply_fit_together(calls: int, window: int | None) -> None:
+    limits = LIMITS if window is None else ResultLimits.for_window(window)
+    shared = limits.shared_by(calls)
+    assert shared.result_chars <= limits.result_chars
+    assert shared.result_chars * calls <= max(limits.batch_chars, limits.preview_chars * calls)
+    assert calls < 3 or shared.paged_chars == shared.result_chars
+
+
+def test_a_tool_that_pages_takes_its_part_of_a_large_reply(workspace: LocalWorkspace) -> None:
+    result = ToolResult(text="x" * 60_000)
+    alone = limited(result, chars_max=None, workspace=workspace, limits=LIMITS.shared_by(2))
+    beside = limited(result, chars_max=None, workspace=workspace, limits=LIMITS.shared_by(5))
+    assert alone == result
+    assert is_persisted(beside.text)
+    assert beside.session_updates == {result_key(result_name(result.text)): result.text}
+
+
+def test_a_very_long_result_is_in_the_file_alone(workspace: LocalWorkspace, root: Path) -> None:
+    result = limited(ToolResult(text="x" * 1_000_001), chars_max=10, workspace=workspace, limits=LIMITS)
+    assert is_persisted(result.text)
+    assert result.session_updates == {}
+    assert len(list((root / "hermes-results").glob("*.txt"))) == 1

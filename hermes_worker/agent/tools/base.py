@@ -47,6 +47,8 @@ class ToolContext:
     """Where the call comes from: what its commands may reach follows from that."""
     progress: Callable[[str], None] = lambda text: None
     """Tells whoever watches the run how far the call is. Best effort; it must hold no secret."""
+    kept: Callable[[str], str | None] = lambda key: None
+    """The full text of a long result of this session by the key of its document, ``None`` when there is none."""
     redactor: Redactor = field(default_factory=Redactor)
     """Hides secrets. What a tool returns goes through it in any case; a tool that shows text to others before it
     returns (a file, a model) hides them itself."""
@@ -75,6 +77,8 @@ class ToolResult:
     """What confined the command that the tool ran; ``None`` when it ran none."""
     network: str | None = None
     """The network that command had, where something confined it."""
+    is_unknown: bool = False
+    """The host of the workspace vanished while the tool acted there: nobody knows what it did."""
 
 
 class Tool(Protocol):

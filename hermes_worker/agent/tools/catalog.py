@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from hermes_worker import installed
 from hermes_worker.agent.sourced import frozen_specs, spec_of
+from hermes_worker.core.client_tools import CLIENT_SOURCE
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.extension import Installed, SettingValue, ToolDeclaration, ToolSourceDeclaration, ToolSpec, load
@@ -197,9 +198,12 @@ class SessionCatalog(Catalog):
     def get(self, name: str) -> Tool:
         if name not in self._frozen:
             return self._base.get(name)
+        from hermes_worker.agent.tools.of_clients import ToolOfClient
         from hermes_worker.agent.tools.sources import SourcedTool
 
         source, spec = self._frozen[name]
+        if source == CLIENT_SOURCE:
+            return ToolOfClient(spec)
         return SourcedTool(spec, self._base.source(source))
 
 

@@ -14,12 +14,13 @@ from hermes_worker.agent.tools.judging_time import UnusableSchema
 from hermes_worker.agent.tools.results import ResultLimits, error_result, exception_result, limited
 from hermes_worker.core.auxiliary import Consulted
 from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.notices import OUTCOME_UNKNOWN
 from hermes_worker.core.recovery.repair import ArgumentsOutcome, assess_arguments
 from hermes_worker.core.replay import Replay
 from hermes_worker.observe import count, log
 from hermes_worker.safety.redaction import holds_marker, prints_configuration
 from hermes_worker.safety.untrusted import marked
-from hermes_worker.workspaces.base import WorkspaceError
+from hermes_worker.workspaces.base import HostLost, WorkspaceError
 
 _QUICKLY_READ_CHARS = 20_000
 """So much of a result is read for secrets in no time."""
@@ -60,7 +61,6 @@ def run_tool(
     shown = limited(
         clean,
         chars_max=tool.spec.result_chars_max,
-        call_key=context.idempotency_key,
         workspace=context.workspace,
         limits=limits or ResultLimits(),
     )
@@ -149,6 +149,8 @@ def _outcome(tool: Tool, arguments: dict[str, Any], context: ToolContext, consul
         if not isinstance(tool, ConsultingTool):
             return error_result(f"{tool.spec.name} cannot go on: this worker's version of it asks no model")
         return _checked(tool, tool.finish(consulted.material, consulted.answers))
+    except HostLost as error:
+        return _without_outcome(tool, error)
     except (WorkspaceError, ToolInterrupted) as error:
         return error_result(str(error))
     except Exception as error:
@@ -156,3 +158,11 @@ def _outcome(tool: Tool, arguments: dict[str, Any], context: ToolContext, consul
         # without a result would hold its run for ever.
         log.warning("tool_call.raised", tool=tool.spec.name, exc_info=error)
         return exception_result(error)
+
+
+def _without_outcome(tool: Tool, error: HostLost) -> ToolResult:
+    """A tool that may run again is called again by a model that wants to know; any other has an unknown outcome."""
+    log.warning("tool_call.host_lost", tool=tool.spec.name, reason=str(error))
+    if tool.spec.replay is not Replay.ONCE:
+        return error_result(f"{error}; call {tool.spec.name} again")
+    return ToolResult(text=OUTCOME_UNKNOWN, is_error=True, is_unknown=True)

@@ -23,7 +23,7 @@ from hermes_worker.agent.tools.builtin import (
 )
 from hermes_worker.agent.tools.fuzzy import EditRefused, is_already_there, replace_text
 from hermes_worker.agent.tools.interruptible import ToolInterrupted, interruptible
-from hermes_worker.agent.tools.results import error_result, json_result
+from hermes_worker.agent.tools.results import error_result, json_result, result_key
 from hermes_worker.agent.tools.textfile import NotText, TextFile, from_utf16, is_binary, to_utf8
 from hermes_worker.safety.redaction import prints_configuration
 from hermes_worker.workspaces.base import FILE_BYTES_MAX, PathNotFound, Workspace, WorkspaceError
@@ -88,7 +88,10 @@ class ReadFileTool:
         try:
             data = context.workspace.read_bytes(canonical, limit=FILE_BYTES_MAX + 1)
         except PathNotFound:
-            return _missing(path, canonical, context)
+            kept = _kept(canonical, context)
+            if kept is None:
+                return _missing(path, canonical, context)
+            data = kept
         data = from_utf16(data) or data
         if is_binary(data):
             return error_result(f"{path!r} {_what_it_is(canonical)}; it cannot be shown as text")
@@ -96,6 +99,13 @@ class ReadFileTool:
         is_configuration = prints_configuration(path)
         conceal = partial(context.redactor.text, is_configuration=is_configuration)
         return _page(path, data, offset=arguments.get("offset", 1), limit=limit, conceal=conceal)
+
+
+def _kept(canonical: str, context: ToolContext) -> bytes | None:
+    """A long result whose file is not in this workspace, because another one held it or somebody removed it."""
+    key = result_key(canonical)
+    text = context.kept(key) if key is not None else None
+    return None if text is None else text.encode("utf-8", "replace")
 
 
 def _what_it_is(path: str) -> str:

@@ -31,13 +31,11 @@ from jsonschema.validators import extend
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import EMPTY_REGISTRY
 
-from hermes_worker.agent.tools.judging_time import Schema, UnusableSchema, bounded, enter, left_s
+from hermes_worker.agent.tools.judging_time import SCHEMA_DEEP_MAX, Schema, UnusableSchema, bounded, enter, left_s
 from hermes_worker.core.messages import canonical_json
 
 CHARS_MAX = 256_000
 """Of a schema, as compact JSON."""
-DEPTH_MAX = 64
-"""Of objects and lists in a schema."""
 PATTERN_CHARS_MAX = 2_000
 MEMBERS_MAX = 1_000
 """Of a value that ``unevaluatedProperties`` or ``unevaluatedItems`` is asked of: that takes the square of it."""
@@ -60,8 +58,8 @@ def require_usable(schema: Schema) -> None:
     seen = _usable.get(id(schema))
     if seen is not None and seen.schema is schema:
         return
-    if _is_deeper_than(DEPTH_MAX, schema):
-        raise UnusableSchema(f"is nested more than {DEPTH_MAX} levels deep")
+    if _is_deeper_than(SCHEMA_DEEP_MAX, schema):
+        raise UnusableSchema(f"is nested more than {SCHEMA_DEEP_MAX} levels deep")
     text = canonical_json(schema)
     if len(text) > CHARS_MAX:
         raise UnusableSchema(f"has {len(text):,} characters; at most {CHARS_MAX:,} are read")

@@ -17,6 +17,8 @@ from hermes_worker.core.errors import HermesError
 TIME_MAX_S = 1.0
 """Processor time for one judgement."""
 
+SCHEMA_DEEP_MAX = 64
+"""Of objects and lists in a schema."""
 KEYWORDS_DEEP_MAX = 100
 """Keywords that are judged inside of each other; each takes about four frames of Python's thousand."""
 TOO_DEEP = "refers to itself without end, or is nested too deeply"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hermes_worker.agent.tools.arguments import coerce
+from hermes_worker.core.delegation import DELEGATE_TOOL
 from hermes_worker.core.recovery.repair import ArgumentsOutcome, assess_arguments
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.segments import SegmentCall
@@ -42,6 +43,12 @@ def planned_call(spec: ToolSpec | None, name: str, arguments_json: str, *, canon
         path=path,
         is_read_only=spec.replay is Replay.PURE,
     )
+
+
+def only_reads(spec: ToolSpec) -> bool:
+    """Whether a call of the tool looks at something and does nothing: the same result again is no progress."""
+    looks = spec.is_parallel_safe or spec.path_argument is not None
+    return spec.replay is Replay.PURE and looks and spec.name != DELEGATE_TOOL
 
 
 def _arguments(text: str) -> dict[str, Any] | None:

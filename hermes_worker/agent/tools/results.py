@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from hermes_worker.agent.tools.base import ToolResult
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import RESULT_KEY_PREFIX, canonical_json
 from hermes_worker.workspaces.base import Workspace, WorkspaceError
 
 RESULTS_FOLDER: Final = "hermes-results"
@@ -21,7 +20,9 @@ _RESULT_SHARE: Final = 0.15
 _RESULT_CHARS_MIN: Final = 8_000
 _BATCH_SHARE: Final = 0.30
 _BATCH_CHARS_MIN: Final = 16_000
-_NAME_CHARS_MAX: Final = 100
+_KEPT_CHARS_MAX: Final = 1_000_000
+"""Longer texts are in the workspace's file only."""
+_RESULT_PATH: Final = re.compile(rf"(?:^|/){RESULTS_FOLDER}/([0-9a-f]{{32}})\.txt\Z")
 
 _ROLE_TAGS: Final = re.compile(
     r"</?\s*(?:system|assistant|user|human|tool|tool_call|tool_response|function_call|function|result|response|output|input)"
@@ -42,6 +43,16 @@ class ResultLimits:
     """All results of one reply together."""
     preview_chars: int = 1_500
     """What is shown of a result that was written to a file."""
+    paged_chars: int | None = None
+    """One result of a tool that pages by itself; ``None`` leaves it alone."""
+
+    def shared_by(self, calls: int) -> ResultLimits:
+        """The limits of each of a reply's ``calls``. Each may have its part of what all may have together, so no call
+        has to know what the others bring; a tool that pages is held to that as well."""
+        if calls <= self.batch_chars // self.result_chars:
+            return self
+        part = max(self.preview_chars, self.batch_chars // calls)
+        return replace(self, result_chars=min(part, self.result_chars), paged_chars=part)
 
     @classmethod
     def for_window(cls, tokens: int) -> ResultLimits:
@@ -79,63 +90,52 @@ def sanitised_error(text: str) -> str:
     return _ERROR_PREFIX + text
 
 
-def result_name(call_key: str) -> str:
-    """The path of the file that holds the full text of a call's result.
+def result_name(text: str) -> str:
+    """The path of the file that holds ``text``, the full text of a result: equal texts are one file."""
+    return f"{RESULTS_FOLDER}/{_digest(text)}.txt"
 
-    Never leaves its folder, whatever the key is made of; two keys never share a file.
+
+def result_key(path: str) -> str | None:
+    """The session document that holds what was written to the file ``path``; ``None`` for the path of no result."""
+    found = _RESULT_PATH.search(path)
+    return f"{RESULT_KEY_PREFIX}{found[1]}" if found else None
+
+
+def limited(result: ToolResult, *, chars_max: int | None, workspace: Workspace, limits: ResultLimits) -> ToolResult:
+    """``result`` as it may enter a prompt. ``chars_max`` is the tool's own limit, ``None`` for tools that page.
+
+    A longer text goes to a file of the workspace and, unless it is very long, to a document of the session, so that
+    ``read_file`` has it on every worker. When the file cannot be written, the middle of the text is dropped instead.
     """
-    name = re.sub(r"[^A-Za-z0-9_-]", "_", call_key)
-    if name != call_key or not 0 < len(name) <= _NAME_CHARS_MAX:
-        digest = hashlib.sha256(call_key.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-        name = f"{name[:_NAME_CHARS_MAX]}-{digest}"
-    return f"{RESULTS_FOLDER}/{name}.txt"
-
-
-def limited(
-    result: ToolResult, *, chars_max: int | None, call_key: str, workspace: Workspace, limits: ResultLimits
-) -> ToolResult:
-    """``result`` as it may enter a prompt. ``chars_max`` is the tool's own limit, ``None`` for tools that page."""
-    if chars_max is None or len(result.text) <= min(chars_max, limits.result_chars):
+    allowed = limits.paged_chars if chars_max is None else min(chars_max, limits.result_chars)
+    if allowed is None or len(result.text) <= allowed:
         return result
-    return replace(result, text=persisted(result.text, call_key=call_key, workspace=workspace, limits=limits))
-
-
-def persisted(text: str, *, call_key: str, workspace: Workspace, limits: ResultLimits) -> str:
-    """Write ``text`` to the workspace and return what stands for it. Writing the same again is the same effect.
-
-    When the file cannot be written, the middle of the text is dropped instead.
-    """
-    path = result_name(call_key)
+    text, readable = result.text, _readable(result.text)
+    path = result_name(readable)
     try:
         # Ignored by git from the start, so that no agent commits its own results.
         workspace.write_bytes(f"{RESULTS_FOLDER}/.gitignore", b"*\n")
-        workspace.write_bytes(path, _readable(text).encode("utf-8", "replace"))
+        workspace.write_bytes(path, readable.encode("utf-8", "replace"))
     except WorkspaceError as error:
-        return _shortened(text, limits.result_chars, str(error))
-    return (
+        return replace(result, text=_shortened(text, allowed, str(error)))
+    block = (
         f"<persisted-output>\nThe result has {len(text)} characters, too many to show here. The whole of it is in "
         f"{path}; read it in pieces with read_file (offset, limit) or look for something in it with search_files.\n\n"
         f"It begins:\n{_preview(text, limits.preview_chars)}\n...\n</persisted-output>"
     )
+    if len(readable) > _KEPT_CHARS_MAX:
+        return replace(result, text=block)
+    kept = {f"{RESULT_KEY_PREFIX}{_digest(readable)}": readable}
+    return replace(result, text=block, session_updates={**result.session_updates, **kept})
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def is_persisted(text: str) -> bool:
     """Whether ``text`` already stands for a result in a file."""
     return text.startswith("<persisted-output>")
-
-
-def too_much_of_a_batch(texts: Sequence[str], limits: ResultLimits) -> tuple[int, ...]:
-    """Which results of a batch to write to files, the largest first, so that the rest fits the batch's budget."""
-    excess = sum(len(text) for text in texts) - limits.batch_chars
-    chosen: list[int] = []
-    for index in sorted(range(len(texts)), key=lambda index: len(texts[index]), reverse=True):
-        saved = len(texts[index]) - limits.preview_chars
-        if excess <= 0 or saved <= 0:
-            break
-        if not is_persisted(texts[index]):
-            chosen.append(index)
-            excess -= saved
-    return tuple(chosen)
 
 
 def _readable(text: str) -> str:

@@ -17,7 +17,14 @@ from hermes_worker.agent.tools.commandline import exit_code_meaning, refusal_to_
 from hermes_worker.agent.tools.files import session_folder
 from hermes_worker.agent.tools.results import error_result, json_result
 from hermes_worker.safety.redaction import is_secret_name
-from hermes_worker.workspaces.base import EXCESS_SENTENCES, CommandResult, Ending, Workspace, WorkspaceError
+from hermes_worker.workspaces.base import (
+    EXCESS_SENTENCES,
+    CommandResult,
+    Ending,
+    Workspace,
+    WorkspaceAway,
+    WorkspaceError,
+)
 from hermes_worker.workspaces.sandbox.network import Network
 
 _OUTPUT_BYTES_MAX: Final = 50_000
@@ -97,6 +104,8 @@ def _folder(workdir: str | None, context: ToolContext) -> str | None:
         return None
     try:
         context.workspace.require_folder(current)
+    except WorkspaceAway:
+        raise
     except WorkspaceError:
         return None
     return current

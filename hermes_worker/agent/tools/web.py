@@ -42,7 +42,7 @@ class WebExtractTool:
         if not 0 < len(urls) <= URLS_MAX:
             return error_result(f"give 1 to {URLS_MAX} addresses, not {len(urls)}")
         chars = min(max(arguments.get("char_limit") or PAGE_CHARS_DEFAULT, _CHARS_MIN), _CHARS_MAX)
-        pages = [self._page(url, number, chars, context) for number, url in enumerate(urls)]
+        pages = [self._page(url, chars, context) for url in urls]
         questions = [page.question for page in pages if page.question is not None]
         told = [page.told for page in pages]
         if not questions:
@@ -58,7 +58,7 @@ class WebExtractTool:
                 told[number] = {**told[number], "content": summary, "is_summary": True}
         return _result(told)
 
-    def _page(self, url: str, number: int, chars: int, context: ToolContext) -> _Page:
+    def _page(self, url: str, chars: int, context: ToolContext) -> _Page:
         try:
             found = self._fetching.fetch(url, context.cancelled, bytes_max=_BYTES_MAX)
         except FetchFailed as error:
@@ -73,7 +73,7 @@ class WebExtractTool:
         # Its beginning stands for it until a model has summed it up, and when none does.
         beginning = f"{text[:chars]}\n\n[... {len(text) - chars} more characters]"
         return _Page(
-            told={**told, "content": beginning, **_kept(text, number, context)},
+            told={**told, "content": beginning, **_kept(text, context)},
             question=_question(found.url, text, chars),
         )
 
@@ -102,9 +102,9 @@ def _read(found: Fetched, context: ToolContext) -> tuple[str, str] | None:
     return context.redactor.text(title), context.redactor.text(text)
 
 
-def _kept(text: str, number: int, context: ToolContext) -> Mapping[str, object]:
+def _kept(text: str, context: ToolContext) -> Mapping[str, object]:
     """The full text in a file, where the workspace takes it."""
-    path = result_name(f"{context.idempotency_key}-page-{number}")
+    path = result_name(text)
     try:
         context.workspace.write_bytes(f"{RESULTS_FOLDER}/.gitignore", b"*\n")
         context.workspace.write_bytes(path, text.encode("utf-8", "replace"))

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import ValidationError, WithJsonSchema
+from pydantic import WithJsonSchema
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import WRITES, Caller
-from hermes_worker.api.bodies import read_json
+from hermes_worker.api.bodies import fitted, read_object
 from hermes_worker.api.context import ApiContext, Context
-from hermes_worker.api.errors import ApiError, invalid, wrong_field
+from hermes_worker.api.errors import ApiError
 from hermes_worker.api.following import follow, stream_start, watched
+from hermes_worker.api.messages import Conversation
 from hermes_worker.api.openai import chat_schema
-from hermes_worker.api.openai.chat_messages import conversation_of
+from hermes_worker.api.openai.chat_messages import conversation_of, results_in, rows_of
+from hermes_worker.api.openai.client_tools import (
+    BroughtResult,
+    chat_calls,
+    other_tools,
+    take_results,
+    tell_taken,
+    tools_of,
+)
 from hermes_worker.api.openai.continuing import accept_conversation
 from hermes_worker.api.openai.models import served_as
-from hermes_worker.api.openai.outcome import RunOutcome, chat_usage, outcome_of
+from hermes_worker.api.openai.outcome import RunOutcome, chat_usage, handed_over, outcome_of
 from hermes_worker.api.openai.structured import chat_schema_of
 from hermes_worker.api.openai.waiting import (
     AnswerStream,
+    AnswerTeller,
     ClientLeft,
     ended,
     going_away,
@@ -33,9 +43,11 @@ from hermes_worker.api.openai.waiting import (
     wait_for_end,
 )
 from hermes_worker.api.stopping import stop_abandoned
+from hermes_worker.core.client_tools import HandedReply, HandoverWatch
 from hermes_worker.core.messages import Usage, canonical_json
 from hermes_worker.core.principals import Principal
 from hermes_worker.core.run_events import RunEventName, StoredEvent
+from hermes_worker.services.client_tools import client_tool_names, has_other_tools
 from hermes_worker.services.submission import DEFAULT_MODEL_ALIAS, Submission, accept, announce
 from hermes_worker.store.runs.runs import Created
 from hermes_worker.store.runs.views import RunView
@@ -72,13 +84,8 @@ class _ParsedChat:
 
 
 async def _parsed_chat(request: Request) -> _ParsedChat:
-    document = await read_json(request)
-    if not isinstance(document, dict):
-        raise invalid("body", "The request body must be a JSON object.", "invalid_type")
-    try:
-        body = chat_schema.ChatRequest.model_validate(document)
-    except ValidationError as error:
-        raise wrong_field(error) from None
+    document = await read_object(request)
+    body = fitted(document, chat_schema.ChatRequest)
     kept = {name: value for name, value in document.items() if name != "stream"}
     return _ParsedChat(body, canonical_json({"chat.completions": kept}))
 
@@ -89,17 +96,19 @@ _Session = Annotated[str, WithJsonSchema({"type": "string", "pattern": chat_sche
 
 @dataclass(frozen=True, slots=True)
 class _AskedChat:
-    """A request, and the run that was made for it."""
+    """A request, and the run that was made for it, or that goes on with what it brings."""
 
     body: chat_schema.ChatRequest
-    created: Created
+    run_id: str
     headers: dict[str, str]
     stops_for: str | None
     """Who leaves when the client does; ``None`` where the request may come again and ask for this run."""
+    start: HandedReply | None = None
+    """What its part of the run begins behind; ``None`` from the beginning."""
 
     @property
     def chat_id(self) -> str:
-        return f"chatcmpl-{self.created.run_id.removeprefix('run_')}"
+        return f"chatcmpl-{self.run_id.removeprefix('run_')}"
 
     @property
     def model(self) -> str:
@@ -130,27 +139,61 @@ async def create_chat_completion(
     for name, given in (("X-Hermes-Session-Id", x_hermes_session_id), ("X-Hermes-Session-Key", x_hermes_session_key)):
         chat_schema.require_session_name(name, given)
     has_room(context)
-    said = conversation_of(body.messages)
-    submission = Submission(
+    rows = rows_of(body.messages)
+    leaver = _leaver(caller, idempotency_key)
+    if brought := results_in(rows):
+        asked = await _going_on(context, caller, body, brought, leaver)
+    else:
+        said = conversation_of(rows)
+        submission = _submission(context, caller, body, said, x_hermes_session_key)
+        submission = replace(
+            submission, session_id=x_hermes_session_id, idempotency_key=idempotency_key, request=parsed.digest
+        )
+        created = await context.store(_accept, context, submission, said)
+        if not created.was_replayed:
+            context.spawn(context.tell_broker(announce, context.client, created))
+        asked = _AskedChat(body, created.run_id, _headers(created, x_hermes_session_key), leaver)
+    return await (_stream(context, asked) if body.is_streamed else _whole(context, request, asked))
+
+
+def _submission(
+    context: ApiContext, caller: Principal, body: chat_schema.ChatRequest, said: Conversation, session_key: str | None
+) -> Submission:
+    return Submission(
         input=said.input,
         history=said.history,
         instructions="\n".join(text for text in said.instructions if text.strip()) or None,
-        session_id=x_hermes_session_id,
         model=served_as(context, body.model),
         principal=caller,
-        metadata=_metadata(body, x_hermes_session_key),
+        metadata=_metadata(body, session_key),
         output_schema=chat_schema_of(body.response_format),
-        idempotency_key=idempotency_key,
-        request=parsed.digest,
+        client_tools=tools_of(body.tools, body.tool_choice, nested=True),
     )
-    if x_hermes_session_id is None:
-        created = await context.store(accept_conversation, context, submission, said)
-    else:
-        created = await context.store(accept, context.client, submission)
-    if not created.was_replayed:
-        context.spawn(context.tell_broker(announce, context.client, created))
-    asked = _AskedChat(body, created, _headers(created, x_hermes_session_key), _leaver(caller, idempotency_key))
-    return await (_stream(context, asked) if body.is_streamed else _whole(context, request, asked))
+
+
+def _accept(context: ApiContext, submission: Submission, said: Conversation) -> Created:
+    """Commit a run of the session that is named, or of the one to which the conversation belongs."""
+    if submission.session_id is None:
+        return accept_conversation(context, submission, said)
+    tools = submission.client_tools
+    if tools and has_other_tools(context.client, submission.principal, submission.session_id, tools):
+        raise other_tools("tools")
+    return accept(context.client, submission)
+
+
+async def _going_on(
+    context: ApiContext,
+    caller: Principal,
+    body: chat_schema.ChatRequest,
+    brought: Sequence[BroughtResult],
+    leaver: str | None,
+) -> _AskedChat:
+    """A request that brings what came of the client's tools."""
+    taken = await context.store(take_results, context, caller, brought)
+    if taken.hints:
+        context.spawn(context.tell_broker(tell_taken, context, taken))
+    headers = {"X-Hermes-Session-Id": taken.session_id, "X-Hermes-Run-Id": taken.run_id}
+    return _AskedChat(body, taken.run_id, headers, leaver, taken.start)
 
 
 def _metadata(body: chat_schema.ChatRequest, session_key: str | None) -> dict[str, str]:
@@ -174,19 +217,34 @@ def _leaver(caller: Principal, idempotency_key: str | None) -> str | None:
 
 
 async def _whole(context: ApiContext, request: Request, asked: _AskedChat) -> Response:
+    teller = AnswerTeller(asked.start.event_seq if asked.start else 0)
     try:
-        view = await wait_for_end(context, request, asked.created.run_id)
+        view = await wait_for_end(context, request, asked.run_id, teller)
     except (ClientLeft, TooManyReaders, ApiError) as error:
         if asked.stops_for is not None:
-            context.spawn(stop_abandoned(context, asked.created.run_id, by=asked.stops_for))
+            context.spawn(stop_abandoned(context, asked.run_id, by=asked.stops_for))
         if isinstance(error, ClientLeft):
             return Response(status_code=499)  # nobody reads it
         raise
-    outcome = outcome_of(view)
+    outcome = _outcome(view, teller.handover)
     headers = {**asked.headers, **outcome.headers}
     if not outcome.is_answer:
         return JSONResponse(incomplete(outcome), status_code=502, headers={**headers, "X-Should-Retry": "false"})
-    return JSONResponse(_completion(asked, view, outcome), headers=headers)
+    return JSONResponse(_completion(asked, view, outcome, _calls(asked, teller.handover)), headers=headers)
+
+
+def _outcome(view: RunView, handover: HandoverWatch) -> RunOutcome:
+    return handed_over(handover.text) if handover.is_handed_over else outcome_of(view)
+
+
+def _usage(view: RunView, outcome: RunOutcome) -> Mapping[str, Any] | None:
+    """Told once, of the whole run, at its end: whoever adds up what its parts say has it right."""
+    return None if outcome.finish_reason == "tool_calls" else chat_usage(view.usage)
+
+
+def _calls(asked: _AskedChat, handover: HandoverWatch) -> list[dict[str, Any]]:
+    """What the client is to do."""
+    return chat_calls(asked.run_id, handover.iteration, handover.handed) if handover.is_handed_over else []
 
 
 def incomplete(outcome: RunOutcome) -> dict[str, Any]:
@@ -196,8 +254,12 @@ def incomplete(outcome: RunOutcome) -> dict[str, Any]:
     return {"error": {**error.document["error"], "hermes": told}}
 
 
-def _completion(asked: _AskedChat, view: RunView, outcome: RunOutcome) -> dict[str, Any]:
-    message = {"role": "assistant", "content": outcome.text, "refusal": None}
+def _completion(
+    asked: _AskedChat, view: RunView, outcome: RunOutcome, calls: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": outcome.text, "refusal": None}
+    if calls:
+        message |= {"content": outcome.text or None, "tool_calls": calls}
     choice = {"index": 0, "message": message, "finish_reason": outcome.finish_reason, "logprobs": None}
     document = {
         "id": asked.chat_id,
@@ -205,7 +267,7 @@ def _completion(asked: _AskedChat, view: RunView, outcome: RunOutcome) -> dict[s
         "created": int(view.created_at),
         "model": asked.model,
         "choices": [choice],
-        "usage": chat_usage(view.usage),
+        "usage": _usage(view, outcome),
     }
     return document if outcome.is_whole else {**document, "hermes": outcome.hermes}
 
@@ -220,34 +282,34 @@ class ToolNote:
     fields: Mapping[str, Any]
 
 
-class ChatTeller:
+class ChatTeller(sse.MergedView):
     """Makes texts and notes about tools of what happens to a run."""
 
-    def __init__(self, merge: sse.Merge, *, tells_texts: bool = True) -> None:
-        """Without ``tells_texts`` only tools are told of: what of a text fits its schema is known at the end."""
-        self._merge = merge
+    def __init__(self, merge: sse.Merge, *, tells_texts: bool = True, of_client: Collection[str] = ()) -> None:
+        """Without ``tells_texts`` only tools are told of: what of a text fits its schema is known at the end.
+        ``of_client`` names tools of which the client is told otherwise."""
+        super().__init__(merge)
+        self.handover = HandoverWatch()
         self._tells_texts = tells_texts
+        self._of_client = of_client
         self.has_said = False
         """Some text went out."""
         self._is_new_reply = False
 
     @property
-    def seq(self) -> int:
-        return self._merge.seq
-
-    @property
     def is_over(self) -> bool:
-        return self._merge.is_over
-
-    @property
-    def wants_rows(self) -> bool:
-        return self._merge.wants_rows
+        return self.handover.is_handed_over or self.merge.is_over
 
     def rows(self, rows: Iterable[StoredEvent], usage: Usage) -> Sequence[str | ToolNote]:
-        return [*self._told(self._merge.rows(rows, usage))]
+        told: list[str | ToolNote] = []
+        for row in rows:
+            if not self.is_over:
+                told += self._told(self.merge.rows([row], usage))
+                self.handover.take(row)
+        return told
 
     def live(self, entry: LiveEntry, at: float) -> Sequence[str | ToolNote]:
-        return [*self._told(self._merge.live(entry, at))]
+        return () if self.is_over else [*self._told(self.merge.live(entry, at))]
 
     def _told(self, events: Iterable[sse.WireEvent]) -> Iterator[str | ToolNote]:
         for event in events:
@@ -258,8 +320,11 @@ class ChatTeller:
                     yield self._text(event.fields["delta"])
                 case RunEventName.MESSAGE_COMPLETED | RunEventName.REPLY_DISCARDED:
                     self._is_new_reply = True
-                case RunEventName.TOOL_STARTED | RunEventName.TOOL_COMPLETED if event.fields["tool"][:1] != "_":
+                case RunEventName.TOOL_STARTED | RunEventName.TOOL_COMPLETED if self._is_shown(event.fields["tool"]):
                     yield ToolNote(_progress_fields(event))
+
+    def _is_shown(self, tool: str) -> bool:
+        return tool[:1] != "_" and tool not in self._of_client
 
     def _text(self, delta: str) -> str:
         """Replies are kept apart: one sentence must not run into the next."""
@@ -277,11 +342,13 @@ def _progress_fields(event: sse.WireEvent) -> dict[str, Any]:
 
 
 async def _stream(context: ApiContext, asked: _AskedChat) -> Response:
-    run_id = asked.created.run_id
+    run_id = asked.run_id
     view = await context.store(context.client.views.run, run_id)
     start = await context.store(stream_start, context.client.views, run_id)
     is_plain = chat_schema_of(asked.body.response_format) is None
-    teller = ChatTeller(sse.Merge(sse.Cursor(), start), tells_texts=is_plain)
+    of_client = await context.store(client_tool_names, context.client, run_id)
+    told = sse.Cursor(seq=asked.start.event_seq, iteration=asked.start.iteration) if asked.start else sse.Cursor()
+    teller = ChatTeller(sse.Merge(told, start), tells_texts=is_plain, of_client=of_client)
     return AnswerStream(
         context,
         run_id,
@@ -297,16 +364,18 @@ async def _frames(
 ) -> AsyncIterator[bytes]:
     chunks = _ChatChunks(asked, created)
     yield chunks.delta({"role": "assistant", "content": ""})
-    async with watched(context, asked.created.run_id, teller):
-        async for told in follow(context, asked.created.run_id, teller, feed):
+    async with watched(context, asked.run_id, teller):
+        async for told in follow(context, asked.run_id, teller, feed):
             yield b"".join(chunks.told(one) for one in told) if told else sse.KEEPALIVE
     if not teller.is_over:
         yield chunks.frame(going_away().document)
         return
-    view = await ended(context, asked.created.run_id)
-    outcome = outcome_of(view)
+    view = await ended(context, asked.run_id)
+    outcome = _outcome(view, teller.handover)
     if outcome.text and not teller.has_said:
         yield chunks.delta({"content": outcome.text})
+    if calls := _calls(asked, teller.handover):
+        yield chunks.delta({"tool_calls": [{"index": number, **call} for number, call in enumerate(calls)]})
     for frame in chunks.end(view, outcome):
         yield frame
     yield DONE
@@ -335,13 +404,13 @@ class _ChatChunks:
 
     def end(self, view: RunView, outcome: RunOutcome) -> Iterator[bytes]:
         last = self._chunk({}, finish_reason=outcome.finish_reason)
-        usage = chat_usage(view.usage)
+        usage = _usage(view, outcome)
         if not self._counts_apart:
             last["usage"] = usage
         if not outcome.is_whole:
             last["hermes"] = outcome.hermes
         yield self.frame(last)
-        if self._counts_apart:
+        if self._counts_apart and usage is not None:
             yield self.frame({**self._common, "choices": [], "usage": usage})
         if outcome.finish_reason == "error":
             yield self.frame(incomplete(outcome))

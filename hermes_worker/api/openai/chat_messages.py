@@ -12,20 +12,37 @@ from typing import Any
 
 from hermes_worker.api.errors import invalid
 from hermes_worker.api.messages import ITEMS_MAX, Content, Conversation, bounded, content_of
+from hermes_worker.api.openai.client_tools import BroughtResult
 
 _INSTRUCTING = frozenset({"system", "developer"})
 _ROLES = frozenset({"user", "assistant", "tool"}) | _INSTRUCTING
 
 
-def conversation_of(given: object, field: str = "messages") -> Conversation:
-    """What a client said in a field of its request. Raises ``ApiError``."""
+def rows_of(given: object, field: str = "messages") -> list[dict[str, Any]]:
+    """The messages in a field of a request. Raises ``ApiError``."""
     if not isinstance(given, list):
         raise invalid(field, f"Invalid '{field}': it must be a list of messages.", "invalid_type")
     if not given:
         raise invalid(field, f"Invalid '{field}': the list has no message.")
     if len(given) > ITEMS_MAX:
         raise invalid(field, f"Invalid '{field}': it has more than {ITEMS_MAX} messages.")
-    rows = [_row(item, f"{field}[{number}]") for number, item in enumerate(given)]
+    return [_row(item, f"{field}[{number}]") for number, item in enumerate(given)]
+
+
+def results_in(rows: Sequence[Mapping[str, Any]], field: str = "messages") -> list[BroughtResult]:
+    """The results of the client's tools, where they are what it says now."""
+    said = [row for row in rows if row["role"] not in _INSTRUCTING]
+    if not said or said[-1]["role"] != "tool":
+        return []
+    return [
+        BroughtResult(call_id=row["tool_call_id"], text=row["content"], where=f"{field}[{number}]")
+        for number, row in enumerate(rows)
+        if row["role"] == "tool"
+    ]
+
+
+def conversation_of(rows: Sequence[Mapping[str, Any]], field: str = "messages") -> Conversation:
+    """What a client said, which ends with what the user says now. Raises ``ApiError``."""
     said = [(row, number) for number, row in enumerate(rows) if row["role"] not in _INSTRUCTING]
     last, number = said[-1] if said else ({}, 0)
     if last.get("role") != "user":

@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 
 from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.messages import ITEMS_MAX
+from hermes_worker.api.openai.client_tools import CHAT_TOOLS, TOOL_CHOICE
 from hermes_worker.api.openai.structured import CHAT_FORMAT
 from hermes_worker.api.schema import IMAGE_PART, TEXT, TEXT_PART, WHOLE, Answers
 
@@ -112,9 +113,10 @@ class ChatRequest(BaseModel):
     stream: Annotated[bool, FLAG, WithJsonSchema(FLAG_SCHEMA)] | None = None
     stream_options: Annotated[StreamOptions | None, WithJsonSchema(_STREAM_OPTIONS)] = None
     n: Annotated[int, Field(ge=1, le=1), WHOLE] | None = Field(None, description="An agent gives one answer.")
-    tools: Annotated[Any, WithJsonSchema({"type": ["array", "null"], "maxItems": 0})] = Field(
-        None, description="The agent has tools of its own; tools of the client are not supported yet."
+    tools: Annotated[Any, WithJsonSchema(CHAT_TOOLS)] = Field(
+        None, description="Functions of the client, beside the tools that the agent has itself."
     )
+    tool_choice: Annotated[Any, WithJsonSchema(TOOL_CHOICE)] = None
     functions: Annotated[Any, WithJsonSchema({"type": ["array", "null"], "maxItems": 0})] = Field(
         None, description="Not supported."
     )
@@ -141,12 +143,10 @@ class ChatRequest(BaseModel):
 
 def require_possible(body: ChatRequest) -> None:
     """Raises ``ApiError`` for what would change the answer and cannot be done."""
-    for name, given in (("tools", body.tools), ("functions", body.functions)):
-        if given:
-            message = f"{name!r} is not supported here yet: the agent has tools of its own. Leave it out."
-            raise invalid(name, message, "unsupported_parameter")
-        if given is not None and not isinstance(given, list):
-            raise invalid(name, f"Invalid {name!r}: it must be a list.", "invalid_type")
+    if body.functions:
+        raise invalid("functions", "'functions' is not supported: send them as 'tools'.", "unsupported_parameter")
+    if body.functions is not None and not isinstance(body.functions, list):
+        raise invalid("functions", "Invalid 'functions': it must be a list.", "invalid_type")
 
 
 def require_session_name(header: str, given: str | None) -> None:

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 
 from hermes_worker.api.context import ApiContext
 from hermes_worker.api.messages import Conversation
 from hermes_worker.api.openai.chat_messages import is_told_by
+from hermes_worker.core.client_tools import ClientTool
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.principals import Principal
 from hermes_worker.services.submission import Submission, accept
@@ -28,7 +30,7 @@ ALIKE_MAX = 8
 
 def accept_conversation(context: ApiContext, submission: Submission, said: Conversation) -> Created:
     """Commit a run of the session that the conversation belongs to. Raises as ``accept``."""
-    names = _names(submission.principal, said)
+    names = _names(submission.principal, said, submission.client_tools)
     conversations = Conversations(context.client.database)
     ends = conversations.ends(submission.principal.tenant, submission.source, names)
     found = _told(conversations, said, list(ends.values())) if said.history else None
@@ -40,11 +42,13 @@ def accept_conversation(context: ApiContext, submission: Submission, said: Conve
         return accept(context.client, submission)
 
 
-def _names(caller: Principal, said: Conversation) -> list[str]:
-    """Callers have sessions of their own, so that two who begin alike do not meet."""
+def _names(caller: Principal, said: Conversation, tools: Sequence[ClientTool]) -> list[str]:
+    """Callers have sessions of their own, so that two who begin alike do not meet; and with other tools it is another
+    session."""
     first = next((row["content"] for row in said.history if row["role"] == "user"), said.input)
     began = first if isinstance(first, str) else canonical_json(first)
-    text = "\n".join((caller.known_as, *said.instructions, began))
+    kept = [canonical_json(asdict(tool)) for tool in sorted(tools, key=lambda tool: tool.name)]
+    text = "\n".join((caller.known_as, *said.instructions, *kept, began))
     name = f"api-{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:16]}"
     return [name, *(f"{name}.{number}" for number in range(2, ALIKE_MAX + 1))]
 

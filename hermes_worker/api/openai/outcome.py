@@ -29,7 +29,7 @@ class RunOutcome:
     error: str | None
     """What was the matter, without secrets."""
     finish_reason: str
-    """``stop``, ``length``, ``content_filter`` or ``error``."""
+    """``stop``, ``length``, ``content_filter``, ``tool_calls`` or ``error``."""
 
     @property
     def is_answer(self) -> bool:
@@ -74,6 +74,13 @@ def outcome_of(view: RunView) -> RunOutcome:
         is_failed=view.is_failed,
         error=None if is_whole else _error(view),
         finish_reason=reason,
+    )
+
+
+def handed_over(text: str) -> RunOutcome:
+    """Of a part of a run that ends with calls of its client's tools, beside which the model said ``text``."""
+    return RunOutcome(
+        text=text, is_whole=True, is_partial=False, is_failed=False, error=None, finish_reason="tool_calls"
     )
 
 

@@ -7,20 +7,31 @@ from typing import Any
 
 from hermes_worker.api.errors import invalid
 from hermes_worker.api.messages import ITEMS_MAX, Conversation, bounded
-from hermes_worker.api.openai.chat_messages import conversation_of
+from hermes_worker.api.openai.chat_messages import conversation_of, rows_of
 
 _OURS = frozenset({"reasoning", "mcp_call", "mcp_list_tools", "item_reference", "compaction"})
 """Items that a server made and that say nothing to an agent: it has its own memory of them."""
 
 
-def spoken(given: object, history: object) -> Conversation:
-    """From the fields ``input`` and ``conversation_history``. Raises ``ApiError``."""
+def input_rows(given: object, history: object) -> list[dict[str, Any]]:
+    """Messages from the fields ``input`` and ``conversation_history``. Raises ``ApiError``."""
     earlier = _messages(history, "conversation_history") if history is not None else []
     if isinstance(given, str):
         if not given.strip():
             raise invalid("input", "Invalid 'input': the message is empty.", "empty_message")
-        return conversation_of([*earlier, {"role": "user", "content": bounded(given, "input")}], "input")
-    return conversation_of([*earlier, *_messages(given, "input")], "input")
+        return rows_of([*earlier, {"role": "user", "content": bounded(given, "input")}], "input")
+    return rows_of([*earlier, *_messages(given, "input")], "input")
+
+
+def item_rows(given: object, where: str) -> list[dict[str, Any]]:
+    """Messages from a list of items, which may be empty. Raises ``ApiError``."""
+    messages = _messages(given, where)
+    return rows_of(messages, where) if messages else []
+
+
+def spoken(rows: Sequence[Mapping[str, Any]]) -> Conversation:
+    """What a client said, which ends with what the user says now. Raises ``ApiError``."""
+    return conversation_of(rows, "input")
 
 
 def _messages(given: object, where: str) -> list[dict[str, Any]]:

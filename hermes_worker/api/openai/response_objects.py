@@ -8,11 +8,13 @@ output, so they are the same whoever is asked.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from hermes_worker.api.openai.outcome import RunOutcome, outcome_of
-from hermes_worker.core.messages import Message, Role, Usage
+from hermes_worker.api.openai.outcome import RunOutcome, handed_over, outcome_of
+from hermes_worker.core.client_tools import ClientCall, ClientCallId, HandedCall
+from hermes_worker.core.messages import Role, Usage
 from hermes_worker.core.run import RunStatus
 from hermes_worker.safety.redaction import redact
 from hermes_worker.services.submission import DEFAULT_MODEL_ALIAS
@@ -25,19 +27,21 @@ _WORKING = {RunStatus.QUEUED: "queued", RunStatus.STOPPING: "cancelled"}
 _REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
-def response_id(run_id: str) -> str:
-    return f"resp_{run_id.removeprefix('run_')}"
+def response_id(run_id: str, part: int = 0) -> str:
+    """Of a part of a run (``core.client_tools``)."""
+    return f"resp_{run_id.removeprefix('run_')}{f'p{part}' if part else ''}"
 
 
-def response_object(turn: TurnRecord) -> dict[str, Any]:
-    """The whole object, as far as the run has come."""
+def response_object(turn: TurnRecord, part: int = 0, *, is_handed_over: bool = False) -> dict[str, Any]:
+    """The whole object of a part, as far as the run has come. ``is_handed_over``: its reader has seen that it ended
+    with calls for the client, whatever happened since."""
     view, echo = turn.view, turn.spec.echo
-    outcome = outcome_of(view) if view.status.is_terminal else None
+    outcome = _part_outcome(turn, part, is_handed_over=is_handed_over)
     return {
-        "id": response_id(view.run_id),
+        "id": response_id(view.run_id, part),
         "object": "response",
         "created_at": int(view.created_at),
-        "completed_at": int(view.finished_at) if view.finished_at else None,
+        "completed_at": int(view.finished_at) if view.finished_at and not _is_calls(outcome) else None,
         "status": status_of(view, outcome),
         "background": bool(echo.get("background")),
         "error": _error(view, outcome),
@@ -45,9 +49,9 @@ def response_object(turn: TurnRecord) -> dict[str, Any]:
         "instructions": turn.spec.instructions,
         "max_output_tokens": None,
         "model": echo.get("model") or DEFAULT_MODEL_ALIAS,
-        "output": output_items(view.run_id, turn.said),
+        "output": output_items(turn, part),
         "parallel_tool_calls": True,
-        "previous_response_id": echo.get("previous_response_id"),
+        "previous_response_id": response_id(view.run_id, part - 1) if part else echo.get("previous_response_id"),
         "conversation": _conversation(view, echo),
         "reasoning": {"effort": None, "summary": None},
         "store": bool(echo.get("store", True)),
@@ -57,10 +61,22 @@ def response_object(turn: TurnRecord) -> dict[str, Any]:
         "tools": [],
         "top_p": None,
         "truncation": "disabled",
-        "usage": _usage(view.usage) if outcome else None,
+        "usage": _usage(view.usage) if outcome and not _is_calls(outcome) else None,
         "user": None,
         "metadata": dict(turn.spec.metadata),
     }
+
+
+def _part_outcome(turn: TurnRecord, part: int, *, is_handed_over: bool) -> RunOutcome | None:
+    """``None`` while it is at work."""
+    is_waiting = turn.handovers.is_waiting and turn.view.status is RunStatus.WAITING_FOR_INPUT
+    if is_handed_over or part < turn.handovers.newest or is_waiting:
+        return handed_over("")
+    return outcome_of(turn.view) if turn.view.status.is_terminal else None
+
+
+def _is_calls(outcome: RunOutcome | None) -> bool:
+    return outcome is not None and outcome.finish_reason == "tool_calls"
 
 
 def _format(schema: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -112,19 +128,42 @@ def _usage(usage: Usage) -> dict[str, Any]:
 # --- items -----------------------------------------------------------------------------------------------------------
 
 
-def output_items(run_id: str, said: Sequence[Message]) -> list[dict[str, Any]]:
-    """What the agent said and did, in order."""
-    results = {row.seq: json.loads(row.body) for row in said if row.role is Role.TOOL}
+def output_items(turn: TurnRecord, part: int) -> list[dict[str, Any]]:
+    """What the agent said and did in a part, in order, and what it left to its client."""
+    of = PartName(run_id=turn.view.run_id, part=part)
+    results = {row.seq: json.loads(row.body) for row in turn.said if row.role is Role.TOOL}
     items: list[dict[str, Any]] = []
-    for row in said:
-        if row.role is not Role.ASSISTANT:
+    for row in turn.said:
+        if row.role is not Role.ASSISTANT or turn.handovers.part_of(row.seq) != part:
             continue
         body = json.loads(row.body)
         if text := text_of(body):
-            items.append(message_item(run_id, len(items), text))
+            items.append(message_item(of, len(items), text))
         for place, call in enumerate(body.get("tool_calls") or (), start=row.seq + 1):
-            items.append(call_item(run_id, len(items), call, results.get(place)))
+            of_client = turn.handovers.at(place)
+            if of_client is None:
+                items.append(call_item(of, len(items), call, results.get(place)))
+            else:
+                items.append(function_item(of, len(items), _handed_call(of_client, call), of_client.iteration))
     return items
+
+
+def _handed_call(of_client: ClientCall, call: Mapping[str, Any]) -> HandedCall:
+    function = call.get("function") or {}
+    arguments = str(function.get("arguments") or "")
+    return HandedCall(position=of_client.position, name=of_client.tool, arguments=arguments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartName:
+    """A part of a run, of which its items have their ids."""
+
+    run_id: str
+    part: int
+
+    def item_id(self, kind: str, index: int) -> str:
+        """Of the item at a place of the output."""
+        return f"{kind}_{self.run_id.removeprefix('run_')}{f'{self.part:06x}' if self.part else ''}{index:06x}"
 
 
 def text_of(body: Mapping[str, Any]) -> str:
@@ -132,11 +171,11 @@ def text_of(body: Mapping[str, Any]) -> str:
     return content if isinstance(content, str) else ""
 
 
-def message_item(run_id: str, index: int, text: str | None) -> dict[str, Any]:
+def message_item(of: PartName, index: int, text: str | None) -> dict[str, Any]:
     """At a place of the output. ``None`` for a message that is being written."""
     part: dict[str, Any] = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
     return {
-        "id": f"msg_{run_id.removeprefix('run_')}{index:06x}",
+        "id": of.item_id("msg", index),
         "type": "message",
         "status": "in_progress" if text is None else "completed",
         "role": "assistant",
@@ -144,11 +183,25 @@ def message_item(run_id: str, index: int, text: str | None) -> dict[str, Any]:
     }
 
 
-def call_item(run_id: str, index: int, call: Mapping[str, Any], result: Mapping[str, Any] | None) -> dict[str, Any]:
+def function_item(
+    of: PartName, index: int, call: HandedCall, iteration: int, *, is_told: bool = True
+) -> dict[str, Any]:
+    """A call that the client does, at a place of the output. Without ``is_told`` its arguments are to come."""
+    return {
+        "id": of.item_id("fc", index),
+        "type": "function_call",
+        "status": "completed" if is_told else "in_progress",
+        "call_id": str(ClientCallId(run_id=of.run_id, iteration=iteration, position=call.position)),
+        "name": call.name,
+        "arguments": call.arguments if is_told else "",
+    }
+
+
+def call_item(of: PartName, index: int, call: Mapping[str, Any], result: Mapping[str, Any] | None) -> dict[str, Any]:
     """At a place of the output. ``result`` is ``None`` for a call that has not ended."""
     function = call.get("function") or {}
     return {
-        "id": f"mcp_{run_id.removeprefix('run_')}{index:06x}",
+        "id": of.item_id("mcp", index),
         "type": "mcp_call",
         "status": "calling" if result is None else "completed",
         "server_label": "hermes",
@@ -164,10 +217,28 @@ def _shown(text: str) -> str:
     return redact(text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}...")
 
 
-def input_items(turn: TurnRecord) -> list[dict[str, Any]]:
+def input_items(turn: TurnRecord, part: int) -> list[dict[str, Any]]:
     """What the request brought."""
+    if (before := turn.handovers.before(part)) is not None:
+        return _brought_items(turn, before.iteration)
     said = [*turn.spec.history, {"role": "user", "content": turn.spec.input}]
     return [_input_item(turn.view.run_id, number, row) for number, row in enumerate(said)]
+
+
+def _brought_items(turn: TurnRecord, iteration: int) -> list[dict[str, Any]]:
+    results = {row.seq: json.loads(row.body) for row in turn.said if row.role is Role.TOOL}
+    run_id = turn.view.run_id
+    return [
+        {
+            "id": f"fco_{run_id.removeprefix('run_')}{call.seq:06x}",
+            "type": "function_call_output",
+            "status": "completed",
+            "call_id": str(ClientCallId(run_id=run_id, iteration=iteration, position=call.position)),
+            "output": str(results.get(call.seq, {}).get("content") or ""),
+        }
+        for call in turn.handovers.calls
+        if call.iteration == iteration
+    ]
 
 
 def _input_item(run_id: str, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -179,11 +250,12 @@ def _input_item(run_id: str, number: int, row: Mapping[str, Any]) -> dict[str, A
         "type": "message",
         "status": "completed",
         "role": "user" if row.get("role") == "tool" else row.get("role"),
-        "content": [_input_part(kind, part) for part in parts],
+        "content": [input_part(kind, part) for part in parts],
     }
 
 
-def _input_part(kind: str, part: Mapping[str, Any]) -> dict[str, Any]:
+def input_part(kind: str, part: Mapping[str, Any]) -> dict[str, Any]:
+    """A part of a stored message in OpenAI's words; ``kind`` is that of its texts."""
     if part.get("type") == "image_url":
         image = part["image_url"]
         return {"type": "input_image", "image_url": image["url"], "detail": image.get("detail", "auto")}

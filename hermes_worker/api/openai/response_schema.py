@@ -11,16 +11,19 @@ from hermes_worker.api.errors import invalid
 from hermes_worker.api.formats import NOT_BLANK
 from hermes_worker.api.messages import ITEMS_MAX
 from hermes_worker.api.openai.chat_schema import FLAG, FLAG_SCHEMA, SESSION
+from hermes_worker.api.openai.client_tools import RESPONSE_TOOLS, TOOL_CHOICE
 from hermes_worker.api.openai.structured import RESPONSE_FORMAT
 from hermes_worker.api.schema import IMAGE_PART, TEXT, TEXT_PART, Answers
 
 Order = Literal["asc", "desc"]
-_RESPONSE_ID = re.compile(r"resp_[0-9a-f]{32}")
+_RESPONSE_ID = re.compile(r"resp_(?P<run>[0-9a-f]{32})(?:p(?P<part>[1-9][0-9]{0,5}))?")
 _CONVERSATION_ID = re.compile(r"conv_[0-9a-f]{32}")
 
 
-def is_response_id(text: str) -> bool:
-    return _RESPONSE_ID.fullmatch(text) is not None
+def run_and_part(response: str) -> tuple[str, int] | None:
+    """The run of a response, and which part of it; ``None`` for what is no id of one."""
+    match = _RESPONSE_ID.fullmatch(response)
+    return None if match is None else (f"run_{match['run']}", int(match["part"] or 0))
 
 
 def is_conversation_id(text: str) -> bool:
@@ -44,7 +47,7 @@ def _item(roles: list[str], parts: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-_ITEMS = {
+INPUT_ITEMS = {
     "type": "array",
     "maxItems": ITEMS_MAX,
     "items": {
@@ -56,7 +59,7 @@ _ITEMS = {
     },
 }
 _INPUT = {
-    "anyOf": [{**TEXT, "pattern": NOT_BLANK}, {**_ITEMS, "minItems": 1}],
+    "anyOf": [{**TEXT, "pattern": NOT_BLANK}, {**INPUT_ITEMS, "minItems": 1}],
     "description": "The user's message, or items, the last of which is the user's message.",
 }
 _CONVERSATION = {
@@ -91,13 +94,14 @@ class ResponseRequest(BaseModel):
     instructions: str | None = Field(None, max_length=200_000, description="Joins a new session's system prompt.")
     previous_response_id: str | None = Field(None, max_length=256, description="Go on after this response.")
     conversation: Annotated[Any, WithJsonSchema(_CONVERSATION)] = None
-    conversation_history: Annotated[Any, WithJsonSchema({"anyOf": [_ITEMS, {"type": "null"}]})] = None
+    conversation_history: Annotated[Any, WithJsonSchema({"anyOf": [INPUT_ITEMS, {"type": "null"}]})] = None
     store: bool | None = Field(None, description="Default: true.")
     background: bool | None = Field(None, description="Answer at once; needs store.")
     stream: Annotated[bool, FLAG, WithJsonSchema(FLAG_SCHEMA)] | None = None
-    tools: Annotated[Any, WithJsonSchema({"type": ["array", "null"], "maxItems": 0})] = Field(
-        None, description="The agent has tools of its own; tools of the client are not supported yet."
+    tools: Annotated[Any, WithJsonSchema(RESPONSE_TOOLS)] = Field(
+        None, description="Functions of the client, beside the tools that the agent has itself."
     )
+    tool_choice: Annotated[Any, WithJsonSchema(TOOL_CHOICE)] = None
     text: Annotated[Any, WithJsonSchema(_TEXT_OPTIONS)] = None
     metadata: (
         dict[
@@ -123,11 +127,6 @@ class ResponseRequest(BaseModel):
 
 def require_possible(body: ResponseRequest) -> None:
     """Raises ``ApiError`` for what contradicts itself and for what cannot be done."""
-    if body.tools:
-        message = "'tools' is not supported here yet: the agent has tools of its own. Leave it out."
-        raise invalid("tools", message, "unsupported_parameter")
-    if body.tools is not None and not isinstance(body.tools, list):
-        raise invalid("tools", "Invalid 'tools': it must be a list.", "invalid_type")
     if body.text is not None and not isinstance(body.text, dict):
         raise invalid("text", "Invalid 'text': it must be an object.", "invalid_type")
     if body.background and not body.is_stored:
@@ -163,7 +162,7 @@ class Deleted(BaseModel):
 _OBJECT = {
     "type": "object",
     "properties": {
-        "id": {"type": "string", "pattern": "^resp_[0-9a-f]{32}$"},
+        "id": {"type": "string", "pattern": "^resp_[0-9a-f]{32}(p[1-9][0-9]{0,5})?$"},
         "object": {"const": "response"},
         "created_at": {"type": "integer"},
         "status": {"enum": ["queued", "in_progress", "completed", "failed", "cancelled", "incomplete"]},
@@ -172,7 +171,7 @@ _OBJECT = {
             "type": "array",
             "items": {
                 "type": "object",
-                "properties": {"id": {"type": "string"}, "type": {"enum": ["message", "mcp_call"]}},
+                "properties": {"id": {"type": "string"}, "type": {"enum": ["message", "mcp_call", "function_call"]}},
                 "required": ["id", "type", "status"],
             },
         },

@@ -13,11 +13,12 @@ ended even to a client whose number lies behind that end.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hermes_worker.api.openai.response_objects import call_item, message_item
+from hermes_worker.api.openai.response_objects import PartName, call_item, function_item, message_item
+from hermes_worker.core.client_tools import IS_CLIENTS, HandedReply, HandoverWatch
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.run_events import TERMINAL_EVENTS, RunEventName, StoredEvent
 from hermes_worker.stream import sse
@@ -39,6 +40,8 @@ class ResponseEvent:
     """The response as it is goes with it."""
     item_index: int | None = None
     """The place of the item that goes with it, as it is."""
+    is_handover: bool = False
+    """The part ended because the rest is its client's to do."""
 
 
 @dataclass(slots=True)
@@ -52,12 +55,24 @@ class _OpenText:
     """What was told of it is not what it will be."""
 
 
-class ResponseTeller:
-    """Makes events for one reader, of which it passes over those up to ``seen``."""
+class ResponseTeller(sse.MergedView):
+    """Makes events of one part of a run for one reader, of which it passes over those up to ``seen``."""
 
-    def __init__(self, run_id: str, start: sse.StreamStart, *, seen: int = -1) -> None:
-        self._run_id = run_id
-        self._merge = sse.Merge(sse.Cursor(), start)
+    def __init__(
+        self,
+        of: PartName,
+        start: sse.StreamStart,
+        *,
+        before: HandedReply | None = None,
+        of_client: Collection[str] = (),
+        seen: int = -1,
+    ) -> None:
+        """``before`` is what the part begins behind; ``of_client`` names the tools of the client."""
+        self._of = of
+        told = sse.Cursor(seq=before.event_seq, iteration=before.iteration) if before else sse.Cursor()
+        super().__init__(sse.Merge(told, start))
+        self.handover = HandoverWatch()
+        self._of_client = of_client
         self._seen = seen
         self._number = -1
         self._items = 0
@@ -65,34 +80,27 @@ class ResponseTeller:
         self._calls: dict[tuple[int, int], int] = {}
         """The places of the items of calls, by iteration and position."""
 
-    @property
-    def seq(self) -> int:
-        return self._merge.seq
-
-    @property
-    def is_over(self) -> bool:
-        return self._merge.is_over
-
-    @property
-    def wants_rows(self) -> bool:
-        return self._merge.wants_rows
-
     def begin(self) -> Sequence[ResponseEvent]:
         """What every stream begins with."""
         kinds = ("response.created", "response.in_progress")
         return [event for kind in kinds for event in self._event(kind, {}, wants_response=True)]
 
+    @property
+    def is_over(self) -> bool:
+        return self.handover.is_handed_over or self.merge.is_over
+
     def rows(self, rows: Iterable[StoredEvent], usage: Usage) -> Sequence[ResponseEvent]:
-        return [event for row in rows for event in self._row(row, usage)]
+        return [event for row in rows if not self.is_over for event in self._row(row, usage)]
 
     def live(self, entry: LiveEntry, at: float) -> Sequence[ResponseEvent]:
-        if entry.kind != "text":
+        if entry.kind != "text" or self.is_over:
             return ()  # what is told of tools is in rows
-        return [event for told in self._merge.live(entry, at) for event in self._told(told)]
+        return [event for told in self.merge.live(entry, at) for event in self._told(told)]
 
     def _row(self, row: StoredEvent, usage: Usage) -> Iterator[ResponseEvent]:
-        for told in self._merge.rows([row], usage):
+        for told in self.merge.rows([row], usage):
             yield from self._told(told)
+        self.handover.take(row)
         match row.name:
             case RunEventName.MESSAGE_COMPLETED:
                 yield from self._complete(row)
@@ -100,8 +108,12 @@ class ResponseTeller:
                 self._text.is_void = True
             case RunEventName.TOOL_COMPLETED:
                 yield from self._called(row)
+            case RunEventName.INPUT_REQUESTED if row.data.get(IS_CLIENTS):
+                yield from self._left(row)
             case name if name in TERMINAL_EVENTS:
                 yield from self._end()
+        if self.handover.is_handed_over:
+            yield from self._end(is_handover=True)
 
     # --- texts ---
 
@@ -117,7 +129,7 @@ class ResponseTeller:
     def _open(self) -> Generator[ResponseEvent, None, _OpenText]:
         index = self._items
         self._items += 1
-        item = message_item(self._run_id, index, None)
+        item = message_item(self._of, index, None)
         yield from self._event("response.output_item.added", {"output_index": index, "item": item})
         part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         yield from self._event("response.content_part.added", {**self._place(index), "part": part})
@@ -144,12 +156,12 @@ class ResponseTeller:
         for position, call in enumerate(row.data.get("tool_calls") or ()):
             index = self._calls[row.data["iteration"], position] = self._items
             self._items += 1
-            item = call_item(self._run_id, index, call, None)
+            item = self._call_item(index, position, call)
             yield from self._event("response.output_item.added", {"output_index": index, "item": item})
 
     def _close(self, text: _OpenText, whole: str) -> Iterator[ResponseEvent]:
         self._text = None
-        item = message_item(self._run_id, text.index, whole)
+        item = message_item(self._of, text.index, whole)
         place = self._place(text.index)
         yield from self._event("response.output_text.done", {**place, "text": whole, "logprobs": []})
         yield from self._event("response.content_part.done", {**place, "part": item["content"][0]})
@@ -162,13 +174,32 @@ class ResponseTeller:
         if index is not None:
             yield from self._event("response.output_item.done", {"output_index": index}, item_index=index)
 
-    def _end(self) -> Iterator[ResponseEvent]:
+    def _call_item(self, index: int, position: int, call: Mapping[str, Any]) -> dict[str, Any]:
+        told = self.handover.call(position)
+        if told.name not in self._of_client:
+            return call_item(self._of, index, call, None)
+        return function_item(self._of, index, told, self.handover.iteration, is_told=False)
+
+    def _left(self, row: StoredEvent) -> Iterator[ResponseEvent]:
+        """A call is its client's to do; its arguments are told in one piece."""
+        index = self._calls.pop((row.data["iteration"], row.data["position"]), None)
+        if index is None:
+            return
+        call = self.handover.call(row.data["position"])
+        item = function_item(self._of, index, call, self.handover.iteration)
+        place = {"item_id": item["id"], "output_index": index}
+        yield from self._event("response.function_call_arguments.delta", {**place, "delta": call.arguments})
+        told = {**place, "name": call.name, "arguments": call.arguments}
+        yield from self._event("response.function_call_arguments.done", told)
+        yield from self._event("response.output_item.done", {"output_index": index, "item": item})
+
+    def _end(self, *, is_handover: bool = False) -> Iterator[ResponseEvent]:
         if self._seen > self._number + 1:
             self._number = self._seen  # told of a text that was discarded since; the end is news all the same
-        yield from self._event(LAST, {}, wants_response=True)
+        yield from self._event(LAST, {}, wants_response=True, is_handover=is_handover)
 
     def _place(self, index: int) -> dict[str, Any]:
-        return {"item_id": message_item(self._run_id, index, None)["id"], "output_index": index, "content_index": 0}
+        return {"item_id": message_item(self._of, index, None)["id"], "output_index": index, "content_index": 0}
 
     def _event(self, kind: str, fields: Mapping[str, Any], **wants: Any) -> Iterator[ResponseEvent]:
         self._number += 1

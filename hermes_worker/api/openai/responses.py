@@ -3,33 +3,52 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import ValidationError
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, WRITES, Caller
-from hermes_worker.api.bodies import read_json
+from hermes_worker.api.bodies import fitted, read_object
 from hermes_worker.api.context import ApiContext, Context
-from hermes_worker.api.errors import ApiError, invalid, wrong_field
+from hermes_worker.api.errors import ApiError
 from hermes_worker.api.following import follow, stream_start, watched
 from hermes_worker.api.openai import response_schema
 from hermes_worker.api.openai.chat import IdempotencyKey
+from hermes_worker.api.openai.chat_messages import results_in
+from hermes_worker.api.openai.client_tools import (
+    BroughtResult,
+    TakenResults,
+    other_tools,
+    refuse_unknown,
+    take_results,
+    tell_taken,
+    tools_of,
+)
+from hermes_worker.api.openai.conversation_objects import conversation_not_found, session_of
 from hermes_worker.api.openai.models import served_as
-from hermes_worker.api.openai.response_input import spoken
-from hermes_worker.api.openai.response_objects import input_items, output_items, response_id, response_object
+from hermes_worker.api.openai.response_input import input_rows, spoken
+from hermes_worker.api.openai.response_objects import (
+    PartName,
+    input_items,
+    output_items,
+    response_id,
+    response_object,
+)
 from hermes_worker.api.openai.response_stream import LAST, ResponseEvent, ResponseTeller
 from hermes_worker.api.openai.structured import response_schema_of
-from hermes_worker.api.openai.waiting import AnswerStream, ClientLeft, ended, has_room, wait_for_end
+from hermes_worker.api.openai.waiting import AnswerStream, AnswerTeller, ClientLeft, ended, has_room, wait_for_end
 from hermes_worker.api.stopping import stop, stop_abandoned
+from hermes_worker.core.client_tools import HandedReply
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.principals import Principal
+from hermes_worker.services.client_tools import client_tool_names, has_other_tools
 from hermes_worker.services.submission import Submission, accept, announce
+from hermes_worker.store.kept_conversations import KeptConversations
 from hermes_worker.store.runs.responses import Responses, TurnRecord
 from hermes_worker.store.runs.runs import Created, RunNotFound, SessionMoved
 from hermes_worker.stream import sse
@@ -53,16 +72,23 @@ class _ParsedResponse:
 
 
 async def _parsed_response(request: Request) -> _ParsedResponse:
-    document = await read_json(request)
-    if not isinstance(document, dict):
-        raise invalid("body", "The request body must be a JSON object.", "invalid_type")
-    try:
-        body = response_schema.ResponseRequest.model_validate(document)
-    except ValidationError as error:
-        raise wrong_field(error) from None
+    document = await read_object(request)
+    body = fitted(document, response_schema.ResponseRequest)
     response_schema.require_possible(body)
     kept = {name: value for name, value in document.items() if name != "stream"}
     return _ParsedResponse(body, canonical_json({"responses": kept}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AskedPart:
+    """What a request is answered with: a part of a run."""
+
+    of: PartName
+    headers: Mapping[str, str] = field(default_factory=dict)
+    stops_for: str | None = None
+    """Who leaves when the client does; ``None`` where the run goes on."""
+    before: HandedReply | None = None
+    """What the part begins behind; ``None`` for the first."""
 
 
 @router.post(
@@ -84,41 +110,76 @@ async def create_response(
     body = parsed.body
     if not body.background:
         has_room(context)
-    submission = _submission(context, caller, body, parsed.digest, idempotency_key)
-    created = await context.store(_accept, context, submission, body)
-    if not created.was_replayed:
-        context.spawn(context.tell_broker(announce, context.client, created))
-    headers = _headers(created)
+    rows = input_rows(body.input, body.conversation_history)
     leaver = caller.known_as if idempotency_key is None and not body.is_stored else None
+    if brought := results_in(rows, "input"):
+        asked = await _going_on(context, caller, body, brought, leaver)
+    else:
+        submission = replace(
+            _submission(context, caller, body, rows), idempotency_key=idempotency_key, request=parsed.digest
+        )
+        created = await context.store(_accept, context, submission, body)
+        if not created.was_replayed:
+            context.spawn(context.tell_broker(announce, context.client, created))
+        asked = _AskedPart(of=PartName(run_id=created.run_id, part=0), headers=_headers(created), stops_for=leaver)
     if body.is_streamed:
-        return await _stream(context, created.run_id, headers=headers, leaver=leaver)
-    if not body.background:
+        return await _stream(context, asked)
+    return await _whole(context, request, asked, is_waited_for=not body.background)
+
+
+async def _whole(context: ApiContext, request: Request, asked: _AskedPart, *, is_waited_for: bool) -> Response:
+    run_id = asked.of.run_id
+    teller = AnswerTeller(asked.before.event_seq if asked.before else 0)
+    if is_waited_for:
         try:
-            await wait_for_end(context, request, created.run_id)
+            await wait_for_end(context, request, run_id, teller)
         except (ClientLeft, TooManyReaders, ApiError) as error:
-            if leaver is not None:
-                context.spawn(stop_abandoned(context, created.run_id, by=leaver))
+            if asked.stops_for is not None:
+                context.spawn(stop_abandoned(context, run_id, by=asked.stops_for))
             if isinstance(error, ClientLeft):
                 return Response(status_code=499)  # nobody reads it
             raise
-    turn = await context.store(Responses(context.client.database).turn, created.run_id)
-    return JSONResponse(response_object(turn), headers=headers)
+    turn = await context.store(Responses(context.client.database).turn, run_id)
+    document = response_object(turn, asked.of.part, is_handed_over=teller.handover.is_handed_over)
+    return JSONResponse(document, headers=dict(asked.headers))
 
 
-def _submission(
+async def _going_on(
     context: ApiContext,
     caller: Principal,
     body: response_schema.ResponseRequest,
-    digest: str,
-    idempotency_key: str | None,
+    brought: Sequence[BroughtResult],
+    leaver: str | None,
+) -> _AskedPart:
+    """A request that brings what came of the client's tools."""
+    taken = await context.store(_take, context, caller, body, brought)
+    if taken.hints:
+        context.spawn(context.tell_broker(tell_taken, context, taken))
+    headers = {"X-Hermes-Session-Id": taken.session_id, "X-Hermes-Run-Id": taken.run_id}
+    of = PartName(run_id=taken.run_id, part=taken.part)
+    return _AskedPart(of=of, headers=headers, stops_for=leaver, before=taken.start)
+
+
+def _take(
+    context: ApiContext, caller: Principal, body: response_schema.ResponseRequest, brought: Sequence[BroughtResult]
+) -> TakenResults:
+    if body.previous_response_id is not None:
+        earlier = _kept(context, caller.tenant, body.previous_response_id)
+        if earlier.of.run_id.removeprefix("run_") not in brought[-1].call_id:
+            refuse_unknown(brought[-1])
+    return take_results(context, caller, brought)
+
+
+def _submission(
+    context: ApiContext, caller: Principal, body: response_schema.ResponseRequest, rows: Sequence[Mapping[str, Any]]
 ) -> Submission:
-    said = spoken(body.input, body.conversation_history)
+    said = spoken(rows)
     instructions = [text for text in (body.instructions or "", *said.instructions) if text.strip()]
     return Submission(
         input=said.input,
         history=said.history,
         instructions="\n\n".join(instructions) or None,
-        session_id=_session_of(body.conversation_id),
+        session_id=None if body.conversation_id is None else session_of(body.conversation_id),
         model=served_as(context, body.model),
         principal=caller,
         metadata=body.metadata or {},
@@ -131,26 +192,20 @@ def _submission(
             "previous_response_id": body.previous_response_id,
             "conversation": body.conversation_id,
         },
-        idempotency_key=idempotency_key,
-        request=digest,
-    )
-
-
-def _session_of(conversation: str | None) -> str | None:
-    """A session by its id, or by a name."""
-    if conversation is None:
-        return None
-    return (
-        f"run_{conversation.removeprefix('conv_')}"
-        if response_schema.is_conversation_id(conversation)
-        else conversation
+        client_tools=tools_of(body.tools, body.tool_choice, nested=False),
     )
 
 
 def _accept(context: ApiContext, submission: Submission, body: response_schema.ResponseRequest) -> Created:
     """Commit a run. One that follows a response goes on with its session while that response is the newest there; else
     it begins a session of its own, with what was said up to that response. Raises as ``accept``, and ``ApiError``."""
+    tools = submission.client_tools
     if body.previous_response_id is None:
+        named = submission.session_id
+        if named and KeptConversations(context.client.database, submission.principal.tenant).is_deleted(named):
+            raise conversation_not_found(str(body.conversation_id))
+        if named and tools and has_other_tools(context.client, submission.principal, named, tools):
+            raise other_tools("tools")
         return accept(context.client, submission)
     try:
         earlier = _kept(context, submission.principal.tenant, body.previous_response_id)
@@ -159,14 +214,18 @@ def _accept(context: ApiContext, submission: Submission, body: response_schema.R
         raise ApiError(404, message, code="previous_response_not_found", param="previous_response_id") from None
     if submission.history:
         return accept(context.client, submission)  # a history that is sent counts for more
-    view = earlier.view
-    if submission.instructions in (None, earlier.spec.instructions):
+    view, spec = earlier.turn.view, earlier.turn.spec
+    if earlier.turn.handovers.is_waiting:
+        message = "The previous response waits for the results of its tools. Bring them first, or cancel it."
+        raise ApiError(400, message, code="tool_results_missing", param="previous_response_id")
+    is_changed = has_other_tools(context.client, submission.principal, view.session.id, tools)
+    if submission.instructions in (None, spec.instructions) and not is_changed:
         try:
             return accept(context.client, replace(submission, session_id=view.session.id, after=view.run_id))
         except SessionMoved:
             pass
     history = [json.loads(row.body) for row in context.client.views.transcript(view.run_id)]
-    instructions = submission.instructions or earlier.spec.instructions
+    instructions = submission.instructions or spec.instructions
     return accept(context.client, replace(submission, history=history, instructions=instructions))
 
 
@@ -178,31 +237,41 @@ def _headers(created: Created) -> dict[str, str]:
 # --- one that there is -----------------------------------------------------------------------------------------------
 
 
-def _kept(context: ApiContext, tenant: str, response: str) -> TurnRecord:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _KeptResponse:
+    """A part of a run, and the rows of the run."""
+
+    of: PartName
+    turn: TurnRecord
+
+
+def _kept(context: ApiContext, tenant: str, response: str) -> _KeptResponse:
     """Raises ``ApiError`` for what is not there, not theirs, not stored or deleted: in the same words."""
     responses = Responses(context.client.database)
-    run_id = f"run_{response.removeprefix('resp_')}"
+    named = response_schema.run_and_part(response)
+    if named is None:
+        raise _not_found(response)
+    run_id, part = named
     try:
-        if not response_schema.is_response_id(response):
-            raise RunNotFound(response)
         context.tenants.require_run(tenant, run_id)
         turn = responses.turn(run_id)
     except RunNotFound:
         raise _not_found(response) from None
-    if not turn.spec.echo.get("store", True) or responses.is_deleted(run_id):
+    is_there = part <= turn.handovers.newest and turn.spec.echo.get("store", True)
+    if not is_there or responses.is_deleted(run_id):
         raise _not_found(response)
-    return turn
+    return _KeptResponse(of=PartName(run_id=run_id, part=part), turn=turn)
 
 
 def _not_found(response: str) -> ApiError:
     return ApiError(404, f"Response with id {response[:80]!r} not found.", code="response_not_found")
 
 
-async def _own_response(context: Context, caller: Caller, response_id: str) -> TurnRecord:
+async def _own_response(context: Context, caller: Caller, response_id: str) -> _KeptResponse:
     return await context.store(_kept, context, caller.tenant, response_id)
 
 
-_OwnResponse = Annotated[TurnRecord, Depends(_own_response)]
+_OwnResponse = Annotated[_KeptResponse, Depends(_own_response)]
 
 
 @router.get(
@@ -213,7 +282,7 @@ _OwnResponse = Annotated[TurnRecord, Depends(_own_response)]
 )
 async def get_response(
     context: Context,
-    turn: _OwnResponse,
+    kept: _OwnResponse,
     stream: Annotated[bool, Query(description="Follow it.")] = False,
     starting_after: _LastSeen = None,
     include: Annotated[list[str] | None, _PassedOver] = None,
@@ -221,21 +290,22 @@ async def get_response(
 ) -> Response:
     """A response, as far as it has come; any run is one. With ``stream``, everything that happened and happens."""
     if stream:
+        before = kept.turn.handovers.before(kept.of.part)
         seen = -1 if starting_after is None else starting_after
-        return await _stream(context, turn.view.run_id, seen=seen)
-    return JSONResponse(response_object(turn))
+        return await _stream(context, _AskedPart(of=kept.of, before=before), seen=seen)
+    return JSONResponse(response_object(kept.turn, kept.of.part))
 
 
 @router.delete(
     "/{response_id}", response_model=response_schema.Deleted, responses=schema.errors(404), dependencies=[WRITES]
 )
-async def delete_response(context: Context, caller: Caller, turn: _OwnResponse) -> response_schema.Deleted:
+async def delete_response(context: Context, caller: Caller, kept: _OwnResponse) -> response_schema.Deleted:
     """Forget that this run is a response; what is at work for it is stopped. The run goes when retention lets it."""
-    run_id = turn.view.run_id
+    run_id = kept.of.run_id
     await context.store(Responses(context.client.database).delete, run_id)
-    if not turn.view.status.is_terminal:
+    if not kept.turn.view.status.is_terminal:
         await stop(context, run_id, by=caller.known_as)
-    return response_schema.Deleted(id=response_id(run_id))
+    return response_schema.Deleted(id=response_id(run_id, kept.of.part))
 
 
 @router.post(
@@ -244,12 +314,12 @@ async def delete_response(context: Context, caller: Caller, turn: _OwnResponse) 
     responses=response_schema.OBJECT | schema.errors(404),
     dependencies=[WRITES],
 )
-async def cancel_response(context: Context, caller: Caller, turn: _OwnResponse) -> Response:
+async def cancel_response(context: Context, caller: Caller, kept: _OwnResponse) -> Response:
     """Stop what is at work for a response. Idempotent; one that has ended stays as it ended."""
-    if not turn.view.status.is_terminal:
-        await stop(context, turn.view.run_id, by=caller.known_as)
-    after = await context.store(Responses(context.client.database).turn, turn.view.run_id)
-    return JSONResponse(response_object(after))
+    if not kept.turn.view.status.is_terminal:
+        await stop(context, kept.of.run_id, by=caller.known_as)
+    after = await context.store(Responses(context.client.database).turn, kept.of.run_id)
+    return JSONResponse(response_object(after, kept.of.part))
 
 
 @router.get(
@@ -259,14 +329,14 @@ async def cancel_response(context: Context, caller: Caller, turn: _OwnResponse) 
     dependencies=[READS],
 )
 async def list_input_items(
-    turn: _OwnResponse,
+    kept: _OwnResponse,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     order: response_schema.Order = "desc",
     after: Annotated[str | None, Query(max_length=64, description="The id of the last item seen.")] = None,
     include: Annotated[list[str] | None, _PassedOver] = None,
 ) -> Response:
     """What the request of a response brought."""
-    items = input_items(turn)
+    items = input_items(kept.turn, kept.of.part)
     if order == "desc":
         items.reverse()
     names = [item["id"] for item in items]
@@ -279,45 +349,40 @@ async def list_input_items(
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 
-async def _stream(
-    context: ApiContext,
-    run_id: str,
-    *,
-    seen: int = -1,
-    headers: Mapping[str, str] | None = None,
-    leaver: str | None = None,
-) -> Response:
+async def _stream(context: ApiContext, asked: _AskedPart, *, seen: int = -1) -> Response:
+    run_id = asked.of.run_id
     start = await context.store(stream_start, context.client.views, run_id)
-    teller = ResponseTeller(run_id, start, seen=seen)
+    of_client = await context.store(client_tool_names, context.client, run_id)
+    teller = ResponseTeller(asked.of, start, before=asked.before, of_client=of_client, seen=seen)
     return AnswerStream(
         context,
         run_id,
-        partial(_frames, context, run_id, teller),
-        headers=dict(headers or {}),
-        stops_for=leaver,
+        partial(_frames, context, asked.of, teller),
+        headers=dict(asked.headers),
+        stops_for=asked.stops_for,
         is_over=lambda: teller.is_over,
     )
 
 
-async def _frames(context: ApiContext, run_id: str, teller: ResponseTeller, feed: Feed) -> AsyncIterator[bytes]:
-    async with watched(context, run_id, teller):
+async def _frames(context: ApiContext, of: PartName, teller: ResponseTeller, feed: Feed) -> AsyncIterator[bytes]:
+    async with watched(context, of.run_id, teller):
         for event in teller.begin():
-            yield await _frame(context, run_id, event)
-        async for told in follow(context, run_id, teller, feed):
-            yield b"".join([await _frame(context, run_id, event) for event in told]) if told else sse.KEEPALIVE
+            yield await _frame(context, of, event)
+        async for told in follow(context, of.run_id, teller, feed):
+            yield b"".join([await _frame(context, of, event) for event in told]) if told else sse.KEEPALIVE
     if not teller.is_over:
         yield sse.GOING_AWAY
 
 
-async def _frame(context: ApiContext, run_id: str, event: ResponseEvent) -> bytes:
+async def _frame(context: ApiContext, of: PartName, event: ResponseEvent) -> bytes:
     fields, kind = dict(event.fields), event.kind
     if event.wants_response or event.item_index is not None:
-        await ended(context, run_id)  # waits for a database that is away
-        turn = await context.store(Responses(context.client.database).turn, run_id)
+        await ended(context, of.run_id)  # waits for a database that is away
+        turn = await context.store(Responses(context.client.database).turn, of.run_id)
         if event.item_index is not None:
-            fields["item"] = output_items(run_id, turn.said)[event.item_index]
+            fields["item"] = output_items(turn, of.part)[event.item_index]
         else:
-            fields["response"] = response_object(turn)
+            fields["response"] = response_object(turn, of.part, is_handed_over=event.is_handover)
     if kind == LAST:
         kind = _last_kind(fields["response"]["status"])
     elif event.wants_response:

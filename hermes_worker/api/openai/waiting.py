@@ -13,6 +13,7 @@ from hermes_worker.api.errors import ApiError
 from hermes_worker.api.following import follow, watched
 from hermes_worker.api.routes.events import EventStream
 from hermes_worker.api.stopping import stop_abandoned
+from hermes_worker.core.client_tools import HandoverWatch
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.run_events import TERMINAL_EVENTS, StoredEvent
@@ -27,8 +28,8 @@ _ASK_FOR_S = 30.0
 class EndTeller:
     """A reader who only wants to know that a run has ended."""
 
-    def __init__(self) -> None:
-        self.seq = 0
+    def __init__(self, seq: int = 0) -> None:
+        self.seq = seq
         self.is_over = False
         self.wants_rows = False
 
@@ -42,14 +43,30 @@ class EndTeller:
         return ()
 
 
+class AnswerTeller(EndTeller):
+    """The same of a run that may be handed over to its client, which is an end as well."""
+
+    def __init__(self, seq: int = 0) -> None:
+        super().__init__(seq)
+        self.handover = HandoverWatch()
+
+    def rows(self, rows: Iterable[StoredEvent], usage: Usage) -> Sequence[None]:
+        for row in rows:
+            if not self.is_over:
+                super().rows([row], usage)
+                self.handover.take(row)
+                self.is_over = self.is_over or self.handover.is_handed_over
+        return ()
+
+
 class ClientLeft(Exception):
     """Nobody waits for the answer any more."""
 
 
-async def wait_for_end(context: ApiContext, request: Request, run_id: str) -> RunView:
-    """The run when it has ended. Raises ``ClientLeft``, ``TooManyReaders``, and ``ApiError`` when the server goes
-    away."""
-    teller = EndTeller()
+async def wait_for_end(context: ApiContext, request: Request, run_id: str, teller: EndTeller | None = None) -> RunView:
+    """The run when it has ended, for ``teller``. Raises ``ClientLeft``, ``TooManyReaders``, and ``ApiError`` when the
+    server goes away."""
+    teller = teller or EndTeller()
     with context.followers.follow(run_id) as feed:
         waiting = asyncio.ensure_future(_end(context, run_id, teller, feed))
         # The body was read: all that can come now is that the client has left.

@@ -39,6 +39,7 @@ class DeedObject(BaseModel):
     number: int
     at: float
     """Epoch seconds."""
+    tenant: str
     actor: str
     address: str | None = None
     """Where the request came from; none for who works at the machine itself."""
@@ -75,6 +76,7 @@ async def list_deeds(context: Context, caller: Caller, wanted: Annotated[ListAud
         DeedObject(
             number=row.number,
             at=row.at,
+            tenant=row.tenant,
             actor=row.actor,
             address=row.address,
             act=row.act,

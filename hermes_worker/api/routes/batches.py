@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, WRITES, Caller
@@ -40,11 +40,12 @@ class SubmitBatch(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    runs: Annotated[
-        list[Any],
-        Field(min_length=1, max_length=BATCH_MAX),
-        WithJsonSchema({"type": "array", "minItems": 1, "maxItems": BATCH_MAX, "items": {"type": "object"}}),
-    ] = Field(description="Each as the body of POST /v1/runs; 'idempotency_key' stands for the header of that name.")
+    runs: list[Any] = Field(
+        min_length=1,
+        max_length=BATCH_MAX,
+        description="Each an object, as the body of POST /v1/runs. What is none is refused by itself. "
+        "'idempotency_key' stands for the header of that name.",
+    )
 
 
 class BatchResult(BaseModel):
@@ -90,6 +91,8 @@ async def submit_batch(context: Context, caller: Caller, body: SubmitBatch) -> B
 
 def read_item(document: Any, caller: Principal) -> Submission | ApiError:
     """One submission of many, or what is wrong with it."""
+    if not isinstance(document, dict):
+        return ApiError(400, "A run must be a JSON object.", code="invalid_type", param="body")
     try:
         item = _BatchItem.model_validate(document)
         plain = schema.CreateRun.model_construct(item.model_fields_set, **dict(item))
@@ -120,9 +123,9 @@ def _result(index: int, outcome: Outcome | ApiError) -> BatchResult:
 class StopMatching(BaseModel):
     """Which runs to stop: the open ones for which all of this holds."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
-    status: list[RunStatus] = Field([], max_length=12, description="Any of these.")
+    status: list[Annotated[RunStatus, Field(strict=False)]] = Field([], max_length=12, description="Any of these.")
     tag: list[Annotated[str, Field(max_length=64, pattern=NO_NUL)]] = Field([], max_length=TAGS_MAX)
     session_id: str | None = Field(None, max_length=256, pattern=NO_NUL)
     job_id: str | None = Field(None, max_length=64, pattern=NO_NUL)
@@ -130,7 +133,7 @@ class StopMatching(BaseModel):
     created_after: float | None = Field(None, ge=0, le=schema.TIME_MAX)
     created_before: float | None = Field(None, ge=0, le=schema.TIME_MAX)
     dry_run: bool = Field(False, description="Only say which runs these are.")
-    limit: int = Field(100, ge=1, le=BATCH_MAX, description="The newest so many of them.")
+    limit: Annotated[int, schema.WHOLE] = Field(100, ge=1, le=BATCH_MAX, description="The newest so many of them.")
 
 
 class StoppedRuns(BaseModel):
@@ -175,7 +178,7 @@ class WaitedRun(BaseModel):
 class JoinRuns(BaseModel):
     """Runs to wait for."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     run_ids: list[_RunId] = Field(min_length=1, max_length=BATCH_MAX)
     mode: Literal["all", "any"] = "all"

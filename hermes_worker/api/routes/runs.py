@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, BackgroundTasks, Depends, Header, Query, Request, Response
-from pydantic import ValidationError, WithJsonSchema
+from pydantic import WithJsonSchema
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, WRITES, Caller
-from hermes_worker.api.bodies import read_json
+from hermes_worker.api.bodies import fitted, read_object
 from hermes_worker.api.context import Context
 from hermes_worker.api.cursors import below_of, cursor_of
-from hermes_worker.api.errors import invalid, wrong_field
+from hermes_worker.api.errors import invalid
 from hermes_worker.api.messages import conversation
 from hermes_worker.api.owners import OwnRun
 from hermes_worker.api.stopping import stop
@@ -39,13 +40,7 @@ _Key = Annotated[str, WithJsonSchema({"type": "string", "pattern": schema.KEY_FO
 
 
 async def _create_run(request: Request) -> schema.CreateRun:
-    document = await read_json(request)
-    if not isinstance(document, dict):
-        raise invalid("body", "The request body must be a JSON object.", "invalid_type")
-    try:
-        return schema.CreateRun.model_validate(document)
-    except ValidationError as error:
-        raise wrong_field(error) from None
+    return fitted(await read_object(request), schema.CreateRun)
 
 
 def submission_of(body: schema.CreateRun, caller: Principal, idempotency_key: str | None) -> Submission:
@@ -72,6 +67,7 @@ def submission_of(body: schema.CreateRun, caller: Principal, idempotency_key: st
         source="api",
         metadata=body.metadata or {},
         output_schema=body.output_schema,
+        artifacts=body.artifacts,
         tags=body.tags or (),
         priority=Priority.of(body.priority) if body.priority else None,
         not_before=body.not_before,
@@ -235,6 +231,7 @@ def _inspect(client: Client, run_id: str) -> schema.RunObject:
     notes = Listing(client.database).notes(run_id)
     inspected.tags, inspected.metadata = list(notes.tags) or None, dict(notes.metadata) or None
     inspected.retry_of = notes.retry_of
+    inspected.began_with = schema.BeganWithObject(**asdict(notes.began_with))
     inspected.budget = schema.budget_object(client.trees.budget(run_id))
     return inspected
 

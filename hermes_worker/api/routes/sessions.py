@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import secrets
 import time
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, WRITES, Caller
-from hermes_worker.api.bodies import read_json
+from hermes_worker.api.bodies import BodyModel, fitted, read_object
 from hermes_worker.api.context import Context
-from hermes_worker.api.errors import ApiError, invalid, wrong_field
+from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.owners import OwnSession
 from hermes_worker.api.wire.session_objects import (
     CreateSession,
@@ -37,20 +37,16 @@ from hermes_worker.store.sessions import Changes, InvalidFork, SessionExists, Se
 from hermes_worker.wiring import Client
 
 router = APIRouter(prefix="/api/sessions", tags=["sessions"], responses=schema.errors(503))
-_Body = TypeVar("_Body", bound=BaseModel)
 _CODES = {"id": "invalid_session_id", "session_id": "invalid_session_id"}
 """Of the original; other fields have codes of their own name."""
 
 
-async def read_body(request: Request, kind: type[_Body]) -> _Body:
+async def read_body(request: Request, kind: type[BodyModel]) -> BodyModel:
     """The body, or that of an empty object where there is none. Raises ``ApiError``, with the original's codes."""
-    document = await read_json(request, without_body={})
-    if not isinstance(document, dict):
-        raise invalid("body", "The request body must be a JSON object.", "invalid_type")
+    document = await read_object(request, without_body={})
     try:
-        return kind.model_validate(document)
-    except ValidationError as error:
-        refusal = wrong_field(error)
+        return fitted(document, kind)
+    except ApiError as refusal:
         if refusal.code == "unknown_parameter":
             raise invalid(str(refusal.param), refusal.message, "unsupported_session_field") from None
         field = str(refusal.param).partition(".")[0]
@@ -143,7 +139,7 @@ async def get_session(context: Context, caller: Caller, session_id: OwnSession) 
 @router.patch(
     "/{session_id}",
     response_model=OneSession,
-    openapi_extra=described(PatchSession, is_required=True),
+    openapi_extra=described(PatchSession),
     responses=schema.errors(404, 408),
     dependencies=[WRITES],
 )

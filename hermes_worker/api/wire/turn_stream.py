@@ -94,27 +94,15 @@ class TurnEnd:
     usage: UsageObject
 
 
-class TurnTeller:
+class TurnTeller(sse.MergedView):
     """One reader's view of a turn, as frames. The end is told last, by ``closing``: it needs rows."""
 
     def __init__(self, turn: ToldTurn, told: TurnCursor, start: sse.StreamStart) -> None:
+        super().__init__(sse.Merge(told.run, start))
         self._turn = turn
-        self._merge = sse.Merge(told.run, start)
         self._told = told
         self._skips = told.part
         self._last: sse.WireEvent | None = None
-
-    @property
-    def seq(self) -> int:
-        return self._merge.seq
-
-    @property
-    def is_over(self) -> bool:
-        return self._merge.is_over
-
-    @property
-    def wants_rows(self) -> bool:
-        return self._merge.wants_rows
 
     def opening(self) -> list[bytes]:
         """What comes before the run's own events."""
@@ -126,10 +114,10 @@ class TurnTeller:
         return [self._frame(name, turn.began_at, told) for name, told in fields[self._told.told : _OPENING]]
 
     def rows(self, rows: Iterable[StoredEvent], usage: Usage) -> list[bytes]:
-        return self._frames(self._merge.rows(rows, usage))
+        return self._frames(self.merge.rows(rows, usage))
 
     def live(self, entry: LiveEntry, at: float) -> list[bytes]:
-        return self._frames(self._merge.live(entry, at))
+        return self._frames(self.merge.live(entry, at))
 
     def closing(self, end: TurnEnd) -> list[bytes]:
         """The last events; none where they were told on an earlier connection."""

@@ -17,6 +17,7 @@ from typing import assert_never
 
 from hermes_worker.core.credentials import rest_s
 from hermes_worker.core.errors import FailureKind, InvalidTransition
+from hermes_worker.core.key_states import finding
 from hermes_worker.core.recovery import retry
 from hermes_worker.core.recovery.classify import Classification
 from hermes_worker.core.recovery.retry import Remedy
@@ -29,6 +30,8 @@ RATE_LIMIT_PAUSE_S = 2.0
 """How long a credential rests after a rate limit that came without a time."""
 FALLEN_BACK_S = 60.0
 """How long a provider that was left because of its limits is not gone back to (docs/behaviour.md, "Recovery")."""
+CLOSED_REST_S = 60.0
+"""How long other keys are preferred to one that was closed and is open again."""
 _AMENDMENT_OF: Mapping[str, Amendment] = {
     "strip_signature": Amendment.NO_REASONING_REPLAY,
     "drop_encrypted_reasoning": Amendment.NO_REASONING_REPLAY,
@@ -92,7 +95,7 @@ class RequestContents:
 
 @dataclass(frozen=True, slots=True)
 class PrepareRequest:
-    """Choose the key, build the request: ``RequestPrepared``."""
+    """Choose the key, build the request: ``RequestPrepared``, or ``KeyClosed``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,8 @@ class ParkRun:
 
     seconds: float
     reason: str
+    keys: tuple[str, ...] = ()
+    """The closed keys that it waits for: it goes on as soon as one of them is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +209,17 @@ class RequestPrepared:
     facts: RequestFacts
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyClosed:
+    """The provider's keys are closed (``core.key_states``)."""
+
+    next_provider: int | None
+    """Where in the chain an open key is, or one that this call may try; ``None`` when there is none."""
+    keys: tuple[str, ...]
+    wait_s: float
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class NothingShortened:
     pass
@@ -230,6 +246,8 @@ class RequestFailed:
     contents: RequestContents
     jitter: float = 0.0
     """A random number, 0 <= jitter < 1."""
+    is_key_closed: bool = False
+    """By this failure, or by others meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +273,7 @@ class RequestCompared:
 
 AskingEvent = (
     RequestPrepared
+    | KeyClosed
     | NothingShortened
     | PermitGranted
     | PermitDelayed
@@ -299,11 +318,21 @@ class Asking:
     """Nothing makes the conversation shorter, so it is not tried before it fails."""
     refused_memory: RunMemory | None = None
     """The memory before images were made smaller, while that is being tried."""
+    moves: int = 0
+    """How often the call went to another provider because keys were closed."""
+    left_wait_s: float | None = None
+    """When a provider that this call left because of its limits may be asked again."""
 
     @property
     def has_fallback(self) -> bool:
         """Another provider is left in the chain."""
         return self.memory.provider + 1 < self.rules.providers
+
+    @property
+    def may_go_back(self) -> bool:
+        """A provider earlier in the chain may be asked in place of closed ones: nothing of this iteration was refused
+        there."""
+        return Remedy.FALL_BACK not in self.history.used and self.left_wait_s is None
 
     @property
     def window(self) -> int:
@@ -327,6 +356,8 @@ def after(asking: Asking, event: AskingEvent) -> Asking:
     match event:
         case RequestPrepared():
             return _prepared(_doing(was, PrepareRequest), event.facts)
+        case KeyClosed():
+            return _closed(_doing(was, PrepareRequest), event)
         case PermitGranted():
             return replace(_doing(was, AcquirePermit), act=SendRequest())
         case PermitDelayed():
@@ -372,6 +403,15 @@ def _prepared(asking: Asking, facts: RequestFacts) -> Asking:
     return replace(asking, facts=facts, act=ShortenConversation() if is_too_long else AcquirePermit())
 
 
+def _closed(asking: Asking, event: KeyClosed) -> Asking:
+    """Go to where a key is open, or park. Keys may close and open while a call looks, so it does not move for ever."""
+    position = event.next_provider
+    if position is not None and asking.moves <= 2 * asking.rules.providers:
+        return replace(_at(asking, position), moves=asking.moves + 1)
+    wait_s = event.wait_s if asking.left_wait_s is None else min(event.wait_s, asking.left_wait_s)
+    return replace(asking, act=ParkRun(wait_s, event.reason, event.keys), failure=None)
+
+
 def _stalled(asking: Asking) -> Asking:
     """The conversation cannot be made shorter: it is sent as it is, or the same failure is decided on once more."""
     stalled = replace(asking, is_stalled=True)
@@ -391,7 +431,7 @@ def _delayed(asking: Asking, event: PermitDelayed) -> Asking:
     if is_long and facts.has_other_keys:
         return replace(_again(asking), beside=(WithdrawPermit(), RestKey(event.wait_s)))
     if is_long and asking.has_fallback:
-        return replace(_fallen_back(asking), beside=(WithdrawPermit(),))
+        return replace(_fallen_back(asking), beside=(WithdrawPermit(),), left_wait_s=event.wait_s)
     return replace(asking, act=ParkRun(event.wait_s, f"the key of {facts.provider} is used as much as it may be"))
 
 
@@ -432,12 +472,16 @@ def _failure(asking: Asking) -> RequestFailed:
 
 def _decided(asking: Asking, event: RequestFailed) -> Asking:
     decision = retry.decide(event.classification, asking.history, _situation(asking, event))
+    if event.is_key_closed and isinstance(decision, retry.Wait | retry.RenewConnection | retry.GiveUp):
+        # It is not this run's failure, so it uses up none of its attempts: it goes elsewhere, or waits for the key.
+        decided = FailureDecision(classification=event.classification, decision=decision)
+        return replace(_again(asking), decided=decided)
     known = replace(
         asking,
         history=retry.advance(asking.history, decision, event.classification),
         failure=event,
         decided=FailureDecision(classification=event.classification, decision=decision),
-        beside=tuple(_cool_downs(event.classification, decision)),
+        beside=() if event.is_key_closed else tuple(_cool_downs(event.classification, decision)),
     )
     return _carried_out(known, decision, event.classification)
 
@@ -469,13 +513,15 @@ def _carried_out(asking: Asking, decision: retry.Decision, classification: Class
             lowered = replace(memory, window=decision.tokens)
             return replace(asking, act=ShortenConversation(), memory=lowered, beside=(*beside, *learned))
         case retry.FallBack():
-            return _fallen_back(asking)
+            return _fallen_back(_without_return(asking, classification))
         case retry.RefreshCredential():
             return replace(asking, act=RenewToken())
         case retry.ShrinkImages():
             return _with_small_images(asking, decision.side_px_max)
         case retry.RotateCredential():
-            return replace(_again(asking), beside=(*beside, RestKey(rest_s(classification))))
+            is_closed = asking.failure is not None and asking.failure.is_key_closed
+            rest = CLOSED_REST_S if is_closed else rest_s(classification)
+            return replace(_again(asking), beside=(*beside, RestKey(rest)))
         case (
             retry.StripSignature()
             | retry.DropEncryptedReasoning()
@@ -499,9 +545,20 @@ def _waiting(asking: Asking, seconds: float, classification: Classification) -> 
     return replace(asking, act=ParkRun(seconds, reason))
 
 
+def _without_return(asking: Asking, classification: Classification) -> Asking:
+    """What refused this request would refuse it again; a key that is closed may be open later."""
+    if finding(classification).condition is not None:
+        return asking
+    return replace(asking, history=replace(asking.history, used=asking.history.used | {Remedy.FALL_BACK}))
+
+
 def _fallen_back(asking: Asking) -> Asking:
+    return _at(asking, asking.memory.provider + 1)
+
+
+def _at(asking: Asking, position: int) -> Asking:
     # What the last provider refused says nothing about the next one, nor does the size of its window.
-    memory = replace(asking.memory, provider=asking.memory.provider + 1, amendments=frozenset(), window=0)
+    memory = replace(asking.memory, provider=position, amendments=frozenset(), window=0)
     return _again(replace(asking, memory=memory, is_stalled=False))
 
 

@@ -61,6 +61,7 @@ class Act(StrEnum):
     TENANT_DISABLE = "tenant.disable"
     TENANT_ENABLE = "tenant.enable"
     LIMIT_SET = "limit.set"
+    PROVIDER_KEY_OPEN = "provider_key.open"
     ROUTE_ADD = "route.add"
     ROUTE_REMOVE = "route.remove"
     DELIVERY_RETRY = "delivery.retry"

@@ -249,6 +249,12 @@ class Tenants:
             found = connection.execute(_KEYS.where(api_keys.c.tenant == tenant).order_by(api_keys.c.pk))
             return [_key_view(row) for row in rows_of(found, _ApiKeyRow)]
 
+    def require_key(self, tenant: str, key_id: str) -> str:
+        """Raises ``KeyNotFound`` for a key of another tenant as for none."""
+        if not self._is_theirs(api_keys.c.key_id, key_id, tenant):
+            raise _no_key(key_id)
+        return key_id
+
     def rotate_key(self, tenant: str, key_id: str, *, overlap_s: float) -> NewKey:
         """Make a key that does what another does, which ends in ``overlap_s`` seconds unless it ends before. The new
         one lasts as long from now as the other did from its making. Raises ``KeyNotFound``."""
@@ -357,8 +363,12 @@ def _locked_key(connection: Connection, tenant: str, key_id: str) -> _LockedKey:
     found = connection.execute(sa.select(*columns_for(api_keys, _LockedKey)).where(this).with_for_update())
     row = row_of(found, _LockedKey)
     if row is None:
-        raise KeyNotFound(f"there is no key {key_id!r}; 'hermes-worker keys list' shows those there are")
+        raise _no_key(key_id)
     return row
+
+
+def _no_key(key_id: str) -> KeyNotFound:
+    return KeyNotFound(f"there is no key {key_id!r}; 'hermes-worker keys list' shows those there are")
 
 
 def _shown_key(view: KeyView) -> dict[str, object]:

@@ -19,6 +19,8 @@ from hermes_worker.store.engine.prepared import columns_for, rows_of
 from hermes_worker.store.retention.facts import is_needed_firing, members
 from hermes_worker.store.rows import insert_ignoring
 from hermes_worker.store.tables import (
+    artifact_gatherings,
+    artifacts,
     auxiliary_calls,
     blobs,
     budgets,
@@ -59,6 +61,7 @@ _FEW: Sequence[sa.Column[Any]] = (
     run_tags.c.run_pk,
     deleted_responses.c.run_pk,
     budgets.c.root_pk,
+    artifact_gatherings.c.run_pk,
 )
 
 
@@ -95,6 +98,7 @@ def _delete_runs(connection: Connection, rows: Sequence[_GoingRun], erasure_pk: 
         if _delete_some(connection, table, run_pk.in_(pks)) == _ROWS_AT_ONCE:
             return False
     connection.execute(sa.delete(firings).where(firings.c.run_pk.in_(pks), sa.not_(is_needed_firing())))
+    delete_artifacts(connection, artifacts.c.run_pk.in_(pks))
     for run_pk in _FEW:
         connection.execute(sa.delete(run_pk.table).where(run_pk.in_(pks)))
     connection.execute(sa.delete(runs).where(runs.c.pk.in_(pks)))
@@ -107,6 +111,13 @@ def _delete_some(connection: Connection, table: sa.Table, where: sa.ColumnElemen
     key = sa.tuple_(*table.primary_key.columns)
     some = sa.select(*table.primary_key.columns).where(where).limit(_ROWS_AT_ONCE)
     return connection.execute(sa.delete(table).where(key.in_(some))).rowcount
+
+
+def delete_artifacts(connection: Connection, which: sa.ColumnElement[bool]) -> int:
+    """Delete files that runs left, and let go of their contents; how many."""
+    named = sa.select(artifacts.c.blob_hash).where(which)
+    connection.execute(sa.update(blobs).where(blobs.c.hash.in_(named)).values(released_at=db_now()))
+    return connection.execute(sa.delete(artifacts).where(which)).rowcount
 
 
 def delete_events(connection: Connection, run_pks: Sequence[int]) -> int:
@@ -150,7 +161,9 @@ def delete_session(database: Database, session_pk: int, may_go: Callable[[Connec
 
 
 _IS_USED = sa.or_(
-    sa.exists().where(messages.c.blob_hash == blobs.c.hash), sa.exists().where(sessions.c.tools_hash == blobs.c.hash)
+    sa.exists().where(messages.c.blob_hash == blobs.c.hash),
+    sa.exists().where(sessions.c.tools_hash == blobs.c.hash),
+    sa.exists().where(artifacts.c.blob_hash == blobs.c.hash),
 )
 _WAS_RELEASED = blobs.c.released_at < db_now_once() - _RELEASED_FOR_S
 

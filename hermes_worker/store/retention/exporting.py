@@ -25,6 +25,7 @@ from hermes_worker.store.retention.selecting import (
 )
 from hermes_worker.store.tables import (
     api_keys,
+    artifacts,
     audit_log,
     blobs,
     dead_targets,
@@ -90,13 +91,16 @@ def _wheres_of_both(connection: Connection, selected: Selected) -> Iterator[tupl
 
 
 def counts(connection: Connection, selected: Selected) -> Counter[str]:
-    """How many rows of each table belong to a selection; ``blobs`` are those that their messages name."""
+    """How many rows of each table belong to a selection; ``blobs`` are those that their messages and artifacts name."""
     found: Counter[str] = Counter()
     for table, where in wheres(connection, selected):
         found[table.name] += connection.execute(sa.select(sa.func.count()).select_from(table).where(where)).scalar_one()
     for part in in_parts(selected.sessions):
         named = sa.select(sa.func.count(sa.distinct(messages.c.blob_hash))).where(messages.c.session_pk.in_(part))
         found["blobs"] += connection.execute(named).scalar_one()
+    for part in in_parts(runs_of(connection, selected.roots)):
+        kept = sa.select(sa.func.count(sa.distinct(artifacts.c.blob_hash))).where(artifacts.c.run_pk.in_(part))
+        found["blobs"] += connection.execute(kept).scalar_one()
     return +found
 
 
@@ -125,12 +129,18 @@ def _deeds(connection: Connection, selected: Selected) -> Iterator[ExportedRow]:
 
 
 def _blobs(connection: Connection, selected: Selected) -> Iterator[ExportedRow]:
+    """Long texts of messages, and the files that runs left, as Base64."""
     told: set[str] = set()
-    for part in in_parts(selected.sessions):
-        named = sa.select(messages.c.blob_hash).where(
-            messages.c.session_pk.in_(part), messages.c.blob_hash.is_not(None)
-        )
-        for digest in connection.execute(named.distinct()).scalars().all():
+    named = [
+        sa.select(messages.c.blob_hash).where(messages.c.session_pk.in_(part), messages.c.blob_hash.is_not(None))
+        for part in in_parts(selected.sessions)
+    ]
+    named += [
+        sa.select(artifacts.c.blob_hash).where(artifacts.c.run_pk.in_(part))
+        for part in in_parts(runs_of(connection, selected.roots))
+    ]
+    for wanted in named:
+        for digest in connection.execute(wanted.distinct()).scalars().all():
             if digest is not None and digest not in told:
                 told.add(digest)
                 body = connection.execute(sa.select(blobs.c.body).where(blobs.c.hash == digest)).scalar_one()

@@ -36,6 +36,7 @@ from hermes_worker.store.retention.holds import Holds, every_tenant, holds_of, r
 from hermes_worker.store.rows import insert_ignoring
 from hermes_worker.store.statistics import count_what_is_over
 from hermes_worker.store.tables import (
+    artifacts,
     audit_log,
     deleted_runs,
     deliveries,
@@ -155,6 +156,7 @@ class Pruner:
             RetentionKind.TOMBSTONES: partial(self._rows, deleted_runs, deleted_runs.c.deleted_at),
             RetentionKind.DELIVERIES: self._deliveries,
             RetentionKind.FIRINGS: self._firings,
+            RetentionKind.ARTIFACTS: self._artifacts,
             RetentionKind.EVENTS: self._events,
             RetentionKind.RUNS: self._runs,
             RetentionKind.TRANSCRIPTS: self._transcripts,
@@ -333,6 +335,20 @@ class Pruner:
             )
             with self._database.write() as connection:
                 return _Batch(connection.execute(gone).rowcount, _after(rows, _ROWS_AT_ONCE))
+        return _Batch(len(going), _after(rows, _ROWS_AT_ONCE))
+
+    def _artifacts(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
+        """Files that runs left, by when they were kept; their contents follow when nothing else refers to them."""
+        at = artifacts.c.created_at
+        kept = sa.select(artifacts.c.pk, at.label("at"), artifacts.c.run_pk)
+        rows = self._page(_SettledRow, kept, at, scope, cut, mark, _ROWS_AT_ONCE)
+        with self._database.read() as connection:
+            held = held_runs(connection, sorted({row.run_pk for row in rows if row.run_pk is not None}), scope.holds)
+        going = [row.pk for row in rows if row.run_pk not in held]
+        if scope.acts and going:
+            with self._database.write() as connection:
+                count = deleting.delete_artifacts(connection, artifacts.c.pk.in_(going))
+            return _Batch(count, _after(rows, _ROWS_AT_ONCE))
         return _Batch(len(going), _after(rows, _ROWS_AT_ONCE))
 
     def _events(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:

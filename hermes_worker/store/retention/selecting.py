@@ -22,6 +22,8 @@ from hermes_worker.store.retention.facts import members
 from hermes_worker.store.tables import (
     allowed_patterns,
     api_keys,
+    artifact_gatherings,
+    artifacts,
     auxiliary_calls,
     budgets,
     dead_targets,
@@ -34,6 +36,7 @@ from hermes_worker.store.tables import (
     jobs,
     kept_answers,
     messages,
+    parked_on_keys,
     principals,
     run_inputs,
     run_tags,
@@ -66,6 +69,9 @@ BY_RUN: Sequence[sa.Column[Any]] = (
     idempotency_keys.c.run_pk,
     budgets.c.root_pk,
     deleted_responses.c.run_pk,
+    artifact_gatherings.c.run_pk,
+    artifacts.c.run_pk,
+    parked_on_keys.c.run_pk,
 )
 BY_SESSION: Sequence[sa.Column[Any]] = (sessions.c.pk, session_documents.c.session_pk, messages.c.session_pk)
 OF_TENANT: Sequence[sa.Table] = (

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from hermes_worker import __version__
 from hermes_worker.core.delegation import background_message, delegation_id
 from hermes_worker.core.run import STATE_VERSION, Halt, RunStatus
 from hermes_worker.core.sharing import FleetPlace
@@ -59,6 +60,7 @@ class _OriginRow(NamedTuple):
     idle_s_max: float | None
     deliver: str | None
     priority: int
+    artifacts: int | None
     place_rank: int | None
     spec: str
 
@@ -88,6 +90,7 @@ _INHERITED = (
     "deadline_at",
     "idle_s_max",
     "deliver",
+    "artifacts",
     "priority",
     "place_rank",
 )
@@ -121,6 +124,7 @@ def insert_turn(connection: Connection, parent: ParentCall) -> CausedTurn | None
         input=background_message(call_key, children.outcomes(connection, parent)),
         instructions=None,
         history=(),
+        program=__version__,
         metadata={**asked.metadata, "delegation_id": delegation_id(call_key), "delegated_by": origin.run_id},
     )
     session = one_of(connection.execute(_SESSION, {"session": origin.session_pk}), _NextOfSession)

@@ -14,7 +14,8 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core import events as ev
 from hermes_worker.core.delegation import TURNS_MAX, background_refusal, refusal_note
 from hermes_worker.core.effects import RunTool
-from hermes_worker.core.messages import Message, Role, ToolRequest, canonical_json, tool_body
+from hermes_worker.core.guardrails import GUARD_FIELD, NO_PRECEDENT, Precedent, precedent_from
+from hermes_worker.core.messages import RESULT_KEY_PREFIX, Message, Role, ToolRequest, canonical_json, tool_body
 from hermes_worker.core.questions import Refusal
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, Run, RunStatus, WaitKind
@@ -80,6 +81,10 @@ class CallClaim:
     """Hooks gave it other arguments than the model did; these are in ``request``."""
     has_asked: bool
     """It left questions for models, and they are answered (``store.runs.auxiliary``)."""
+    precedent: Precedent = NO_PRECEDENT
+    """What it follows upon in its turn, for guardrails."""
+    neighbours: tuple[str, ...] = ()
+    """The tools of all calls of its reply, its own among them, in order."""
     loaded: RunRecord
     """The run as it was at the claim."""
 
@@ -195,7 +200,8 @@ _CLAIM_AND_READ = Prepared(_claim_and_read(), takes=ClaimValues, gives=Joined(_C
 
 _READ_DOCUMENTS = Prepared(
     sa.select(session_documents.c.key, session_documents.c.body).where(
-        session_documents.c.session_pk == sa.bindparam("session")
+        session_documents.c.session_pk == sa.bindparam("session"),
+        ~session_documents.c.key.startswith(RESULT_KEY_PREFIX),
     ),
     takes=SessionKey,
     gives=_StoredDocument,
@@ -277,6 +283,13 @@ class ToolCalls:
         with self._database.read() as connection:
             rows = _READ_DOCUMENTS.all(connection, {"session": session_pk})
         return {row.key: json.loads(row.body) for row in rows if row.key in keys}
+
+    def kept_result(self, session_pk: int, key: str) -> str | None:
+        """The full text of a long result of the session."""
+        here = (session_documents.c.session_pk == session_pk) & (session_documents.c.key == key)
+        with self._database.read() as connection:
+            body = connection.execute(sa.select(session_documents.c.body).where(here)).scalar()
+        return None if body is None else str(json.loads(body))
 
     def spec_of(self, run_pk: int) -> RunSpec:
         """What was submitted. Raises ``ValueError`` when it is unreadable."""
@@ -377,7 +390,9 @@ class ToolCalls:
 
 
 def _claim_of(effect: RunTool, token: str, row: _ClaimedCall, run: RunRow, reply: ReplyRow) -> CallClaim:
-    asked = json.loads(reply.reply)["tool_calls"][row.position]
+    said = json.loads(reply.reply)
+    calls = said["tool_calls"]
+    asked = calls[row.position]
     # Alone in its iteration, what we hold is all there is to decide on; see ``settle``.
     loaded = to_loaded(run, [_as_call(effect, row)]) if run.call_count == 1 else to_record(run)
     return CallClaim(
@@ -397,6 +412,8 @@ def _claim_of(effect: RunTool, token: str, row: _ClaimedCall, run: RunRow, reply
         is_approved=row.approved_arguments is not None,
         is_rewritten=row.rewritten_arguments is not None,
         has_asked=row.asks is not None,
+        neighbours=tuple(call["function"]["name"] for call in calls),
+        precedent=precedent_from(said[GUARD_FIELD].get(str(row.position))) if GUARD_FIELD in said else NO_PRECEDENT,
         replay=Replay(row.replay),
         timeout_s=row.timeout_s,
         claimed_at=row.claimed_at,
@@ -432,9 +449,11 @@ def _settled(before: LoadedRun, claim: CallClaim, settlement: Settlement) -> Run
 
 def _additions(claim: CallClaim, settlement: Settlement) -> Additions:
     body = tool_body(claim.request.id, settlement.text)
+    # Of a call whose outcome nobody knows, the step itself writes the result and the events.
+    is_known = settlement.status is not CallStatus.UNKNOWN
     return Additions(
-        messages=[Message(seq=claim.result_seq, role=Role.TOOL, body=body)],
-        events=[started_event(claim), _completed_event(claim, settlement)],
+        messages=[Message(seq=claim.result_seq, role=Role.TOOL, body=body)] if is_known else [],
+        events=[started_event(claim), _completed_event(claim, settlement)] if is_known else [],
         written_calls=frozenset({claim.position}),
         documents=[
             {"session_pk": claim.session_pk, "key": key, "body": canonical_json(value)}

@@ -22,6 +22,7 @@ from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.sharing import FleetPlace
 from hermes_worker.observe import log
+from hermes_worker.store.artifacts.gatherings import owe_gathering
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Prepared, row_of, rows_of
 from hermes_worker.store.hooks.owed import owe_hooks, owed_rows
@@ -56,6 +57,7 @@ class _End(RunKey):
 
 class _Owed(NamedTuple):
     deliver: str | None
+    artifacts: int | None
 
 
 LEFT_PLACE = sa.case((runs.c.place.is_(None), sa.null()), else_=FleetPlace.LEFT.value)
@@ -72,7 +74,7 @@ _END = Prepared(
         finished_at=db_now(),
         place=LEFT_PLACE,
     )
-    .returning(runs.c.deliver),
+    .returning(runs.c.deliver, runs.c.artifacts),
     takes=_End,
     gives=_Owed,
 )
@@ -91,8 +93,9 @@ def end_run(connection: Connection, run_pk: int, end: EndRun) -> list[Hint]:
         "message": plain(failure.message) if failure else None,
         "answer": end.output_seq,
     }
-    deliver = _END.one(connection, values).deliver
-    return owe(connection, targets_of(deliver), run=(run_pk, after.run_id)) if deliver else []
+    owed = _END.one(connection, values)
+    hints = owe(connection, targets_of(owed.deliver), run=(run_pk, after.run_id)) if owed.deliver else []
+    return [*hints, *(owe_gathering(connection, run_pk, after.run_id) if owed.artifacts else ())]
 
 
 def close_waits(connection: Connection, run_pk: int, *call: sa.ColumnElement[bool]) -> None:
@@ -126,6 +129,7 @@ class _EndedRow(NamedTuple):
     event_seq: int
     message_seq: int
     deliver: str | None
+    artifacts: int | None
     parent_pk: int | None
     parent_iteration: int | None
     parent_position: int | None
@@ -171,6 +175,7 @@ def force_end(connection: Connection, pk: int, event: ev.Broken) -> ForcedEnd | 
         hints=[
             *owe(connection, targets_of(row.deliver), run=(pk, row.run_id)),
             *owe_hooks(connection, row.run_id, owed),
+            *(owe_gathering(connection, pk, row.run_id) if row.artifacts else ()),
         ],
     )
 
@@ -221,6 +226,7 @@ def _end_row(connection: Connection, pk: int, event: ev.Broken, lost: Spent) -> 
             runs.c.event_seq,
             runs.c.message_seq,
             runs.c.deliver,
+            runs.c.artifacts,
             runs.c.parent_pk,
             runs.c.parent_iteration,
             runs.c.parent_position,

@@ -3,11 +3,13 @@ number says no more."""
 
 from __future__ import annotations
 
+import json
 from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from hermes_worker.core.client_tools import IS_CLIENTS
 from hermes_worker.core.explaining import (
     AHEAD_COUNTED_MAX,
     Explanation,
@@ -23,6 +25,7 @@ from hermes_worker.core.sharing import FleetPlace
 from hermes_worker.core.standing import MODEL_QUEUE, StandingFacts
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import one_of, rows_of
+from hermes_worker.store.runs.permits import WAITS_FOR_PERMIT
 from hermes_worker.store.runs.places import why_held
 from hermes_worker.store.runs.standings import facts_of
 from hermes_worker.store.tables import deliveries, firings, hook_calls, runs, tool_calls, waits, workers
@@ -33,6 +36,8 @@ _sibling = runs.alias("sibling")
 
 class _AroundRow(NamedTuple):
     tenant: str
+    principal: str | None
+    permit: str | None
     place: int | None
     place_rank: int | None
     exit_reason: str | None
@@ -59,6 +64,7 @@ class _WaitingQuestion(NamedTuple):
     name: str
     opened_at: float
     expires_at: float | None
+    request: str
 
 
 _SIBLINGS = (
@@ -79,6 +85,8 @@ _IS_LEFT_ALONE = sa.and_(
 _AROUND = (
     sa.select(
         runs.c.tenant,
+        runs.c.principal,
+        runs.c.permit,
         runs.c.place,
         runs.c.place_rank,
         runs.c.exit_reason,
@@ -116,7 +124,7 @@ def _holder_of(table: sa.Table, run_pk: sa.Column[int]) -> sa.Select[tuple[str, 
 
 _HOLDERS = (_holder_of(runs, runs.c.pk), _holder_of(tool_calls, tool_calls.c.run_pk).order_by(tool_calls.c.claimed_at))
 _QUESTIONS = (
-    sa.select(waits.c.pk, waits.c.kind, tool_calls.c.name, waits.c.opened_at, waits.c.expires_at)
+    sa.select(waits.c.pk, waits.c.kind, tool_calls.c.name, waits.c.opened_at, waits.c.expires_at, waits.c.request)
     .join(
         tool_calls,
         (tool_calls.c.run_pk == waits.c.run_pk)
@@ -145,7 +153,7 @@ class Explanations:
 def _facts(database: Database, connection: Connection, pk: int, run_id: str, seen: StandingFacts) -> RunFacts:
     around = one_of(connection.execute(_AROUND, {"run": pk}), _AroundRow)
     is_held = around.place == FleetPlace.HELD.value
-    held = why_held(database, connection, around.tenant) if is_held else None
+    held = why_held(database, connection, around.tenant, around.principal) if is_held else None
     is_over = seen.status.is_terminal
     return RunFacts(
         run_id=run_id,
@@ -155,10 +163,12 @@ def _facts(database: Database, connection: Connection, pk: int, run_id: str, see
         failure=around.failure_message,
         deadline_at=None if is_over else around.deadline_at,
         is_held=is_held,
+        waits_for_permit=around.permit == WAITS_FOR_PERMIT,
         held_behind=_held_before(connection, pk, around) if is_held else None,
         places=held.places if held else None,
         tenant_at_work=held.at_work if held else None,
         limit=held.limit.value if held and held.limit else None,
+        limited_key=held.key_id if held and held.key_id else None,
         child_number=None if around.child_index is None else around.child_index + 1,
         siblings=around.siblings,
         parent_ended_at=around.parent_ended_at,
@@ -193,7 +203,12 @@ def _holder(connection: Connection, pk: int, now: float) -> HolderFacts | None:
 def _questions(connection: Connection, pk: int) -> list[QuestionFacts]:
     return [
         QuestionFacts(
-            wait_id=row.pk, kind=WaitKind(row.kind), tool=row.name, opened_at=row.opened_at, expires_at=row.expires_at
+            wait_id=row.pk,
+            kind=WaitKind(row.kind),
+            tool=row.name,
+            opened_at=row.opened_at,
+            expires_at=row.expires_at,
+            is_clients=bool(json.loads(row.request).get(IS_CLIENTS)),
         )
         for row in rows_of(connection.execute(_QUESTIONS, {"run": pk}), _WaitingQuestion)
     ]

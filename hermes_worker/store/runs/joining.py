@@ -27,6 +27,7 @@ from hermes_worker.observe import log
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Prepared, row_of
 from hermes_worker.store.hooks.owed import owe_hooks
+from hermes_worker.store.key_states import park_on_keys
 from hermes_worker.store.row_keys import CallKey, RunKey, SessionKey
 from hermes_worker.store.rows import (
     ACTIVATE_RUN,
@@ -53,6 +54,7 @@ from hermes_worker.store.runs.stepping import (
     JoinParent,
     MarkSaid,
     OweHooks,
+    ParkOnKeys,
     SettleBudget,
     StepPlan,
     Write,
@@ -129,6 +131,8 @@ def _write_other(connection: Connection, planned: StepPlan, what: Write, at: flo
             close_wait(connection, run_pk, planned.iteration, what.position)
         case ChangeCall():
             _change_call(connection, run_pk, planned.iteration, what.call, is_due=what.is_due)
+        case ParkOnKeys():
+            park_on_keys(connection, run_pk, what.credentials)
         case EndRun():
             return end_run(connection, run_pk, what)
         case FreeSession():

@@ -18,6 +18,7 @@ from hermes_worker.core.limits import (
     LimitName,
     LimitReached,
     Spending,
+    key_of,
     period_left_s,
     periods,
     room,
@@ -33,6 +34,24 @@ from hermes_worker.store.tables import limits, runs, spending, submit_rates, ten
 
 Limits = Mapping[LimitName, Limit]
 _RETRY_S = 5.0
+
+
+def is_of_key(key_id: str) -> sa.ColumnElement[bool]:
+    """A run was submitted with this key, or belongs to one that was."""
+    return runs.c.principal.startswith("api:") & runs.c.principal.endswith(f"/{key_id}", autoescape=True)
+
+
+class Owner(NamedTuple):
+    """Whose limits they are: a tenant's, or with an id those of one of its keys."""
+
+    tenant: str
+    key_id: str = ""
+
+    @property
+    def has_run(self) -> sa.ColumnElement[bool]:
+        """A run counts against them."""
+        is_tenants = runs.c.tenant == self.tenant
+        return is_tenants & is_of_key(self.key_id) if self.key_id else is_tenants
 
 
 class LimitView(NamedTuple):
@@ -52,23 +71,38 @@ class _LimitRow(NamedTuple):
     waits: int
 
 
+class _SetLimit(NamedTuple):
+    name: str
+    value: int
+
+
 class _Bucket(NamedTuple):
     tokens: float
     age_s: float
 
 
-def limits_in(connection: Connection, remembered: Remembered) -> Mapping[tuple[str, str], Limits]:
-    """Every limit by tenant and key. At most half a second old."""
+def limits_in(connection: Connection, remembered: Remembered) -> Mapping[Owner, Limits]:
+    """Every limit by whose it is. At most half a second old."""
     return remembered.get("limits", lambda: _read(connection))
 
 
-def _read(connection: Connection) -> Mapping[tuple[str, str], Limits]:
-    found: dict[tuple[str, str], dict[LimitName, Limit]] = {}
+def known_limits(database: Database) -> Mapping[Owner, Limits]:
+    """The same for who has no connection."""
+
+    def read() -> Mapping[Owner, Limits]:
+        with database.read() as connection:
+            return _read(connection)
+
+    return database.remembered.get("limits", read)
+
+
+def _read(connection: Connection) -> Mapping[Owner, Limits]:
+    found: dict[Owner, dict[LimitName, Limit]] = {}
     known = {name.value for name in LimitName}
     wanted = sa.select(*columns_for(limits, _LimitRow)).where(limits.c.tenant != FLEET, limits.c.name.in_(known))
     for row in rows_of(connection.execute(wanted), _LimitRow):
         limit = Limit(name=LimitName(row.name), value=row.value, waits=bool(row.waits))
-        found.setdefault((row.tenant, row.key_id), {})[limit.name] = limit
+        found.setdefault(Owner(row.tenant, row.key_id), {})[limit.name] = limit
     return found
 
 
@@ -76,60 +110,61 @@ def require_within(connection: Connection, tenant: str, principal: str | None) -
     """Raises ``LimitReached`` when a submission is beyond what its tenant, or its key, may use. In the transaction that
     accepts it: a submission that is refused for another reason takes nothing."""
     known = limits_in(connection, Database.remembered_in(connection))
-    of_tenant = known.get((tenant, ""), {})
-    key_id = (principal or "").rpartition("/")[2] if (principal or "").startswith("api:") else ""
-    of_key = known.get((tenant, key_id), {}) if key_id else {}
-    if not (of_tenant or of_key):
-        return
-    for limit in of_tenant.values():
-        if limit.name is LimitName.QUEUED:
-            _require_queue(connection, tenant, limit)
-        elif limit.name.is_spending and not limit.waits:
-            _require_room(connection, tenant, limit)
-        elif limit.name is LimitName.RUNS and not limit.waits:
-            _require_place(connection, tenant, limit)
-    for whose, found in (("", of_tenant), (key_id, of_key)):
-        rate = found.get(LimitName.SUBMITS_PER_MIN)
+    owners = [each for each in dict.fromkeys((Owner(tenant), Owner(tenant, key_of(principal)))) if each in known]
+    for owner in owners:
+        for limit in known[owner].values():
+            _require(connection, owner, limit)
+    for owner in owners:
+        rate = known[owner].get(LimitName.SUBMITS_PER_MIN)
         if rate is not None:
-            _take_token(connection, tenant, whose, rate)
+            _take_token(connection, owner, rate)
 
 
-def _require_queue(connection: Connection, tenant: str, limit: Limit) -> None:
-    few = sa.select(runs.c.pk).where(sa.text("place = 0"), runs.c.tenant == tenant).limit(limit.value + 1)
+def _require(connection: Connection, owner: Owner, limit: Limit) -> None:
+    if limit.name is LimitName.QUEUED:
+        _require_queue(connection, owner, limit)
+    elif limit.name.is_spending and not limit.waits:
+        _require_room(connection, owner, limit)
+    elif limit.name is LimitName.RUNS and not limit.waits:
+        _require_place(connection, owner, limit)
+
+
+def _require_queue(connection: Connection, owner: Owner, limit: Limit) -> None:
+    few = sa.select(runs.c.pk).where(_IS_HELD, owner.has_run).limit(limit.value + 1)
     if connection.execute(sa.select(sa.func.count()).select_from(few.subquery())).scalar_one() >= limit.value:
-        raise LimitReached(limit, _RETRY_S)
+        raise LimitReached(limit, _RETRY_S, key_id=owner.key_id)
 
 
-def _require_place(connection: Connection, tenant: str, limit: Limit) -> None:
-    open_runs = sa.select(sa.func.count()).where(runs.c.tenant == tenant, sa.or_(sa.text("place = 2"), _IS_HELD))
+def _require_place(connection: Connection, owner: Owner, limit: Limit) -> None:
+    open_runs = sa.select(sa.func.count()).where(owner.has_run, sa.or_(sa.text("place = 2"), _IS_HELD))
     if connection.execute(open_runs).scalar_one() >= limit.value:
-        raise LimitReached(limit, _RETRY_S)
+        raise LimitReached(limit, _RETRY_S, key_id=owner.key_id)
 
 
-def _require_room(connection: Connection, tenant: str, limit: Limit) -> None:
+def _require_room(connection: Connection, owner: Owner, limit: Limit) -> None:
     now = connection.execute(sa.select(db_now())).scalar_one()
-    used = used_in(limit, spent_of(connection, [tenant], now).get(tenant, {}), now)
-    at_work = sa.select(sa.func.coalesce(sa.func.sum(_TOKENS), 0), sa.func.coalesce(sa.func.sum(_NANO), 0))
-    tokens, nano = connection.execute(at_work.where(runs.c.tenant == tenant, sa.text("place = 2"))).one()
+    used = used_in(limit, spent_of(connection, [owner.tenant], now).get(owner, {}), now)
+    at_work = sa.select(sa.func.coalesce(sa.func.sum(TOKENS), 0), sa.func.coalesce(sa.func.sum(NANO_USD), 0))
+    tokens, nano = connection.execute(at_work.where(owner.has_run, sa.text("place = 2"))).one()
     if room(limit, used + Spending(tokens=int(tokens), nano_usd=int(nano)), Spending(tokens=1, nano_usd=1)) == 0:
-        raise LimitReached(limit, period_left_s(limit.name, now))
+        raise LimitReached(limit, period_left_s(limit.name, now), key_id=owner.key_id)
 
 
-def _take_token(connection: Connection, tenant: str, key_id: str, limit: Limit) -> None:
+def _take_token(connection: Connection, owner: Owner, limit: Limit) -> None:
     """Under the lock of the bucket, so that no two submissions take the same."""
-    first = {"tenant": tenant, "key_id": key_id, "tokens": float(limit.value), "at": db_now()}
+    first = {"tenant": owner.tenant, "key_id": owner.key_id, "tokens": float(limit.value), "at": db_now()}
     connection.execute(insert_ignoring(connection, submit_rates).values(**first))
-    this = (submit_rates.c.tenant == tenant) & (submit_rates.c.key_id == key_id)
+    this = (submit_rates.c.tenant == owner.tenant) & (submit_rates.c.key_id == owner.key_id)
     age = (db_now() - submit_rates.c.at).label("age_s")
     row = one_of(connection.execute(sa.select(submit_rates.c.tokens, age).where(this).with_for_update()), _Bucket)
     left, wait_s = taken(row.tokens, row.age_s, limit.value)
     if wait_s > 0:
-        raise LimitReached(limit, wait_s, key_id=key_id)
+        raise LimitReached(limit, wait_s, key_id=owner.key_id)
     connection.execute(sa.update(submit_rates).where(this).values(tokens=left, at=db_now()))
 
 
 _IS_HELD = sa.text("place = 0")
-_TOKENS = (
+TOKENS = (
     runs.c.input_tokens
     + runs.c.output_tokens
     + runs.c.cache_read_tokens
@@ -137,27 +172,34 @@ _TOKENS = (
     + runs.c.unknown_input_tokens
     + runs.c.unknown_output_tokens
 )
-_NANO = runs.c.cost_nano_usd + runs.c.doubtful_nano_usd
+NANO_USD = runs.c.cost_nano_usd + runs.c.doubtful_nano_usd
 
 
-def spent_of(connection: Connection, tenants: Sequence[str], now: float) -> dict[str, dict[str, Spending]]:
-    """What ended runs of tenants used today and this month, by period."""
+def spent_of(connection: Connection, tenants: Sequence[str], now: float) -> dict[Owner, dict[str, Spending]]:
+    """What ended runs of tenants, and of each of their keys, used today and this month, by period."""
     rows = connection.execute(
-        sa.select(spending.c.tenant, spending.c.period, spending.c.tokens, spending.c.nano_usd).where(
-            spending.c.tenant.in_(tenants), spending.c.key_id == "", spending.c.period.in_(periods(now))
-        )
+        sa.select(
+            spending.c.tenant, spending.c.key_id, spending.c.period, spending.c.tokens, spending.c.nano_usd
+        ).where(spending.c.tenant.in_(tenants), spending.c.period.in_(periods(now)))
     )
-    found: dict[str, dict[str, Spending]] = {}
-    for tenant, period, tokens, nano_usd in rows:
-        found.setdefault(tenant, {})[period] = Spending(tokens=int(tokens), nano_usd=int(nano_usd))
+    found: dict[Owner, dict[str, Spending]] = {}
+    for tenant, key_id, period, tokens, nano_usd in rows:
+        used = Spending(tokens=int(tokens), nano_usd=int(nano_usd))
+        found.setdefault(Owner(tenant, key_id), {})[period] = used
     return found
 
 
-def add_spending(connection: Connection, by_tenant: Mapping[str, Spending], now: float) -> None:
-    """Add what runs used that have ended. The caller takes each run once."""
+def add_spending(connection: Connection, spent: Mapping[Owner, Spending], now: float) -> None:
+    """Add what runs used that have ended, to their tenants and to their keys. The caller takes each run once."""
     rows = [
-        {"tenant": tenant, "key_id": "", "period": period, "more_tokens": used.tokens, "more_nano_usd": used.nano_usd}
-        for tenant, used in sorted(by_tenant.items())
+        {
+            "tenant": owner.tenant,
+            "key_id": owner.key_id,
+            "period": period,
+            "more_tokens": used.tokens,
+            "more_nano_usd": used.nano_usd,
+        }
+        for owner, used in sorted(spent.items())
         for period in periods(now)
     ]
     if not rows:
@@ -193,6 +235,22 @@ class TenantLimits:
 
     def set_limit(self, tenant: str, limit: Limit, *, key_id: str = "") -> None:
         self._set(tenant, key_id, limit.name.value, limit.value, waits=limit.waits)
+
+    def replace_limits(self, tenant: str, wanted: Sequence[Limit], *, key_id: str = "") -> None:
+        """Let these be all limits of a tenant, or of one of its keys. Idempotent."""
+        this = (limits.c.tenant == tenant) & (limits.c.key_id == key_id)
+        rows = [
+            {"tenant": tenant, "key_id": key_id, "name": each.name.value, "value": each.value, "waits": int(each.waits)}
+            for each in sorted(wanted, key=lambda each: each.name)
+        ]
+        with self._database.write() as connection:
+            gone = connection.execute(sa.delete(limits).where(this).returning(*columns_for(limits, _SetLimit)))
+            before: dict[str, object] = {row.name: row.value for row in rows_of(gone, _SetLimit)}
+            if rows:
+                connection.execute(sa.insert(limits), rows)
+            after = {str(row["name"]): row["value"] for row in rows}
+            record(connection, Act.LIMIT_SET, key_id or tenant, tenant=tenant, before=before, after=after)
+        self._database.remembered.forget()
 
     def unset_limit(self, tenant: str, name: LimitName, *, key_id: str = "") -> None:
         """Idempotent."""

@@ -7,6 +7,7 @@ many runs there are: one that is full of others' rows ends early, and says where
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.run import TERMINAL, RunStatus
+from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import row_of, rows_of
 from hermes_worker.store.owners import owned_by
@@ -90,6 +92,19 @@ class Notes:
     tags: Sequence[str]
     metadata: Mapping[str, str]
     retry_of: str | None
+    began_with: BeganWith
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeganWith:
+    """The versions that a run began with; ``None`` for what was not recorded yet when it was submitted."""
+
+    program: str | None
+    """Of the program that accepted it, ``0.2.0``."""
+    configuration: str | None
+    """``settings.shaping`` of the settings that it was accepted under."""
+    prompt: str
+    """SHA-256 of the system prompt, which a session has from its first run and keeps."""
 
 
 class Listing:
@@ -115,16 +130,33 @@ class Listing:
         """Raises ``RunNotFound``."""
         with self._database.read() as connection:
             pk = find(connection, run_id)
-            metadata = _metadata(connection, pk)
+            spec = _readable_spec(connection, pk)
             tags, repeated = tags_of(connection, [pk]), repeated_by(connection, [pk])
-        return Notes(tags=tags.get(pk, ()), metadata=metadata, retry_of=repeated.get(pk))
+            prompt = connection.execute(_PROMPT, {"run": pk}).scalar_one()
+        return Notes(
+            tags=tags.get(pk, ()),
+            metadata=spec.metadata if spec else {},
+            retry_of=repeated.get(pk),
+            began_with=BeganWith(
+                program=spec.program if spec else None,
+                configuration=spec.configuration if spec else None,
+                prompt=hashlib.sha256(str(prompt).encode("utf-8", "surrogatepass")).hexdigest(),
+            ),
+        )
 
 
-def _metadata(connection: Connection, pk: int) -> Mapping[str, str]:
+_PROMPT = (
+    sa.select(sessions.c.system_prompt)
+    .join(runs, runs.c.session_pk == sessions.c.pk)
+    .where(runs.c.pk == sa.bindparam("run"))
+)
+
+
+def _readable_spec(connection: Connection, pk: int) -> RunSpec | None:
     try:
-        return read_spec(connection, pk).metadata
+        return read_spec(connection, pk)
     except ValueError:
-        return {}  # a run whose input cannot be read is shown all the same
+        return None  # a run whose input cannot be read is shown all the same
 
 
 def _plain_page(connection: Connection, wanted: RunFilter, *, limit: int, below: int | None) -> Page:

@@ -21,17 +21,17 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.core.limits import LimitName, Spending, room, used_in
+from hermes_worker.core.limits import LimitName, Spending, key_of, room, used_in
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.sharing import USUAL_NANO_USD, Account, Admitted, FleetPlace, Used, admit
 from hermes_worker.observe import log
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import Nothing, Prepared
+from hermes_worker.store.engine.prepared import Nothing, Prepared, rows_of
 from hermes_worker.store.row_keys import RunKey
 from hermes_worker.store.rows import Hint, insert_ignoring
 from hermes_worker.store.runs.inputs import CorruptInput
 from hermes_worker.store.runs.joining import activate, end_unreadable
-from hermes_worker.store.runs.limits import Limits, add_spending, limits_in, spent_of
+from hermes_worker.store.runs.limits import Limits, Owner, add_spending, is_of_key, limits_in, spent_of
 from hermes_worker.store.runs.sharing import FLEET, places_of
 from hermes_worker.store.tables import runs, sessions, tenant_shares
 
@@ -51,6 +51,7 @@ class _HeldOf(NamedTuple):
 
 class _CostRow(NamedTuple):
     tenant: str
+    principal: str | None
     status: str
     tokens: int
     nano_usd: int
@@ -87,6 +88,7 @@ class _WantedRuns(TypedDict):
 class _HeldRun(NamedTuple):
     pk: int
     run_id: str
+    principal: str | None
     status: str
     session_pk: int
     active_run_pk: int | None
@@ -128,6 +130,7 @@ _tokens = sum(
 )
 _USED = (
     runs.c.tenant,
+    runs.c.principal,
     runs.c.status,
     _tokens.label("tokens"),
     _nano.label("nano_usd"),
@@ -169,30 +172,38 @@ _SETTLE = Prepared(
     .returning(*_USED),
     gives=_CostRow,
 )
-_NEXT = Prepared(
+_next = (
     sa.select(
-        runs.c.pk, runs.c.run_id, runs.c.status, runs.c.session_pk, sessions.c.active_run_pk, sessions.c.message_seq
+        runs.c.pk,
+        runs.c.run_id,
+        runs.c.principal,
+        runs.c.status,
+        runs.c.session_pk,
+        sessions.c.active_run_pk,
+        sessions.c.message_seq,
     )
     .join(sessions, sessions.c.pk == runs.c.session_pk)
     .where(sa.text("runs.place = 0"), runs.c.tenant == sa.bindparam("tenant"))
     .order_by(runs.c.place_rank, runs.c.pk)
     .limit(sa.bindparam("most"))
-    .with_for_update(skip_locked=True),
-    takes=_WantedRuns,
-    gives=_HeldRun,
+    .with_for_update(skip_locked=True)
 )
+_NEXT = Prepared(_next, takes=_WantedRuns, gives=_HeldRun)
 _this = runs.c.pk == sa.bindparam("run")
 _TAKE_PLACE = Prepared(sa.update(runs).where(_this).values(place=FleetPlace.TAKEN.value), takes=RunKey)
 _WAIT = Prepared(sa.update(runs).where(_this).values(place=FleetPlace.WAITS.value), takes=RunKey)
 
 
-def fill_places(database: Database) -> list[Hint]:
+def fill_places(database: Database, *, expects_place: bool = False) -> list[Hint]:
     """Begin runs for which there is a place; what to send. For after the end of a transaction that wrote a held run or
-    ended one. Never raises for a database that is away: the sweeper does it again."""
+    ended one. Never raises for a database that is away: the sweeper does it again.
+
+    With ``expects_place`` it gives one away at once; else it looks first whether there is any, which costs less where
+    there is none."""
     hints: list[Hint] = []
     try:
-        for _ in range(_ROUNDS_MAX):
-            if not _is_anything_due(database):
+        for number in range(_ROUNDS_MAX):
+            if not (expects_place and number == 0) and not _is_anything_due(database):
                 break
             begun = _round(database)
             if begun is None:
@@ -218,7 +229,7 @@ def _is_anything_due(database: Database) -> bool:
         if not held:
             return False
         clock = _READ_CLOCK.first(connection, {})
-        return clock is None or bool(_admitted(database, connection, held, clock, {}).tenants)
+        return clock is None or bool(_decided(database, connection, held, clock, {}).admitted.tenants)
 
 
 def _round(database: Database) -> list[Hint] | None:
@@ -229,15 +240,36 @@ def _round(database: Database) -> list[Hint] | None:
             made = insert_ignoring(connection, tenant_shares).values(tenant=FLEET).returning(tenant_shares.c.tenant)
             return None if connection.execute(made).first() is None else []
         ended = _ended(connection)
-        decided = _admitted(database, connection, _HELD.all(connection, {}), clock, ended)
+        decided = _decided(database, connection, _HELD.all(connection, {}), clock, ended)
         hints: list[Hint] = []
         busy_sessions: set[int] = set()
-        for tenant in dict.fromkeys(decided.tenants):
-            wanted: _WantedRuns = {"tenant": tenant, "most": decided.tenants.count(tenant)}
-            for candidate in _NEXT.all(connection, wanted):
+        for tenant in dict.fromkeys(decided.admitted.tenants):
+            most = decided.admitted.tenants.count(tenant)
+            for candidate in _next_of(connection, tenant, most, decided.rooms.get(tenant, {})):
                 hints += _begin(connection, candidate, busy_sessions)
         _write(connection, decided, clock, ended)
         return hints
+
+
+def _next_of(connection: Connection, tenant: str, most: int, rooms: _KeyRooms) -> list[_HeldRun]:
+    """The tenant's held runs that begin next, locked; no more of a key than there is room for."""
+    if not rooms:
+        return list(_NEXT.all(connection, {"tenant": tenant, "most": most}))
+    full = [key_id for key_id, more in rooms.items() if more == 0]
+    found = rows_of(connection.execute(_next.where(*_of_none(full)), {"tenant": tenant, "most": most}), _HeldRun)
+    left = dict(rooms)
+    begins = []
+    for candidate in found:
+        key_id = key_of(candidate.principal)
+        if left.get(key_id, 1) > 0:
+            begins.append(candidate)
+            left[key_id] = left.get(key_id, most + 1) - 1
+    return begins
+
+
+def _of_none(key_ids: Iterable[str]) -> list[sa.ColumnElement[bool]]:
+    """Runs that were submitted with none of these keys."""
+    return [sa.or_(runs.c.principal.is_(None), sa.not_(is_of_key(key_id))) for key_id in key_ids]
 
 
 def _begin(connection: Connection, candidate: _HeldRun, busy_sessions: set[int]) -> list[Hint]:
@@ -279,14 +311,23 @@ def _costs(ended: Iterable[_CostRow]) -> list[float]:
     return [cost for row in ended if (cost := _cost(row))]
 
 
-def _spent(rows: Iterable[_CostRow]) -> Spending:
-    found = list(rows)
-    return Spending(tokens=sum(int(row.tokens) for row in found), nano_usd=sum(int(row.nano_usd) for row in found))
+_KeyRooms = Mapping[str, int]
+"""How many more runs may begin of each key that has limits."""
 
 
-def _admitted(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decided:
+    """Whose runs begin, and by tenant what limits of keys leave room for."""
+
+    admitted: Admitted
+    rooms: Mapping[str, _KeyRooms]
+    shares: Mapping[str, _TenantShareRow]
+    """As they are in their rows."""
+
+
+def _decided(
     database: Database, connection: Connection, held: Sequence[_HeldOf], clock: _FleetClock, ended: _Ended
-) -> Admitted:
+) -> _Decided:
     shares = {row.tenant: row for row in _SHARES.all(connection, {})}
     working: dict[str, list[_CostRow]] = defaultdict(list)
     for row in _WORKING.all(connection, {}):
@@ -294,19 +335,54 @@ def _admitted(
     waiting = {row.tenant: int(row.held) for row in held if row.tenant is not None}
     busy = {tenant for tenant, share in shares.items() if share.is_busy}
     usual = USUAL_NANO_USD if clock.mean is None else clock.mean
+    known = limits_in(connection, database.remembered)
+    rooms: dict[str, dict[str, int]] = {}
+    for owner in known:
+        if owner.key_id and owner.tenant in waiting:
+            share, rows = shares.get(owner.tenant), working.get(owner.tenant, ())
+            found = _room_of_key(connection, owner, known[owner], share, rows, clock.now, usual)
+            if found is not None:
+                rooms.setdefault(owner.tenant, {})[owner.key_id] = found
+    waiting |= {tenant: _held_within(connection, tenant, of_keys) for tenant, of_keys in rooms.items()}
     accounts = [
         _account(tenant, shares.get(tenant), waiting.get(tenant, 0), working.get(tenant, ())).charged(
             _costs(ended.get(tenant, ()))
         )
         for tenant in sorted({*waiting, *working, *busy, *ended})
     ]
-    limited = _within_limits(database, connection, accounts, working, clock.now, usual)
+    limited = _within_limits(known, connection, accounts, working, clock.now, usual)
     places = places_of(connection, database)
-    return admit(limited, places=places, clock=clock.virtual, usual=usual, most=_BATCH)
+    admitted = admit(limited, places=places, clock=clock.virtual, usual=usual, most=_BATCH)
+    return _Decided(admitted=admitted, rooms=rooms, shares=shares)
+
+
+def _room_of_key(
+    connection: Connection,
+    owner: Owner,
+    limits: Limits,
+    share: _TenantShareRow | None,
+    of_tenant: Iterable[_CostRow],
+    now: float,
+    usual: float,
+) -> int | None:
+    """How many more runs of a key may begin; ``None`` when none of its limits is about that."""
+    rows = [row for row in of_tenant if key_of(row.principal) == owner.key_id]
+    spent = spent_of(connection, [owner.tenant], now) if any(name.is_spending for name in limits) else {}
+    caps = _caps(_account(owner.tenant, share, 0, rows), limits, spent.get(owner, {}), rows, now, usual)
+    return max(0, min(caps.values()) - len(rows)) if caps else None
+
+
+def _held_within(connection: Connection, tenant: str, rooms: _KeyRooms) -> int:
+    """Held runs of a tenant that the limits of its keys would let begin, as far as they are counted."""
+    held = sa.select(runs.c.pk).where(_IS_HELD, runs.c.tenant == tenant)
+    few = [held.where(*_of_none(rooms)).limit(_BATCH)]
+    few += [held.where(is_of_key(key_id)).limit(min(more, _BATCH)) for key_id, more in rooms.items()]
+    counted = [sa.select(sa.func.count()).select_from(each.subquery()) for each in few]
+    return sum(int(connection.execute(each).scalar_one()) for each in counted)
 
 
 def _within_limits(
-    database: Database,
+    known: Mapping[Owner, Limits],
     connection: Connection,
     accounts: Sequence[Account],
     working: Mapping[str, Sequence[_CostRow]],
@@ -314,14 +390,13 @@ def _within_limits(
     usual: float,
 ) -> list[Account]:
     """The accounts with how many runs their tenants may have at work, by their number and by what they spend."""
-    known = limits_in(connection, database.remembered)
-    of_tenants = {each.tenant: known.get((each.tenant, ""), {}) for each in accounts}
+    of_tenants = {each.tenant: known.get(Owner(each.tenant), {}) for each in accounts}
     spenders = [tenant for tenant, found in of_tenants.items() if any(name.is_spending for name in found)]
     spent = spent_of(connection, spenders, now) if spenders else {}
     limited = []
     for each in accounts:
         rows = working.get(each.tenant, ())
-        caps = _caps(each, of_tenants[each.tenant], spent.get(each.tenant, {}), rows, now, usual)
+        caps = _caps(each, of_tenants[each.tenant], spent.get(Owner(each.tenant), {}), rows, now, usual)
         limited.append(replace(each, runs_max=min(caps.values(), default=None)))
     return limited
 
@@ -359,20 +434,28 @@ class WhyHeld:
     at_work: int
     """Of the tenant, those that wait for their provider among them."""
     limit: LimitName | None
-    """The tenant's own limit that is reached."""
+    """The limit that is reached, of the tenant or of the key."""
+    key_id: str = ""
+    """Whose limit it is; empty for the tenant's."""
 
 
-def why_held(database: Database, connection: Connection, tenant: str) -> WhyHeld:
-    """As it is at the moment, for a tenant with held runs; nothing is locked."""
-    rows = [row for row in _WORKING.all(connection, {}) if row.tenant == tenant]
+def why_held(database: Database, connection: Connection, tenant: str, principal: str | None = None) -> WhyHeld:
+    """As it is at the moment, for a held run of a tenant; nothing is locked."""
+    at_work = [row for row in _WORKING.all(connection, {}) if row.tenant == tenant]
     share = next((row for row in _SHARES.all(connection, {}) if row.tenant == tenant), None)
     clock = _READ_CLOCK.first(connection, {})
-    account, limits = _account(tenant, share, 1, rows), limits_in(connection, database.remembered).get((tenant, ""), {})
+    known = limits_in(connection, database.remembered)
     usual = USUAL_NANO_USD if clock is None or clock.mean is None else clock.mean
     now = connection.execute(sa.select(db_now())).scalar_one() if clock is None else clock.now
-    caps = _caps(account, limits, spent_of(connection, [tenant], now).get(tenant, {}), rows, now, usual)
-    reached = [name for name, most in caps.items() if len(rows) >= most]
-    return WhyHeld(places=places_of(connection, database), at_work=len(rows), limit=next(iter(reached), None))
+    spent = spent_of(connection, [tenant], now)
+    reached: list[tuple[LimitName, str]] = []
+    for owner in dict.fromkeys((Owner(tenant), Owner(tenant, key_of(principal)))):
+        rows = [row for row in at_work if owner.key_id in ("", key_of(row.principal))]
+        account = _account(tenant, share, 1, rows)
+        caps = _caps(account, known.get(owner, {}), spent.get(owner, {}), rows, now, usual)
+        reached += [(name, owner.key_id) for name, most in caps.items() if len(rows) >= most]
+    limit, key_id = next(iter(reached), (None, ""))
+    return WhyHeld(places=places_of(connection, database), at_work=len(at_work), limit=limit, key_id=key_id)
 
 
 def _account(tenant: str, share: _TenantShareRow | None, held: int, working: Iterable[_CostRow]) -> Account:
@@ -388,14 +471,30 @@ def _account(tenant: str, share: _TenantShareRow | None, held: int, working: Ite
     return replace(account, weight=share.weight, virtual=share.virtual, mean=share.mean, was_busy=bool(share.is_busy))
 
 
-def _write(connection: Connection, decided: Admitted, clock: _FleetClock, ended: _Ended) -> None:
-    if new := sorted(decided.accounts):
+def _write(connection: Connection, decided: _Decided, clock: _FleetClock, ended: _Ended) -> None:
+    accounts = decided.admitted.accounts
+    if new := sorted(accounts.keys() - decided.shares.keys()):
         connection.execute(insert_ignoring(connection, tenant_shares), [{"tenant": tenant} for tenant in new])
     usual = Account(tenant=FLEET, mean=clock.mean).charged([cost for rows in ended.values() for cost in _costs(rows)])
     rows: list[_WrittenShare] = [
         {"tenant": each.tenant, "virtual": each.virtual, "mean": each.mean, "is_busy": int(each.was_busy)}
-        for each in decided.accounts.values()
+        for each in accounts.values()
+        if _is_changed(each, decided.shares.get(each.tenant))
     ]
-    rows.append({"tenant": FLEET, "virtual": decided.clock, "mean": usual.mean, "is_busy": 0})
+    rows.append({"tenant": FLEET, "virtual": decided.admitted.clock, "mean": usual.mean, "is_busy": 0})
     _WRITE_SHARE.run_each(connection, rows)
-    add_spending(connection, {tenant: _spent(of_tenant) for tenant, of_tenant in ended.items()}, clock.now)
+    add_spending(connection, _spending(ended), clock.now)
+
+
+def _is_changed(account: Account, share: _TenantShareRow | None) -> bool:
+    now = (account.virtual, account.mean, int(account.was_busy))
+    return share is None or now != (share.virtual, share.mean, share.is_busy)
+
+
+def _spending(ended: _Ended) -> dict[Owner, Spending]:
+    """What ended runs used, by their tenants and by their keys."""
+    found: dict[Owner, Spending] = {}
+    for row in (row for rows in ended.values() for row in rows):
+        for owner in dict.fromkeys((Owner(row.tenant), Owner(row.tenant, key_of(row.principal)))):
+            found[owner] = found.get(owner, Spending()) + Spending(tokens=int(row.tokens), nano_usd=int(row.nano_usd))
+    return found

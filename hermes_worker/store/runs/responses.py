@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from hermes_worker.core.client_tools import Handovers
 from hermes_worker.core.messages import Message, Role
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.access.audit import Act, record
@@ -14,6 +15,7 @@ from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import rows_of
 from hermes_worker.store.engine.sealing import either
 from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.runs.client_calls import handovers_of
 from hermes_worker.store.runs.inputs import CorruptInput, read_spec
 from hermes_worker.store.runs.runs import find
 from hermes_worker.store.runs.views import RunView, Views
@@ -28,6 +30,7 @@ class TurnRecord:
     spec: RunSpec
     said: list[Message]
     """The rows that the run wrote, in order, the user's message first."""
+    handovers: Handovers = field(default_factory=Handovers)
 
 
 class _SaidRow(NamedTuple):
@@ -56,11 +59,13 @@ class Responses:
         with self._database.read() as connection:
             rows = rows_of(connection.execute(wanted), _SaidRow)
             try:
-                spec = read_spec(connection, find(connection, run_id))
+                pk = find(connection, run_id)
+                spec = read_spec(connection, pk)
             except ValueError as error:
                 raise CorruptInput(f"the stored input of {run_id!r} cannot be read: {error}") from error
+            handovers = handovers_of(connection, pk)
         said = [Message(seq=row.seq, role=Role(row.role), body=row.body) for row in rows]
-        return TurnRecord(view=view, spec=spec, said=said)
+        return TurnRecord(view=view, spec=spec, said=said, handovers=handovers)
 
     def is_deleted(self, run_id: str) -> bool:
         """Whether its caller deleted it as a response."""

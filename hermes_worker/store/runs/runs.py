@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core import events as ev
 from hermes_worker.core.budget import Amounts, Dimension, is_wall_spent
 from hermes_worker.core.effects import Effect, Iterate
-from hermes_worker.core.errors import Failure, HermesError, LeaseLost
+from hermes_worker.core.errors import Failure, HermesError, LeaseLost, UnavailableError
 from hermes_worker.core.messages import Message, ModelReply, Role, Usage, assistant_body, canonical_json
 from hermes_worker.core.pricing import (
     NOTHING_SPENT,
@@ -39,6 +39,7 @@ from hermes_worker.core.sources import RequestKeys, SessionLabel, is_session_id
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply
 from hermes_worker.core.titles import first_title
+from hermes_worker.observe import log
 from hermes_worker.store.access import idempotency_keys as keys
 from hermes_worker.store.access.audit import Act, Deed, record, record_all
 from hermes_worker.store.engine.database import Database, db_now
@@ -63,6 +64,7 @@ from hermes_worker.store.runs.chains import stop_caused, stop_run
 from hermes_worker.store.runs.inputs import keep_specs, stored_spec
 from hermes_worker.store.runs.joining import StateMoved, activate, break_off, commit, hold, save, start
 from hermes_worker.store.runs.limits import require_within
+from hermes_worker.store.runs.permits import has_limits, pass_on, require_permit
 from hermes_worker.store.runs.places import fill_places
 from hermes_worker.store.runs.stepping import Additions, event_rows, exhausted_event
 from hermes_worker.store.runs.steps import INSERT_EVENT
@@ -341,6 +343,8 @@ class Runs:
         self._database = database
         self._sessions: OrderedDict[int, SessionContext] = OrderedDict()
         self._lock = threading.Lock()
+        self._found_place = True
+        """The last submission that was held began at once."""
 
     def create(self, new: NewRun) -> Created:
         """Accept a run durably. Idempotent under ``new.idempotency_key``.
@@ -351,7 +355,11 @@ class Runs:
         reject, ``SessionMoved`` when it is not where ``new.after`` says, and ``core.limits.LimitReached``.
         """
         created = self._create(new)
-        return replace(created, hints=fill_places(self._database)) if created.is_held else created
+        if not created.is_held:
+            return created
+        hints = fill_places(self._database, expects_place=self._found_place)
+        self._found_place = bool(hints)
+        return replace(created, hints=hints)
 
     def _create(self, new: NewRun) -> Created:
         while True:
@@ -389,7 +397,15 @@ class Runs:
         with self._database.statement() as connection:
             row = _CLAIM_ITERATION.first(connection, {**wanted, "budget": 0})
         loaded = self._claim_with_budget(wanted) if row is None else to_loaded(row, ())
-        return None if loaded is None else IterationClaim(token=token, loaded=self._in_time(loaded))
+        if loaded is None or not self._is_permitted(loaded):
+            return None
+        return IterationClaim(token=token, loaded=self._in_time(loaded))
+
+    def _is_permitted(self, loaded: LoadedRun) -> bool:
+        """Whether the claimed call may be made; if not, it waits as a row from now on."""
+        if loaded.place is None or not has_limits(self._database):
+            return True
+        return require_permit(self._database, loaded, self.session_of(loaded.session_pk).tenant)
 
     def _claim_with_budget(self, wanted: _TurnKey) -> LoadedRun | None:
         """The same for a run that draws from a budget: the model call is reserved there by the same transaction."""
@@ -540,8 +556,9 @@ class Runs:
     ) -> list[Hint]:
         """Write how a model call ended without a reply, and what its attempts took, and give the claim up. Raises
         ``LeaseLost``."""
-        reason = event.reason if isinstance(event, ev.CapacityAwaited) else ""
-        added = Additions(usage=spent.usage, cost=spent.cost, waits_for=reason)
+        added = Additions(usage=spent.usage, cost=spent.cost)
+        if isinstance(event, ev.CapacityAwaited):
+            added = replace(added, waits_for=event.reason, keys=event.keys)
         return self._finish_iteration(claim, event, lambda loaded: added)
 
     def release_iteration(self, claim: IterationClaim, spent: Spent = NOTHING_SPENT) -> list[Hint]:
@@ -562,8 +579,19 @@ class Runs:
             except StateMoved:
                 loaded = self._reload(claim)
                 continue
-            if loaded.place is not None and after.status.is_terminal:
-                hints += fill_places(self._database)
+            if loaded.place is not None:
+                hints += self._after_call(loaded, after.status)
+            return hints
+
+    def _after_call(self, loaded: LoadedRun, status: RunStatus) -> list[Hint]:
+        """What others of a shared fleet can do now. The sweeper does it again if this fails."""
+        hints = fill_places(self._database) if status.is_terminal else []
+        try:
+            if has_limits(self._database):
+                hints += pass_on(self._database, self.session_of(loaded.session_pk).tenant)
+            return hints
+        except UnavailableError as error:
+            log.warning("permits.put_off", error=str(error))
             return hints
 
     def _reload(self, claim: IterationClaim) -> LoadedRun:
@@ -857,6 +885,7 @@ def asked_values(new: NewRun) -> dict[str, object]:
         "network": spec.network,
         "priority": spec.priority,
         "has_output_schema": int(spec.output_schema is not None),
+        "artifacts": 1 if spec.artifacts else None,
         "iterations_max": spec.iterations_max,
         "attempts_max": spec.attempts_max,
         "idle_s_max": spec.idle_s_max,
@@ -988,7 +1017,7 @@ def _session_for(connection: Connection, run_id: str, new: NewRun) -> tuple[int,
         if inserted is not None:
             if new.after:
                 raise SessionMoved(f"there is no session {new.session_id!r} any more")
-            return int(inserted), None, _insert_history(connection, int(inserted), new.spec)
+            return int(inserted), None, insert_history(connection, int(inserted), new.spec)
     reference = new.session_id or run_id
     found = connection.execute(
         sa.select(*columns_for(sessions, _LockedSession))
@@ -1030,12 +1059,15 @@ def _refuse_overflow(connection: Connection, session_pk: int, session_id: str) -
         raise SessionBusy(f"{waiting} runs already wait in session {session_id!r}; wait for one to end or stop one")
 
 
-def _insert_history(connection: Connection, session_pk: int, spec: RunSpec) -> int:
+def insert_history(connection: Connection, session_pk: int, spec: RunSpec) -> int:
+    """What was said before a session's first run, as its first rows; returns their number."""
     rows = [
         Message(seq=seq, role=Role(str(row.get("role"))), body=canonical_json(dict(row)))
         for seq, row in enumerate(spec.history, start=1)
     ]
     insert_messages(connection, session_pk, 0, rows)
+    if rows:  # a run that waits begins behind them
+        connection.execute(sa.update(sessions).where(sessions.c.pk == session_pk).values(message_seq=len(rows)))
     return len(rows)
 
 

@@ -77,6 +77,8 @@ class Additions:
     """The keys of session documents to delete."""
     waits_for: str = ""
     """Why the run is parked, in a sentence for people."""
+    keys: tuple[str, ...] = ()
+    """The closed keys that it is parked on."""
     by: str | None = None
     """Who wanted the step (``core.principals``); ``None`` when it came of itself."""
     message_seq: int | None = None
@@ -217,6 +219,13 @@ class ChangeCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParkOnKeys:
+    """The run goes on when one of these keys is open."""
+
+    credentials: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndRun:
     """The end is written in two statements, ``first`` and this one: the status changes only here, together with the
     exit reason, as the CHECK on both demands."""
@@ -259,6 +268,7 @@ Write = (
     | MarkSaid
     | CloseWait
     | ChangeCall
+    | ParkOnKeys
     | EndRun
     | FreeSession
     | JoinParent
@@ -381,6 +391,8 @@ def _other_writes(
         if before.waits_for in (WaitKind.APPROVAL, WaitKind.INPUT) and call.status.is_settled:
             writes.append(CloseWait(position=call.position))
         writes.append(ChangeCall(call=call, is_due=is_due))
+    if additions.keys and after.status is RunStatus.WAITING_FOR_CAPACITY:
+        writes.append(ParkOnKeys(credentials=additions.keys))
     return writes
 
 

@@ -16,7 +16,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
-from hermes_worker.core.errors import HermesError
+from hermes_worker.core.client_tools import IS_CLIENTS
+from hermes_worker.core.errors import Failure, HermesError
 from hermes_worker.core.messages import Message, Role, canonical_json, tool_body
 from hermes_worker.core.principals import TIMEOUT
 from hermes_worker.core.questions import (
@@ -29,7 +30,7 @@ from hermes_worker.core.questions import (
     denied_by_time,
     unanswered,
 )
-from hermes_worker.core.run import CallStatus, WaitKind
+from hermes_worker.core.run import CallStatus, ExitReason, WaitKind
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.sources import SessionLabel
 from hermes_worker.core.spec import RunSpec
@@ -314,13 +315,18 @@ class Waits:
         ``NotWaiting``, ``NothingAsked``.
         """
         with self._database.write() as connection:
-            loaded, wait = _lock_open(connection, find(connection, run_id), WaitKind.INPUT, wait_id)
-            request = json.loads(wait.request)
-            _close(connection, wait.pk, "answered", by, None)
-            record(connection, Act.QUESTION_ANSWER, run_id, after={"wait": wait.pk})
-            result = answered(request, request.get("choices", ()), text)
-            event = _answered_event(loaded, wait, by=by)
-            return _settle(connection, loaded, wait, result, event)
+            return settle_input(connection, find(connection, run_id), text, by=by, wait_id=wait_id)
+
+
+def settle_input(connection: Connection, pk: int, text: str, *, by: str, wait_id: int | None = None) -> list[Hint]:
+    """``Waits.reply`` within a transaction, of a run by its number."""
+    loaded, wait = _lock_open(connection, pk, WaitKind.INPUT, wait_id)
+    request = json.loads(wait.request)
+    _close(connection, wait.pk, "answered", by, None)
+    record(connection, Act.QUESTION_ANSWER, loaded.run.run_id, after={"wait": wait.pk})
+    result = answered(request, request.get("choices", ()), text)
+    event = _answered_event(loaded, wait, by=by)
+    return _settle(connection, loaded, wait, result, event)
 
 
 class _OfRun(NamedTuple):
@@ -356,9 +362,20 @@ def expire(connection: Connection, loaded: LoadedRun) -> list[Hint] | None:
         description = str(request.get("description", ""))
         refusal = Refusal(by=RefusedBy.TIMEOUT, reason=description)
         return _settle(connection, loaded, wait, denied_by_time(description), event, refusal)
-    text = unanswered(request, request.get("choices", ()))
     event = _answered_event(loaded, wait, by=TIMEOUT)
+    if request.get(IS_CLIENTS):
+        # Nobody is there to read an answer; to ask the model for one would cost for nothing.
+        given_up = ev.DeadlinePassed(reason=ExitReason.IDLE_EXCEEDED, failure=_CLIENT_GONE)
+        return save(connection, loaded, apply(loaded.run, given_up), Additions(events=[event]))
+    text = unanswered(request, request.get("choices", ()))
     return _settle(connection, loaded, wait, text, event)
+
+
+_CLIENT_GONE = Failure(
+    kind="client_tool_timeout",
+    message="the client did not bring the results of its tools in time (client_tools.timeout_s); send the whole "
+    "conversation again",
+)
 
 
 # --- steps of the above ----------------------------------------------------------------------------------------------

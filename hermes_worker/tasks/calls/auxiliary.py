@@ -24,7 +24,9 @@ from hermes_worker.core.recovery.scrub import strip_think_blocks
 from hermes_worker.models.chain import ModelRoute
 from hermes_worker.models.credentials import FirstKey, Pooling
 from hermes_worker.models.governor import Governing, KeyPlace, Permit
+from hermes_worker.models.key_watch import AllOpen, KeyGuarding
 from hermes_worker.observe import count, log
+from hermes_worker.store.rows import RunRecord
 from hermes_worker.tasks.iteration.metering import Attempt, Bill, Heard, cost_of_reply
 from hermes_worker.tasks.parts import ModelChain, Parts
 
@@ -50,19 +52,23 @@ class Auxiliary:
     """Providers of single tasks; a model is named in each of their entries."""
     prices: Mapping[tuple[str, str], Price] = field(default_factory=dict)
     """The installation's own."""
+    keys: KeyGuarding = field(default_factory=AllOpen)
+    """Closed ones are not used: a call beside the conversation is no probe."""
     order: int | None = None
     """Of the run they are made for, as the governor has it."""
 
     @classmethod
-    def of(cls, parts: Parts, order: int) -> Auxiliary:
-        """With what a worker has, for a run of the chain that began with run number ``order``."""
+    def of(cls, parts: Parts, loaded: RunRecord) -> Auxiliary:
+        """With what a worker has for the tenant of a run."""
+        models = parts.models_of(loaded.session_pk)
         return cls(
-            main=parts.chain,
+            main=models.chain,
             governor=parts.governor,
             pool=parts.pool,
-            own=parts.auxiliary_chains,
+            own=models.auxiliary,
             prices=parts.prices,
-            order=order,
+            keys=parts.keys,
+            order=loaded.root_pk,
         )
 
     def ask(
@@ -74,6 +80,8 @@ class Auxiliary:
         failure = ModelCallError(FailureKind.CONFIGURATION, "no provider is set up for this call")
         with _Deadline(abort, task.timeout_s) as limited:
             routes = list(self._routes(task, request.model, ticket))
+            if not routes and not self.keys.are_all_open:
+                failure = ModelCallError(FailureKind.UNREACHABLE, "the keys of all its providers are closed")
             for number, route in enumerate(routes):
                 try:
                     call = _AuxiliaryAsking(self, task, route, limited, f"{ticket}:{task}:{number}", bill)
@@ -95,8 +103,13 @@ class Auxiliary:
             for position in range(len(chain)):
                 try:
                     names = chain.credentials(named, position)
-                    key = self.pool.choose(names, ticket=f"{ticket}:{task}").name if names else ""
-                    yield chain.route(named, position, key)
+                    usable = [name for name in names if self.keys.closed(name) is None]
+                    if names and not usable:
+                        continue
+                    key = self.pool.choose(usable, ticket=f"{ticket}:{task}").name if usable else ""
+                    route = chain.route(named, position, key)
+                    if self.keys.closed(route.credential) is None:
+                        yield route
                 except ConfigurationError as error:
                     log.info("auxiliary.failed", task=task.value, provider="", kind=str(error))
 

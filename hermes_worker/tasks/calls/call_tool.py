@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 from hermes_worker.agent.tools.base import Tool, ToolContext, ToolResult
 from hermes_worker.agent.tools.catalog import UnknownTool
 from hermes_worker.agent.tools.dispatch import run_tool
-from hermes_worker.agent.tools.results import error_result
+from hermes_worker.agent.tools.planning import only_reads
+from hermes_worker.agent.tools.results import ResultLimits, error_result
 from hermes_worker.broker.queue import QueueName
+from hermes_worker.core import guardrails
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.auxiliary import AuxTask, Consulted
 from hermes_worker.core.delegation import DELEGATE_TOOL
 from hermes_worker.core.effects import RunTool
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.guardrails import NO_PRECEDENT
 from hermes_worker.core.messages import canonical_json
-from hermes_worker.core.notices import NOT_STARTED
+from hermes_worker.core.notices import NOT_STARTED, TOO_MANY_DELEGATIONS
 from hermes_worker.core.questions import APPROVED_KEY
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus
@@ -36,7 +40,7 @@ from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.parts import Parts
 from hermes_worker.tasks.steps import RunStep, StepDone, take, written
 from hermes_worker.tracing.recording import note, note_call
-from hermes_worker.workspaces.base import WorkspaceError
+from hermes_worker.workspaces.base import FILES_KEY, KnownFiles, WorkspaceError
 from hermes_worker.workspaces.sandbox.network import UNKNOWN, RunOrigin
 
 
@@ -108,8 +112,9 @@ def _write(parts: Parts, claim: CallClaim, result: ToolResult, duration_s: float
         return parts.auxiliary_calls.leave(claim, result.consultation)
     if result.delegated:
         return delegate(parts, claim, result.delegated, is_background=result.is_background)
+    ended = CallStatus.FAILED if result.is_error else CallStatus.SUCCEEDED
     settlement = Settlement(
-        status=CallStatus.FAILED if result.is_error else CallStatus.SUCCEEDED,
+        status=CallStatus.UNKNOWN if result.is_unknown else ended,
         text=result.text,
         duration_s=duration_s,
         session_updates=result.session_updates,
@@ -127,6 +132,11 @@ def _run(parts: Parts, claim: CallClaim, abort: AbortSignal, consulted: Sequence
         workspace = parts.workspace(session.workspace)
     except (UnknownTool, WorkspaceError, ConfigurationError) as error:
         return error_result(str(error))
+    remembered = workspace if isinstance(workspace, KnownFiles) else None
+    keys = _session_keys(tool) if remembered is None else (*_session_keys(tool), FILES_KEY)
+    documents = parts.calls.session_documents(claim.session_pk, keys)
+    if remembered is not None:
+        remembered.expect(documents.get(FILES_KEY))
     judged = next((one for one in consulted if one.task is AuxTask.APPROVAL), None)
     own = next((one for one in reversed(consulted) if one.task is not AuxTask.APPROVAL), None)
     context = ToolContext(
@@ -135,18 +145,62 @@ def _run(parts: Parts, claim: CallClaim, abort: AbortSignal, consulted: Sequence
         idempotency_key=claim.idempotency_key,
         attempt=claim.attempt,
         workspace=workspace,
-        session=parts.calls.session_documents(claim.session_pk, _session_keys(tool)),
+        session=documents,
         cancelled=abort,
         progress=partial(_tell_progress, parts, claim),
         origin=RunOrigin(source=claim.loaded.origin or UNKNOWN, asked=claim.loaded.network, tenant=session.tenant),
+        kept=partial(parts.calls.kept_result, claim.session_pk),
         redactor=parts.redactor,
     )
 
     def gate(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult | None:
+        if tool.spec.name == DELEGATE_TOOL and _is_surplus(claim, parts.delegation.children_max):
+            return error_result(TOO_MANY_DELEGATIONS.format(allowed=parts.delegation.children_max))
+        pattern = guardrails.blocked(claim.precedent, parts.guardrails)
+        if pattern is not None:
+            count("guardrail.blocked")
+            text = guardrails.blocked_text(tool.spec.name, pattern, claim.precedent)
+            return ToolResult(text=text, is_error=True)
         return wait_for_permission(parts.approvals, parts.waits, claim, tool, arguments, context.session, judged)
 
     revise = on_result(parts, claim, session, abort)
-    return run_tool(tool, claim.request.arguments, context, gate=gate, consulted=own, revise=revise)
+    limits = _limits(parts.model.window).shared_by(len(claim.neighbours))
+    result = run_tool(tool, claim.request.arguments, context, limits=limits, gate=gate, consulted=own, revise=revise)
+    result = _remarked(parts, claim, tool, result)
+    if remembered is None or remembered.identity in (None, documents.get(FILES_KEY)):
+        return result
+    return replace(result, session_updates={**result.session_updates, FILES_KEY: remembered.identity})
+
+
+@cache
+def _limits(window: int | None) -> ResultLimits:
+    return ResultLimits() if window is None else ResultLimits.for_window(window)
+
+
+def _is_surplus(claim: CallClaim, delegations_max: int) -> bool:
+    """Whether as many calls of the same reply delegate before this one as may in all."""
+    before = claim.neighbours[: claim.position]
+    return before.count(DELEGATE_TOOL) >= delegations_max
+
+
+def _remarked(parts: Parts, claim: CallClaim, tool: Tool, result: ToolResult) -> ToolResult:
+    """The result with what guardrails have to say about it."""
+    is_final = result.question is None and result.consultation is None and not result.delegated
+    if not is_final or claim.precedent == NO_PRECEDENT or guardrails.blocked(claim.precedent, parts.guardrails):
+        return result
+    is_reader = only_reads(tool.spec)
+    text = guardrails.after(
+        tool.spec.name,
+        result.text,
+        claim.precedent,
+        parts.guardrails,
+        is_error=result.is_error,
+        is_reader=is_reader,
+    )
+    if text is result.text:
+        return result
+    count("guardrail.warned")
+    return replace(result, text=text)
 
 
 def _tell_progress(parts: Parts, claim: CallClaim, text: str) -> None:

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from hermes_worker import __version__
 from hermes_worker.agent.prompt.children import child_prompt
+from hermes_worker.agent.sourced import client_tools
 from hermes_worker.agent.tools.results import error_result
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.delegation import (
@@ -69,7 +71,8 @@ def _child(
     policy: DelegationPolicy, claim: CallClaim, asked: RunSpec, session: SessionContext, task: ChildTask
 ) -> NewChild:
     """``asked`` is what the parent was asked for: its limits hold for the tree, or for each child as well."""
-    names = child_tools(tool_names(session.tools), policy, task.role, depth=claim.loaded.depth + 1)
+    own = tool_names(session.tools) - {tool.name for tool in client_tools(session.tools)}  # a child has no client
+    names = child_tools(own, policy, task.role, depth=claim.loaded.depth + 1)
     return NewChild(
         run_id=new_run_id(),
         spec=RunSpec(
@@ -85,6 +88,8 @@ def _child(
             nano_usd_max=asked.nano_usd_max,
             budget=asked.budget,
             source="delegation",
+            program=__version__,
+            configuration=asked.configuration,
         ),
         system_prompt=child_prompt(session.workspace, names),
         tools=_only(session.tools, names),

@@ -16,6 +16,7 @@ from hermes_worker.agent.prompt.amendments import has_images, has_inline_images
 from hermes_worker.core import events as ev
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import ConfigurationError, Failure, FailureKind, ModelCallError
+from hermes_worker.core.guardrails import halted
 from hermes_worker.core.messages import Delta, Message, ModelReply, ModelRequest, canonical_json
 from hermes_worker.core.metering import metered
 from hermes_worker.core.pricing import NOTHING_SPENT, Spent
@@ -28,8 +29,10 @@ from hermes_worker.core.run_memory import RunMemory, memory_document, memory_fro
 from hermes_worker.models.chain import ModelRoute
 from hermes_worker.models.governor import KeyPlace, Permit
 from hermes_worker.models.identity import described
+from hermes_worker.models.key_watch import parked_wait_s
 from hermes_worker.observe import count, log, took
 from hermes_worker.safety.redaction import redact
+from hermes_worker.store.key_states import Probe
 from hermes_worker.store.runs.runs import IterationClaim
 from hermes_worker.store.runs.transcripts import CorruptTranscript
 from hermes_worker.stream.live import DeltaBuffer
@@ -109,7 +112,7 @@ def _asked(
     try:
         with parts.fair_semaphore:
             call = _ModelCall(parts, claim, abort, is_watched, bill, context)
-        return call.elsewhere() or call.outcome()
+        return call.halted() or call.elsewhere() or call.outcome()
     except (CorruptTranscript, ValueError) as error:
         return _corrupt(error)
     except ConfigurationError as error:
@@ -142,6 +145,10 @@ class _ModelCall:
     """The newest request."""
     _permit: Permit
     """The newest answer of the governor."""
+    _probe: Probe | None = None
+    """The right to try a closed key, while this call has it."""
+    _probe_wait_s = 0.0
+    """How long whoever has it after this call should wait."""
 
     def __init__(
         self,
@@ -164,7 +171,8 @@ class _ModelCall:
         self._ticket = f"{run.run_id}:{run.iteration + 1}"
         memory = memory_from(run.memory)
         memory = replace(memory, context=context) if context else memory
-        self._begun = asking.begin(_rules(parts), memory, _history(run.recovery))
+        self._chain = parts.models_of(claim.loaded.session_pk).chain
+        self._begun = asking.begin(_rules(parts, len(self._chain)), memory, _history(run.recovery))
         self._session = parts.runs.session_of(claim.loaded.session_pk)
         self._rows = parts.transcripts.load(claim.loaded.session_pk, claim.loaded.message_seq)
         self._deltas = DeltaBuffer(
@@ -175,6 +183,15 @@ class _ModelCall:
             attempt=claim.loaded.event_seq,
             is_watched=is_watched,
         )
+
+    def halted(self) -> Unanswered | None:
+        """The end of a turn that repeats itself in vain, where guardrails may end it."""
+        reason = halted(self._rows, self._parts.guardrails)
+        if reason is None:
+            return None
+        count("guardrail.halted")
+        failure = Failure(kind=ExitReason.GUARDRAIL_HALT.value, message=f"The turn was ended by a guardrail: {reason}.")
+        return Unanswered(event=ev.ModelFailed(failure=failure, exit_reason=ExitReason.GUARDRAIL_HALT))
 
     def elsewhere(self) -> Unanswered | None:
         """The run waits for a worker that asks whom it was given to; ``None`` when that is who we ask.
@@ -192,6 +209,13 @@ class _ModelCall:
         return self._parked(self._begun, _ELSEWHERE_S, reason)
 
     def outcome(self) -> Asked:
+        try:
+            return self._outcome()
+        finally:
+            if (probe := self._probe_taken()) is not None:
+                self._parts.keys.give_back(probe, self._probe_wait_s)
+
+    def _outcome(self) -> Asked:
         state = self._begun
         while True:
             happened = self._done(state)
@@ -221,9 +245,9 @@ class _ModelCall:
             case asking.CompareRequest():
                 return self._compare(state)
             case asking.ParkRun():
-                if state.failure is None:
+                if state.failure is None and not act.keys:
                     log.info("model.held_back", provider=self._prepared.route.name, wait_s=round(act.seconds, 1))
-                return self._parked(state, act.seconds, act.reason)
+                return self._parked(state, act.seconds, act.reason, act.keys)
             case asking.FailCall():
                 return _failed(act)
             case _:
@@ -253,8 +277,11 @@ class _ModelCall:
 
     # --- before it is sent ---
 
-    def _prepare(self, state: Asking) -> asking.RequestPrepared:
-        route, has_other_keys = self._route(state)
+    def _prepare(self, state: Asking) -> asking.RequestPrepared | asking.KeyClosed:
+        found = self._route(state.memory.provider)
+        if found is None:
+            return self._closed(state)
+        route, has_other_keys = found
         request = self._request(route, state)
         tokens = tokens_of(request)
         served = self._window_served(route, tokens)
@@ -271,15 +298,57 @@ class _ModelCall:
         self._prepared = _Prepared(route=route, request=request, facts=facts)
         return asking.RequestPrepared(facts)
 
-    def _route(self, state: Asking) -> tuple[ModelRoute, bool]:
-        """Where to ask now, with one of the provider's keys, and whether it has others."""
-        chain, model, position = self._parts.chain, self._claim.loaded.model, state.memory.provider
+    def _route(self, position: int) -> tuple[ModelRoute, bool] | None:
+        """Where to ask now, with one of the provider's keys, and whether it has others; ``None`` when its keys are
+        closed, and this call is not the one that tries one of them."""
+        chain, model = self._chain, self._claim.loaded.model
         names = chain.credentials(model, position)
+        if not self._parts.keys.are_all_open:
+            closed = [name for name in self._names(position) if self._parts.keys.closed(name)]
+            names = [name for name in names if name not in closed]
+            tried = next((name for name in closed if self._may_try(name)), None)
+            if tried is not None:
+                return chain.route(model, position, tried), bool(names)
+            if closed and not names:
+                return None
         if not names:
             return chain.route(model, position), False
         is_child = self._claim.loaded.depth > 0
         chosen = self._parts.pool.choose(names, ticket=self._claim.run_id, is_child=is_child)
         return chain.route(model, position, chosen.name), chosen.has_others
+
+    def _names(self, position: int) -> Sequence[str]:
+        """Of the keys at ``position``."""
+        chain, model = self._chain, self._claim.loaded.model
+        return chain.credentials(model, position) or (chain.route(model, position).credential,)
+
+    def _may_try(self, credential: str) -> bool:
+        """This call is the fleet's one probe of a closed key."""
+        if self._probe is not None:
+            return self._probe.credential == credential
+        self._probe = self._parts.keys.probe(credential, self._parts.leases.owner)
+        return self._probe is not None
+
+    def _probe_taken(self) -> Probe | None:
+        probe, self._probe = self._probe, None
+        return probe
+
+    def _closed(self, state: Asking) -> asking.KeyClosed:
+        """Where else to ask, and what to wait for when that is nowhere."""
+        here, ends = state.memory.provider, len(self._chain)
+        elsewhere = [*range(here + 1, ends), *(range(min(here, ends)) if state.may_go_back else ())]
+        position = next((position for position in elsewhere if self._route(position) is not None), None)
+        rows = [self._parts.keys.closed(name) for each in (here, *elsewhere) for name in self._names(each)]
+        found = {row.credential: row for row in rows if row is not None}
+        why = "; ".join(
+            dict.fromkeys(f"the key of {row.provider} {row.state.condition.text}" for row in found.values())
+        )
+        return asking.KeyClosed(
+            next_provider=position,
+            keys=tuple(found),
+            wait_s=parked_wait_s(),
+            reason=f"{why}; one call at a time tries it, and the run goes on when it works",
+        )
 
     def _request(self, route: ModelRoute, state: Asking) -> ModelRequest:
         return build_request(
@@ -308,7 +377,7 @@ class _ModelCall:
             made = compact(
                 self._rows,
                 self._bounds(state.window),
-                Auxiliary.of(self._parts, self._claim.loaded.root_pk),
+                Auxiliary.of(self._parts, self._claim.loaded),
                 self._abort,
                 model=self._claim.loaded.model,
                 ticket=self._ticket,
@@ -330,6 +399,7 @@ class _ModelCall:
         permit = self._permit
         if permit.wait_s <= 0:
             return asking.PermitGranted()
+        self._probe_wait_s = permit.wait_s
         count("model.held_back")
         took("model.waited", permit.wait_s)
         return asking.PermitDelayed(wait_s=permit.wait_s, ahead=permit.ahead, is_cooling=permit.is_cooling)
@@ -353,6 +423,7 @@ class _ModelCall:
             self._bill.add(attempt.spent_in_vain(error, self._parts.prices))
             self._parts.governor.settle(self._permit, limits=error.limits)
             return self._failure(error)
+        self._parts.keys.answered(self._prepared.key, self._probe_taken())
         reply = metered(answered, request)
         self._parts.governor.settle(self._permit, usage=reply.usage, limits=reply.limits)
         spoken.finish()
@@ -361,10 +432,19 @@ class _ModelCall:
     def _failure(self, error: ModelCallError) -> asking.RequestFailed | Interrupted:
         if self._abort.is_set():
             return Interrupted()
+        classification = classification_of(error)
+        is_key_closed = self._parts.keys.failed(
+            self._prepared.key,
+            classification,
+            run_id=self._claim.run_id,
+            probe=self._probe_taken(),
+            is_renewable=self._prepared.route.renew is not None,
+        )
         return asking.RequestFailed(
-            classification=classification_of(error),
+            classification=classification,
             contents=_contents(self._prepared.request),
             jitter=random.random(),
+            is_key_closed=is_key_closed,
         )
 
     # --- what may help ---
@@ -392,21 +472,22 @@ class _ModelCall:
             return Interrupted()
         return asking.RequestCompared(changed.messages != self._prepared.request.messages)
 
-    def _parked(self, state: Asking, seconds: float, reason: str) -> Unanswered:
+    def _parked(self, state: Asking, seconds: float, reason: str, keys: tuple[str, ...] = ()) -> Unanswered:
         event = ev.CapacityAwaited(
             resume_at=self._parts.now() + seconds,
             recovery=canonical_json(retry.history_document(state.history)),
             memory=memory_document(state.memory),
             reason=reason,
+            keys=keys,
         )
         return Unanswered(event=event)
 
 
-def _rules(parts: Parts) -> asking.AskingRules:
+def _rules(parts: Parts, providers: int) -> asking.AskingRules:
     options = parts.model
     return asking.AskingRules(
         attempts_max=options.attempts_max,
-        providers=len(parts.chain),
+        providers=providers,
         compacts=options.compacts,
         window=options.window,
     )

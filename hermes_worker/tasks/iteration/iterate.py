@@ -114,11 +114,12 @@ def _judged(parts: Parts, claim: IterationClaim, answered: Answered) -> Judged:
         memory=answered.memory,
         rows=answered.rows,
         request=answered.request,
-        has_fallback=answered.memory.provider + 1 < len(parts.chain),
+        has_fallback=answered.memory.provider + 1 < len(parts.models_of(claim.loaded.session_pk).chain),
         output_tokens_default=parts.model.output_tokens_max,
         calls_max=parts.calls_max,
         offered=tool_names(tools),
         output_schema=_output_schema(parts, claim, answered),
+        guardrails=parts.guardrails,
     )
     judged = judge(answered.reply, where, parts.catalog.for_session(tools))
     if not isinstance(judged.event, ModelReplied):

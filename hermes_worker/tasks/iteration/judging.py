@@ -7,12 +7,13 @@ thinking that was written between tags, with the parts of an answer that came in
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from hermes_worker.agent.tools.catalog import Catalog
 from hermes_worker.core import events as ev
 from hermes_worker.core.errors import Failure
+from hermes_worker.core.guardrails import GuardrailRules
 from hermes_worker.core.messages import Message, ModelReply, ModelRequest, Role, assistant_body, user_body
 from hermes_worker.core.recovery import empty
 from hermes_worker.core.recovery.scrub import extract_reasoning, strip_think_blocks
@@ -20,7 +21,7 @@ from hermes_worker.core.run import ExitReason, Run
 from hermes_worker.core.run_memory import RunMemory, memory_document
 from hermes_worker.core.structured import REPAIRS_MAX, correction
 from hermes_worker.safety.redaction import redact
-from hermes_worker.tasks.iteration.planning import plan_calls, unknown_names
+from hermes_worker.tasks.iteration.planning import guarded, plan_calls, unknown_names
 
 NO_SUMMARY = "(The steps this task allows are used up, and the model wrote no summary of what it did.)"
 _ROWS_AFTER_TOOLS = 5
@@ -67,6 +68,7 @@ class Circumstances:
     """Names of the tools that the session has; ``None`` for those of the catalogue."""
     output_schema: Mapping[str, object] | None = None
     """What the answer has to fit."""
+    guardrails: GuardrailRules = field(default_factory=GuardrailRules)
 
 
 def judge(reply: ModelReply, where: Circumstances, catalog: Catalog) -> Judged:
@@ -117,6 +119,7 @@ def _with_calls(
         message = f"the model asked for {len(calls)} tool calls in one reply; at most {where.calls_max} are run"
         return _failed(reply, ExitReason.MODEL_CALL_REFUSED, "too_many_tool_calls", message)
     document = memory_document(replace(memory, counters=verdict.counters, context=""))
+    planned = guarded(planned, where.rows, catalog) if where.guardrails.is_on else planned
     return Judged(event=ev.ModelReplied(calls=calls, memory=document), reply=planned)
 
 

@@ -9,10 +9,12 @@ from functools import lru_cache
 
 from hermes_worker.agent.sourced import plain_definition
 from hermes_worker.agent.tools.catalog import Catalog
-from hermes_worker.agent.tools.planning import lexical, planned_call
+from hermes_worker.agent.tools.planning import lexical, only_reads, planned_call
 from hermes_worker.core import segments
+from hermes_worker.core.client_tools import CLIENT_SOURCE
 from hermes_worker.core.events import PlannedCall
-from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
+from hermes_worker.core.guardrails import GUARD_FIELD, precedents
+from hermes_worker.core.messages import Message, ModelReply, ToolRequest, canonical_json
 from hermes_worker.core.recovery.repair import dedupe, repair_tool_name
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import ToolSpec
@@ -41,9 +43,31 @@ def plan_calls(reply: ModelReply, catalog: Catalog) -> tuple[ModelReply, tuple[P
             segment=segment,
             timeout_s=spec.timeout_s if spec else _NO_TOOL_TIMEOUT_S,
         )
-        for request, spec, segment in zip(requests, specs, segments.plan(drafts), strict=True)
+        for request, spec, segment in zip(requests, specs, _clients_last(segments.plan(drafts), specs), strict=True)
     )
     return replace(reply, tool_requests=requests), calls
+
+
+def guarded(reply: ModelReply, rows: Sequence[Message], catalog: Catalog) -> ModelReply:
+    """``reply`` with what its calls follow upon in their turn, where there is something to say. ``rows`` are the
+    transcript before it."""
+    calls = [(request.name, request.arguments) for request in reply.tool_requests]
+    readers = {name for name, _ in calls if name in catalog.names and only_reads(catalog.spec(name))}
+    found = precedents(rows, calls, readers)
+    if not found:
+        return reply
+    documents = {str(position): precedent.document for position, precedent in found.items()}
+    return replace(reply, row_fields={**reply.row_fields, GUARD_FIELD: documents})
+
+
+def _clients_last(planned: Sequence[int], specs: Sequence[ToolSpec | None]) -> Sequence[int]:
+    """The client's calls in one segment behind all others: what the server can do does not wait for a client, who is
+    asked once."""
+    are_clients = [spec is not None and spec.toolset == CLIENT_SOURCE for spec in specs]
+    last = max(planned, default=0) + 1
+    moved = [last if is_clients else segment for segment, is_clients in zip(planned, are_clients, strict=True)]
+    numbers = {segment: number for number, segment in enumerate(sorted(set(moved)))}
+    return [numbers[segment] for segment in moved]
 
 
 def unknown_names(reply: ModelReply, offered: Collection[str], catalog: Catalog) -> tuple[str, ...]:

@@ -25,7 +25,11 @@ def give_title(parts: Parts, claim: IterationClaim, answered: Answered, answer: 
 
     What it costs is the run's, written with the title. A worker that dies here leaves the title as it was.
     """
-    if AuxTask.TITLE not in parts.auxiliary_chains or claim.loaded.depth or parts.leases.is_draining:
+    if (
+        AuxTask.TITLE not in parts.models_of(claim.loaded.session_pk).auxiliary
+        or claim.loaded.depth
+        or parts.leases.is_draining
+    ):
         return
     inputs = [row for row in answered.rows if row.role is Role.USER]
     if len(inputs) != 1:
@@ -39,7 +43,7 @@ def give_title(parts: Parts, claim: IterationClaim, answered: Answered, answer: 
     bill, title = Bill(), None
     try:
         try:
-            said = Auxiliary.of(parts, claim.loaded.root_pk).ask(
+            said = Auxiliary.of(parts, claim.loaded).ask(
                 AuxTask.TITLE, request, AbortSignal(), ticket=f"title:{claim.run_id}", bill=bill
             )
             title = title_of(said.text)

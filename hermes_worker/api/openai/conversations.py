@@ -1,0 +1,261 @@
+"""``/v1/conversations`` (docs/behaviour.md, "Conversations")."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import JSONResponse, Response
+
+from hermes_worker.api import schema
+from hermes_worker.api.auth import READS, WRITES, Caller
+from hermes_worker.api.bodies import fitted, read_object
+from hermes_worker.api.context import ApiContext, Context
+from hermes_worker.api.errors import ApiError, invalid
+from hermes_worker.api.openai import response_schema
+from hermes_worker.api.openai.chat_schema import SESSION
+from hermes_worker.api.openai.conversation_objects import (
+    ITEM,
+    ConversationChange,
+    ConversationDeleted,
+    ConversationObject,
+    NewConversation,
+    SessionTools,
+    conversation_not_found,
+    conversation_object,
+    items_of,
+    seq_of,
+    session_of,
+)
+from hermes_worker.api.openai.response_input import item_rows
+from hermes_worker.api.stopping import stop
+from hermes_worker.core.messages import Role
+from hermes_worker.core.principals import Principal
+from hermes_worker.services.client_tools import session_tool_names
+from hermes_worker.services.submission import InvalidSubmission, Submission, new_run, sourced_tools
+from hermes_worker.store.kept_conversations import ItemRow, KeptConversation, KeptConversations, document_of
+from hermes_worker.store.runs.runs import SessionNotFound
+from hermes_worker.store.sessions import Sessions
+
+router = APIRouter(prefix="/v1/conversations", tags=["openai"], responses=schema.errors(503))
+
+_PassedOver = Query(description="Passed over.")
+_INSTRUCTING = frozenset({"system", "developer"})
+
+
+def _described(kind: type[NewConversation | ConversationChange], *, is_required: bool) -> dict[str, Any]:
+    content = {"application/json": {"schema": kind.model_json_schema()}}
+    return {"requestBody": {"required": is_required, "content": content}}
+
+
+async def _new(request: Request) -> NewConversation:
+    return fitted(await read_object(request, without_body={}), NewConversation)
+
+
+def _own(context: ApiContext, caller: Principal, conversation: str) -> KeptConversation:
+    try:
+        if not re.fullmatch(SESSION, conversation):
+            raise SessionNotFound(conversation)
+        return KeptConversations(context.client.database, caller.tenant).get(session_of(conversation))
+    except SessionNotFound:
+        raise conversation_not_found(conversation) from None
+
+
+async def _own_conversation(context: Context, caller: Caller, conversation_id: str) -> KeptConversation:
+    return await context.store(_own, context, caller, conversation_id)
+
+
+_OwnConversation = Annotated[KeptConversation, Depends(_own_conversation)]
+
+
+async def _change(request: Request, kept: _OwnConversation) -> ConversationChange:
+    del kept  # what is not theirs is not there, whatever the body says
+    return fitted(await read_object(request), ConversationChange)
+
+
+# --- conversations ---------------------------------------------------------------------------------------------------
+
+
+@router.post(
+    "",
+    response_model=ConversationObject,
+    openapi_extra=_described(NewConversation, is_required=False),
+    responses=schema.errors(408),
+    dependencies=[WRITES],
+)
+async def create_conversation(
+    context: Context, caller: Caller, body: Annotated[NewConversation, Depends(_new)]
+) -> ConversationObject:
+    """Begin a conversation, with what was said before. Responses go on with it as their ``conversation``."""
+    rows = [] if body.items is None else item_rows(body.items, "items")
+    kept = await context.store(_open, context, caller, rows, body.metadata or {})
+    return conversation_object(kept)
+
+
+def _open(
+    context: ApiContext, caller: Principal, rows: list[dict[str, Any]], metadata: dict[str, str]
+) -> KeptConversation:
+    """What its first turn would open: the prompt is that of a run, which is not made."""
+    client = context.client
+    instructions = [str(row["content"]) for row in rows if row["role"] in _INSTRUCTING]
+    first = Submission(
+        input="-",
+        history=[row for row in rows if row["role"] not in _INSTRUCTING],
+        instructions="\n\n".join(text for text in instructions if text.strip()) or None,
+        principal=caller,
+        source="api",
+    )
+    try:
+        new = new_run(client.settings, first, sourced=sourced_tools(client.tool_sources, caller.tenant))
+    except InvalidSubmission as error:
+        param = "items" if error.field in ("history", "instructions") else error.field
+        raise invalid(param, f"Invalid {param!r}: {error}.") from None
+    sessions = Sessions(client.database, caller.tenant)
+    view = sessions.open(new, title=None, model=None, kept=document_of(metadata))
+    return KeptConversations(client.database, caller.tenant).get(view.label.id)
+
+
+@router.get("/{conversation_id}", response_model=ConversationObject, responses=schema.errors(404), dependencies=[READS])
+async def get_conversation(kept: _OwnConversation) -> ConversationObject:
+    """A conversation. Every session is one, whoever began it."""
+    return conversation_object(kept)
+
+
+@router.post(
+    "/{conversation_id}",
+    response_model=ConversationObject,
+    openapi_extra=_described(ConversationChange, is_required=True),
+    responses=schema.errors(404, 408),
+    dependencies=[WRITES],
+)
+async def change_conversation(
+    context: Context, caller: Caller, kept: _OwnConversation, body: Annotated[ConversationChange, Depends(_change)]
+) -> ConversationObject:
+    """Keep other metadata with a conversation."""
+    conversations = KeptConversations(context.client.database, caller.tenant)
+    try:
+        changed = await context.store(conversations.describe, kept.session_id, body.metadata or {})
+    except SessionNotFound:
+        raise conversation_not_found(conversation_object(kept).id) from None
+    return conversation_object(changed)
+
+
+@router.delete(
+    "/{conversation_id}", response_model=ConversationDeleted, responses=schema.errors(404), dependencies=[WRITES]
+)
+async def delete_conversation(context: Context, caller: Caller, kept: _OwnConversation) -> ConversationDeleted:
+    """Forget that this session is a conversation; what is at work in it is stopped. Its responses stay, and the rows go
+    when retention lets them."""
+    conversations = KeptConversations(context.client.database, caller.tenant)
+    try:
+        open_runs = await context.store(conversations.delete, kept.session_id)
+    except SessionNotFound:
+        raise conversation_not_found(conversation_object(kept).id) from None
+    for run_id in open_runs:
+        await stop(context, run_id, by=caller.known_as)
+    return ConversationDeleted(id=conversation_object(kept).id)
+
+
+# --- items -----------------------------------------------------------------------------------------------------------
+
+
+@router.get(
+    "/{conversation_id}/items",
+    response_model=None,
+    responses=response_schema.ITEMS | schema.errors(404),
+    dependencies=[READS],
+)
+async def list_conversation_items(
+    context: Context,
+    caller: Caller,
+    kept: _OwnConversation,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    order: response_schema.Order = "desc",
+    after: Annotated[str | None, Query(max_length=64, description="The id of the last item seen.")] = None,
+    include: Annotated[list[str] | None, _PassedOver] = None,
+) -> Response:
+    """What was said and done in a conversation; a call is listed when it has its result."""
+    found = await context.store(_page, context, caller.tenant, kept, after, order == "asc", limit + 1)
+    page = found[:limit]
+    ids = {"first_id": page[0]["id"] if page else None, "last_id": page[-1]["id"] if page else None}
+    return JSONResponse({"object": "list", "data": page, **ids, "has_more": len(found) > limit})
+
+
+@router.get(
+    "/{conversation_id}/items/{item_id}",
+    response_model=None,
+    responses=ITEM | schema.errors(404),
+    dependencies=[READS],
+)
+async def get_conversation_item(
+    context: Context,
+    caller: Caller,
+    kept: _OwnConversation,
+    item_id: str,
+    include: Annotated[list[str] | None, _PassedOver] = None,
+) -> Response:
+    """One item of a conversation."""
+    item = await context.store(_item, context, caller.tenant, kept, item_id)
+    if item is None:
+        raise _item_not_found(item_id)
+    return JSONResponse(item)
+
+
+def _item_not_found(item: str, param: str | None = None) -> ApiError:
+    return ApiError(404, f"Item with id {item[:80]!r} not found.", code="item_not_found", param=param)
+
+
+class _ItemReader:
+    """The items of one conversation, read by places."""
+
+    def __init__(self, context: ApiContext, tenant: str, kept: KeptConversation) -> None:
+        self._conversations = KeptConversations(context.client.database, tenant)
+        self._kept = kept
+        agent, client = session_tool_names(context.client, tenant, kept.session_id)
+        self._tools = SessionTools(agent=agent, client=client)
+
+    def item(self, item_id: str) -> dict[str, Any] | None:
+        """``None`` where there is no such item."""
+        seq = seq_of(item_id, self._kept.session_id)
+        rows = [] if seq is None else self._rows(seq, is_ascending=True, limit=1)
+        found = [item for item in self._items(rows, is_ascending=True) if item["id"] == item_id]
+        return found[0] if found else None
+
+    def page(self, after: str | None, *, is_ascending: bool, wanted: int) -> list[dict[str, Any]]:
+        """At most ``wanted`` items behind ``after``. Raises ``ApiError``."""
+        start = None if after is None else seq_of(after, self._kept.session_id)
+        if after is not None and self.item(after) is None:
+            raise _item_not_found(after, "after")
+        found: list[dict[str, Any]] = []
+        while len(found) < wanted + 2:  # of the row of ``after``, two may have been seen
+            rows = self._rows(start, is_ascending=is_ascending, limit=wanted)
+            if not rows:
+                break
+            found += self._items(rows, is_ascending=is_ascending)
+            start = rows[-1].seq + (1 if is_ascending else -1)
+        behind = 0 if after is None else [item["id"] for item in found].index(after) + 1
+        return found[behind : behind + wanted]
+
+    def _rows(self, start: int | None, *, is_ascending: bool, limit: int) -> list[ItemRow]:
+        return self._conversations.rows(self._kept.session_pk, start=start, is_ascending=is_ascending, limit=limit)
+
+    def _items(self, rows: Sequence[ItemRow], *, is_ascending: bool) -> list[dict[str, Any]]:
+        """Of rows that follow each other, in the order in which they are given."""
+        ordered = rows if is_ascending else rows[::-1]
+        lead = None
+        if ordered and ordered[0].role is Role.TOOL:
+            lead = self._conversations.reply_before(self._kept.session_pk, ordered[0].seq)
+        items = items_of(self._kept.session_id, ordered, lead, self._tools)
+        return items if is_ascending else items[::-1]
+
+
+def _page(
+    context: ApiContext, tenant: str, kept: KeptConversation, after: str | None, is_ascending: bool, wanted: int
+) -> list[dict[str, Any]]:
+    return _ItemReader(context, tenant, kept).page(after, is_ascending=is_ascending, wanted=wanted)
+
+
+def _item(context: ApiContext, tenant: str, kept: KeptConversation, item_id: str) -> dict[str, Any] | None:
+    return _ItemReader(context, tenant, kept).item(item_id)

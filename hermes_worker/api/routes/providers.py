@@ -1,0 +1,36 @@
+"""Which keys of providers may be used: a fleet-wide state of each key that ever failed."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from hermes_worker.api import schema
+from hermes_worker.api.auth import FOR_SCALERS
+from hermes_worker.api.context import Context
+from hermes_worker.store.key_states import KeyStates
+
+router = APIRouter(prefix="/v1/providers", tags=["health"], responses=schema.errors(503))
+
+
+@router.get("/states", response_model=schema.KeyStateList, dependencies=[FOR_SCALERS])
+async def list_key_states(context: Context) -> schema.KeyStateList:
+    """The keys of the whole installation of which something is known, closed ones first. While a key is closed no model
+    call is begun with it, but for one at a time that tries it."""
+    found = await context.store(KeyStates(context.client.database).all)
+    return schema.KeyStateList(
+        data=[
+            schema.KeyStateObject(
+                credential=row.credential,
+                provider=row.provider,
+                condition=row.state.condition.value,
+                since=row.state.since,
+                epoch=row.state.epoch,
+                probes=row.state.probes,
+                probe_at=row.state.probe_at,
+                is_probed=row.is_probed,
+                parked=row.parked,
+                reason=row.reason,
+            )
+            for row in found
+        ]
+    )

@@ -1,0 +1,59 @@
+"""Runs as the command line shows them: for ``hermes-worker --server``, which has no database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel
+
+from hermes_worker.api import schema
+from hermes_worker.api.auth import READS, Caller
+from hermes_worker.api.context import Context
+from hermes_worker.api.cursors import below_of, cursor_of
+from hermes_worker.api.errors import invalid
+from hermes_worker.api.owners import OwnRun
+from hermes_worker.api.routes.runs import run_filter
+from hermes_worker.services.sheets import RunSheet, sheet_of, shown_to_others
+from hermes_worker.store.runs.listing import Listing
+from hermes_worker.store.runs.runs import RunNotFound
+from hermes_worker.store.runs.views import RunView
+
+router = APIRouter(prefix="/v1/sheets", tags=["runs"], responses=schema.errors(503))
+
+
+class SheetList(BaseModel):
+    """A page of runs, newest first, as ``GET /v1/runs`` pages them."""
+
+    object: Literal["list"] = "list"
+    data: Sequence[RunView]
+    has_more: bool
+    next_cursor: str | None = None
+
+
+@router.get("", response_model=SheetList, dependencies=[READS])
+async def list_sheets(context: Context, caller: Caller, wanted: Annotated[schema.ListRuns, Query()]) -> SheetList:
+    """Runs, newest first, with all that their rows say."""
+    meant = run_filter(wanted, caller)
+    below = below_of(context.keyring, meant, wanted.cursor) if wanted.cursor else None
+    if below is not None and wanted.before is not None:
+        raise invalid("before", "Invalid 'before': 'cursor' says where to go on.", "invalid_value")
+    listing = Listing(context.client.database)
+    try:
+        page = await context.store(listing.page, meant, limit=wanted.limit, below=below, before=wanted.before)
+    except RunNotFound:
+        raise invalid("before", f"Invalid 'before': there is no run {wanted.before!r}.", "run_not_found") from None
+    return SheetList(
+        data=[shown_to_others(view) for view in page.views],
+        has_more=page.below is not None,
+        next_cursor=None if page.below is None else cursor_of(context.keyring, meant, page.below),
+    )
+
+
+@router.get("/{run_id}", response_model=RunSheet, responses=schema.errors(404, 410), dependencies=[READS])
+async def get_sheet(context: Context, run_id: OwnRun) -> Any:
+    """Everything about one run at this moment: its row, calls, answers, open questions, children and budget."""
+    sheet = await context.store(sheet_of, context.client.database, run_id)
+    return replace(sheet, view=shown_to_others(sheet.view))

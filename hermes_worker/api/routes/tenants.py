@@ -1,0 +1,216 @@
+"""What tenants and their keys may use at most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from hermes_worker.api import schema
+from hermes_worker.api.auth import FOR_OPERATORS, Caller, needs
+from hermes_worker.api.bodies import JsonRoute
+from hermes_worker.api.context import Context
+from hermes_worker.api.errors import ApiError
+from hermes_worker.core.budget import NANO
+from hermes_worker.core.limits import Limit, LimitName
+from hermes_worker.core.principals import KeyScope
+from hermes_worker.store.access.principals import KeyNotFound, TenantNotFound
+from hermes_worker.store.runs.limits import LimitView, TenantLimits
+
+router = APIRouter(prefix="/v1", tags=["tenants"], route_class=JsonRoute, responses=schema.errors(503))
+_WHOLE_MAX = 10**15
+_USD_MAX = 10**9
+
+
+class WholeLimit(BaseModel):
+    """How many, and what becomes of what is beyond it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    at_most: Annotated[int, schema.WHOLE] = Field(ge=0, le=_WHOLE_MAX)
+    waits: bool = Field(False, description="What is beyond it is accepted and waits, and is not refused.")
+
+
+class MoneyLimit(BaseModel):
+    """How many dollars, and what becomes of what is beyond it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    at_most: float = Field(ge=0, le=_USD_MAX, description="Dollars; what is finer than a billionth is left out.")
+    waits: bool = Field(False, description="What is beyond it is accepted and waits, and is not refused.")
+
+
+class LimitSet(BaseModel):
+    """The limits of a tenant or a key; one that is not here there is not."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    runs: WholeLimit | None = None
+    queued: WholeLimit | None = None
+    model_calls: WholeLimit | None = None
+    submits_per_min: WholeLimit | None = None
+    tokens_per_day: WholeLimit | None = None
+    tokens_per_month: WholeLimit | None = None
+    usd_per_day: MoneyLimit | None = None
+    usd_per_month: MoneyLimit | None = None
+
+
+class LimitsBody(BaseModel):
+    """What there is to be."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    limits: LimitSet
+
+
+class TenantLimitsBody(LimitsBody):
+    weight: float | None = Field(
+        None, ge=0.001, le=1000, description="The tenant's part of the fleet beside those of others; unchanged if none."
+    )
+
+
+class LimitsObject(BaseModel):
+    """What a tenant, or one of its keys, may use."""
+
+    object: Literal["hermes.limits"] = "hermes.limits"
+    tenant: str
+    key_id: str | None = None
+    limits: LimitSet
+    weight: float | None = None
+    """The tenant's part of the fleet beside those of others."""
+
+
+class TenantLimitsObject(LimitsObject):
+    keys: Sequence[LimitsObject]
+    """Those of its keys that have limits of their own."""
+
+
+_KEY_ID = r"^key_[0-9a-f]{12}$"
+_Tenant = Annotated[str, Path(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")]
+_KeyId = Annotated[str, Path(pattern=_KEY_ID)]
+_OfKey = Annotated[str | None, Query(pattern=_KEY_ID, description="A key of the tenant, whose limits are meant.")]
+_NO_TENANT = schema.errors(400, 404)
+
+
+@router.get("/limits", response_model_exclude_none=True, dependencies=[needs(KeyScope.ADMIN)])
+async def show_own_limits(context: Context, caller: Caller) -> TenantLimitsObject:
+    """What the caller's tenant may use, and each of its keys that has limits of its own."""
+    return await context.store(_shown, _limits(context), caller.tenant)
+
+
+@router.put(
+    "/limits/keys/{key_id}",
+    response_model_exclude_none=True,
+    dependencies=[needs(KeyScope.ADMIN)],
+    responses=_NO_TENANT,
+)
+async def set_own_key_limits(context: Context, caller: Caller, key_id: _KeyId, body: LimitsBody) -> LimitsObject:
+    """Set the limits of a key of the caller's tenant, beside those of the tenant. Every process knows within a
+    second."""
+    await _require_key(context, caller.tenant, key_id)
+    return await context.store(_set, _limits(context), caller.tenant, key_id, _read(body), None)
+
+
+@router.get(
+    "/limits/keys/{key_id}",
+    response_model_exclude_none=True,
+    dependencies=[needs(KeyScope.ADMIN)],
+    responses=_NO_TENANT,
+)
+async def show_own_key_limits(context: Context, caller: Caller, key_id: _KeyId) -> LimitsObject:
+    """The limits of a key of the caller's tenant."""
+    await _require_key(context, caller.tenant, key_id)
+    return await context.store(_shown_key, _limits(context), caller.tenant, key_id)
+
+
+@router.get(
+    "/tenants/{tenant}/limits",
+    response_model_exclude_none=True,
+    dependencies=[FOR_OPERATORS],
+    responses=_NO_TENANT,
+)
+async def show_limits(context: Context, tenant: _Tenant) -> TenantLimitsObject:
+    """What a tenant may use, and each of its keys that has limits of its own."""
+    await _require_tenant(context, tenant)
+    return await context.store(_shown, _limits(context), tenant)
+
+
+@router.put(
+    "/tenants/{tenant}/limits",
+    response_model_exclude_none=True,
+    dependencies=[FOR_OPERATORS],
+    responses=_NO_TENANT,
+)
+async def set_limits(context: Context, tenant: _Tenant, body: TenantLimitsBody, key_id: _OfKey = None) -> LimitsObject:
+    """Set the limits of a tenant and its weight, or the limits of one of its keys. Every process knows within a
+    second."""
+    await _require_tenant(context, tenant)
+    if key_id is not None:
+        await _require_key(context, tenant, key_id)
+    return await context.store(_set, _limits(context), tenant, key_id or "", _read(body), body.weight)
+
+
+async def _require_tenant(context: Context, tenant: str) -> None:
+    try:
+        await context.store(context.tenants.require_tenant, tenant)
+    except TenantNotFound:
+        raise ApiError(404, f"Tenant not found: {tenant}", code="tenant_not_found", param="tenant") from None
+
+
+async def _require_key(context: Context, tenant: str, key_id: str) -> None:
+    try:
+        await context.store(context.tenants.require_key, tenant, key_id)
+    except KeyNotFound:
+        raise ApiError(404, f"Key not found: {key_id}", code="key_not_found", param="key_id") from None
+
+
+def _limits(context: Context) -> TenantLimits:
+    return TenantLimits(context.client.database)
+
+
+def _read(body: LimitsBody) -> list[Limit]:
+    given = {name: getattr(body.limits, name.value) for name in LimitName}
+    return [
+        Limit(name=name, value=_stored(name, wanted.at_most), waits=wanted.waits)
+        for name, wanted in given.items()
+        if wanted is not None
+    ]
+
+
+def _stored(name: LimitName, at_most: float) -> int:
+    return int(Decimal(str(at_most)) * NANO) if name.is_money else int(at_most)
+
+
+def _set(limits: TenantLimits, tenant: str, key_id: str, wanted: Sequence[Limit], weight: float | None) -> LimitsObject:
+    limits.replace_limits(tenant, wanted, key_id=key_id)
+    if weight is not None:
+        limits.set_weight(tenant, weight)
+    return _shown_key(limits, tenant, key_id) if key_id else _own(limits, tenant)
+
+
+def _own(limits: TenantLimits, tenant: str) -> LimitsObject:
+    return _object(limits.of_tenant(tenant), tenant, "", limits.weight_of(tenant))
+
+
+def _shown(limits: TenantLimits, tenant: str) -> TenantLimitsObject:
+    found = limits.of_tenant(tenant)
+    keys = [_object(found, tenant, key_id) for key_id in dict.fromkeys(view.key_id for view in found) if key_id]
+    own = _object(found, tenant, "")
+    return TenantLimitsObject(tenant=tenant, limits=own.limits, weight=limits.weight_of(tenant), keys=keys)
+
+
+def _shown_key(limits: TenantLimits, tenant: str, key_id: str) -> LimitsObject:
+    return _object(limits.of_tenant(tenant), tenant, key_id)
+
+
+def _object(found: Sequence[LimitView], tenant: str, key_id: str, weight: float | None = None) -> LimitsObject:
+    shown = {view.name: _value(view) for view in found if view.key_id == key_id}
+    return LimitsObject(tenant=tenant, key_id=key_id or None, limits=LimitSet.model_validate(shown), weight=weight)
+
+
+def _value(view: LimitView) -> dict[str, object]:
+    is_money = LimitName(view.name).is_money
+    return {"at_most": view.value / NANO if is_money else view.value, "waits": bool(view.waits)}

@@ -1,0 +1,174 @@
+"""What the verbs about runs need, as typed calls, and how a database answers them. ``remote_backend`` asks a server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from hermes_worker.cli.family import FamilyWatch
+from hermes_worker.cli.follow import Notice, follow
+from hermes_worker.cli.options import chosen_tenant, this_user
+from hermes_worker.cli.records import Records, open_records
+from hermes_worker.cli.server import chosen_server, open_client
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.explaining import Explanation
+from hermes_worker.core.principals import DEFAULT_TENANT, Principal
+from hermes_worker.core.run import RunStatus
+from hermes_worker.safety.approvals import Choice
+from hermes_worker.services import answering
+from hermes_worker.services.results import TurnResult, training_sample, turn_result
+from hermes_worker.services.sheets import RunSheet, sheet_of
+from hermes_worker.store.runs.control import Control
+from hermes_worker.store.runs.explanations import Explanations
+from hermes_worker.store.runs.listing import Listing, RunFilter
+from hermes_worker.store.runs.views import RunView
+from hermes_worker.store.runs.waits import Waits
+from hermes_worker.stream.sse import WireEvent
+
+PAGE = 100
+_LOOK_EVERY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopOutcome:
+    """What became of a stop."""
+
+    status: str
+    caused: Sequence[str]
+    """Runs that were stopped with it."""
+
+
+class RunBackend(Protocol):
+    """Runs of one tenant. Each call raises ``HermesError``s that say what is wrong."""
+
+    source: str
+    """Whose names of sessions are meant: ``cli`` here, ``api`` over a server."""
+
+    def run_id(self, written: str) -> str:
+        """The id that is meant by an id or by its beginning."""
+
+    def runs(self, said: Mapping[str, Any], *, before: str | None = None, page: int = PAGE) -> Iterator[RunView]:
+        """The runs that ``said`` names, which are fields of ``RunFilter``, newest first; ``before`` a run."""
+
+    def sheet(self, run_id: str) -> RunSheet: ...
+    def idle_notice(self, run_id: str) -> str | None: ...
+    def status(self, run_id: str) -> RunStatus: ...
+    def result(self, run_id: str) -> TurnResult: ...
+    def sample(self, run_id: str) -> dict[str, Any]: ...
+    def explain(self, run_id: str) -> Explanation: ...
+    def follow(self, run_id: str) -> Iterator[WireEvent | Notice]: ...
+    def stop(self, run_id: str) -> StopOutcome: ...
+    def pause(self, run_id: str) -> RunStatus: ...
+    def resume(self, run_id: str) -> RunStatus: ...
+    def steer(self, run_id: str, text: str) -> None: ...
+    def approve(self, run_id: str, choice: str, *, reason: str | None, wait_id: int | None) -> None: ...
+    def answer(self, run_id: str, text: str, *, wait_id: int | None) -> None: ...
+    def retry(self, run_id: str) -> str: ...
+    def join(self, run_ids: Sequence[str], *, is_any: bool, timeout_s: float | None) -> Mapping[str, RunStatus]:
+        """How those have ended that have, once all have, or ``is_any`` of them, or the time is over."""
+
+
+def open_backend(home: Path | None) -> RunBackend:
+    """The server that was chosen, or the database of a home. Raises ``ConfigurationError``, ``UnavailableError``."""
+    chosen = chosen_server()
+    if chosen is None:
+        return LocalBackend(open_records(home))
+    if chosen_tenant() != DEFAULT_TENANT:
+        raise ConfigurationError("--tenant is for a database; over a server the key says whose runs are meant")
+    from hermes_worker.cli.remote_backend import RemoteBackend  # only where a server is asked
+
+    return RemoteBackend(open_client(chosen))
+
+
+class LocalBackend:
+    """Asks a database."""
+
+    source = "cli"
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+
+    def run_id(self, written: str) -> str:
+        return self._records.run_id(written)
+
+    def runs(self, said: Mapping[str, Any], *, before: str | None = None, page: int = PAGE) -> Iterator[RunView]:
+        wanted = RunFilter(tenant=self._records.tenant, source=self.source, **said)
+        read = partial(Listing(self._records.database).page, wanted, limit=page)
+        found = read(before=before)
+        while True:
+            yield from found.views
+            if found.below is None:
+                return
+            found = read(below=found.below)
+
+    def sheet(self, run_id: str) -> RunSheet:
+        return sheet_of(self._records.database, run_id)
+
+    def idle_notice(self, run_id: str) -> str | None:
+        return self._records.idle_notice(run_id)
+
+    def status(self, run_id: str) -> RunStatus:
+        return self._records.views.run(run_id).status
+
+    def result(self, run_id: str) -> TurnResult:
+        return turn_result(self._records.views, run_id)
+
+    def sample(self, run_id: str) -> dict[str, Any]:
+        return training_sample(self._records.views, run_id)
+
+    def explain(self, run_id: str) -> Explanation:
+        return Explanations(self._records.database).of(run_id)
+
+    def follow(self, run_id: str) -> Iterator[WireEvent | Notice]:
+        news = FamilyWatch(self._records.families, run_id).news
+        return follow(self._records.sources, run_id, on_idle=partial(self._records.notice, run_id), news=news)
+
+    def stop(self, run_id: str) -> StopOutcome:
+        stopped = self._records.runs.stop_tree(run_id, by=this_user())
+        self._records.tell_stopped(stopped.run_ids, stopped.hints)
+        return StopOutcome(status=stopped.status.value, caused=stopped.caused)
+
+    def pause(self, run_id: str) -> RunStatus:
+        return Control(self._records.database).pause(run_id, by=this_user())
+
+    def resume(self, run_id: str) -> RunStatus:
+        status, hints = Control(self._records.database).resume(run_id, by=this_user())
+        self._records.tell_workers("watch", run_id, hints)
+        return status
+
+    def steer(self, run_id: str, text: str) -> None:
+        Control(self._records.database).steer(run_id, text, by=this_user())
+
+    def approve(self, run_id: str, choice: str, *, reason: str | None, wait_id: int | None) -> None:
+        waits = Waits(self._records.database)
+        hints = answering.approve(waits, run_id, Choice(choice), by=this_user(), reason=reason, wait_id=wait_id)
+        self._records.tell_workers("watch", run_id, hints)
+
+    def answer(self, run_id: str, text: str, *, wait_id: int | None) -> None:
+        hints = answering.reply(Waits(self._records.database), run_id, text, by=this_user(), wait_id=wait_id)
+        self._records.tell_workers("watch", run_id, hints)
+
+    def retry(self, run_id: str) -> str:
+        from hermes_worker.services import batches
+        from hermes_worker.services.submission import announce
+        from hermes_worker.wiring import open_client as open_submitter
+
+        with closing(open_submitter(self._records.settings)) as client:
+            principal = Principal(tenant=self._records.tenant, name=this_user())
+            created = batches.retry(client, run_id, principal)
+            announce(client, created)
+        return created.run_id
+
+    def join(self, run_ids: Sequence[str], *, is_any: bool, timeout_s: float | None) -> Mapping[str, RunStatus]:
+        give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            ends = self._records.views.ends(run_ids)
+            is_done = bool(ends) if is_any else len(ends) == len(set(run_ids))
+            if is_done or (give_up_at is not None and time.monotonic() >= give_up_at):
+                return {run_id: end.status for run_id, end in ends.items()}
+            time.sleep(_LOOK_EVERY_S)

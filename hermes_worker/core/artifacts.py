@@ -1,0 +1,144 @@
+"""Which files of a workspace a run leaves as artifacts. Pure.
+
+A run declares them as patterns: ``report.md``, ``*.csv``, ``out/**``. Of the files that fit, those count that were made
+or changed since the run began. A pattern is matched in time that grows with its length times the length of the path,
+whatever it is: there is no backtracking that somebody could make long.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from types import MappingProxyType
+
+PATTERNS_MAX = 32
+PATTERN_CHARS_MAX = 200
+PATTERN_FORM = r"^(?!~)(?!(?:.*/)?\.{0,2}(?:/|$))[^\x00-\x1f\x7f-\x9f\\]{1,200}$"
+"""What ``wrong_pattern`` says, as an expression for the API's document."""
+PATH_CHARS_MAX = 1_024
+"""Of a path below the workspace."""
+DEPTH_MAX = 32
+"""Folders between the workspace and a file."""
+FILES_MAX = 200
+"""Of one run."""
+LEFT_OUT_SHOWN_MAX = 20
+"""Files that fit and were left out, which are named with a reason; the others are counted."""
+NEVER_ENTERED = frozenset({".git", ".hg", ".svn", ".venv", "__pycache__", "node_modules"})
+"""Folders of tools: what is in them is not what was asked for, and some hold credentials."""
+OCTETS = "application/octet-stream"
+_SECRET_NAMES = frozenset({".npmrc", "auth.json", "authorized_keys", "credentials", "credentials.json"})
+_SECRET_SUFFIXES = frozenset({".key", ".kdbx", ".keystore", ".p12", ".pem", ".pfx"})
+_TYPES: Mapping[str, str] = MappingProxyType(
+    {
+        ".csv": "text/csv",
+        ".docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+        ".flac": "audio/flac",
+        ".gif": "image/gif",
+        ".gz": "application/gzip",
+        ".ics": "text/calendar",
+        ".jpeg": "image/jpeg",
+        ".jpg": "image/jpeg",
+        ".json": "application/json",
+        ".jsonl": "application/jsonl",
+        ".log": "text/plain",
+        ".md": "text/markdown",
+        ".mp3": "audio/mpeg",
+        ".mp4": "video/mp4",
+        ".ogg": "audio/ogg",
+        ".parquet": "application/vnd.apache.parquet",
+        ".pdf": "application/pdf",
+        ".png": "image/png",
+        ".pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
+        ".tar": "application/x-tar",
+        ".toml": "application/toml",
+        ".tsv": "text/tab-separated-values",
+        ".txt": "text/plain",
+        ".wav": "audio/wav",
+        ".webp": "image/webp",
+        ".xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+        ".yaml": "application/yaml",
+        ".yml": "application/yaml",
+        ".zip": "application/zip",
+    }
+)
+"""None of them is run by a browser: HTML, SVG, XML and scripts are octets."""
+
+
+def wrong_pattern(pattern: str) -> str | None:
+    """Why ``pattern`` is none, as the end of a sentence; ``None`` when it may be used."""
+    if not 0 < len(pattern) <= PATTERN_CHARS_MAX:
+        return f"must have 1 to {PATTERN_CHARS_MAX} characters"
+    if any(unicodedata.category(char) in ("Cc", "Cs") for char in pattern):
+        return "holds a control character"
+    if pattern.startswith(("/", "~")) or "\\" in pattern:
+        return "must be relative to the workspace, with '/' between folders"
+    if any(part in ("", ".", "..") for part in pattern.split("/")):
+        return "must not hold '.', '..' or an empty part"
+    return None
+
+
+def is_wanted(path: str, patterns: Sequence[str]) -> bool:
+    """Whether a path below the workspace fits one of the patterns. ``*`` and ``?`` stand for characters of a name, and
+    ``**`` for any number of folders. A pattern without ``/`` fits names in every folder."""
+    parts = path.split("/")
+    return any(_fits(parts, _parts_of(pattern)) for pattern in patterns)
+
+
+def _parts_of(pattern: str) -> list[str]:
+    parts = pattern.split("/")
+    return parts if len(parts) > 1 else ["**", *parts]
+
+
+def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """``reached`` holds which beginnings of the path the pattern read so far can stand for."""
+    reached = {0}
+    for wanted in pattern:
+        if wanted == "**":
+            reached = set(range(min(reached), len(parts) + 1))
+        else:
+            reached = {at + 1 for at in reached if at < len(parts) and _name_fits(parts[at], wanted)}
+        if not reached:
+            return False
+    return len(parts) in reached
+
+
+def _name_fits(name: str, pattern: str) -> bool:
+    """Wildcards by going back to the last ``*`` only, which is enough for them."""
+    at = in_pattern = 0
+    star, resume = -1, 0
+    while at < len(name):
+        if in_pattern < len(pattern) and pattern[in_pattern] == "*":
+            star, resume = in_pattern, at
+            in_pattern += 1
+        elif in_pattern < len(pattern) and pattern[in_pattern] in ("?", name[at]):
+            at, in_pattern = at + 1, in_pattern + 1
+        elif star >= 0:
+            resume += 1
+            at, in_pattern = resume, star + 1
+        else:
+            return False
+    return all(char == "*" for char in pattern[in_pattern:])
+
+
+def refusal(path: str) -> str | None:
+    """Why a file of this path is never an artifact, whatever is in it; ``None`` when it may be one."""
+    if len(path) > PATH_CHARS_MAX:
+        return f"its path has more than {PATH_CHARS_MAX} characters"
+    if any(unicodedata.category(char) in ("Cc", "Cs") for char in path):
+        return "its name is not plain text"
+    name = PurePosixPath(path).name.casefold()
+    if name in _SECRET_NAMES or PurePosixPath(name).suffix in _SECRET_SUFFIXES:
+        return "files of that name hold credentials"
+    return None
+
+
+def media_type_of(path: str) -> str:
+    """By the extension; octets for what is not known, and for all that a browser would run."""
+    return _TYPES.get(PurePosixPath(path).suffix.lower(), OCTETS)
+
+
+def shown_name(path: str) -> str:
+    """The name of a file for a download: what turns the direction of a text, or cannot be seen, is an underscore."""
+    name = PurePosixPath(path).name
+    return "".join("_" if unicodedata.category(char)[0] == "C" or char in '"\\' else char for char in name) or "_"

@@ -1,0 +1,337 @@
+"""An agent that does the same in vain is told so, and may be stopped (docs/behaviour.md, "Guardrails"). Pure.
+
+What happened stands in the transcript, so nobody counts: the worker that stores a reply looks at the calls before it
+in the same turn, and leaves in the reply's row what each new call follows upon. Whoever runs the call reads it there,
+so a takeover decides the same. Calls of one reply do not count for each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from hermes_worker.core.compactions import is_compaction
+from hermes_worker.core.messages import Message, Role, canonical_json
+
+GUARD_FIELD = "_guard"
+"""Of a stored reply: the precedent of its calls by their position, where there is something to say. Never sent."""
+_ITERATIONS_BACK = 24
+"""How far back calls are looked at; all limits are smaller."""
+_ARGUMENTS_COMPARED_CHARS = 4_096
+"""Longer arguments are compared as they were written."""
+_REMEMBERED_CHARS_MAX = 8_192
+_NOTE = "\n\n[Guardrail: "
+_HALT = "This turn ends here."
+
+
+class Pattern(StrEnum):
+    """What an agent repeats in vain."""
+
+    EXACT_FAILURE = "exact_failure"
+    """The same call with the same arguments fails."""
+    SAME_TOOL_FAILURE = "same_tool_failure"
+    """Calls of one tool fail, whatever their arguments."""
+    NO_PROGRESS = "no_progress"
+    """A call that only reads brings the same result."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardLimits:
+    """After how many of each a guardrail acts."""
+
+    exact_failure: int
+    same_tool_failure: int
+    no_progress: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardrailRules:
+    """The defaults are the original's."""
+
+    warns: bool = True
+    stops: bool = False
+    """Block a call that repeats itself, and end the turn."""
+    warn_after: GuardLimits = field(
+        default_factory=lambda: GuardLimits(exact_failure=2, same_tool_failure=3, no_progress=2)
+    )
+    stop_after: GuardLimits = field(
+        default_factory=lambda: GuardLimits(exact_failure=5, same_tool_failure=8, no_progress=5)
+    )
+
+    @property
+    def is_on(self) -> bool:
+        return self.warns or self.stops
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precedent:
+    """What a call follows upon. Equal to a new one when there is nothing."""
+
+    exact_failures: int = 0
+    tool_failures: int = 0
+    repeats: int = 0
+    """How often in a row the call brought the same result."""
+    digest: str = ""
+    """Of that result."""
+
+    @property
+    def document(self) -> Mapping[str, object]:
+        """The precedent as it is stored with the reply."""
+        values = {
+            "exact": self.exact_failures,
+            "tool": self.tool_failures,
+            "repeats": self.repeats,
+            "digest": self.digest,
+        }
+        return {name: value for name, value in values.items() if value}
+
+
+NO_PRECEDENT = Precedent()
+
+
+def precedent_from(document: object) -> Precedent:
+    """The precedent that ``document`` holds; nothing where it makes no sense."""
+    if not isinstance(document, Mapping):
+        return NO_PRECEDENT
+    digest = document.get("digest")
+    return Precedent(
+        exact_failures=_count(document.get("exact")),
+        tool_failures=_count(document.get("tool")),
+        repeats=_count(document.get("repeats")),
+        digest=digest if isinstance(digest, str) else "",
+    )
+
+
+def precedents(
+    rows: Sequence[Message], calls: Sequence[tuple[str, str]], readers: Collection[str]
+) -> Mapping[int, Precedent]:
+    """What each of a reply's new ``calls`` (name, arguments) follows upon, by position; those without a past are left
+    out. ``rows`` are the transcript before the reply; ``readers`` are the tools that only read."""
+    names = {name for name, _ in calls}
+    past = list(_past_calls(rows, names))
+    if not past:
+        return {}
+    found = {
+        position: _precedent(past, name, _signature(name, arguments), is_reader=name in readers)
+        for position, (name, arguments) in enumerate(calls)
+    }
+    return {position: precedent for position, precedent in found.items() if precedent != NO_PRECEDENT}
+
+
+def blocked(precedent: Precedent, rules: GuardrailRules) -> Pattern | None:
+    """Why a call is not to run at all."""
+    if not rules.stops:
+        return None
+    if precedent.exact_failures >= rules.stop_after.exact_failure:
+        return Pattern.EXACT_FAILURE
+    return Pattern.NO_PROGRESS if precedent.repeats >= rules.stop_after.no_progress else None
+
+
+def blocked_text(name: str, pattern: Pattern, precedent: Precedent) -> str:
+    """The result of a call that a guardrail blocked."""
+    count = precedent.exact_failures if pattern is Pattern.EXACT_FAILURE else precedent.repeats
+    what = "failed" if pattern is Pattern.EXACT_FAILURE else "brought the same result"
+    said = f"{name} was not run: the same call {what} {count} times in a row. {_HALT}"
+    return canonical_json({"error": said, "guardrail": {"action": "block", "code": pattern.value, "count": count}})
+
+
+def after(name: str, text: str, precedent: Precedent, rules: GuardrailRules, *, is_error: bool, is_reader: bool) -> str:
+    """A call's result as it is stored: with a remark below it where a guardrail has something to say."""
+    if is_error or has_failed(text):
+        exact, same = precedent.exact_failures + 1, precedent.tool_failures + 1
+        if rules.stops and same >= rules.stop_after.same_tool_failure:
+            return f"{text}{_NOTE}{name} failed {same} times in a row. {_HALT}]"
+        if rules.warns and exact >= rules.warn_after.exact_failure:
+            return f"{text}{_NOTE}this call has failed {exact} times with the same arguments. {_OTHERWISE}]"
+        if rules.warns and same >= rules.warn_after.same_tool_failure:
+            return f"{text}{_NOTE}{name} has failed {same} times in a row. {_OTHERWISE}]"
+        return text
+    if not is_reader or precedent.digest != _digest(text) or not rules.warns:
+        return text
+    repeats = precedent.repeats + 1
+    if repeats < rules.warn_after.no_progress:
+        return text
+    return (
+        f"{text}{_NOTE}this call has brought the same result {repeats} times. Use what it says, or ask for "
+        "something else.]"
+    )
+
+
+_OTHERWISE = "Read the error, and try something else than before."
+
+
+def halted(rows: Sequence[Message], rules: GuardrailRules) -> str | None:
+    """Why the turn ends before the next model call, if a guardrail said so in the newest results. A tool that writes
+    the same words by itself ends nothing: only its own reply's precedent counts."""
+    if not rules.stops:
+        return None
+    results: dict[str, str] = {}
+    for row in reversed(rows):
+        if row.role is Role.TOOL:
+            said = json.loads(row.body)
+            results[str(said.get("tool_call_id"))] = str(said.get("content"))
+        elif row.role is Role.ASSISTANT:
+            return _halted_by(row.body, results, rules) if GUARD_FIELD in row.body else None
+        elif not is_compaction(row):
+            return None
+    return None
+
+
+def has_failed(text: str) -> bool:
+    """Whether a result tells of a failure, by its form alone."""
+    body = text.partition(_NOTE)[0]
+    start = body.lstrip()[:16]
+    if not start.startswith("{"):
+        return start.startswith(("Error", "[TOOL_ERROR]"))
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(said, dict):
+        return False
+    code = said.get("exit_code")
+    if isinstance(code, int) and not isinstance(code, bool):
+        return code != 0
+    return said.get("success") is False or bool(said.get("error"))
+
+
+# ------------------------------------------------------------------------------------------------------- what happened
+
+
+class _Told(NamedTuple):
+    """A result of the transcript."""
+
+    key: str
+    """The id of its call."""
+    has_failed: bool
+    digest: str
+
+
+class _Past(NamedTuple):
+    """A call of the turn that has its result."""
+
+    name: str
+    signature: str
+    result: _Told
+
+
+def _past_calls(rows: Sequence[Message], names: Collection[str]) -> Iterator[_Past]:
+    """The turn's calls of the tools ``names``, the oldest first."""
+    turn, marks = _newest_replies(rows), tuple(f'"name":{json.dumps(name)}' for name in names)
+    for asked, told in turn:
+        if not any(mark in asked.body for mark in marks):
+            continue
+        calls = [call for call in _asked(asked.body) if call[1] in names]
+        wanted = {call[0] for call in calls}
+        results = {result.key: result for result in (_told(row.body) for row in told) if result.key in wanted}
+        for key, name, signature in calls:
+            if key in results:
+                yield _Past(name=name, signature=signature, result=results[key])
+
+
+def _newest_replies(rows: Sequence[Message]) -> list[tuple[Message, list[Message]]]:
+    """The last replies of the turn, each with the rows of its results."""
+    found: list[tuple[Message, list[Message]]] = []
+    told: list[Message] = []
+    for row in reversed(rows):
+        if row.role is Role.TOOL:
+            told.append(row)
+        elif row.role is Role.ASSISTANT:
+            found.append((row, told))
+            told = []
+            if len(found) == _ITERATIONS_BACK:
+                break
+        elif not is_compaction(row):
+            break
+    return found[::-1]
+
+
+def _precedent(past: Sequence[_Past], name: str, signature: str, *, is_reader: bool) -> Precedent:
+    exact = same = repeats = 0
+    digest = ""
+    for call in past:
+        if call.name != name:
+            continue
+        is_same_call = call.signature == signature
+        if call.result.has_failed:
+            same += 1
+            exact += is_same_call
+            continue
+        same = 0
+        if is_same_call:
+            exact = 0
+            repeats = repeats + 1 if call.result.digest == digest else 1
+            digest = call.result.digest
+    if not is_reader:
+        repeats, digest = 0, ""
+    return Precedent(exact_failures=exact, tool_failures=same, repeats=repeats, digest=digest)
+
+
+def _asked(body: str) -> Sequence[tuple[str, str, str]]:
+    """Id, name and signature of the calls of a reply's row."""
+    return _read_calls(body) if len(body) <= _REMEMBERED_CHARS_MAX else _read_calls.__wrapped__(body)
+
+
+@lru_cache(maxsize=2_048)
+def _read_calls(body: str) -> Sequence[tuple[str, str, str]]:
+    calls = json.loads(body).get("tool_calls") or ()
+    return tuple((str(call["id"]), *_named(call["function"])) for call in calls)
+
+
+def _named(function: Mapping[str, Any]) -> tuple[str, str]:
+    name = str(function.get("name"))
+    return name, _signature(name, str(function.get("arguments")))
+
+
+def _told(body: str) -> _Told:
+    return _read_result(body) if len(body) <= _REMEMBERED_CHARS_MAX else _read_result.__wrapped__(body)
+
+
+@lru_cache(maxsize=2_048)
+def _read_result(body: str) -> _Told:
+    row = json.loads(body)
+    text = row.get("content")
+    text = text if isinstance(text, str) else canonical_json(text)
+    return _Told(key=str(row.get("tool_call_id")), has_failed=has_failed(text), digest=_digest(text))
+
+
+def _signature(name: str, arguments: str) -> str:
+    """Equal for calls that ask for the same, however their arguments are spaced and ordered."""
+    if len(arguments) <= _ARGUMENTS_COMPARED_CHARS:
+        try:
+            arguments = canonical_json(json.loads(arguments))
+        except (ValueError, RecursionError):
+            pass  # what cannot be read is compared as it was written
+    return f"{name} {_digest(arguments)}"
+
+
+def _digest(text: str) -> str:
+    own = text.partition(_NOTE)[0]
+    return hashlib.sha256(own.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _halted_by(reply: str, results: Mapping[str, str], rules: GuardrailRules) -> str | None:
+    row = json.loads(reply)
+    guard = row.get(GUARD_FIELD)
+    if not isinstance(guard, Mapping):
+        return None
+    for position, call in enumerate(row.get("tool_calls") or ()):
+        precedent, name = precedent_from(guard.get(str(position))), str(call["function"].get("name"))
+        said = results.get(str(call["id"]), "")
+        pattern = blocked(precedent, rules)
+        if pattern is not None:
+            count = precedent.exact_failures if pattern is Pattern.EXACT_FAILURE else precedent.repeats
+            how = "failed with the same arguments" if pattern is Pattern.EXACT_FAILURE else "brought the same result"
+            return f"{name} {how} {count} times in a row, and was asked for once more"
+        if has_failed(said) and precedent.tool_failures + 1 >= rules.stop_after.same_tool_failure:
+            return f"{name} failed {precedent.tool_failures + 1} times in a row"
+    return None
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

@@ -1,0 +1,215 @@
+"""Whether a provider's key may be used at all, over the whole fleet. Pure.
+
+A key that has no money, that its provider refuses, or whose server is out of order is *closed*: no model call is begun
+with it, but for one *probe* at a time. A probe is the due model call of some run. When it succeeds the key is open
+again; when it fails the next one waits longer.
+
+What closes a key is *evidence*: failures that say something about the key and not about one request. That there is no
+money is said by one answer; that a key is refused or a server out of order takes several runs, none of whose calls
+were answered meanwhile. So no single run closes a key for others by what it asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from hermes_worker.core.errors import Classification, FailureKind
+
+EVIDENCE_MAX = 16
+"""Pieces of evidence that are kept; more say nothing new."""
+PARKED_S = 300.0
+"""After so long a run that waits for a closed key looks itself, whoever should have woken it."""
+_JITTER_PART = 0.2
+_DOUBLINGS_MAX = 32
+
+
+class KeyCondition(StrEnum):
+    OPEN = "open"
+    NO_MONEY = "no_money"
+    REFUSED = "refused"
+    """The provider does not know the key, or has locked it."""
+    DOWN = "down"
+    """Its server does not answer, or answers with errors of its own."""
+
+    @property
+    def text(self) -> str:
+        """For people: what is wrong with a key."""
+        return _TEXTS[self]
+
+
+_TEXTS: Mapping[KeyCondition, str] = {
+    KeyCondition.OPEN: "may be used",
+    KeyCondition.NO_MONEY: "has no money",
+    KeyCondition.REFUSED: "is refused by its provider",
+    KeyCondition.DOWN: "leads to a server that is out of order",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRules:
+    """When a key is closed, and how often it is tried. The settings ``model.probe_*`` and ``model.closed_after_runs``
+    say it for an installation."""
+
+    runs_needed: int = 3
+    """Runs that must have seen a refusal or an outage. At least 1."""
+    window_s: float = 120.0
+    """For how long evidence counts."""
+    span_s: float = 5.0
+    """An outage has lasted for so long: longer than a process may believe an old state, so a success is heard of."""
+    probe_first_s: float = 15.0
+    probe_max_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One run met one failure that says something about the key."""
+
+    condition: KeyCondition
+    run: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a failed request says about its key."""
+
+    condition: KeyCondition | None = None
+    """``None`` when it says nothing."""
+    is_about_request: bool = False
+    """A smaller request might have been answered, so one run's word is not enough."""
+    is_answer: bool = False
+    """The server works: it answered, if only with a refusal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyState:
+    """Times are epoch seconds by the database's clock."""
+
+    condition: KeyCondition = KeyCondition.OPEN
+    epoch: int = 0
+    """How often the key was closed, or closed for another reason."""
+    since: float | None = None
+    """When it came into this condition; ``None`` for a key that was never closed."""
+    evidence: tuple[Evidence, ...] = ()
+    """Of an open key."""
+    probes: int = 0
+    """How many have failed since it was closed."""
+    probe_at: float | None = None
+    """When the next one may begin; ``None`` while it is open."""
+
+    @property
+    def is_closed(self) -> bool:
+        return self.condition is not KeyCondition.OPEN
+
+
+_OUTAGES = (FailureKind.UNREACHABLE, FailureKind.TIMEOUT, FailureKind.SERVER_ERROR, FailureKind.OVERLOADED)
+_NEVER_ASKED = (FailureKind.INTERRUPTED, FailureKind.CONFIGURATION, FailureKind.SSL_CERT_VERIFICATION)
+_ABOUT_REQUEST = ("fewer max_tokens", "can only afford", "reduce max_tokens", "lower max_tokens")
+"""OpenRouter's words (its documentation of error 402, 2026) for a request that costs more than what is left."""
+
+
+def finding(failure: Classification) -> Finding:
+    """Total: what ``failure`` says about the key that was used. A 403 says nothing, for it may be about one model."""
+    kind = failure.kind
+    if kind is FailureKind.BILLING:
+        said = failure.message.lower()
+        is_small = any(words in said for words in _ABOUT_REQUEST)
+        return Finding(condition=KeyCondition.NO_MONEY, is_about_request=is_small, is_answer=True)
+    if kind is FailureKind.AUTH_PERMANENT or (kind is FailureKind.AUTH and failure.status == 401):
+        return Finding(condition=KeyCondition.REFUSED, is_answer=True)
+    if kind in _OUTAGES:
+        return Finding(condition=KeyCondition.DOWN)
+    is_answer = kind not in _NEVER_ASKED and failure.status is not None and failure.status < 500
+    return Finding(is_answer=is_answer)
+
+
+def failed(state: KeyState, found: Finding, run: str, now: float, rules: KeyRules, jitter: float = 0.0) -> KeyState:
+    """After a call of ``run``, which was no probe, failed. ``jitter`` is a random number, 0 <= jitter < 1. A closed key
+    stays as it is: whoever began before it was closed has nothing new to say."""
+    if state.is_closed or found.condition is None:
+        return state
+    evidence = _with(state.evidence, Evidence(condition=found.condition, run=run, at=now), rules)
+    same = [each for each in evidence if each.condition is found.condition]
+    is_said_by_one = found.condition is KeyCondition.NO_MONEY and not found.is_about_request
+    is_outage = found.condition is KeyCondition.DOWN
+    has_lasted = not is_outage or now - min(each.at for each in same) >= rules.span_s
+    if is_said_by_one or (len(same) >= rules.runs_needed and has_lasted):
+        return _closed(state, found.condition, now, rules, jitter)
+    return replace(state, evidence=evidence)
+
+
+def answered(state: KeyState) -> KeyState:
+    """After a call that was no probe was answered: what was held against an open key is forgotten. A closed key stays
+    closed, for the call may have begun before that."""
+    return state if state.is_closed else replace(state, evidence=())
+
+
+def probe_answered(state: KeyState, now: float) -> KeyState:
+    """After a probe was answered, or somebody said that the key is to be used."""
+    if not state.is_closed:
+        return replace(state, evidence=())
+    return KeyState(condition=KeyCondition.OPEN, epoch=state.epoch, since=now)
+
+
+def probe_failed(state: KeyState, found: Finding, now: float, rules: KeyRules, jitter: float = 0.0) -> KeyState:
+    """After a probe failed. A failure that says nothing about the key says at least whether the server works; if that
+    was not the question, the next run tries, no later than this one did."""
+    if not state.is_closed:
+        return state
+    if found.condition is None:
+        if state.condition is KeyCondition.DOWN and found.is_answer:
+            return probe_answered(state, now)
+        return replace(state, probe_at=now + probe_wait_s(state.probes, rules, jitter))
+    probes = min(state.probes + 1, 1_000)
+    again = replace(state, probes=probes, probe_at=now + probe_wait_s(probes, rules, jitter))
+    if found.condition in (state.condition, KeyCondition.DOWN):
+        return again  # an outage does not say that there is money now
+    return replace(again, condition=found.condition, epoch=state.epoch + 1, since=now)
+
+
+def probe_put_off(state: KeyState, now: float, wait_s: float) -> KeyState:
+    """After a probe was given back before anything was sent."""
+    return replace(state, probe_at=now + max(0.5, wait_s)) if state.is_closed else state
+
+
+def probe_wait_s(probes: int, rules: KeyRules, jitter: float = 0.0) -> float:
+    """Seconds before the probe that follows ``probes`` failed ones: doubling, up to ``probe_max_s``, and up to a fifth
+    more."""
+    doubled: float = rules.probe_first_s * 2.0 ** min(max(probes, 0), _DOUBLINGS_MAX)
+    return float(min(doubled, rules.probe_max_s) * (1 + _JITTER_PART * jitter))
+
+
+def _closed(state: KeyState, condition: KeyCondition, now: float, rules: KeyRules, jitter: float) -> KeyState:
+    return KeyState(
+        condition=condition, epoch=state.epoch + 1, since=now, probe_at=now + probe_wait_s(0, rules, jitter)
+    )
+
+
+def _with(evidence: Iterable[Evidence], new: Evidence, rules: KeyRules) -> tuple[Evidence, ...]:
+    """The evidence that still counts, with ``new``: the first of each run, as far as there is room."""
+    kept = [each for each in evidence if new.at - rules.window_s < each.at <= new.at]
+    is_known = any(each.run == new.run and each.condition is new.condition for each in kept)
+    if is_known:
+        return tuple(kept)
+    if len(kept) >= EVIDENCE_MAX:
+        kept.remove(min(kept, key=lambda each: each.at))
+    return (*kept, new)
+
+
+def evidence_document(evidence: Sequence[Evidence]) -> list[list[object]]:
+    """As JSON values."""
+    return [[each.condition.value, each.run, each.at] for each in evidence]
+
+
+def evidence_from(document: object) -> tuple[Evidence, ...]:
+    """What ``evidence_document`` wrote; what is not that is left out."""
+    found: list[Evidence] = []
+    for each in document if isinstance(document, list) else ():
+        match each:
+            case [str(condition), str(run), int() | float() as at] if condition in _TEXTS:
+                found.append(Evidence(condition=KeyCondition(condition), run=run, at=float(at)))
+            case _:
+                continue
+    return tuple(found[:EVIDENCE_MAX])

@@ -1,0 +1,185 @@
+"""Which keys may be used, as this process knows it, and what it has to say about them.
+
+The truth is rows (``store.key_states``). A process reads them every second beside its work, so that looking costs a
+model call no statement, and writes only when there is something to say: a failure that tells something about a key, an
+answer of a key that something is held against, the end of a probe. While the database is away the last known states
+count.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Mapping
+from typing import Protocol
+
+from hermes_worker.core.errors import Classification, UnavailableError
+from hermes_worker.core.key_states import PARKED_S, Finding, finding
+from hermes_worker.models.governor import KeyPlace
+from hermes_worker.observe import count, log
+from hermes_worker.safety.redaction import redact
+from hermes_worker.store.key_states import KeyRow, KeyStates, Probe
+
+LOOK_EVERY_S = 1.0
+_NOTHING = Finding()
+
+
+class KeyGuarding(Protocol):
+    """What the loop needs to know of keys. Nothing here raises for a database that is away."""
+
+    @property
+    def are_all_open(self) -> bool: ...
+
+    def closed(self, credential: str) -> KeyRow | None: ...
+
+    def probe(self, credential: str, owner: int) -> Probe | None: ...
+
+    def give_back(self, probe: Probe, wait_s: float = 0.0) -> None: ...
+
+    def failed(
+        self, place: KeyPlace, failure: Classification, *, run_id: str, probe: Probe | None, is_renewable: bool
+    ) -> bool: ...
+
+    def answered(self, place: KeyPlace, probe: Probe | None) -> None: ...
+
+
+class AllOpen:
+    """Every key may be used at any time."""
+
+    are_all_open = True
+
+    def closed(self, credential: str) -> KeyRow | None:
+        return None
+
+    def probe(self, credential: str, owner: int) -> Probe | None:
+        return None
+
+    def give_back(self, probe: Probe, wait_s: float = 0.0) -> None:
+        return
+
+    def failed(
+        self, place: KeyPlace, failure: Classification, *, run_id: str, probe: Probe | None, is_renewable: bool
+    ) -> bool:
+        return False
+
+    def answered(self, place: KeyPlace, probe: Probe | None) -> None:
+        return
+
+
+class KeyWatch:
+    """The keys of a fleet, seen from one process. Thread-safe."""
+
+    def __init__(self, states: KeyStates) -> None:
+        self._states = states
+        self._known: Mapping[str, KeyRow] = {}
+        self._lock = threading.Lock()
+        self._end = threading.Event()
+
+    def start(self) -> None:
+        """Begin to look, in a thread of its own."""
+        threading.Thread(target=self._keep_looking, name="hermes_key_watch", daemon=True).start()
+
+    def stop(self) -> None:
+        self._end.set()
+
+    def look(self) -> None:
+        """Read what is known now. Raises ``UnavailableError``."""
+        found = {row.credential: row for row in self._states.all() if row.state.is_closed or row.state.evidence}
+        with self._lock:
+            self._known = found
+
+    @property
+    def are_all_open(self) -> bool:
+        """Nothing at all is held against any key."""
+        return not self._known
+
+    def closed(self, credential: str) -> KeyRow | None:
+        """What is known of a key that may not be used; ``None`` for one that may. No statement."""
+        row = self._known.get(credential)
+        return row if row is not None and row.state.is_closed else None
+
+    def probe(self, credential: str, owner: int) -> Probe | None:
+        """The right to try a closed key, if it is time for that and nobody else has it."""
+        try:
+            probe = self._states.claim_probe(credential, owner)
+        except UnavailableError:
+            return None
+        if probe is not None:
+            count("provider.probed")
+            log.info("provider.probed", fingerprint=credential)
+        return probe
+
+    def give_back(self, probe: Probe, wait_s: float = 0.0) -> None:
+        """It was not used."""
+        try:
+            self._learn(self._states.give_back(probe, wait_s=wait_s))
+        except UnavailableError:
+            return  # it is free when its worker is gone, or in a while
+
+    def failed(
+        self, place: KeyPlace, failure: Classification, *, run_id: str, probe: Probe | None, is_renewable: bool
+    ) -> bool:
+        """Say how a call failed; whether its key is closed now. ``is_renewable``: the key is an access token, of which
+        a refusal says only that another one is due."""
+        found = finding(failure)
+        if is_renewable and failure.status == 401:
+            found = _NOTHING
+        reason = redact(failure.message)
+        key = (place.provider, place.credential)
+        was_closed = self.closed(place.credential) is not None
+        try:
+            if probe is not None:
+                row = self._states.probe_failed(probe, found, reason=reason)
+            elif was_closed or found.condition is None:
+                return was_closed and found.condition is not None
+            else:
+                row = self._states.failed(key, found, run_id=run_id, reason=reason)
+        except UnavailableError:
+            return False
+        self._learn(row, was_closed=was_closed)
+        return row is not None and row.state.is_closed and found.condition is not None
+
+    def answered(self, place: KeyPlace, probe: Probe | None) -> None:
+        """Say that a call was answered. Writes nothing while nothing is held against its key."""
+        if probe is None and (place.credential not in self._known or self.closed(place.credential)):
+            return
+        was_closed = self.closed(place.credential) is not None
+        try:
+            row = self._states.probe_answered(probe) if probe else self._states.answered(place.credential)
+        except UnavailableError:
+            return
+        self._learn(row, was_closed=was_closed)
+
+    def _learn(self, row: KeyRow | None, *, was_closed: bool = False) -> None:
+        """What this process has just written it need not wait for."""
+        if row is None:
+            return
+        with self._lock:
+            known = {name: each for name, each in self._known.items() if name != row.credential}
+            if row.state.is_closed or row.state.evidence:
+                known[row.credential] = row
+            self._known = known
+        if row.state.is_closed == was_closed:
+            return
+        facts = {"provider": row.provider, "fingerprint": row.credential}
+        if row.state.is_closed:
+            count("provider.closed")
+            log.warning("provider.closed", **facts, condition=row.state.condition.value, reason=row.reason)
+        else:
+            count("provider.opened")
+            log.info("provider.opened", **facts)
+
+    def _keep_looking(self) -> None:
+        while not self._end.wait(LOOK_EVERY_S * random.uniform(0.8, 1.2)):
+            try:
+                self.look()
+            except UnavailableError:
+                continue  # the heartbeat says that the database is away
+            except Exception:
+                log.exception("thread.failed", doing="key watch")
+
+
+def parked_wait_s() -> float:
+    """How long a run is parked that waits for a closed key, if nobody wakes it. Runs that were parked together do not
+    all look at once."""
+    return PARKED_S * random.uniform(0.8, 1.2)

@@ -1,0 +1,39 @@
+"""Provider keys that belong to a tenant: with which it is asked for in place of those of the installation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.models.chain import ModelChoice, ModelRoute
+from hermes_worker.models.factory import provider_row
+
+
+def with_own_keys(choice: ModelChoice, keys: Mapping[str, Sequence[str]]) -> ModelChoice | None:
+    """The choice for a tenant that brings ``keys``, by providers of the catalogue: with its own, or as it is where
+    nobody needs one. ``None`` where only a key of the installation would do, which is not the tenant's to use."""
+    own = keys.get(provider_row(choice).name, ())
+    if own:
+        return replace(choice, api_key=own[0], more_keys=tuple(own[1:]), logins=())
+    return None if choice.api_key or choice.more_keys or choice.logins else choice
+
+
+class WithoutKey:
+    """The chain of a tenant that has keys of its own, but none for the provider of the installation."""
+
+    def __init__(self, tenant: str, provider: str) -> None:
+        self._said = (
+            f"the tenant {tenant!r} has provider keys of its own, and none for {provider!r}: add "
+            f"{tenant}/{provider}=KEY to HERMES_TENANT_KEYS (model.tenant_keys)"
+        )
+
+    def __len__(self) -> int:
+        return 1
+
+    def credentials(self, model: str, position: int) -> Sequence[str]:
+        return ()
+
+    def route(self, model: str, position: int, credential: str = "") -> ModelRoute:
+        """Raises ``ConfigurationError``."""
+        raise ConfigurationError(self._said)

@@ -1,0 +1,75 @@
+"""Everything about one run at one moment, as ``runs show`` shows it, whoever asks: the command line of this machine, or
+one far away over the API."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hermes_worker.core.run import CallStatus
+from hermes_worker.core.standing import Standing
+from hermes_worker.safety.redaction import redact
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.runs.families import ChildView, Families, RefusalView
+from hermes_worker.store.runs.listing import Listing, Notes
+from hermes_worker.store.runs.standings import Standings
+from hermes_worker.store.runs.trees import TreeBudget, Trees
+from hermes_worker.store.runs.views import CallView, RunView, Views
+from hermes_worker.store.runs.waits import AnswerView, Waits, WaitView
+
+CALLS_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSheet:
+    """One run. Times are epoch seconds."""
+
+    view: RunView
+    calls_by_status: Mapping[str, int]
+    doubtful: Sequence[CallView]
+    """Calls whose worker vanished and whose effect nobody knows."""
+    notes: Notes
+    answers: Sequence[AnswerView]
+    waits: Sequence[WaitView]
+    """What it asks people now."""
+    children: Sequence[ChildView]
+    refusals: Sequence[RefusalView]
+    budget: TreeBudget
+    standing: Standing | None
+    """Why it stands where it does; ``None`` for one that has ended."""
+
+    @property
+    def calls(self) -> int:
+        return sum(self.calls_by_status.values())
+
+
+def sheet_of(database: Database, run_id: str) -> RunSheet:
+    """Commands in it are redacted. Raises ``RunNotFound``, ``UnavailableError``."""
+    views, families = Views(database), Families(database)
+    view = views.run(run_id)
+    calls = views.calls(run_id, limit=CALLS_MAX)
+    return RunSheet(
+        view=view,
+        calls_by_status=dict(Counter(call.status.value for call in calls)),
+        doubtful=[call for call in calls if call.status is CallStatus.UNKNOWN],
+        notes=Listing(database).notes(run_id),
+        answers=Waits(database).answers(run_id),
+        waits=[_asked(wait) for wait in Waits(database).open(run_id=run_id)],
+        children=families.children(run_id),
+        refusals=families.refusals(run_id),
+        budget=Trees(database).budget(run_id),
+        standing=None if view.status.is_terminal else Standings(database).of(run_id),
+    )
+
+
+def _asked(wait: WaitView) -> WaitView:
+    """As its event tells it, and without the definitions of all tools."""
+    command = wait.request.get("command")
+    request = {**wait.request, "command": redact(command)} if isinstance(command, str) else wait.request
+    return replace(wait, request=request, tools="")
+
+
+def shown_to_others(view: RunView) -> RunView:
+    """For whoever only holds a key: without the address at which the model is asked, and with secrets hidden."""
+    return replace(view, endpoint=None, error=redact(view.error) if view.error else view.error)

@@ -1,0 +1,358 @@
+"""The gathering of a run's artifacts: a row that is due when the run ends, taken and settled like a delivery.
+
+The end of a run that declared artifacts writes the row, so the answer does not wait for it. A worker claims it, keeps
+the content of each file under its hash, and then writes all rows in one transaction that its token guards. Whoever was
+killed on the way leaves contents to which nothing refers; the next one finds them, or they go after an hour.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.effects import GatherArtifacts
+from hermes_worker.core.errors import HermesError, LeaseLost
+from hermes_worker.store.engine.database import Database, db_now, db_now_once
+from hermes_worker.store.engine.prepared import PkRow, Prepared, rows_of
+from hermes_worker.store.engine.texts import plain
+from hermes_worker.store.row_keys import LostHintsBounds
+from hermes_worker.store.rows import Hint, blob_hash, insert_ignoring
+from hermes_worker.store.runs.inputs import read_spec
+from hermes_worker.store.tables import (
+    artifact_gatherings,
+    artifacts,
+    blobs,
+    runs,
+    sessions,
+    tool_calls,
+    workers,
+)
+
+ATTEMPTS_MAX = 3
+_BATCH = 200
+_HINTS_COUNTED = 100
+_REASON_CHARS_MAX = 500
+
+
+class GatheringState(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    """The workspace was not to be had, or the workers that tried vanished."""
+
+
+class ContentGone(HermesError):
+    """A content that was kept a moment ago was deleted, because an erasure went over what nothing refers to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatheringClaim:
+    """The right to gather the artifacts of one run. Good only while ``token`` is in its row."""
+
+    token: str
+    run_pk: int
+    run_id: str
+    attempt: int
+    tenant: str
+    workspace: str
+    """As its session stores it."""
+    patterns: tuple[str, ...]
+    age_s: float
+    """Seconds since the run began, by the database's clock."""
+    has_calls: bool
+    """The run made a tool call, so it had a workspace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptFile:
+    """A file whose content is in the database."""
+
+    path: str
+    """Below the workspace."""
+    sha256: str
+    """Of its bytes."""
+    size: int
+    media_type: str
+    modified_at: float
+    """By the clock of its file system."""
+    blob_hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOutFile:
+    """A file that fits and is no artifact."""
+
+    path: str
+    reason: str
+
+
+class _ClaimedGathering(NamedTuple):
+    run_pk: int
+    tenant: str
+
+
+class _GatheredRun(NamedTuple):
+    workspace: str
+    age_s: float
+    has_calls: bool
+
+
+def owe_gathering(connection: Connection, run_pk: int, run_id: str) -> list[Hint]:
+    """Have the artifacts of a run that ends gathered, in the caller's transaction. A row that is there stays."""
+    tenant = sa.select(runs.c.tenant).where(runs.c.pk == run_pk).scalar_subquery()
+    values = {"run_pk": run_pk, "tenant": tenant, "state": GatheringState.PENDING.value}
+    owed = insert_ignoring(connection, artifact_gatherings).values(**values, hinted_at=db_now(), created_at=db_now())
+    connection.execute(owed)
+    return [Hint(effect=GatherArtifacts(run_id=run_id, attempt=1), at=0.0)]
+
+
+class Gatherings:
+    """What is gathered in one database. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def claim(self, effect: GatherArtifacts, owner: int) -> GatheringClaim | None:
+        """Take a row; ``None`` when it is not to be had. Of any number of workers exactly one gets it."""
+        token = secrets.token_hex(16)
+        run_pk = sa.select(runs.c.pk).where(runs.c.run_id == effect.run_id).scalar_subquery()
+        with self._database.write() as connection:
+            found = connection.execute(
+                sa.update(artifact_gatherings)
+                .where(
+                    artifact_gatherings.c.run_pk == run_pk,
+                    artifact_gatherings.c.hinted_at.is_not(None),
+                    artifact_gatherings.c.attempts == effect.attempt - 1,
+                )
+                .values(
+                    state=GatheringState.RUNNING.value,
+                    attempts=artifact_gatherings.c.attempts + 1,
+                    lease_token=token,
+                    lease_owner=owner,
+                    claimed_at=db_now(),
+                    hinted_at=None,
+                    hints=0,
+                )
+                .returning(artifact_gatherings.c.run_pk, artifact_gatherings.c.tenant)
+            ).first()
+            if found is None:
+                return None
+            row = _ClaimedGathering._make(found)
+            run = _GatheredRun._make(connection.execute(_RUN, {"run": row.run_pk}).one())
+            patterns = _patterns(connection, row.run_pk)
+        return GatheringClaim(
+            token=token,
+            run_pk=row.run_pk,
+            run_id=effect.run_id,
+            attempt=effect.attempt,
+            tenant=row.tenant,
+            workspace=run.workspace,
+            patterns=patterns,
+            age_s=float(run.age_s),
+            has_calls=bool(run.has_calls),
+        )
+
+    def keep(self, content: bytes) -> str:
+        """Keep a content until it is referred to, for an hour; under which hash. Idempotent."""
+        body = base64.b64encode(content).decode()
+        digest = blob_hash(body)
+        with self._database.write() as connection:
+            this = sa.update(blobs).where(blobs.c.hash == digest)
+            if connection.execute(this.where(blobs.c.released_at.is_not(None)).values(released_at=db_now())).rowcount:
+                return digest
+            new = insert_ignoring(connection, blobs).values(hash=digest, body=body, released_at=db_now())
+            connection.execute(new)
+        return digest
+
+    def settle(
+        self,
+        claim: GatheringClaim,
+        files: Sequence[KeptFile],
+        left_out: Sequence[LeftOutFile] = (),
+        *,
+        left_out_total: int = 0,
+    ) -> None:
+        """Record what was gathered, once and for all of it; ``left_out`` are the first of so many. Raises
+        ``LeaseLost``, ``ContentGone``."""
+        told = [{"path": plain(one.path), "reason": plain(one.reason)} for one in left_out]
+        with self._database.write() as connection:
+            _end(
+                connection,
+                claim,
+                state=GatheringState.DONE.value,
+                settled_at=db_now(),
+                files=len(files),
+                left_out=left_out_total,
+                left_out_named=json.dumps(told) if told else None,
+            )
+            hashes = sorted({one.blob_hash for one in files})
+            taken = sa.update(blobs).where(blobs.c.hash.in_(hashes)).values(released_at=None)
+            if hashes and connection.execute(taken).rowcount < len(hashes):
+                raise ContentGone("a file that was gathered was deleted before it could be recorded")
+            if files:
+                connection.execute(
+                    sa.insert(artifacts).values(created_at=db_now()), [_row(claim, one) for one in files]
+                )
+
+    def fail(self, claim: GatheringClaim, reason: str) -> bool:
+        """Give up what cannot be gathered here: due again for another worker, or failed after ``ATTEMPTS_MAX`` tries;
+        whether it has failed. No hint is sent, so that another one has a moment to be there. Raises ``LeaseLost``."""
+        is_last = claim.attempt >= ATTEMPTS_MAX
+        with self._database.write() as connection:
+            _end(
+                connection,
+                claim,
+                state=(GatheringState.FAILED if is_last else GatheringState.PENDING).value,
+                reason=plain(reason)[:_REASON_CHARS_MAX],
+                settled_at=db_now() if is_last else None,
+                hinted_at=None if is_last else db_now(),
+            )
+        return is_last
+
+
+def _patterns(connection: Connection, run_pk: int) -> tuple[str, ...]:
+    """None where what was submitted cannot be read: whoever gathers says so."""
+    try:
+        return tuple(read_spec(connection, run_pk).artifacts)
+    except ValueError:
+        return ()
+
+
+def _end(connection: Connection, claim: GatheringClaim, **values: object) -> None:
+    """Give up the claim. Raises ``LeaseLost``."""
+    held = sa.and_(artifact_gatherings.c.run_pk == claim.run_pk, artifact_gatherings.c.lease_token == claim.token)
+    ended = sa.update(artifact_gatherings).where(held).values(lease_token=None, lease_owner=None, **values)
+    if connection.execute(ended).rowcount == 0:
+        raise LeaseLost(f"the claim on the artifacts of {claim.run_id} was taken over; nothing was written")
+
+
+def _row(claim: GatheringClaim, file: KeptFile) -> dict[str, object]:
+    return {
+        "artifact_id": f"art_{uuid.uuid4().hex}",
+        "run_pk": claim.run_pk,
+        "tenant": claim.tenant,
+        "path": file.path,
+        "sha256": file.sha256,
+        "size": file.size,
+        "media_type": file.media_type,
+        "modified_at": file.modified_at,
+        "blob_hash": file.blob_hash,
+    }
+
+
+_RUN = (
+    sa.select(
+        sessions.c.workspace,
+        (db_now_once() - sa.func.coalesce(runs.c.started_at, runs.c.created_at)).label("age_s"),
+        sa.exists().where(tool_calls.c.run_pk == runs.c.pk).label("has_calls"),
+    )
+    .join(sessions, sessions.c.pk == runs.c.session_pk)
+    .where(runs.c.pk == sa.bindparam("run"))
+)
+
+
+# --- what the sweeper does -------------------------------------------------------------------------------------------
+
+
+class _DueGathering(NamedTuple):
+    run_id: str
+    attempts: int
+    hinted_at: float | None
+
+
+_RETURNED = (
+    sa.select(runs.c.run_id).where(runs.c.pk == artifact_gatherings.c.run_pk).scalar_subquery().label("run_id"),
+    artifact_gatherings.c.attempts,
+    artifact_gatherings.c.hinted_at,
+)
+_orphans = (
+    sa.select(artifact_gatherings.c.run_pk.label("pk"))
+    .outerjoin(workers, workers.c.pk == artifact_gatherings.c.lease_owner)
+    .where(
+        artifact_gatherings.c.lease_owner.is_not(None), sa.or_(workers.c.state.is_(None), workers.c.state != "alive")
+    )
+    .limit(_BATCH)
+)
+_FIRST_ORPHAN = Prepared(_orphans.limit(1), gives=PkRow)
+_is_given_up = artifact_gatherings.c.attempts >= ATTEMPTS_MAX
+_LOSE = (
+    sa.update(artifact_gatherings)
+    .where(artifact_gatherings.c.run_pk.in_(_orphans), artifact_gatherings.c.lease_owner.is_not(None))
+    .values(
+        state=sa.case((_is_given_up, GatheringState.FAILED.value), else_=GatheringState.PENDING.value),
+        settled_at=sa.case((_is_given_up, db_now()), else_=None),
+        hinted_at=sa.case((_is_given_up, None), else_=db_now()),
+        reason="the worker that gathered the files vanished",
+        lease_token=None,
+        lease_owner=None,
+    )
+    .returning(*_RETURNED)
+)
+_wait: sa.ColumnElement[float] = sa.bindparam("grace", type_=sa.Double()) * sa.case(
+    (artifact_gatherings.c.hints == 0, 1.0),
+    (artifact_gatherings.c.hints == 1, 2.0),
+    (artifact_gatherings.c.hints < 5, 8.0),
+    else_=60.0,
+)
+_unheard = (
+    sa.select(artifact_gatherings.c.run_pk.label("pk"))
+    .where(
+        artifact_gatherings.c.hinted_at < sa.bindparam("before", type_=sa.Double()),
+        artifact_gatherings.c.hinted_at < db_now_once() - _wait,
+    )
+    .order_by(artifact_gatherings.c.hinted_at)
+    .limit(_BATCH)
+)
+_FIRST_UNHEARD = Prepared(_unheard.limit(1), takes=LostHintsBounds, gives=PkRow)
+_RESEND = (
+    sa.update(artifact_gatherings)
+    .where(
+        artifact_gatherings.c.run_pk.in_(_unheard.with_for_update(skip_locked=True)),
+        artifact_gatherings.c.hinted_at.is_not(None),
+    )
+    .values(
+        hinted_at=db_now(),
+        hints=sa.case(
+            (artifact_gatherings.c.hints < _HINTS_COUNTED, artifact_gatherings.c.hints + 1),
+            else_=artifact_gatherings.c.hints,
+        ),
+    )
+    .returning(*_RETURNED)
+)
+
+
+def lose_gatherings(database: Database) -> list[Hint]:
+    """Take back the rows of workers that are gone: due again, or given up. Idempotent."""
+    with database.read() as connection:
+        if _FIRST_ORPHAN.first(connection, {}) is None:
+            return []
+    with database.statement() as connection:
+        return _hints(rows_of(connection.execute(_LOSE), _DueGathering))
+
+
+def resend_gatherings(database: Database, *, grace_s: float, before: float) -> list[Hint]:
+    """Hints of due rows whose message is lost: hinted before ``before`` and longer than the grace ago."""
+    values: LostHintsBounds = {"grace": grace_s, "before": before}
+    with database.read() as connection:
+        if _FIRST_UNHEARD.first(connection, values) is None:
+            return []
+    with database.statement() as connection:
+        return _hints(rows_of(connection.execute(_RESEND, values), _DueGathering))
+
+
+def _hints(due: Sequence[_DueGathering]) -> list[Hint]:
+    return [
+        Hint(effect=GatherArtifacts(run_id=row.run_id, attempt=row.attempts + 1), at=float(row.hinted_at))
+        for row in due
+        if row.hinted_at is not None
+    ]

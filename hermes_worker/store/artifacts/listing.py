@@ -1,0 +1,126 @@
+"""The artifacts of runs as people and clients see them: reading only."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import sqlalchemy as sa
+
+from hermes_worker.core.errors import HermesError
+from hermes_worker.store.artifacts.gatherings import LeftOutFile
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.prepared import row_of, rows_of
+from hermes_worker.store.runs.runs import find
+from hermes_worker.store.tables import artifact_gatherings, artifacts, blobs, runs
+
+ArtifactsState = Literal["none", "open", "pending", "done", "failed"]
+"""``none``: the run declared nothing; ``open``: it has not ended; ``pending``: it has, and its files are being
+gathered; ``failed``: see the reason."""
+
+
+class ArtifactNotFound(HermesError):
+    """There is no artifact of this id, or not any more."""
+
+
+class ArtifactView(NamedTuple):
+    """A file that a run left."""
+
+    artifact_id: str
+    tenant: str
+    path: str
+    sha256: str
+    size: int
+    media_type: str
+    modified_at: float
+    created_at: float
+    blob_hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunArtifacts:
+    """What a run left, and how far that is known."""
+
+    state: ArtifactsState
+    reason: str | None = None
+    files: Sequence[ArtifactView] = ()
+    """By their paths. Fewer than ``gathered`` when retention has deleted some."""
+    gathered: int = 0
+    left_out: int = 0
+    """Files that fit and are no artifacts."""
+    left_out_named: Sequence[LeftOutFile] = ()
+    """The first of them."""
+
+
+class _GatheringFacts(NamedTuple):
+    artifacts: int | None
+    exit_reason: str | None
+    state: str | None
+    reason: str | None
+    files: int | None
+    left_out: int | None
+    left_out_named: str | None
+
+
+_SHOWN = tuple(artifacts.c[name] for name in ArtifactView._fields)
+
+
+class Artifacts:
+    """Lists and reads the artifacts of one database. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def of(self, run_id: str) -> RunArtifacts:
+        """Raises ``RunNotFound``, ``UnavailableError``."""
+        gathering = artifact_gatherings.c
+        with self._database.read() as connection:
+            pk = find(connection, run_id)
+            wanted = sa.select(
+                runs.c.artifacts,
+                runs.c.exit_reason,
+                gathering.state,
+                gathering.reason,
+                gathering.files,
+                gathering.left_out,
+                gathering.left_out_named,
+            )
+            joined = wanted.outerjoin_from(runs, artifact_gatherings, gathering.run_pk == runs.c.pk)
+            row = _GatheringFacts._make(connection.execute(joined.where(runs.c.pk == pk)).one())
+            found = rows_of(connection.execute(sa.select(*_SHOWN).where(artifacts.c.run_pk == pk)), ArtifactView)
+        return RunArtifacts(
+            state=_state_of(row),
+            reason=row.reason if row.state == "failed" else None,
+            files=sorted(found, key=lambda each: each.path),
+            gathered=row.files or 0,
+            left_out=row.left_out or 0,
+            left_out_named=[LeftOutFile(**each) for each in json.loads(row.left_out_named or "[]")],
+        )
+
+    def find(self, artifact_id: str) -> ArtifactView:
+        """Raises ``ArtifactNotFound``, ``UnavailableError``."""
+        with self._database.read() as connection:
+            wanted = sa.select(*_SHOWN).where(artifacts.c.artifact_id == artifact_id)
+            row = row_of(connection.execute(wanted), ArtifactView)
+        if row is None:
+            raise ArtifactNotFound(f"there is no artifact {artifact_id!r}")
+        return row
+
+    def content(self, artifact: ArtifactView) -> bytes:
+        """The bytes of the file. Raises ``ArtifactNotFound`` when they were deleted meanwhile."""
+        with self._database.read() as connection:
+            body = connection.execute(sa.select(blobs.c.body).where(blobs.c.hash == artifact.blob_hash)).scalar()
+        if body is None:
+            raise ArtifactNotFound(f"there is no artifact {artifact.artifact_id!r}")
+        return base64.b64decode(body)
+
+
+def _state_of(row: _GatheringFacts) -> ArtifactsState:
+    if row.artifacts is None:
+        return "none"
+    if row.exit_reason is None:
+        return "open"
+    return "done" if row.state == "done" else "failed" if row.state == "failed" else "pending"

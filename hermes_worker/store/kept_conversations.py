@@ -1,0 +1,182 @@
+"""Sessions as conversations of OpenAI's API: what a client keeps with one, and its rows by place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.messages import Role, canonical_json
+from hermes_worker.core.run import TERMINAL
+from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.prepared import row_of, rows_of
+from hermes_worker.store.engine.sealing import either
+from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.runs.runs import SessionNotFound, session_is
+from hermes_worker.store.sessions import CONVERSATION_KEY
+from hermes_worker.store.tables import blobs, messages, runs, session_documents, sessions
+
+_SOURCE = "api"
+_METADATA = "metadata"
+_IS_DELETED = "is_deleted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptConversation:
+    """A session, as its client sees it. Times are epoch seconds."""
+
+    session_pk: int
+    session_id: str
+    name: str | None
+    created_at: float
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemRow:
+    """A row of a transcript, with its canonical JSON in chat-completions form."""
+
+    seq: int
+    role: Role
+    body: str
+    is_of_run: bool
+    """A run wrote it; others were brought with the conversation."""
+
+
+class _ConversationRow(NamedTuple):
+    pk: int
+    session_id: str
+    name: str | None
+    created_at: float
+    document: str | None
+
+
+class _PlacedRow(NamedTuple):
+    seq: int
+    role: str
+    body: str
+    run_pk: int
+
+
+_of_session = (session_documents.c.session_pk == sessions.c.pk) & (session_documents.c.key == CONVERSATION_KEY)
+_KEPT = sa.select(
+    sessions.c.pk,
+    sessions.c.session_id,
+    sessions.c.name,
+    sessions.c.created_at,
+    session_documents.c.body.label("document"),
+).select_from(sessions.outerjoin(session_documents, _of_session))
+_PLACED = sa.select(
+    messages.c.seq, messages.c.role, either(messages.c.body, blobs.c.body).label("body"), messages.c.run_pk
+).select_from(messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash))
+
+
+class KeptConversations:
+    """The conversations of one tenant. ``reference`` is the id of a session, or a name that the API's callers gave.
+    Thread-safe."""
+
+    def __init__(self, database: Database, tenant: str) -> None:
+        self._database = database
+        self._tenant = tenant
+
+    def get(self, reference: str) -> KeptConversation:
+        """Raises ``SessionNotFound``, also for one that was deleted as a conversation."""
+        with self._database.read() as connection:
+            row, document = self._found(connection, reference)
+        return _kept(row, document)
+
+    def is_deleted(self, reference: str) -> bool:
+        """Whether its client deleted it; ``False`` where there is no such session."""
+        wanted = _KEPT.where(session_is(self._tenant, _SOURCE, reference))
+        with self._database.read() as connection:
+            row = row_of(connection.execute(wanted), _ConversationRow)
+        return row is not None and bool(_document(row).get(_IS_DELETED))
+
+    def describe(self, reference: str, metadata: Mapping[str, str]) -> KeptConversation:
+        """Keep other metadata. Idempotent. Raises ``SessionNotFound``."""
+        with self._database.write() as connection:
+            row, _ = self._found(connection, reference, is_locked=True)
+            document = {_METADATA: dict(metadata)}
+            _write(connection, row.pk, document)
+            record(connection, Act.SESSION_CHANGE, row.session_id, after={"changed": [_METADATA]})
+        return _kept(row, document)
+
+    def delete(self, reference: str) -> list[str]:
+        """The session is no conversation any more; it stays a session. Returns its runs that have not ended, newest
+        first. Raises ``SessionNotFound``."""
+        with self._database.write() as connection:
+            row, _ = self._found(connection, reference, is_locked=True)
+            _write(connection, row.pk, {_IS_DELETED: True})
+            record(connection, Act.SESSION_CHANGE, row.session_id, after={"changed": ["conversation"]})
+            ended = [status.value for status in TERMINAL]
+            open_runs = sa.select(runs.c.run_id).where(runs.c.session_pk == row.pk, runs.c.status.not_in(ended))
+            return list(connection.execute(open_runs.order_by(runs.c.pk.desc())).scalars())
+
+    def rows(self, session_pk: int, *, start: int | None, is_ascending: bool, limit: int) -> list[ItemRow]:
+        """Rows from number ``start`` on, in the order that is asked; ``None`` for the first in it."""
+        wanted = _PLACED.where(messages.c.session_pk == session_pk)
+        if start is not None:
+            wanted = wanted.where(messages.c.seq >= start if is_ascending else messages.c.seq <= start)
+        wanted = wanted.order_by(messages.c.seq if is_ascending else messages.c.seq.desc()).limit(limit)
+        with self._database.read() as connection:
+            return [_item_row(row) for row in rows_of(connection.execute(wanted), _PlacedRow)]
+
+    def reply_before(self, session_pk: int, seq: int) -> ItemRow | None:
+        """The last row of the assistant in front of row ``seq``."""
+        its = sa.and_(messages.c.session_pk == session_pk, messages.c.seq < seq)
+        wanted = _PLACED.where(its, messages.c.role == Role.ASSISTANT.value).order_by(messages.c.seq.desc()).limit(1)
+        with self._database.read() as connection:
+            row = row_of(connection.execute(wanted), _PlacedRow)
+        return None if row is None else _item_row(row)
+
+    def _found(
+        self, connection: Connection, reference: str, *, is_locked: bool = False
+    ) -> tuple[_ConversationRow, dict[str, object]]:
+        wanted = _KEPT.where(session_is(self._tenant, _SOURCE, reference))
+        found = connection.execute(wanted.with_for_update(of=sessions) if is_locked else wanted)
+        row = row_of(found, _ConversationRow)
+        document = {} if row is None else _document(row)
+        if row is None or document.get(_IS_DELETED):
+            raise SessionNotFound(f"there is no session {reference!r}")
+        return row, document
+
+
+def document_of(metadata: Mapping[str, str]) -> dict[str, object]:
+    """What ``Sessions.open`` keeps with a conversation."""
+    return {_METADATA: dict(metadata)}
+
+
+def _document(row: _ConversationRow) -> dict[str, object]:
+    return dict(json.loads(row.document)) if row.document is not None else {}
+
+
+def _write(connection: Connection, session_pk: int, document: Mapping[str, object]) -> None:
+    values = {"session_pk": session_pk, "key": CONVERSATION_KEY, "body": canonical_json(document)}
+    inserted = insert_ignoring(connection, session_documents).values(**values).returning(session_documents.c.key)
+    if connection.execute(inserted).first() is None:
+        here = (session_documents.c.session_pk == session_pk) & (session_documents.c.key == CONVERSATION_KEY)
+        connection.execute(sa.update(session_documents).where(here).values(body=values["body"]))
+
+
+def _kept(row: _ConversationRow, document: Mapping[str, object]) -> KeptConversation:
+    return KeptConversation(
+        session_pk=row.pk,
+        session_id=row.session_id,
+        name=row.name,
+        created_at=row.created_at,
+        metadata=_metadata(document),
+    )
+
+
+def _metadata(document: Mapping[str, object]) -> dict[str, str]:
+    found = document.get(_METADATA)
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, Mapping) else {}
+
+
+def _item_row(row: _PlacedRow) -> ItemRow:
+    return ItemRow(seq=row.seq, role=Role(row.role), body=row.body, is_of_run=row.run_pk != 0)

@@ -1,0 +1,159 @@
+"""Calls that the clients of runs do (``core.client_tools``): where they stand, and the results that are brought."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.client_tools import IS_CLIENTS, ClientCall, HandedReply, Handovers
+from hermes_worker.core.messages import Role
+from hermes_worker.core.run import WaitKind
+from hermes_worker.core.run_events import RunEventName
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.prepared import rows_of
+from hermes_worker.store.rows import Hint, read_messages
+from hermes_worker.store.runs.runs import find, session_is
+from hermes_worker.store.runs.waits import settle_input
+from hermes_worker.store.tables import blobs, events, runs, sessions, tool_calls, waits
+
+
+class _ClientCallRow(NamedTuple):
+    pk: int
+    iteration: int
+    position: int
+    request: str
+    outcome: str | None
+    name: str
+    result_seq: int
+
+
+class _LastResultRow(NamedTuple):
+    iteration: int
+    last_seq: int
+
+
+class _InputAnsweredRow(NamedTuple):
+    seq: int
+    data: str
+
+
+_ASKED = (
+    sa.select(
+        waits.c.pk,
+        waits.c.iteration,
+        waits.c.position,
+        waits.c.request,
+        waits.c.outcome,
+        tool_calls.c.name,
+        tool_calls.c.result_seq,
+    )
+    .join(
+        tool_calls,
+        (tool_calls.c.run_pk == waits.c.run_pk)
+        & (tool_calls.c.iteration == waits.c.iteration)
+        & (tool_calls.c.position == waits.c.position),
+    )
+    .where(waits.c.run_pk == sa.bindparam("run"), waits.c.kind == WaitKind.INPUT.value)
+    .order_by(waits.c.iteration, waits.c.position)
+)
+_LAST = (
+    sa.select(tool_calls.c.iteration, sa.func.max(tool_calls.c.result_seq).label("last_seq"))
+    .where(tool_calls.c.run_pk == sa.bindparam("run"))
+    .group_by(tool_calls.c.iteration)
+)
+_ANSWERED = (
+    sa.select(events.c.seq, events.c.data)
+    .where(events.c.run_pk == sa.bindparam("run"), events.c.event == RunEventName.INPUT_ANSWERED.value)
+    .order_by(events.c.seq.desc())
+)
+
+
+class ClientCalls:
+    """The calls of one database that clients do. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def handovers(self, run_id: str) -> Handovers:
+        """Raises ``RunNotFound``."""
+        with self._database.read() as connection:
+            return handovers_of(connection, find(connection, run_id))
+
+    def results(self, run_id: str, calls: Iterable[ClientCall]) -> dict[int, str]:
+        """What was brought of calls, by the numbers of their waits. Raises ``RunNotFound``."""
+        with self._database.read() as connection:
+            session_pk = _session_of(connection, find(connection, run_id))
+            found = {}
+            for call in calls:
+                for row in read_messages(connection, session_pk, call.seq, call.seq):
+                    if row.role is Role.TOOL:
+                        found[call.wait_id] = str(json.loads(row.body).get("content") or "")
+        return found
+
+    def bring(self, run_id: str, results: Mapping[int, str], *, by: str) -> list[Hint]:
+        """Settle calls with what their client brought, by the numbers of their waits: all of them, or none. Raises
+        ``RunNotFound``, ``NotWaiting``, and ``NothingAsked`` when one of them is settled already."""
+        with self._database.write() as connection:
+            pk = find(connection, run_id)
+            hints: list[Hint] = []
+            for wait_id in sorted(results):
+                hints += settle_input(connection, pk, results[wait_id], by=by, wait_id=wait_id)
+            return hints
+
+    def tools_of_session(self, tenant: str, source: str, reference: str) -> str | None:
+        """The tool definitions of a session, as its caller calls it; ``None`` where there is none."""
+        wanted = (
+            sa.select(blobs.c.body)
+            .join(sessions, sessions.c.tools_hash == blobs.c.hash)
+            .where(session_is(tenant, source, reference))
+        )
+        with self._database.read() as connection:
+            found = connection.execute(wanted).scalar()
+        return None if found is None else str(found)
+
+    def tools_of_run(self, run_id: str) -> str:
+        """The tool definitions of the session of a run. Raises ``RunNotFound``."""
+        wanted = sa.select(blobs.c.body).join(sessions, sessions.c.tools_hash == blobs.c.hash)
+        with self._database.read() as connection:
+            session_pk = _session_of(connection, find(connection, run_id))
+            return str(connection.execute(wanted.where(sessions.c.pk == session_pk)).scalar_one())
+
+
+def _session_of(connection: Connection, run_pk: int) -> int:
+    return int(connection.execute(sa.select(runs.c.session_pk).where(runs.c.pk == run_pk)).scalar_one())
+
+
+def handovers_of(connection: Connection, run_pk: int) -> Handovers:
+    """Of a run by its number."""
+    asked = [
+        row
+        for row in rows_of(connection.execute(_ASKED, {"run": run_pk}), _ClientCallRow)
+        if json.loads(row.request).get(IS_CLIENTS)
+    ]
+    if not asked:
+        return Handovers()
+    calls = [
+        ClientCall(
+            wait_id=row.pk,
+            iteration=row.iteration,
+            position=row.position,
+            tool=row.name,
+            seq=row.result_seq,
+            outcome=row.outcome,
+        )
+        for row in asked
+    ]
+    open_ones = {call.iteration for call in calls if call.outcome is None}
+    done = sorted({call.iteration for call in calls if call.outcome == "answered"} - open_ones)
+    if not done:
+        return Handovers(calls=calls)
+    last = {row.iteration: row.last_seq for row in rows_of(connection.execute(_LAST, {"run": run_pk}), _LastResultRow)}
+    first: dict[int, int] = {}
+    for row in rows_of(connection.execute(_ANSWERED, {"run": run_pk}), _InputAnsweredRow):
+        first[json.loads(row.data)["iteration"]] = row.seq
+    handed = [HandedReply(iteration=number, last_seq=last[number], event_seq=first[number] - 1) for number in done]
+    return Handovers(calls=calls, done=handed)

@@ -1,0 +1,268 @@
+"""Permits for model calls, where a tenant or a key has a limit of them or of what it spends.
+
+Who has claimed a model call of a tenant with such a limit needs a permit before it asks: there is one while fewer calls
+are in flight than may be, and while what is spent, what the calls in flight are expected to take and what this one is
+expected to take fit. A call without a permit gives its claim up and waits as a row (invariant I8). Whoever ends a call
+looks afterwards who may go on; the sweeper looks as well, so a limit that was raised, or a period that began, is
+noticed without anybody's telling.
+
+A permit is the token of its claim in ``runs.permit``: it ends with the claim, whoever ends that. ``core.limits``
+decides, under the lock of the tenant's rows in ``limits``, one call after the other. Tenants without such limits come
+here never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core import events as ev
+from hermes_worker.core.limits import CallsNow, Limit, LimitName, Spending, key_of, period_left_s, refused_by
+from hermes_worker.core.run import RunStatus
+from hermes_worker.core.step import apply
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import Nothing, Prepared, columns_for, one_of, rows_of
+from hermes_worker.store.rows import Hint, LoadedRun, lock_run
+from hermes_worker.store.runs.joining import save
+from hermes_worker.store.runs.limits import NANO_USD, TOKENS, Owner, known_limits, spent_of
+from hermes_worker.store.runs.stepping import Additions
+from hermes_worker.store.tables import limits, runs, tool_calls
+
+WAITS_FOR_PERMIT = "waits"
+"""In ``runs.permit``: the run's next call waits for a permit."""
+_GRANTED = "granted"
+"""Likewise: it may have one, and is due again. Anything else is the token of a claim that has a permit."""
+_LOOK_AGAIN_S = 60.0
+"""When a call that waits for others is tried again if everybody forgot it."""
+_BATCH = 50
+_NAMES = [name.value for name in LimitName if name.is_of_calls]
+
+
+class _PermitRow(NamedTuple):
+    pk: int
+    principal: str | None
+    permit: str | None
+    tokens: int
+    nano_usd: int
+    iteration: int
+
+
+class _Sums(NamedTuple):
+    tokens: int
+    nano_usd: int
+    calls: int
+
+
+class _LockedLimit(NamedTuple):
+    key_id: str
+    name: str
+    value: int
+    waits: int
+
+
+class _WaitingTenant(NamedTuple):
+    tenant: str
+
+
+_COLUMNS = (
+    runs.c.pk,
+    runs.c.principal,
+    runs.c.permit,
+    TOKENS.label("tokens"),
+    NANO_USD.label("nano_usd"),
+    runs.c.iteration,
+)
+_has_permit = sa.text("permit is not null")
+"""As in the partial index."""
+_is_in_flight = sa.or_(
+    runs.c.lease_token == runs.c.permit, sa.and_(runs.c.permit == _GRANTED, runs.c.hinted_at.is_not(None))
+)
+_is_waiting = sa.and_(runs.c.permit == WAITS_FOR_PERMIT, runs.c.status == RunStatus.WAITING_FOR_CAPACITY.value)
+_TENANTS_WAITING: Prepared[Nothing, _WaitingTenant] = Prepared(
+    sa.select(runs.c.tenant).where(_has_permit, _is_waiting).distinct().limit(_BATCH), gives=_WaitingTenant
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Calls:
+    """What is known of a tenant's model calls, under the lock."""
+
+    tenant: str
+    limits: Mapping[Owner, Mapping[LimitName, Limit]]
+    now: float
+    in_flight: Sequence[_PermitRow]
+    spent: Mapping[Owner, Mapping[str, Spending]]
+    at_work: Mapping[Owner, _Sums]
+
+
+def require_permit(database: Database, loaded: LoadedRun, tenant: str) -> bool:
+    """Whether the model call that ``loaded`` was just claimed for may be made now. If not, the claim was given up, and
+    the run waits."""
+    if not has_limits(database, tenant):
+        return True
+    with database.write() as connection:
+        known = _locked_limits(connection, tenant)
+        if not known:
+            return True
+        _forget_ended(connection, tenant)
+        calls = _calls_of(connection, tenant, known, but=loaded.pk)
+        mine = one_of(connection.execute(sa.select(*_COLUMNS).where(runs.c.pk == loaded.pk)), _PermitRow)
+        refused = _refused(calls, mine, calls.in_flight)
+        if refused is None:
+            _mark(connection, loaded.pk, str(loaded.lease_token))
+            return True
+        return _park(connection, loaded, *refused, now=calls.now)
+
+
+def pass_on(database: Database, tenant: str) -> list[Hint]:
+    """Let calls of a tenant go on for which there is a permit now; what to send. For after the end of a transaction
+    that ended one."""
+    with database.read() as connection:
+        is_any = sa.select(runs.c.pk).where(_has_permit, _is_waiting, runs.c.tenant == tenant).limit(1)
+        if connection.execute(is_any).first() is None:
+            return []
+    with database.write() as connection:
+        known = _locked_limits(connection, tenant)
+        _forget_ended(connection, tenant)
+        calls = _calls_of(connection, tenant, known)
+        waiting = sa.select(*_COLUMNS).where(_has_permit, _is_waiting, runs.c.tenant == tenant)
+        # Older work goes first, as at the governor.
+        oldest = sa.func.coalesce(runs.c.root_pk, runs.c.pk), runs.c.pk
+        found = waiting.order_by(*oldest).limit(_BATCH).with_for_update(skip_locked=True)
+        in_flight = list(calls.in_flight)
+        hints: list[Hint] = []
+        for row in rows_of(connection.execute(found), _PermitRow):
+            if _refused(calls, row, in_flight) is None:
+                hints += _resume(connection, row.pk)
+                in_flight.append(row)
+        return hints
+
+
+def sweep_permits(database: Database) -> list[Hint]:
+    """The same for the sweeper, and for every tenant."""
+    with database.read() as connection:
+        tenants = [row.tenant for row in _TENANTS_WAITING.all(connection, {})]
+    return [hint for tenant in tenants for hint in pass_on(database, tenant)]
+
+
+def has_limits(database: Database, tenant: str | None = None) -> bool:
+    """Whether model calls of a tenant need permits; without ``tenant``, those of any. At most half a second old."""
+    known = known_limits(database)
+    theirs = (of_owner for owner, of_owner in known.items() if tenant in (None, owner.tenant))
+    return any(name.is_of_calls for of_owner in theirs for name in of_owner)
+
+
+def _locked_limits(connection: Connection, tenant: str) -> dict[Owner, dict[LimitName, Limit]]:
+    wanted = sa.select(*columns_for(limits, _LockedLimit)).where(limits.c.tenant == tenant, limits.c.name.in_(_NAMES))
+    found: dict[Owner, dict[LimitName, Limit]] = {}
+    ordered = wanted.order_by(limits.c.key_id, limits.c.name).with_for_update()
+    for row in rows_of(connection.execute(ordered), _LockedLimit):
+        limit = Limit(name=LimitName(row.name), value=row.value, waits=bool(row.waits))
+        found.setdefault(Owner(tenant, row.key_id), {})[limit.name] = limit
+    return found
+
+
+def _forget_ended(connection: Connection, tenant: str) -> None:
+    """Take permits off runs whose claim has ended. Rows that somebody else holds are left to the next look."""
+    is_over = sa.not_(sa.or_(_is_in_flight, _is_waiting))
+    ended = sa.select(runs.c.pk).where(_has_permit, runs.c.tenant == tenant, sa.func.coalesce(is_over, sa.true()))
+    few = ended.limit(_BATCH).with_for_update(skip_locked=True)
+    connection.execute(sa.update(runs).where(runs.c.pk.in_(few)).values(permit=None))
+
+
+def _calls_of(
+    connection: Connection, tenant: str, known: Mapping[Owner, Mapping[LimitName, Limit]], *, but: int | None = None
+) -> _Calls:
+    now = connection.execute(sa.select(db_now())).scalar_one()
+    in_flight = sa.select(*_COLUMNS).where(_has_permit, runs.c.tenant == tenant, _is_in_flight, runs.c.pk != (but or 0))
+    rows = rows_of(connection.execute(in_flight), _PermitRow)
+    counts = [*rows, *_auxiliary_calls(connection, tenant)]
+    spenders = [owner for owner, of_owner in known.items() if any(name.is_spending for name in of_owner)]
+    return _Calls(
+        tenant=tenant,
+        limits=known,
+        now=now,
+        in_flight=counts,
+        spent=spent_of(connection, [tenant], now) if spenders else {},
+        at_work={owner: _sums(connection, owner) for owner in spenders},
+    )
+
+
+def _auxiliary_calls(connection: Connection, tenant: str) -> list[_PermitRow]:
+    """Auxiliary calls that are being made: they count and never wait, since a tool waits for them."""
+    nothing = (sa.literal(0).label("tokens"), sa.literal(0).label("nano_usd"), sa.literal(0).label("iteration"))
+    wanted = (
+        sa.select(runs.c.pk, runs.c.principal, runs.c.permit, *nothing)
+        .join(tool_calls, tool_calls.c.run_pk == runs.c.pk)
+        .where(tool_calls.c.lease_owner.is_not(None), tool_calls.c.asks == 1, runs.c.tenant == tenant)
+    )
+    return rows_of(connection.execute(wanted), _PermitRow)
+
+
+def _sums(connection: Connection, owner: Owner) -> _Sums:
+    """What the runs of a tenant or a key used that are not yet in its account."""
+    used = (TOKENS.label("tokens"), NANO_USD.label("nano_usd"), runs.c.iteration.label("calls"))
+    places = ("place = 2", "place = 3", "place = 4")  # each has its partial index
+    each = sa.union_all(*(sa.select(*used).where(sa.text(place), owner.has_run) for place in places)).subquery()
+    sums = (sa.func.coalesce(sa.func.sum(each.c[name]), 0) for name in _Sums._fields)
+    return _Sums(*(int(value) for value in connection.execute(sa.select(*sums)).one()))
+
+
+def _refused(calls: _Calls, row: _PermitRow, in_flight: Sequence[_PermitRow]) -> tuple[Owner, Limit] | None:
+    """Which limit refuses the next call of a run a permit, and whose it is."""
+    for owner in dict.fromkeys((Owner(calls.tenant), Owner(calls.tenant, key_of(row.principal)))):
+        found = calls.limits.get(owner)
+        if not found:
+            continue
+        theirs = [each for each in in_flight if owner.key_id in ("", key_of(each.principal))]
+        sums = calls.at_work.get(owner, _Sums(0, 0, 0))
+        expected = sum((_expected(each, sums) for each in theirs), start=Spending())
+        limit = refused_by(
+            found,
+            CallsNow(
+                in_flight=len(theirs),
+                used=Spending(tokens=sums.tokens, nano_usd=sums.nano_usd) + expected,
+                by_period=calls.spent.get(owner, {}),
+            ),
+            _expected(row, sums),
+            calls.now,
+        )
+        if limit is not None:
+            return owner, limit
+    return None
+
+
+def _expected(row: _PermitRow, sums: _Sums) -> Spending:
+    """What the run's next call is expected to take: what its own took on average, else those of the others."""
+    tokens, nano, calls = (
+        (row.tokens, row.nano_usd, row.iteration) if row.iteration else (sums.tokens, sums.nano_usd, sums.calls)
+    )
+    return Spending(tokens=int(tokens) // max(1, calls), nano_usd=int(nano) // max(1, calls))
+
+
+def _park(connection: Connection, loaded: LoadedRun, owner: Owner, limit: Limit, *, now: float) -> bool:
+    whose = f"the key {owner.key_id}" if owner.key_id else f"the tenant {owner.tenant!r}"
+    reason = f"the limit {limit.name.value} of {whose} ({limit.shown}) is reached"
+    wait_s = period_left_s(limit.name, now) if limit.name.is_spending else _LOOK_AGAIN_S
+    event = ev.CapacityAwaited(
+        resume_at=now + wait_s, recovery=loaded.run.recovery or "", memory=loaded.run.memory, reason=reason
+    )
+    save(connection, loaded, apply(loaded.run, event), Additions(waits_for=reason, is_of_holder=True))
+    _mark(connection, loaded.pk, WAITS_FOR_PERMIT)
+    return False
+
+
+def _resume(connection: Connection, pk: int) -> list[Hint]:
+    loaded = lock_run(connection, pk)
+    if loaded is None or loaded.run.status is not RunStatus.WAITING_FOR_CAPACITY:
+        return []
+    _mark(connection, pk, _GRANTED)
+    return save(connection, loaded, apply(loaded.run, ev.WaitEnded()))
+
+
+def _mark(connection: Connection, pk: int, permit: str) -> None:
+    connection.execute(sa.update(runs).where(runs.c.pk == pk).values(permit=permit))

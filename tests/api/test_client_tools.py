@@ -1,0 +1,363 @@
+"""Tools that clients bring: the reply leaves the calls to them, and the request with the results goes on with the run.
+The test is the worker."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from answering import answering
+from serving import PATIENCE_S, Served, until
+from support.store import Asked, Store, settlement
+
+from hermes_worker.agent.sourced import client_tools
+from hermes_worker.agent.tools.catalog import declared_catalog
+from hermes_worker.core.messages import ModelReply, ToolRequest, Usage
+from hermes_worker.core.principals import KeyScope
+from hermes_worker.core.run import RunStatus
+from hermes_worker.store.access.principals import Tenants
+from hermes_worker.store.runs.client_calls import ClientCalls
+from hermes_worker.store.runs.waits import Waits
+from hermes_worker.tasks.iteration.planning import plan_calls
+
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+FUNCTION = {"name": "get_weather", "description": "The weather of a city.", "parameters": PARAMETERS}
+NESTED = [{"type": "function", "function": FUNCTION}]
+FLAT = [{"type": "function", **FUNCTION}]
+DONE = ModelReply(text="Take an umbrella.", usage=Usage(input=5, output=3))
+USER = {"role": "user", "content": "What is the weather?"}
+
+
+@pytest.fixture
+def sdk(api: Served) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{api.url}/v1", api_key=api.key, max_retries=0, timeout=20)
+
+
+def stored_tools(store: Store, run_id: str) -> str:
+    return ClientCalls(store.database).tools_of_run(run_id)
+
+
+def leave(store: Store, *requests: ToolRequest, text: str = "") -> Callable[[str], None]:
+    """A worker whose model calls these tools, and who does what a worker does of it."""
+
+    def work(run_id: str) -> None:
+        reply = ModelReply(
+            text=text, tool_requests=requests, finish_reason="tool_calls", usage=Usage(input=3, output=2)
+        )
+        catalog = declared_catalog().for_session(stored_tools(store, run_id))
+        planned, calls = plan_calls(reply, catalog)
+        store.ask_tools(run_id, Asked(reply=planned, calls=calls))
+        for position in sorted(range(len(calls)), key=lambda position: calls[position].segment):
+            tool, claim = catalog.get(calls[position].name), store.call(run_id, position)
+            if calls[position].name == "get_weather":
+                asked = tool.run(json.loads(requests[position].arguments), None).question  # type: ignore[arg-type]
+                assert asked is not None
+                Waits(store.database).ask(claim, asked)
+            else:
+                store.calls.settle(claim, settlement('{"matches": 0}'))
+
+    return work
+
+
+def weather(city: str) -> ToolRequest:
+    # Ids of models need not differ, and are not what a client is told.
+    return ToolRequest(id="call_1", name="get_weather", arguments=json.dumps({"city": city}))
+
+
+SEARCH = ToolRequest(id="call_2", name="search_files", arguments='{"pattern": "x"}')
+
+
+def ask(http: httpx.Client, *messages: dict[str, Any], **more: Any) -> httpx.Response:
+    return http.post("/v1/chat/completions", json={"messages": list(messages), "tools": NESTED, **more})
+
+
+def result(call: dict[str, Any], text: str = "rain") -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call["id"], "content": text}
+
+
+def left(api: Served, store: Store, *requests: ToolRequest) -> tuple[str, dict[str, Any]]:
+    """A run that waits for its client: its id, and the message with the calls."""
+    with answering(store, leave(store, *(requests or (weather("Oslo"),)))) as runs:
+        answer = ask(api.http, USER)
+    assert answer.status_code == 200, answer.text
+    (choice,) = answer.json()["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    return runs[0], choice["message"]
+
+
+def refused(answer: httpx.Response, code: str) -> str:
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["code"] == code, answer.text
+    return str(answer.json()["error"]["message"])
+
+
+@contextmanager
+def finishing(store: Store, run_id: str, work: Callable[[str], object] | None = None) -> Iterator[None]:
+    """The worker that gets the run when it goes on."""
+
+    def take() -> None:
+        until(lambda: store.status(run_id) is RunStatus.RUNNING, "the run goes on")
+        (work or (lambda name: store.answer(name, DONE)))(run_id)
+
+    thread = threading.Thread(target=take, daemon=True)
+    thread.start()
+    yield
+    thread.join(timeout=PATIENCE_S)
+
+
+def brought(api: Served, store: Store, run_id: str, *messages: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The answer to the request that brings results, when the model then says that it is done."""
+    with finishing(store, run_id):
+        answer = ask(api.http, *messages, **more)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["X-Hermes-Run-Id"] == run_id
+    return dict(answer.json())
+
+
+# --- the calls, and their results ------------------------------------------------------------------------------------
+
+
+def test_the_calls_go_to_the_client_and_the_results_to_the_model(api: Served, store: Store) -> None:
+    run_id, message = left(api, store, weather("Oslo"), weather("Rome"))
+    assert [call["function"] for call in message["tool_calls"]] == [
+        {"name": "get_weather", "arguments": '{"city": "Oslo"}'},
+        {"name": "get_weather", "arguments": '{"city": "Rome"}'},
+    ]
+    assert store.status(run_id) is RunStatus.WAITING_FOR_INPUT
+    oslo, rome = message["tool_calls"]
+    said = brought(api, store, run_id, USER, message, result(rome, "sun"), result(oslo, "rain"))
+    (choice,) = said["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("Take an umbrella.", "stop")
+    assert store.results(run_id) == ["rain", "sun"]
+    assert len(store.views.runs()) == 1
+    # The client goes on with the conversation, and is known by it.
+    with answering(store, DONE) as runs:
+        ask(api.http, USER, message, result(oslo), result(rome, "sun"), choice["message"], USER)
+    assert store.views.run(runs[0]).session.id == store.views.run(run_id).session.id
+
+
+def test_the_definitions_are_a_part_of_a_new_session_and_never_change(api: Served, store: Store) -> None:
+    with answering(store, DONE) as runs:
+        ask(api.http, USER)
+        answer = api.http.post("/v1/chat/completions", json={"messages": [USER]})
+    kept = json.loads(stored_tools(store, runs[0]))[-1]
+    assert kept["function"] == FUNCTION
+    assert client_tools(stored_tools(store, runs[1])) == ()
+    plain = {"X-Hermes-Session-Id": answer.headers["X-Hermes-Session-Id"]}
+    document = {"messages": [USER], "tools": NESTED}
+    message = refused(api.http.post("/v1/chat/completions", json=document, headers=plain), "session_has_other_tools")
+    assert "never change" in message
+
+
+def test_the_servers_calls_of_a_mixed_reply_do_not_wait_for_the_client(api: Served, store: Store) -> None:
+    run_id, message = left(api, store, weather("Oslo"), SEARCH, weather("Rome"))
+    cities = [json.loads(call["function"]["arguments"])["city"] for call in message["tool_calls"]]
+    assert cities == ["Oslo", "Rome"]
+    said = brought(api, store, run_id, USER, message, *map(result, message["tool_calls"]))
+    assert said["choices"][0]["message"]["content"] == "Take an umbrella."
+    assert store.results(run_id) == ["rain", '{"matches": 0}', "rain"]
+
+
+def test_the_same_results_again_give_the_same_answer(api: Served, store: Store) -> None:
+    run_id, message = left(api, store)
+    request = (USER, message, result(message["tool_calls"][0]))
+    first = brought(api, store, run_id, *request)
+    assert ask(api.http, *request).json() == first
+    assert store.results(run_id) == ["rain"]
+    other = (USER, message, result(message["tool_calls"][0], "snow"))
+    assert "differs" in refused(ask(api.http, *other), "tool_results_differ")
+
+
+def test_a_stream_tells_the_calls_and_the_next_one_tells_the_rest(
+    api: Served, store: Store, sdk: openai.OpenAI
+) -> None:
+    with answering(store, leave(store, SEARCH, weather("Oslo"), text="Let me look.")) as runs:
+        chunks = list(sdk.chat.completions.create(model="x", messages=[USER], tools=NESTED, stream=True))  # type: ignore[call-overload]
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Let me look."
+    (call,) = next(chunk.choices[0].delta.tool_calls for chunk in chunks if chunk.choices[0].delta.tool_calls)
+    assert (call.index, call.function.name) == (0, "get_weather")
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+    shown = [chunk.model_extra["tool"] for chunk in chunks if "tool" in (chunk.model_extra or {})]
+    assert set(shown) == {"search_files"}
+    answer = {
+        "role": "assistant",
+        "tool_calls": [{"id": call.id, "type": "function", "function": call.function.to_dict()}],
+    }
+    messages = [USER, answer, result({"id": call.id})]
+    with finishing(store, runs[0]):
+        again = list(sdk.chat.completions.create(model="x", messages=messages, tools=NESTED, stream=True))  # type: ignore[call-overload]
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in again) == "Take an umbrella."
+    assert [chunk.choices[0].finish_reason for chunk in again][-1] == "stop"
+    assert not [chunk for chunk in again if "tool" in (chunk.model_extra or {})]
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_results_of_what_nobody_asked_for_are_refused(api: Served, store: Store) -> None:
+    run_id, message = left(api, store, weather("Oslo"), weather("Rome"))
+    oslo, rome = message["tool_calls"]
+    assert rome["id"] in refused(ask(api.http, USER, message, result(oslo)), "tool_results_missing")
+    for name in ("call_1", "call_" + "0" * 32 + "_1_0", oslo["id"].replace("_1_0", "_1_7"), oslo["id"] + "0"):
+        words = refused(ask(api.http, USER, message, result(rome), result({"id": name})), "tool_call_not_found")
+        assert name in words
+    long = refused(ask(api.http, USER, message, result(oslo, "x" * 100_001), result(rome)), "text_too_long")
+    assert "100,000" in long
+    tenants = Tenants(store.database)
+    tenants.create_tenant("acme")
+    key = tenants.create_key("acme", "ci", [KeyScope.ADMIN]).token
+    with httpx.Client(base_url=api.url, headers={"Authorization": f"Bearer {key}"}) as guest:
+        foreign = refused(ask(guest, USER, message, result(oslo), result(rome)), "tool_call_not_found")
+    assert foreign.endswith("and no tool call of that id waits for one.")
+    assert store.status(run_id) is RunStatus.WAITING_FOR_INPUT
+
+
+def test_a_client_that_never_returns_ends_the_run_and_comes_too_late(api: Served, store: Store) -> None:
+    run_id, message = left(api, store)
+    store.let_pass(599)
+    store.sweep()
+    assert store.status(run_id) is RunStatus.WAITING_FOR_INPUT
+    store.let_pass(2)
+    store.sweep()
+    view = store.views.run(run_id)
+    assert (view.status, view.exit_reason) == (RunStatus.EXPIRED, "idle_exceeded")
+    assert "client_tools.timeout_s" in (view.error or "")
+    assert "too late" in refused(ask(api.http, USER, message, result(message["tool_calls"][0])), "tool_call_over")
+
+
+def test_a_run_that_was_stopped_takes_no_results(api: Served, store: Store) -> None:
+    run_id, message = left(api, store)
+    assert api.http.post(f"/v1/runs/{run_id}/stop").status_code == 200
+    refused(ask(api.http, USER, message, result(message["tool_calls"][0])), "tool_call_over")
+
+
+def _named(name: str, **more: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": PARAMETERS, **more}}
+
+
+DEEP: dict[str, Any] = {}
+for _ in range(70):
+    DEEP = {"type": "object", "properties": {"a": DEEP}}
+HOSTILE: list[tuple[Any, str]] = [
+    ("get_weather", "list"),
+    ([{"type": "web_search"}], "no function"),
+    ([{"type": "function"}], "object"),
+    ([_named("a b")], "no name"),
+    ([_named("")], "no name"),
+    ([_named("terminal")], "the agent has a tool of that name"),
+    ([_named("a"), _named("a")], "two of them"),
+    ([_named(f"tool{number}") for number in range(129)], "more than 128"),
+    ([_named("a", parameters={"$ref": "https://example.org/schema"})], "nothing is fetched"),
+    ([_named("a", parameters={"type": "object", "properties": {"b": {"pattern": "(a+)+$"}}})], "takes too long"),
+    ([_named("a", parameters=DEEP)], "nested"),
+    ([_named("a", parameters={"type": "object", "title": "x" * 70_000})], "too large"),
+    ([_named(f"t{n}", parameters={"type": "object", "title": "x" * 40_000}) for n in range(2)], "too large"),
+    ([_named("a", parameters={"type": "string"})], "object"),
+    ([_named("a", parameters="x")], "object"),
+    ([_named("a", description=7)], "strings"),
+]
+
+
+@pytest.mark.parametrize(("tools", "words"), HOSTILE)
+def test_a_definition_that_cannot_be_used_is_refused_with_a_sentence(api: Served, tools: Any, words: str) -> None:
+    answer = api.http.post("/v1/chat/completions", json={"messages": [USER], "tools": tools})
+    assert answer.status_code == 400, answer.text
+    assert words in answer.json()["error"]["message"], answer.text
+    assert answer.json()["error"]["param"].startswith("tools")
+
+
+def test_the_agent_chooses_what_it_calls(api: Served, store: Store) -> None:
+    refused(ask(api.http, USER, tool_choice="required"), "unsupported_parameter")
+    with answering(store, DONE) as runs:
+        assert ask(api.http, USER, tool_choice="none").status_code == 200
+        assert ask(api.http, USER, tool_choice="auto").status_code == 200
+    assert [len(client_tools(stored_tools(store, run_id))) for run_id in runs] == [0, 1]
+
+
+def test_it_is_explained_and_may_be_answered_by_others(api: Served, store: Store) -> None:
+    run_id, message = left(api, store)
+    why = api.http.get(f"/v1/runs/{run_id}/explain").json()
+    assert (why["because"], why["facts"]["tools"]) == ("client_tool", "get_weather")
+    assert "the client that asked is to bring the results of its own tools (get_weather)" in why["text"]
+    with finishing(store, run_id):
+        assert api.http.post(f"/v1/runs/{run_id}/input", json={"text": "rain"}).status_code == 200
+    until(lambda: store.status(run_id) is RunStatus.COMPLETED, "the end")
+    assert store.results(run_id) == ["rain"]
+    again = ask(api.http, USER, message, result(message["tool_calls"][0]))
+    assert again.json()["choices"][0]["message"]["content"] == "Take an umbrella."
+
+
+# --- responses -------------------------------------------------------------------------------------------------------
+
+
+def output(item: Any, text: str = "rain") -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": item.call_id, "output": text}
+
+
+def test_a_response_in_the_background_falls_into_parts(api: Served, store: Store, sdk: openai.OpenAI) -> None:
+    with answering(store, leave(store, SEARCH, weather("Oslo"), text="Let me look.")):
+        made = sdk.responses.create(input="Weather?", tools=FLAT, background=True)  # type: ignore[call-overload]
+        first = until(lambda: (one := sdk.responses.retrieve(made.id)).status == "completed" and one, "the calls")
+    assert [item.type for item in first.output] == ["message", "mcp_call", "function_call"]
+    with pytest.raises(openai.BadRequestError, match="waits for the results"):
+        sdk.responses.create(input="And now?", previous_response_id=first.id)
+    run_id = f"run_{first.id.removeprefix('resp_')}"
+    with pytest.raises(openai.NotFoundError):
+        sdk.responses.retrieve(f"{first.id}p1")
+    with finishing(store, run_id, leave(store, weather("Rome"))):
+        brought = [output(first.output[2])]
+        second = sdk.responses.create(input=brought, previous_response_id=first.id, background=True)  # type: ignore[arg-type]
+        assert (second.id, second.previous_response_id) == (f"{first.id}p1", first.id)
+    second = until(lambda: (one := sdk.responses.retrieve(second.id)).status == "completed" and one, "the call")
+    assert [item.type for item in second.output] == ["function_call"]
+    assert [item.output for item in sdk.responses.input_items.list(second.id)] == ["rain"]  # type: ignore[union-attr]
+    with finishing(store, run_id):
+        last = sdk.responses.create(input=[output(second.output[0], "sun")], previous_response_id=second.id)  # type: ignore[list-item]
+    assert (last.id, last.output_text, last.status) == (f"{first.id}p2", "Take an umbrella.", "completed")
+    assert [item.type for item in sdk.responses.retrieve(first.id).output] == ["message", "mcp_call", "function_call"]
+    assert sdk.responses.retrieve(second.id) == second
+    assert store.results(run_id) == ['{"matches": 0}', "rain", "sun"]
+    ids = [item.id for one in (first, second, last) for item in one.output]
+    assert len(set(ids)) == len(ids) == 5
+
+
+def test_a_stream_of_any_part_is_told_again_from_any_number(api: Served, store: Store, sdk: openai.OpenAI) -> None:
+    with answering(store, leave(store, SEARCH, weather("Oslo"), text="Let me look.")) as runs:
+        first = list(sdk.responses.create(input="Weather?", tools=FLAT, stream=True))  # type: ignore[call-overload]
+    assert [event.type for event in first[-5:]] == [
+        "response.output_item.done",
+        "response.function_call_arguments.delta",
+        "response.function_call_arguments.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    call = first[-1].response.output[2]
+    with finishing(store, runs[0]):
+        asked = {"input": [output(call)], "previous_response_id": first[-1].response.id, "stream": True}
+        second = list(sdk.responses.create(**asked))  # type: ignore[call-overload]
+    assert second[-1].response.output_text == "Take an umbrella."
+    for events in (first, second):
+        name = events[-1].response.id
+        for number in (0, len(events) // 2, len(events) - 2):
+            seen = events[number].sequence_number
+            again = list(sdk.responses.retrieve(name, stream=True, starting_after=seen))
+            assert [event.to_json() for event in again] == [event.to_json() for event in events[number + 1 :]]
+
+
+def test_results_belong_to_the_response_that_asked(api: Served, store: Store, sdk: openai.OpenAI) -> None:
+    with answering(store, leave(store, weather("Oslo")), DONE):
+        first = sdk.responses.create(input="Weather?", tools=FLAT)  # type: ignore[call-overload]
+        other = sdk.responses.create(input="Else?")
+    with pytest.raises(openai.BadRequestError) as refusal:
+        sdk.responses.create(input=[output(first.output[0])], previous_response_id=other.id)  # type: ignore[list-item]
+    assert refusal.value.code == "tool_call_not_found"
+    assert sdk.responses.cancel(first.id).status == "cancelled"
+    with pytest.raises(openai.BadRequestError) as refusal:
+        sdk.responses.create(input=[output(first.output[0])])  # type: ignore[list-item]
+    assert refusal.value.code == "tool_call_over"

@@ -1,0 +1,278 @@
+"""Verbs of the command line against a server: they print what they print over the database, and need none."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from serving import Served, until
+from support.commandline import CommandLine
+from support.cutting import CuttingProxy
+from support.store import Store
+
+from hermes_worker.cli.entry import Invocation, commands
+from hermes_worker.core.messages import ModelReply, Usage
+from hermes_worker.core.principals import KeyScope
+from hermes_worker.core.questions import Question
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import WaitKind
+from hermes_worker.store.access.principals import Tenants
+from hermes_worker.store.runs.waits import Waits
+
+REPLY = ModelReply(text="Hello world", usage=Usage(input=3, output=2, cache_read=5))
+DOCUMENT = Path(__file__).parents[2] / "docs" / "client.md"
+_PASSING = re.compile(
+    r'\b\d+(\.\d)? s\b|wall_clock +\d+ +0 +\d+|"wall_clock": {[^}]*}|"(oldest_age_s|lasts_s)": [0-9.]+|-{2,}| +'
+)
+"""What depends on when one asks, and the widths of columns that hold it."""
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d")
+_ID = re.compile(r"run_[0-9a-f]{32}")
+
+
+@pytest.fixture
+def local(api: Served) -> CommandLine:
+    settings = api.client.settings
+    return CommandLine(
+        settings.home, {"HERMES_DATABASE_URL": settings.database_url, "HERMES_BROKER_URL": str(settings.broker.url)}
+    )
+
+
+@pytest.fixture
+def key_file(api: Served, tmp_path: Path) -> Path:
+    path = tmp_path / "key"
+    path.write_text(f"{api.key}\n")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def remote(api: Served, tmp_path: Path, key_file: Path) -> CommandLine:
+    """On a machine without a home; its database and its broker would not answer."""
+    return at_server(api.url, tmp_path, key_file)
+
+
+def at_server(url: str, tmp_path: Path, key_file: Path) -> CommandLine:
+    elsewhere = tmp_path / "laptop" / "nothing"
+    return CommandLine(
+        elsewhere,
+        {
+            "HERMES_SERVER_URL": url,
+            "HERMES_SERVER_KEY_FILE": str(key_file),
+            "HERMES_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none",
+            "HERMES_BROKER_URL": "redis://127.0.0.1:1/0",
+        },
+    )
+
+
+@pytest.fixture
+def seeded(store: Store) -> dict[str, str]:
+    """A run of each kind."""
+    done = store.with_tools(Replay.PURE, tags=("eu",))
+    store.settle(done)
+    store.answer(done, REPLY)
+    asking = store.with_tools(Replay.ONCE)
+    parent = store.with_tools(Replay.PURE)
+    store.delegate(parent, 2)
+    return {"done": done, "asking": asking, "parent": parent, "queued": store.submit(tags=("t",)).run_id}
+
+
+def said(finished: object) -> tuple[int, str]:
+    code, out = finished.code, finished.out  # type: ignore[attr-defined]
+    return code, _PASSING.sub(" ", out)
+
+
+def readers(seeded: dict[str, str]) -> Iterator[list[str]]:
+    for run_id in seeded.values():
+        yield ["runs", "show", run_id]
+        yield ["runs", "explain", run_id]
+        yield ["runs", "export", run_id]
+        yield ["runs", "wait", run_id, "--timeout", "0"]
+    yield ["runs", "show", seeded["done"][:16]]
+    yield ["runs", "list"]
+    yield ["runs", "list", "--limit", "2"]
+    yield ["runs", "list", "--tag", "eu", "--status", "completed"]
+    yield ["runs", "list", "--before", seeded["queued"]]
+    yield ["runs", "join", *seeded.values(), "--any"]
+    yield ["runs", "watch", seeded["done"]]
+    yield ["runs", "stop", "--tag", "t", "--dry-run"]
+    yield ["backlog"]
+    yield ["audit", "list"]
+
+
+WITHOUT_JSON = {"export", "wait", "join", "stop"}
+
+
+def test_what_is_read_over_a_server_is_what_the_database_says(
+    local: CommandLine, remote: CommandLine, seeded: dict[str, str]
+) -> None:
+    assert local.inline("runs", "pause", seeded["parent"]).code == 0  # something for the audit log
+    for words in readers(seeded):
+        for form in ([], ["--json"]) if words[1:2] == [] or words[1] not in WITHOUT_JSON else ([],):
+            here, there = local.inline(*words, *form), remote.inline(*words, *form)
+            assert here.out, (words, here.err)
+            assert said(there) == said(here), (words, there.err)
+    assert not remote.home.exists()
+
+
+def test_what_is_changed_over_a_server_is_changed_as_in_the_database(
+    local: CommandLine, remote: CommandLine, store: Store
+) -> None:
+    def play(hermes: CommandLine) -> list[tuple[int, str]]:
+        at_work, approval, question = (
+            store.submit().run_id,
+            store.with_tools(Replay.ONCE),
+            store.with_tools(Replay.PURE),
+        )
+        done = store.submit().run_id
+        store.answer(done)
+        _ask(store, approval, WaitKind.APPROVAL)
+        _ask(store, question, WaitKind.INPUT)
+        words = [
+            ["runs", "show", approval],
+            ["runs", "pause", at_work],
+            ["runs", "resume", at_work],
+            ["runs", "approve", approval],
+            ["runs", "answer", question, "blue"],
+            ["runs", "steer", question, "faster"],
+            ["runs", "stop", at_work],
+            ["runs", "retry", done],
+            ["submit", "hello", "--tag", "x", "--meta", "a=b", "--priority", "high", "--json"],
+        ]
+        return [
+            (code, _TIME.sub("T", _ID.sub("ID", out))) for code, out in (said(hermes.inline(*each)) for each in words)
+        ]
+
+    assert play(remote) == play(local)
+
+
+def _ask(store: Store, run_id: str, kind: WaitKind) -> None:
+    command = (
+        {"command": "rm -rf build", "description": "deletes"} if kind is WaitKind.APPROVAL else {"question": "colour?"}
+    )
+    choices = ("once", "session", "always", "deny") if kind is WaitKind.APPROVAL else ()
+    Waits(store.database).ask(store.call(run_id), Question(kind=kind, request=command, choices=choices, expires_s=600))
+
+
+def test_lines_of_a_file_are_submitted_and_refused_one_by_one(remote: CommandLine, tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    path.write_text('{"input": "a"}\n{"input": " "}\n')
+    ended = remote.inline("runs", "submit", str(path))
+    first, second = map(json.loads, ended.out.splitlines())
+    assert ended.code == 1
+    assert first["run_id"].startswith("run_")
+    assert "input" in second["error"]
+
+
+def test_a_stream_that_is_cut_is_shown_once(
+    api: Served, local: CommandLine, tmp_path: Path, key_file: Path, seeded: dict[str, str]
+) -> None:
+    port = int(api.url.rpartition(":")[2])
+    with CuttingProxy(port, lambda n: (900, 1_100, 1_500, 9_000, None)[n % 5]) as proxy:
+        hermes = at_server(proxy.url, tmp_path, key_file)
+        assert said(hermes.inline("runs", "watch", seeded["done"])) == said(
+            local.inline("runs", "watch", seeded["done"])
+        )
+    assert proxy.cuts > 0
+
+
+def test_ctrl_c_leaves_the_run_at_work_and_says_how_to_come_back(
+    remote: CommandLine, seeded: dict[str, str], store: Store
+) -> None:
+    with remote.started("runs", "watch", seeded["parent"]) as running:
+        until(lambda: "tool0" in running.output or running.output.strip(), "the first event")
+        running.interrupt()
+        assert running.wait() == 130
+        assert f"hermes-worker runs watch {seeded['parent']}" in running.output
+    assert not store.status(seeded["parent"]).is_terminal
+
+
+# -------------------------------------------------------------------------------------------------------------- errors
+
+
+def test_wrong_servers_and_keys_are_told_in_a_sentence_without_the_key(
+    api: Served, remote: CommandLine, key_file: Path, tmp_path: Path
+) -> None:
+    def told(*words: str) -> str:
+        ended = remote.inline(*words)
+        assert ended.code == 2, ended.out
+        assert "Traceback" not in ended.err
+        assert api.key not in ended.err + ended.out
+        return ended.err
+
+    assert "Invalid API key" in told("runs", "list", "--key-file", str(_file(tmp_path / "w", "wrong-key-0123456789")))
+    assert "holds no key" in told("runs", "list", "--key-file", str(_file(tmp_path / "two", f"{api.key} {api.key}")))
+    assert "cannot be read" in told("runs", "list", "--key-file", str(tmp_path / "none"))
+    assert "--insecure" in told("runs", "list", "--server", "http://192.0.2.1:8642")
+    assert "bears a password" in told("runs", "list", "--server", "http://me:pw@127.0.0.1:1")
+    assert "is no address" in told("runs", "list", "--server", "nonsense")
+    assert "the key says" in told("runs", "list", "--tenant", "acme")
+    assert "Run not found" in told("runs", "show", f"run_{'0' * 32}")
+
+
+def test_a_key_file_that_others_may_read_is_remarked_upon(remote: CommandLine, key_file: Path) -> None:
+    assert "chmod 600" not in remote.inline("runs", "list").err
+    key_file.chmod(0o644)
+    assert "chmod 600" in remote.inline("runs", "list").err
+
+
+def test_a_key_that_may_only_read_is_told_which_scope_it_lacks(
+    api: Served, remote: CommandLine, tmp_path: Path, seeded: dict[str, str]
+) -> None:
+    made = Tenants(api.client.database).create_key("default", "reader", [KeyScope.RUNS_READ])
+    reads = ["--key-file", str(_file(tmp_path / "reader", made.token))]
+    assert remote.inline("runs", "show", seeded["done"], *reads).code == 0
+    ended = remote.inline("runs", "stop", seeded["queued"], *reads)
+    assert (ended.code, "runs:write" in ended.err) == (2, True)
+
+
+def _file(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(0o600)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["migrate"], "where the database is"),
+        (["backup", "x"], "themselves"),
+        (["keys", "create", "ci"], "keys are made where the database is"),
+        (["up"], "a server of its own"),
+        (["worker"], "the installation itself"),
+        (["cron", "list"], "the installation itself"),
+    ],
+)
+def test_what_needs_the_installation_refuses_with_a_reason(remote: CommandLine, words: list[str], reason: str) -> None:
+    ended = remote.inline(*words)
+    assert ended.code == 2
+    assert "cannot ask a server" in ended.err
+    assert reason in ended.err
+    assert not remote.home.exists()
+
+
+# ------------------------------------------------------------------------------------------------------------ document
+
+
+def test_the_page_says_which_verbs_ask_a_server() -> None:
+    reachable = {path for path, command in _leaves(commands, ()) if _asks_server(command)}
+    listed = set(re.findall(r"^\| `([a-z -]+)` \| yes", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE))
+    assert listed == reachable
+    assert len(reachable) > 15
+
+
+def _leaves(group: click.Group, path: tuple[str, ...]) -> Iterator[tuple[str, click.Command]]:
+    ctx = click.Context(group, obj=Invocation())
+    for name in group.list_commands(ctx):
+        command = group.get_command(ctx, name)
+        if isinstance(command, click.Group):
+            yield from _leaves(command, (*path, name))
+        elif command is not None:
+            yield " ".join((*path, name)), command
+
+
+def _asks_server(command: click.Command) -> bool:
+    return any(isinstance(each, click.Option) and each.name == "server" and not each.hidden for each in command.params)
