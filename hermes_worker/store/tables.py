@@ -1095,3 +1095,41 @@ alerts = sa.Table(
 )
 """What operators were told is wrong (``core.alerting``), once for each occurrence (``epoch``), and whether they were
 told that it is over."""
+
+resources = sa.Table(
+    "resources",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("resource_id", sa.String(40), nullable=False, unique=True),
+    sa.Column("tenant", Tenant, nullable=False),
+    sa.Column("session_pk", BigId, sa.ForeignKey("sessions.pk", ondelete="CASCADE"), nullable=False),
+    sa.Column("kind", sa.String(20), nullable=False),
+    sa.Column("name", sa.String(100), nullable=False),
+    sa.Column("state", sa.String(10), nullable=False),
+    sa.Column("host", sa.String(200)),
+    sa.Column("endpoint", SealedText("resources.endpoint")),
+    sa.Column("lease_token", sa.String(32)),
+    sa.Column("expires_at", Seconds),
+    sa.Column("use_token", sa.String(32)),
+    sa.Column("snapshot_hash", sa.String(64)),
+    sa.Column("snapshot", SealedText("resources.snapshot")),
+    sa.Column("url", SealedText("resources.url")),
+    sa.Column("storage", SealedText("resources.storage")),
+    sa.Column("reason", SealedText("resources.reason")),
+    sa.Column("created_at", Seconds, nullable=False),
+    sa.Column("used_at", Seconds, nullable=False),
+    sa.UniqueConstraint("session_pk", "kind", "name"),
+    sa.CheckConstraint("kind in ('browser', 'mcp_stdio')", name="kind"),
+    sa.CheckConstraint("state in ('wanted', 'starting', 'live', 'ended')", name="state"),
+    sa.CheckConstraint("(state in ('starting', 'live')) = (lease_token is not null)", name="hosted_is_leased"),
+    sa.CheckConstraint("(lease_token is null) = (expires_at is null)", name="lease_expires"),
+    sa.CheckConstraint("(state = 'live') = (endpoint is not null)", name="live_has_endpoint"),
+    _partial("ix_resources_wanted", "kind", "used_at", where="state = 'wanted'"),
+    _partial("ix_resources_hosted", "expires_at", where="expires_at is not null"),
+    sa.Index("ix_resources_unused", "kind", "used_at"),
+    postgresql_with={"fillfactor": "50", **_OFTEN_UPDATED},
+)
+"""What must survive a worker and cannot be a row: a browser, a process that speaks MCP (``store.resources``). ``host``
+owns the process while its lease holds and is the only one that ends it; ``use_token`` is that of the call that may use
+it now, and a later call's takes its place. What a session needs to go on without the process stays when it has ended:
+where it was, what the model last saw of it, its cookies. ``name`` tells several of a kind in one session apart."""

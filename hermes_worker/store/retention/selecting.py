@@ -38,6 +38,7 @@ from hermes_worker.store.tables import (
     messages,
     parked_on_keys,
     principals,
+    resources,
     run_inputs,
     run_tags,
     runs,
@@ -73,7 +74,12 @@ BY_RUN: Sequence[sa.Column[Any]] = (
     artifacts.c.run_pk,
     parked_on_keys.c.run_pk,
 )
-BY_SESSION: Sequence[sa.Column[Any]] = (sessions.c.pk, session_documents.c.session_pk, messages.c.session_pk)
+BY_SESSION: Sequence[sa.Column[Any]] = (
+    sessions.c.pk,
+    session_documents.c.session_pk,
+    messages.c.session_pk,
+    resources.c.session_pk,
+)
 OF_TENANT: Sequence[sa.Table] = (
     webhook_routes,
     webhook_events,

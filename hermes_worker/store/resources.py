@@ -1,0 +1,359 @@
+"""Leased resources: what must survive a worker and cannot be a row, such as a browser (``tables.resources``).
+
+Theory of operation. Two rights stand in a row. The *lease* belongs to the host, the only process that starts and ends
+what the row stands for; it renews all its leases in one statement, and what it could not renew is not its own any more.
+The *use* belongs to one tool call. It needs no term, because the call has a claim of its own: a later call of the same
+session takes the use over, and from then on whatever the earlier one writes matches nothing, and its connection is
+refused by the host, which compares ``use_token``.
+
+A row outlives its process. It then says why that ended, where it was and what is needed to begin again, until the
+session goes or nobody has wanted it for long.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.errors import HermesError
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import row_of, rows_of
+from hermes_worker.store.rows import insert_ignoring, plain
+from hermes_worker.store.tables import resources, sessions
+
+REASON_CHARS_MAX = 500
+
+
+class ResourceKind(StrEnum):
+    """What a row stands for."""
+
+    BROWSER = "browser"
+    MCP_STDIO = "mcp_stdio"
+    """A process that speaks MCP over its standard input and output."""
+
+
+class ResourceState(StrEnum):
+    """``wanted`` -> ``starting`` -> ``live`` -> ``ended`` -> ``wanted`` again; from each of them to ``ended``."""
+
+    WANTED = "wanted"
+    STARTING = "starting"
+    """A host has it, and its process cannot be used yet."""
+    LIVE = "live"
+    ENDED = "ended"
+
+
+class SessionUnknown(HermesError):
+    """There is no session of this id, or it is being erased."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceView:
+    """A row as it was read. What it says of ``endpoint`` and after is for whoever may use it."""
+
+    resource_id: str
+    tenant: str
+    session_id: str
+    kind: ResourceKind
+    name: str
+    state: ResourceState
+    host: str | None
+    """Who has it, or had it last."""
+    idle_s: float
+    """Seconds since a call used it."""
+    endpoint: str | None = field(repr=False, default=None)
+    snapshot_hash: str | None = None
+    snapshot: str | None = field(repr=False, default=None)
+    """What the model was last shown of it."""
+    url: str | None = field(repr=False, default=None)
+    storage: str | None = field(repr=False, default=None)
+    """What a new process is given, so that the session goes on: cookies of a browser, an id of a protocol's session."""
+    reason: str | None = None
+    """Why the last process ended; stays until the next one was used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceLease:
+    """The right to run and to end one resource."""
+
+    resource: ResourceView
+    token: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceUse:
+    """The right of one tool call to use one resource."""
+
+    resource: ResourceView
+    token: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noted:
+    """What a call leaves for the next one. ``None`` leaves a field as it is."""
+
+    url: str | None = None
+    snapshot: str | None = field(repr=False, default=None)
+    snapshot_hash: str | None = None
+    storage: str | None = field(repr=False, default=None)
+
+
+class _ResourceRow(NamedTuple):
+    resource_id: str
+    tenant: str
+    kind: str
+    name: str
+    state: str
+    host: str | None
+    endpoint: str | None
+    snapshot_hash: str | None
+    snapshot: str | None
+    url: str | None
+    storage: str | None
+    reason: str | None
+    session_id: str
+    idle_s: float
+
+
+class _HeldResource(NamedTuple):
+    resource_id: str
+    lease_token: str
+    idle_s: float
+
+
+class _ResourceKey(NamedTuple):
+    pk: int
+
+
+_OWN = tuple(name for name in _ResourceRow._fields if name not in ("session_id", "idle_s"))
+_ROW = sa.select(
+    *(resources.c[name] for name in _OWN),
+    sessions.c.session_id,
+    (db_now() - resources.c.used_at).label("idle_s"),
+).select_from(resources.join(sessions, sessions.c.pk == resources.c.session_pk))
+_FREE: Mapping[str, None] = {"lease_token": None, "expires_at": None, "endpoint": None, "use_token": None}
+_HOSTED = (ResourceState.STARTING.value, ResourceState.LIVE.value)
+_IS_HOSTED = resources.c.lease_token.is_not(None)
+
+
+class Resources:
+    """The resources of one database. Thread-safe; every method raises ``UnavailableError``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # --- for whoever wants one ---------------------------------------------------------------------------------------
+
+    def want(self, session_id: str, kind: ResourceKind, name: str = "") -> ResourceView:
+        """Have a host start the session's resource of this kind and name, unless one has it. Idempotent. Raises
+        ``SessionUnknown``."""
+        with self._database.write() as connection:
+            of = sa.select(sessions.c.pk, sessions.c.tenant).where(
+                sessions.c.session_id == session_id, sessions.c.erasure_pk.is_(None)
+            )
+            session = row_of(connection.execute(of), _OwningSession)
+            if session is None:
+                raise SessionUnknown(f"there is no session {session_id!r}")
+            new = {
+                "resource_id": f"res_{secrets.token_hex(16)}",
+                "tenant": session.tenant,
+                "session_pk": session.pk,
+                "kind": kind.value,
+                "name": name,
+                "state": ResourceState.WANTED.value,
+                "created_at": db_now(),
+                "used_at": db_now(),
+            }
+            connection.execute(insert_ignoring(connection, resources).values(**new))
+            this = (
+                (resources.c.session_pk == session.pk) & (resources.c.kind == kind.value) & (resources.c.name == name)
+            )
+            _end_lapsed(connection, this)
+            connection.execute(
+                sa.update(resources)
+                .where(this, resources.c.state == ResourceState.ENDED.value)
+                .values(state=ResourceState.WANTED.value, used_at=db_now())
+            )
+            row = row_of(connection.execute(_ROW.where(this)), _ResourceRow)
+            assert row is not None
+            return _view(row)
+
+    def find(self, session_id: str, kind: ResourceKind, name: str = "") -> ResourceView | None:
+        """As it stands; ``None`` when the session never wanted one."""
+        this = (sessions.c.session_id == session_id) & (resources.c.kind == kind.value) & (resources.c.name == name)
+        with self._database.read() as connection:
+            row = row_of(connection.execute(_ROW.where(this)), _ResourceRow)
+        return None if row is None else _view(row)
+
+    def take(self, resource_id: str) -> ResourceUse | None:
+        """The use of a live resource, taken from whoever had it; ``None`` when it is not live, or its host's lease has
+        lapsed. Only the holder of the call's claim may ask, so the one it is taken from has lost its own."""
+        token = secrets.token_hex(16)
+        with self._database.write() as connection:
+            taken = connection.execute(
+                sa.update(resources)
+                .where(
+                    resources.c.resource_id == resource_id,
+                    resources.c.state == ResourceState.LIVE.value,
+                    resources.c.expires_at > db_now(),
+                )
+                .values(use_token=token, used_at=db_now())
+            )
+            if taken.rowcount == 0:
+                return None
+            row = row_of(connection.execute(_ROW.where(resources.c.resource_id == resource_id)), _ResourceRow)
+            assert row is not None
+            return ResourceUse(resource=_view(row), token=token)
+
+    def note(self, use: ResourceUse, noted: Noted) -> bool:
+        """Write what the next call needs to know; false when another call has the use, or the process has ended.
+        Idempotent."""
+        given = {"url": noted.url, "snapshot": noted.snapshot, "storage": noted.storage}
+        values = {name: plain(text) for name, text in given.items() if text is not None}
+        if noted.snapshot_hash is not None:
+            values["snapshot_hash"] = noted.snapshot_hash
+        with self._database.statement() as connection:
+            written = connection.execute(
+                sa.update(resources)
+                .where(resources.c.resource_id == use.resource.resource_id, resources.c.use_token == use.token)
+                .values(**values, used_at=db_now(), reason=None)
+            )
+            return written.rowcount == 1
+
+    def drop(self, session_id: str, kind: ResourceKind, name: str = "") -> bool:
+        """Forget the session's resource, with its cookies. Its host finds the row gone and ends the process. Whether
+        there was one."""
+        of = sa.select(sessions.c.pk).where(sessions.c.session_id == session_id).scalar_subquery()
+        with self._database.statement() as connection:
+            this = (resources.c.session_pk == of) & (resources.c.kind == kind.value) & (resources.c.name == name)
+            return connection.execute(sa.delete(resources).where(this)).rowcount == 1
+
+    # --- for hosts ---------------------------------------------------------------------------------------------------
+
+    def claim(self, kind: ResourceKind, *, host: str, ttl_s: float, wants_within_s: float) -> ResourceLease | None:
+        """A wanted resource for this host, the one that waits longest; ``None`` when there is none. What was wanted
+        more than ``wants_within_s`` ago is not: whoever asked has given up."""
+        token = secrets.token_hex(16)
+        waiting = (
+            (resources.c.state == ResourceState.WANTED.value)
+            & (resources.c.kind == kind.value)
+            & (resources.c.used_at > db_now() - wants_within_s)
+        )
+        with self._database.write() as connection:
+            first = sa.select(resources.c.pk).where(waiting).order_by(resources.c.used_at).limit(1)
+            found = row_of(connection.execute(first.with_for_update(skip_locked=True)), _ResourceKey)
+            if found is None:
+                return None
+            connection.execute(
+                sa.update(resources)
+                .where(resources.c.pk == found.pk)
+                .values(state=ResourceState.STARTING.value, host=host, lease_token=token, expires_at=db_now() + ttl_s)
+            )
+            row = row_of(connection.execute(_ROW.where(resources.c.pk == found.pk)), _ResourceRow)
+            assert row is not None
+            return ResourceLease(resource=_view(row), token=token)
+
+    def publish(self, lease: ResourceLease, endpoint: str) -> bool:
+        """It can be used, at ``endpoint``; false when the lease was lost: then end the process. May be repeated."""
+        with self._database.statement() as connection:
+            done = connection.execute(
+                sa.update(resources)
+                .where(_held(lease))
+                .values(state=ResourceState.LIVE.value, endpoint=endpoint, used_at=db_now())
+            )
+            return done.rowcount == 1
+
+    def renew(self, leases: Sequence[ResourceLease], *, ttl_s: float) -> dict[str, float]:
+        """Extend leases, and learn of those that still hold for how many seconds nobody has used them, by resource id.
+        What is missing was taken away or deleted: end its process."""
+        if not leases:
+            return {}
+        tokens = [lease.token for lease in leases]
+        ours = resources.c.lease_token.in_(tokens) & (resources.c.expires_at > db_now())
+        with self._database.write() as connection:
+            connection.execute(sa.update(resources).where(ours).values(expires_at=db_now() + ttl_s))
+            idle = (db_now() - resources.c.used_at).label("idle_s")
+            wanted = sa.select(resources.c.resource_id, resources.c.lease_token, idle)
+            rows = rows_of(connection.execute(wanted.where(ours)), _HeldResource)
+        return {row.resource_id: row.idle_s for row in rows}
+
+    def may_use(self, lease: ResourceLease, use_token: str) -> bool:
+        """Whether a call with this token has the use of a resource that is ours."""
+        wanted = sa.select(resources.c.pk).where(_held(lease), resources.c.use_token == use_token)
+        with self._database.read() as connection:
+            return connection.execute(wanted).first() is not None
+
+    def release(self, lease: ResourceLease, reason: str, *, idle_s: float = 0.0) -> bool:
+        """The process is to end, for ``reason``; false when the lease was lost, or somebody used it within ``idle_s``
+        seconds. Call it before the process is ended, so that no call is sent to one that is ending."""
+        with self._database.statement() as connection:
+            done = connection.execute(
+                sa.update(resources)
+                .where(_held(lease), resources.c.used_at <= db_now() - idle_s)
+                .values(state=ResourceState.ENDED.value, reason=plain(reason)[:REASON_CHARS_MAX], **_FREE)
+            )
+            return done.rowcount == 1
+
+    def end_lapsed(self) -> int:
+        """Say that those are lost whose host has not renewed its lease. Any process may; idempotent."""
+        with self._database.statement() as connection:
+            return _end_lapsed(connection, sa.true())
+
+    def delete_unused(self, kind: ResourceKind, *, older_than_s: float) -> int:
+        """Delete rows that nobody has used for so long and that have no process. Idempotent."""
+        gone = (
+            (resources.c.kind == kind.value)
+            & resources.c.lease_token.is_(None)
+            & (resources.c.used_at < db_now() - older_than_s)
+        )
+        with self._database.statement() as connection:
+            return connection.execute(sa.delete(resources).where(gone)).rowcount
+
+    def hosted(self, kind: ResourceKind) -> list[ResourceView]:
+        """Those that have a host, for people; the oldest first."""
+        with self._database.read() as connection:
+            wanted = _ROW.where(resources.c.kind == kind.value, resources.c.state.in_(_HOSTED))
+            return [_view(row) for row in rows_of(connection.execute(wanted.order_by(resources.c.pk)), _ResourceRow)]
+
+
+class _OwningSession(NamedTuple):
+    pk: int
+    tenant: str
+
+
+def _held(lease: ResourceLease) -> sa.ColumnElement[bool]:
+    this = resources.c.resource_id == lease.resource.resource_id
+    return this & (resources.c.lease_token == lease.token) & (resources.c.expires_at > db_now())
+
+
+def _end_lapsed(connection: Connection, which: sa.ColumnElement[bool]) -> int:
+    lapsed = (
+        sa.update(resources)
+        .where(which, _IS_HOSTED, resources.c.expires_at <= db_now())
+        .values(state=ResourceState.ENDED.value, reason="its host was lost", **_FREE)
+    )
+    return connection.execute(lapsed).rowcount
+
+
+def _view(row: _ResourceRow) -> ResourceView:
+    return ResourceView(
+        resource_id=row.resource_id,
+        tenant=row.tenant,
+        session_id=row.session_id,
+        kind=ResourceKind(row.kind),
+        name=row.name,
+        state=ResourceState(row.state),
+        host=row.host,
+        idle_s=row.idle_s,
+        endpoint=row.endpoint,
+        snapshot_hash=row.snapshot_hash,
+        snapshot=row.snapshot,
+        url=row.url,
+        storage=row.storage,
+        reason=row.reason,
+    )
