@@ -92,11 +92,14 @@ if TYPE_CHECKING:
     from hermes_worker.tasks.parts import ModelChain as TaskChain
     from hermes_worker.tasks.tool_sources import ToolLister
     from hermes_worker.workspaces.base import Workspace
+    from hermes_worker.workspaces.remote.docker import DockerAccount
     from hermes_worker.workspaces.remote.ssh import SshAccount
     from hermes_worker.workspaces.sandbox.ladder import Sandbox
     from hermes_worker.workspaces.sandbox.network import NetworkRules
 
 _TENANT_WORKSPACE_MB = 10_240
+_KINDS_OF_ALL = ("docker", "kubernetes")
+"""Kinds whose disks all tenants share."""
 _TENANTS_EVERY_S = 10.0
 _POOL_SIZE = 12
 """Database connections per process: transactions are short, so many more threads than this share them."""
@@ -623,12 +626,13 @@ def network_rules(settings: Settings) -> NetworkRules:
     )
 
 
-def workspace_bytes_max(settings: Settings, root: str | None = None) -> int:
+def workspace_bytes_max(settings: Settings, root: str | None = None, kind: str = "local") -> int:
     """What a workspace may hold; 0 for no limit. ``root`` is its directory."""
     chosen = settings.terminal.workspace_mb_max
     if chosen is None:
         is_guests = root is not None and Path(root).is_relative_to(tenants_workspaces_dir(settings.home))
-        chosen = _TENANT_WORKSPACE_MB if is_guests or settings.terminal.profile == "tenant" else 0
+        is_limited = is_guests or settings.terminal.profile == "tenant" or kind in _KINDS_OF_ALL
+        chosen = _TENANT_WORKSPACE_MB if is_limited else 0
     return chosen * 1024**2
 
 
@@ -941,12 +945,13 @@ def _opening_workspaces(settings: Settings, sandbox: Sandbox) -> Callable[[str],
         free_bytes_min=settings.terminal.free_mb_min * 1024**2,
         umask=settings.terminal.umask,
         ssh=ssh_account(settings),
+        docker=docker_account(settings),
     )
 
     @lru_cache(_WORKSPACES_OPEN_MAX)
     def workspace(ref: str) -> Workspace:
         place = WorkspaceRef.from_json(ref)
-        return open_workspace(place, replace(opening, bytes_max=workspace_bytes_max(settings, place.root)))
+        return open_workspace(place, replace(opening, bytes_max=workspace_bytes_max(settings, place.root, place.kind)))
 
     return workspace
 
@@ -965,6 +970,35 @@ def ssh_account(settings: Settings) -> SshAccount | None:
         known_hosts=terminal.ssh_known_hosts or own / "known_hosts",
         key_file=terminal.ssh_key or own / "id_ed25519",
     )
+
+
+def docker_account(settings: Settings) -> DockerAccount:
+    """Where workspaces of the kind ``docker`` are, and what they are made of."""
+    from hermes_worker.workspaces.remote.docker import ContainerRules, DockerAccount
+    from hermes_worker.workspaces.remote.streams import ServiceAddress
+
+    terminal, certs = settings.terminal, settings.terminal.docker_certs or settings.home / "docker"
+    if terminal.docker_host.startswith("unix:"):
+        address = ServiceAddress(url=terminal.docker_host)
+    else:
+        address = ServiceAddress(
+            url=terminal.docker_host.replace("tcp://", "https://", 1),
+            ca_file=certs / "ca.pem",
+            cert_file=certs / "cert.pem",
+            key_file=certs / "key.pem",
+        )
+    memory_mb = terminal.memory_mb_max
+    rules = ContainerRules(
+        image=terminal.docker_image,
+        user=terminal.docker_user,
+        network=terminal.docker_network,
+        proxy=terminal.docker_proxy,
+        runtime=terminal.docker_runtime,
+        processes_max=terminal.processes_max,
+        memory_bytes=None if memory_mb is None else memory_mb * 1024**2,
+        cpus=terminal.docker_cpus,
+    )
+    return DockerAccount(address=address, rules=rules)
 
 
 def _delivery_parts(shared: _Shared) -> DeliveryParts:

@@ -131,7 +131,7 @@ def _findings(settings: Settings, workspace: Path | None) -> Iterator[DoctorFind
             for name, server in sorted(_mcp_servers(settings).items())
         ),
         *((("workspace", lambda: _workspace(workspace)),) if workspace else ()),
-        *((("workspaces", lambda: _ssh_host(settings)),) if settings.terminal.workspace == "ssh" else ()),
+        *((("workspaces", lambda: _workspaces(settings)),) if settings.terminal.workspace != "local" else ()),
     )
     for subject, examine in checks:
         yield _examined(subject, examine)
@@ -674,25 +674,10 @@ def _network(settings: Settings) -> tuple[Grade, str]:
     return Grade.OK, f"{text}; the proxy reaches {', '.join(sandbox.egress.hosts) or 'public hosts'} at ports {ports}"
 
 
-def _ssh_host(settings: Settings) -> tuple[Grade, str]:
-    """Whether this machine can work on the host of workspaces."""
-    from hermes_worker.wiring import ssh_account
-    from hermes_worker.workspaces.base import WorkspaceError
-    from hermes_worker.workspaces.remote.ssh import SshHost, ssh_missing
+def _workspaces(settings: Settings) -> tuple[Grade, str]:
+    from hermes_worker.cli.doctor_workspaces import examined
 
-    account = ssh_account(settings)
-    if account is None:
-        return Grade.BROKEN, "terminal.workspace is ssh, and terminal.ssh_host is not set"
-    if lacking := ssh_missing():
-        return Grade.BROKEN, f"workspaces on {account.host} need asyncssh: {lacking}"
-    host = SshHost(account)
-    try:
-        host.start(["/bin/sh", "-c", ":"]).close()
-    except WorkspaceError as error:
-        return Grade.BROKEN, str(error)
-    finally:
-        host.close()
-    return Grade.OK, f"{host.name} lets {account.user} in and starts programs; nothing of ours confines them"
+    return examined(settings)
 
 
 def _workspace(workspace: Path) -> tuple[Grade, str]:

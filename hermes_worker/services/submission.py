@@ -49,7 +49,7 @@ from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
 from hermes_worker.tracing.recording import submitted
 from hermes_worker.wiring import Client
-from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef, session_workspace
+from hermes_worker.workspaces.ref import CONTAINED_DIRECTORY, WorkspaceKind, WorkspaceRef, session_workspace
 
 __all__ = [
     "DEFAULT_MODEL_ALIAS",
@@ -565,6 +565,8 @@ def _workspace(settings: Settings, submission: Submission, run_id: str) -> Works
     if submission.directory is None:
         if settings.terminal.workspace == WorkspaceKind.SSH:
             return _ssh_workspace(settings, tenant, run_id)
+        if settings.terminal.workspace == WorkspaceKind.DOCKER:
+            return session_workspace(CONTAINED_DIRECTORY, run_id, kind=settings.terminal.workspace)
         return session_workspace(str(own), run_id, kind=settings.terminal.workspace)
     path = Path(submission.directory)
     if not path.is_absolute() or not path.is_dir():

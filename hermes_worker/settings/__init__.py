@@ -39,6 +39,7 @@ from hermes_worker.settings.kinds import (
     APPROVALS_MODE,
     ARTIFACT_PATTERNS,
     BROKER_URL,
+    CONTAINER_ENGINE,
     DATABASE_URL,
     DIRECTORY,
     FALLBACKS,
@@ -491,6 +492,10 @@ class DelegationSettings:
 
 
 _PORT = r"[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]"
+_IMAGE_NAME = matching(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}", "the name of an image")
+_OBJECT_NAME = matching(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?", "the name of an object of Kubernetes")
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where a pod finds who it is (kubernetes.io/docs/tasks/run-application/access-api-from-pod)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -512,7 +517,7 @@ class TerminalSettings:
         "terminal.workspace", "HERMES_WORKSPACE", matching(r"[a-z0-9][a-z0-9_-]{0,63}", "a kind of workspace"), "local"
     )
     """Kind of the workspaces that new sessions get: `local`, a directory of this machine, `ssh`, a directory of another
-    one, or a kind that an enabled extension brings."""
+    one, `docker`, a container, `kubernetes`, a pod, or a kind that an enabled extension brings."""
     ssh_host: str | None = _setting("terminal.ssh_host", "HERMES_SSH_HOST TERMINAL_SSH_HOST", HOST)
     """Host of workspaces of the kind `ssh`."""
     ssh_user: str = _setting(
@@ -539,6 +544,80 @@ class TerminalSettings:
         "/var/tmp/hermes-workspaces",
     )
     """Directory there, in which each session gets one of its own."""
+    docker_host: str = _setting(
+        "terminal.docker_host", "HERMES_DOCKER_HOST", CONTAINER_ENGINE, "unix:///var/run/docker.sock"
+    )
+    """Container engine for workspaces of the kind `docker`: `unix://PATH` of Docker's or podman's socket, or
+    `tcp://HOST:PORT` of an engine that speaks TLS."""
+    docker_certs: Path | None = _setting(  # noqa: RUF009 - a field
+        "terminal.docker_certs", "HERMES_DOCKER_CERTS", DIRECTORY
+    )
+    """Directory with `ca.pem`, `cert.pem` and `key.pem` for an engine behind TLS. Not set: `docker` in the home."""
+    docker_image: str = _setting(
+        "terminal.docker_image", "HERMES_DOCKER_IMAGE TERMINAL_DOCKER_IMAGE", _IMAGE_NAME, "debian:stable-slim"
+    )
+    """Image that its containers are made of. It must be on the engine already."""
+    docker_user: str = _setting(
+        "terminal.docker_user",
+        "HERMES_DOCKER_USER",
+        matching(r"[1-9][0-9]{0,8}:[1-9][0-9]{0,8}", "two numbers such as 10001:10001, none of them 0"),
+        "10001:10001",
+    )
+    """Numbers of the user and the group in containers and pods."""
+    docker_network: str = _setting(
+        "terminal.docker_network",
+        "HERMES_DOCKER_NETWORK",
+        matching(r"(?!host$|container$)[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", "a network of the engine's, but not `host`"),
+        "none",
+    )
+    """Network of the engine's that containers are in; `none` for no network."""
+    docker_proxy: str | None = _setting("terminal.docker_proxy", "HERMES_DOCKER_PROXY", WEB_URL)
+    """URL of a proxy in that network, the only way out of it: commands are told of it, and count as `proxy`."""
+    docker_runtime: str | None = _setting(
+        "terminal.docker_runtime", "HERMES_DOCKER_RUNTIME", matching(r"[A-Za-z0-9_./-]{1,100}", "a runtime's name")
+    )
+    """Runtime of the engine's for containers, such as `runsc`. Not set: its usual one."""
+    docker_cpus: float = _setting("terminal.docker_cpus", "HERMES_DOCKER_CPUS", number(0.1, 1024, "processors"), 2.0)
+    """Processors that all commands of a container or a pod may use together."""
+    kubernetes_url: str = _setting(
+        "terminal.kubernetes_url", "HERMES_KUBERNETES_URL", WEB_URL, "https://kubernetes.default.svc"
+    )
+    """API server for workspaces of the kind `kubernetes`."""
+    kubernetes_ca: Path = _setting(  # noqa: RUF009 - a field
+        "terminal.kubernetes_ca", "HERMES_KUBERNETES_CA", FILE, _ACCOUNT / "ca.crt"
+    )
+    """File with the certificates that its own is signed by."""
+    kubernetes_account: Path = _setting(  # noqa: RUF009 - a field
+        "terminal.kubernetes_account", "HERMES_KUBERNETES_ACCOUNT", FILE, _ACCOUNT / "token"
+    )
+    """File with the token of a service account that may make pods; read anew for each request, because it changes."""
+    kubernetes_namespace: str = _setting(
+        "terminal.kubernetes_namespace", "HERMES_KUBERNETES_NAMESPACE", _OBJECT_NAME, "hermes-workspaces"
+    )
+    """Namespace of the pods."""
+    kubernetes_image: str = _setting(
+        "terminal.kubernetes_image", "HERMES_KUBERNETES_IMAGE", _IMAGE_NAME, "debian:stable-slim"
+    )
+    """Image of the pods."""
+    kubernetes_runtime: str | None = _setting("terminal.kubernetes_runtime", "HERMES_KUBERNETES_RUNTIME", _OBJECT_NAME)
+    """Runtime class of the pods, such as `gvisor`. Not set: the cluster's usual one."""
+    kubernetes_storage_mb: int | None = _setting(
+        "terminal.kubernetes_storage_mb", "HERMES_KUBERNETES_STORAGE_MB", optional_integer(1, 100_000_000), None
+    )
+    """Size of the volume that keeps the files of a workspace when its pod goes, in megabytes. Not set: they go with
+    it."""
+    kubernetes_storage_class: str | None = _setting(
+        "terminal.kubernetes_storage_class", "HERMES_KUBERNETES_STORAGE_CLASS", _OBJECT_NAME
+    )
+    """Storage class of these volumes. Not set: the cluster's usual one."""
+    kubernetes_warm_pool: str | None = _setting(
+        "terminal.kubernetes_warm_pool", "HERMES_KUBERNETES_WARM_POOL", _OBJECT_NAME
+    )
+    """A `SandboxWarmPool` of agent-sandbox, from which sessions claim their pods. Not set: pods are made."""
+    remote_idle_s: float = _setting(
+        "terminal.remote_idle_s", "HERMES_REMOTE_IDLE_S", number(60, 31_536_000, "seconds"), 3600.0
+    )
+    """Seconds without a call after which the container or pod of a workspace is removed. Files on a volume stay."""
     sandbox: str | None = _setting("terminal.sandbox", "HERMES_SANDBOX", choice("require", "auto", "off"))
     """How commands are confined: `require` refuses them where neither bubblewrap nor Landlock works, `auto` takes the
     best that works, `off` confines none. Not set: `auto`, and `require` when the API listens beyond this machine."""
@@ -607,7 +686,8 @@ class TerminalSettings:
         "terminal.workspace_mb_max", "HERMES_WORKSPACE_MB_MAX", integer(0, 100_000_000)
     )
     """Megabytes that a workspace may hold, a file counting as 16 KB at least; 0 for no limit. A command that fills it
-    further is ended, and `write_file` refused. Not set: no limit for the profile `workstation`, 10240 for `tenant`."""
+    further is ended, and `write_file` refused. Not set: no limit for the profile `workstation`, 10240 for `tenant` and
+    in containers and pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

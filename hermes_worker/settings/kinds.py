@@ -647,6 +647,20 @@ def socket_url(url: str, scheme: str, database_option: str) -> str:
     return f"{scheme}://{parts.netloc}{parts.path}?{database_option}={_database_number('', parts.query)}"
 
 
+def _parse_container_engine(raw: object) -> str:
+    text = _as_word(raw)
+    parts = urlsplit(text)
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ValueError
+    if parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/"):
+        return text
+    if parts.scheme != "tcp" or not parts.hostname or parts.port is None or parts.path not in ("", "/"):
+        raise ValueError
+    _require_port(parts.port)
+    return text.rstrip("/")
+
+
+CONTAINER_ENGINE = Kind("unix:///PATH or tcp://HOST:PORT", _parse_container_engine)
 WEB_URL = Kind("an http:// or https:// URL without user name or password", _parse_web_url, is_quotable=False)
 DATABASE_URL = Kind(
     "a postgresql+psycopg://, postgresql:// or sqlite:/// URL (a file, not :memory:)",

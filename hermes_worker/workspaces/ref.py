@@ -15,9 +15,12 @@ from hermes_worker.core.messages import canonical_json
 from hermes_worker.extension import Extension, WorkspaceDeclaration
 
 if TYPE_CHECKING:
+    from hermes_worker.workspaces.remote.docker import DockerAccount
     from hermes_worker.workspaces.remote.ssh import SshAccount
     from hermes_worker.workspaces.sandbox.ladder import Sandbox
 
+CONTAINED_DIRECTORY = "/workspace/files"
+"""Where the workspace of a session is in its container or pod. The folder above it is a volume."""
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
@@ -26,18 +29,22 @@ class WorkspaceKind(StrEnum):
 
     LOCAL = "local"
     SSH = "ssh"
+    DOCKER = "docker"
 
 
 EXTENSION = Extension(
     name="workspaces",
     version="1",
-    summary="Directories of this machine and of ssh hosts",
+    summary="Directories of this machine and of ssh hosts, and containers",
     workspaces=(
         WorkspaceDeclaration(
             name=WorkspaceKind.LOCAL.value, implementation="hermes_worker.workspaces.opening:open_local"
         ),
         WorkspaceDeclaration(
             name=WorkspaceKind.SSH.value, implementation="hermes_worker.workspaces.remote.opening:open_ssh"
+        ),
+        WorkspaceDeclaration(
+            name=WorkspaceKind.DOCKER.value, implementation="hermes_worker.workspaces.remote.opening:open_docker"
         ),
     ),
 )
@@ -96,3 +103,5 @@ class OpeningOptions:
     umask: int | None = None
     ssh: SshAccount | None = None
     """The account for workspaces of the kind ``ssh``; ``None`` when none is set."""
+    docker: DockerAccount | None = None
+    """The container engine for workspaces of the kind ``docker``; ``None`` when none is set."""

@@ -47,7 +47,7 @@ class ContainerEngine:
     """podman and buildah with a storage of their own, which is gone at the end."""
 
     def __init__(self, directory: Path, pid: int) -> None:
-        self._directory = directory
+        self.directory = directory
         self._namespaces = ["nsenter", f"--target={pid}", "--mount", "--net", "--pid", "--"]
         self._environ = {**os.environ, **_configured(directory)}
 
@@ -66,6 +66,13 @@ class ContainerEngine:
             )
         assert not check or done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
         return done
+
+    def started(self, *command: str) -> subprocess.Popen[bytes]:
+        """Run ``podman ...`` beside the test."""
+        log = (self.directory / "started.log").open("ab")
+        return subprocess.Popen(
+            [*self._namespaces, *command], env=self._environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
 
     def imported(self, tarball: Path, name: str) -> None:
         """An image with the files of ``tarball`` and nothing else."""

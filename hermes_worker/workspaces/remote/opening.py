@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import resource
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
 from hermes_worker.workspaces.base import Workspace, WorkspaceError
 from hermes_worker.workspaces.ref import OpeningOptions
+from hermes_worker.workspaces.remote.docker import DockerHost
 from hermes_worker.workspaces.remote.ssh import SshAccount, SshHost, ssh_missing
 from hermes_worker.workspaces.remote.workspace import RemoteRules, RemoteWorkspace
 from hermes_worker.workspaces.sandbox.keeping import rlimits
+from hermes_worker.workspaces.sandbox.network import Network, RunOrigin, too_wide
 from hermes_worker.workspaces.sandbox.policy import CommandLimits, SandboxMode
 
 _ULIMITS: Final = {
@@ -39,6 +42,26 @@ def open_ssh(root: str, options: OpeningOptions) -> Workspace:
             "the host itself is the wall, or use another kind of workspace"
         )
     return RemoteWorkspace(_ssh_host(options.ssh), root, _rules(options, sandbox.limits if sandbox else None))
+
+
+def open_docker(root: str, options: OpeningOptions) -> Workspace:
+    """A container. Connects to nothing. Raises ``WorkspaceError``."""
+    if options.docker is None:
+        raise WorkspaceError("no container engine is set for workspaces of the kind 'docker' on this worker")
+    rules = options.docker.rules
+    given = Network.NONE if rules.network == "none" else Network.PROXY if rules.proxy else Network.OPEN
+    return RemoteWorkspace(DockerHost(options.docker, root), root, _walled(options, given))
+
+
+def _walled(options: OpeningOptions, given: Network) -> RemoteRules:
+    """For hosts that have one workspace each: other tenants may work there, with the network that they may have."""
+    sandbox = options.sandbox
+
+    def refuses(origin: RunOrigin) -> str | None:
+        return None if sandbox is None else too_wide(sandbox.network, origin, given)
+
+    rules = _rules(options, sandbox.limits if sandbox else None)
+    return replace(rules, serves_guests=True, refuses=refuses)
 
 
 @lru_cache(8)

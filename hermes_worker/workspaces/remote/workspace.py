@@ -67,6 +67,8 @@ class RemoteRules:
     """What is said to the shell before a command begins, such as ``ulimit -n 1024``."""
     serves_guests: bool = True
     """Whether runs of other tenants may work there."""
+    refuses: Callable[[RunOrigin], str | None] = lambda origin: None
+    """Why a command from there is not run, or ``None``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +176,8 @@ class RemoteWorkspace:
             raise WorkspaceError(
                 f"runs of other tenants do not work on {self._host.name}, because nothing keeps them apart there"
             )
+        if refusal := self._rules.refuses(origin):
+            raise WorkspaceError(f"the command is not run on {self._host.name}: {refusal}")
         folder = self.resolve(cwd) if cwd is not None else self._root
         self._begin()
         self.require_folder(str(folder))

@@ -94,6 +94,10 @@ class Sandbox:
         return self._policy.egress
 
     @property
+    def network(self) -> NetworkRules:
+        return self._network
+
+    @property
     def mode(self) -> SandboxMode:
         return self._mode
 

@@ -81,6 +81,17 @@ class Access:
     """Somebody asked for it, so a machine that cannot give it refuses the command."""
 
 
+def too_wide(rules: NetworkRules, origin: RunOrigin, given: Network) -> str | None:
+    """Why a command from ``origin`` is refused where every command has the network ``given``; ``None`` when it may
+    run."""
+    access = access_of(rules, origin)
+    if not access.is_required or narrower(access.network, given) is given:
+        return None
+    return (
+        f"commands of this run have the network {access.network.value!r} at most, and there they have {given.value!r}"
+    )
+
+
 _WIDTH: Final = tuple(reversed(Network))
 
 

@@ -1,0 +1,56 @@
+"""What ``doctor`` says of workspaces that are not on this machine."""
+
+from __future__ import annotations
+
+from hermes_worker.cli.doctor import Grade
+from hermes_worker.settings import Settings
+
+
+def examined(settings: Settings) -> tuple[Grade, str]:
+    """Whether new sessions get a workspace from here."""
+    match settings.terminal.workspace:
+        case "ssh":
+            return _ssh_host(settings)
+        case "docker":
+            return _container_engine(settings)
+        case kind:
+            return Grade.OK, f"new sessions get workspaces of the kind {kind}, which an extension brings"
+
+
+def _ssh_host(settings: Settings) -> tuple[Grade, str]:
+    """Whether this machine can work on the host of workspaces."""
+    from hermes_worker.wiring import ssh_account
+    from hermes_worker.workspaces.base import WorkspaceError
+    from hermes_worker.workspaces.remote.ssh import SshHost, ssh_missing
+
+    account = ssh_account(settings)
+    if account is None:
+        return Grade.BROKEN, "terminal.workspace is ssh, and terminal.ssh_host is not set"
+    if lacking := ssh_missing():
+        return Grade.BROKEN, f"workspaces on {account.host} need asyncssh: {lacking}"
+    host = SshHost(account)
+    try:
+        host.start(["/bin/sh", "-c", ":"]).close()
+    except WorkspaceError as error:
+        return Grade.BROKEN, str(error)
+    finally:
+        host.close()
+    return Grade.OK, f"{host.name} lets {account.user} in and starts programs; nothing of ours confines them"
+
+
+def _container_engine(settings: Settings) -> tuple[Grade, str]:
+    """Whether this machine can make containers."""
+    from hermes_worker.wiring import docker_account
+    from hermes_worker.workspaces.base import WorkspaceError
+    from hermes_worker.workspaces.remote.docker import engine_says
+
+    account = docker_account(settings)
+    try:
+        engine, has_image = engine_says(account)
+    except (WorkspaceError, OSError) as error:
+        return Grade.BROKEN, str(error)
+    image = account.rules.image
+    if not has_image:
+        return Grade.BROKEN, f"{engine} has no image {image!r}: pull or build it there; nothing pulls it by itself"
+    proxy = f", with the proxy {account.rules.proxy}" if account.rules.proxy else ""
+    return Grade.OK, f"{engine} makes containers of {image}; their network is {account.rules.network!r}{proxy}"

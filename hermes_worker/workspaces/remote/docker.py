@@ -1,0 +1,399 @@
+"""Containers: a host for each workspace, made by a Docker Engine or by podman's service, which speaks the same API.
+
+Theory of operation. The name of a container is made from the root of its workspace, so every worker finds the same one,
+and the engine itself refuses a second. Its files are on a volume of the same name, which outlives it: a container may
+be removed at any time while no command runs, and is made again when it is needed. What is done in it is an *exec*,
+whose connection carries its input and output. The end of our half of the connection is the end of the program's input.
+
+A container has nothing that a command does not need: no capability, no new privileges, a root that is read-only, a user
+that is not root, no network unless the operator names one, and limits on processes, memory and processors.
+
+The API is the Engine's, version 1.41 (docs.docker.com/reference/api/engine/version/v1.41), which podman 4 serves too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any, Final
+from urllib.parse import quote
+
+from hermes_worker.core.errors import reason_of
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.workspaces.base import HostLost, HostUnreachable
+from hermes_worker.workspaces.remote.asking import Service, ServiceAnswer
+from hermes_worker.workspaces.remote.host import WrittenPiece
+from hermes_worker.workspaces.remote.streams import ServiceAddress, ServiceStream
+from hermes_worker.workspaces.sandbox.network import Network
+
+LABEL: Final = "hermes-worker.workspace"
+"""Of containers and volumes: the root of the workspace."""
+_API: Final = "/v1.41"
+_USAGE: Final = "hermes-worker.made-from"
+_ENDED_S: Final = 10.0
+"""An engine says that a program has ended a moment after its output ended."""
+_STOP_S: Final = 2
+_POLL_S: Final = 0.02
+_KILLED: Final = 137
+_IDLE: Final = ("/bin/sh", "-c", "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done")
+"""What a container runs. It also reaps what loses its parent."""
+_ENV: Final = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerRules:
+    """What every container is made with."""
+
+    image: str
+    user: str = "10001:10001"
+    """Numbers of a user and a group. Files of workspaces belong to them."""
+    network: str = "none"
+    """A network of the engine's; ``none`` for no network at all."""
+    proxy: str | None = None
+    """The URL of a proxy in that network."""
+    runtime: str | None = None
+    """A runtime of the engine's, such as ``runsc``; ``None`` for its usual one."""
+    processes_max: int | None = 4096
+    memory_bytes: int | None = 2 * 1024**3
+    cpus: float | None = 2.0
+    tmp_bytes: int = 1024**3
+
+    @property
+    def reach(self) -> str | None:
+        """The network as results name it (``sandbox.network.Network``), where it is known."""
+        return Network.NONE.value if self.network == "none" else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DockerAccount:
+    """Which engine, and what it makes for us."""
+
+    address: ServiceAddress
+    rules: ContainerRules = field(repr=False)
+
+
+def container_name(root: str) -> str:
+    """The name of a workspace's container, and of its volume."""
+    return f"hermes-{hashlib.sha256(root.encode()).hexdigest()[:40]}"
+
+
+def container_spec(root: str, rules: ContainerRules) -> dict[str, Any]:
+    """What the engine is told to make: the body of ``POST /containers/create``."""
+    home = str(PurePosixPath(root).parent)
+    proxy = {} if rules.proxy is None else {"http": rules.proxy, "https": rules.proxy, "all": rules.proxy}
+    said = [f"{name}={url}" for word, url in proxy.items() for name in (f"{word}_proxy", f"{word.upper()}_PROXY")]
+    limits: dict[str, Any] = {}
+    if rules.processes_max is not None:
+        limits["PidsLimit"] = rules.processes_max
+    if rules.memory_bytes is not None:
+        limits |= {"Memory": rules.memory_bytes, "MemorySwap": rules.memory_bytes}
+    if rules.cpus is not None:
+        limits["NanoCpus"] = int(rules.cpus * 1_000_000_000)
+    if rules.runtime is not None:
+        limits["Runtime"] = rules.runtime
+    spec: dict[str, Any] = {
+        "Image": rules.image,
+        "Entrypoint": list(_IDLE[:2]),
+        "Cmd": [_IDLE[2]],
+        "User": rules.user,
+        "Env": [*_ENV, f"HOME={home}", *said],
+        "WorkingDir": "/",
+        "NetworkDisabled": rules.network == "none",
+        "StopSignal": "SIGTERM",
+        "HostConfig": {
+            "NetworkMode": rules.network,
+            "ReadonlyRootfs": True,
+            "CapDrop": ["ALL"],
+            "SecurityOpt": ["no-new-privileges"],
+            "Privileged": False,
+            "IpcMode": "private",
+            "Tmpfs": {"/tmp": f"rw,nosuid,nodev,mode=1777,size={rules.tmp_bytes}"},
+            "Mounts": [
+                {"Type": "volume", "Source": container_name(root), "Target": str(PurePosixPath(home).parent)},
+            ],
+            "RestartPolicy": {"Name": "no"},
+            "LogConfig": {"Type": "none"},
+            **limits,
+        },
+    }
+    spec["Labels"] = {LABEL: root, _USAGE: hashlib.sha256(canonical_json(spec).encode()).hexdigest()}
+    return spec
+
+
+class DockerHost:
+    """The container of one workspace. Thread-safe; it is made, or started, when it is first used."""
+
+    wall: Final = "container"
+
+    def __init__(self, account: DockerAccount, root: str) -> None:
+        self._service = Service(account.address)
+        self._rules = account.rules
+        self._root = root
+        self._container = container_name(root)
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        return f"the container engine at {self._service.address.host}"
+
+    @property
+    def network(self) -> str | None:
+        return self._rules.reach
+
+    def start(self, argv: Sequence[str]) -> ContainerProgram:
+        for is_last in (False, True):
+            exec_id, refusal = self._made(argv)
+            if refusal is None:
+                return self._attached(exec_id)
+            if is_last or refusal.status not in (404, 409, 500):
+                raise HostUnreachable(f"{self.name} starts nothing: {refusal.reason()}")
+            with self._lock:
+                self._ensure()
+        raise AssertionError("the second try returns or raises")
+
+    def stop(self) -> bool:
+        """Remove the container, if there is one; its files stay. False when something runs in it. Raises
+        ``HostUnreachable``."""
+        return _stopped(self._service, self.name, self._container, is_forced=False)
+
+    def remove(self) -> None:
+        """Remove the container and its files, whatever runs. Idempotent. Raises ``HostUnreachable``."""
+        _stopped(self._service, self.name, self._container, is_forced=True)
+        answer = _asked(self._service, self.name, "DELETE", f"/volumes/{self._container}?force=true")
+        _require(self.name, answer, 204, 404)
+
+    def _made(self, argv: Sequence[str]) -> tuple[str, ServiceAnswer | None]:
+        wanted = {"AttachStdin": True, "AttachStdout": True, "AttachStderr": True, "Tty": False, "Cmd": list(argv)}
+        answer = _asked(self._service, self.name, "POST", f"/containers/{self._container}/exec", wanted)
+        return (str(answer.document()["Id"]), None) if answer.status == 201 else ("", answer)
+
+    def _attached(self, exec_id: str) -> ContainerProgram:
+        target = f"{_API}/exec/{exec_id}/start"
+        upgrade = {"Connection": "Upgrade", "Upgrade": "tcp"}
+        try:
+            how = {"Detach": False, "Tty": False}
+            stream, first, refusal = self._service.taken_over("POST", target, how, headers=upgrade)
+        except OSError as error:
+            raise HostUnreachable(f"{self.name} starts nothing: {_reason(error)}") from error
+        if refusal is not None:
+            raise HostUnreachable(f"{self.name} starts nothing: {refusal.reason()}")
+        return ContainerProgram(self._service, self.name, exec_id, stream, first)
+
+    def _ensure(self) -> None:
+        """Make the container unless it is there, and start it."""
+        found = self._found()
+        if found is not None and found["Config"]["Labels"].get(LABEL) != self._root:
+            raise HostUnreachable(f"{self.name} has a container {self._container!r} that is not ours: remove it there")
+        wanted = container_spec(self._root, self._rules)
+        if found is not None and not found["State"].get("Running") and _differs(found, wanted):
+            _stopped(self._service, self.name, self._container, is_forced=True)
+            found = None
+        if found is None:
+            self._make(wanted)
+        elif found["State"].get("Paused"):
+            answer = _asked(self._service, self.name, "POST", f"/containers/{self._container}/unpause")
+            _require(self.name, answer, 204)
+        answer = _asked(self._service, self.name, "POST", f"/containers/{self._container}/start")
+        _require(self.name, answer, 204, 304)
+
+    def _found(self) -> dict[str, Any] | None:
+        answer = _asked(self._service, self.name, "GET", f"/containers/{self._container}/json")
+        _require(self.name, answer, 200, 404)
+        return dict(answer.document()) if answer.status == 200 else None
+
+    def _make(self, spec: Mapping[str, Any]) -> None:
+        volume = {"Name": self._container, "Labels": {LABEL: self._root}}
+        _require(self.name, _asked(self._service, self.name, "POST", "/volumes/create", volume), 200, 201)
+        target = f"/containers/create?name={self._container}"
+        answer = _asked(self._service, self.name, "POST", target, spec)
+        if answer.status == 404:
+            raise HostUnreachable(
+                f"{self.name} has no image {self._rules.image!r} ({answer.reason()}): pull or build it there; nothing "
+                "pulls it by itself"
+            )
+        # 409: another worker made it a moment ago.
+        _require(self.name, answer, 201, 409)
+        self._give_home()
+
+    def _give_home(self) -> None:
+        """A new volume belongs to root, and nobody in the container may change that; the engine can."""
+        user, _, group = self._rules.user.partition(":")
+        home = PurePosixPath(self._root).parent
+        folder = tarfile.TarInfo(home.name)
+        folder.type, folder.mode = tarfile.DIRTYPE, 0o700
+        folder.uid, folder.gid = int(user), int(group or user)
+        # No more padding than must be: podman takes what follows the end of the archive for a broken pipe.
+        packed = folder.tobuf(tarfile.PAX_FORMAT) + bytes(2 * tarfile.BLOCKSIZE)
+        target = f"{_API}/containers/{self._container}/archive?path={quote(str(home.parent), safe='')}"
+        try:
+            answer = self._service.ask("PUT", target, data=packed, kind="application/x-tar")
+        except OSError as error:
+            raise HostUnreachable(f"{self.name} cannot be asked: {_reason(error)}") from error
+        _require(self.name, answer, 200)
+
+
+class ContainerProgram:
+    """A program in the container: an exec and its connection."""
+
+    def __init__(self, service: Service, name: str, exec_id: str, stream: ServiceStream, first: bytes) -> None:
+        self._service = service
+        self._name = name
+        self._exec_id = exec_id
+        self._stream = stream
+        self._held = bytearray(first)
+        self._pieces: list[WrittenPiece] = []
+        self._code: int | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self._code is not None
+
+    @property
+    def exit_code(self) -> int:
+        if self._code is None:
+            raise HostLost(f"{self._name} was lost before it said how the program ended")
+        return self._code
+
+    def send(self, data: bytes) -> None:
+        if self.has_ended:
+            return
+        try:
+            self._stream.write(data)
+        except (BrokenPipeError, ConnectionResetError):
+            self._settle()  # it ended without reading, and its exit code says why; or the engine is gone
+        except OSError as error:
+            raise HostLost(f"{self._name} was lost while it was sent something: {_reason(error)}") from error
+
+    def receive(self, timeout_s: float) -> WrittenPiece | None:
+        if not self._pieces:
+            try:
+                data = self._stream.read(timeout_s)
+            except ConnectionResetError:
+                data = b""  # it ended without reading all that it was sent; or the engine is gone
+            except OSError as error:
+                raise HostLost(f"{self._name} was lost while something ran there: {_reason(error)}") from error
+            if data == b"":
+                self._settle()
+            elif data is not None:
+                self._held += data
+            self._part()
+        return self._pieces.pop(0) if self._pieces else None
+
+    def hang_up(self) -> None:
+        self._stream.end()
+
+    def close(self) -> None:
+        self._stream.end()
+        self._stream.close()
+
+    def _part(self) -> None:
+        """Take whole frames: one byte says which stream, four how long (the API's "Stream format")."""
+        while len(self._held) >= 8:
+            size = int.from_bytes(self._held[4:8], "big")
+            if len(self._held) < 8 + size:
+                return
+            data = bytes(self._held[8 : 8 + size])
+            if data:
+                self._pieces.append(WrittenPiece(self._held[0] == 2, data))
+            del self._held[: 8 + size]
+
+    def _settle(self) -> None:
+        """There is no more output: learn the exit code. Raises ``HostLost``."""
+        deadline = time.monotonic() + _ENDED_S
+        while (code := self._ended_with()) is None:
+            if time.monotonic() > deadline:
+                raise HostLost(f"{self._name} ended the connection while something ran there")
+            time.sleep(_POLL_S)
+        if code == _KILLED and not self._is_container_up():
+            raise HostLost(f"{self._name} ended the container while something ran there")
+        self._code = code
+
+    def _ended_with(self) -> int | None:
+        """``None`` while it runs. Raises ``HostLost``."""
+        found = self._look(f"/exec/{self._exec_id}/json")
+        return None if found.get("Running") or found.get("ExitCode") is None else int(found["ExitCode"])
+
+    def _is_container_up(self) -> bool:
+        container = self._look(f"/exec/{self._exec_id}/json").get("ContainerID", "")
+        return bool(self._look(f"/containers/{container}/json").get("State", {}).get("Running"))
+
+    def _look(self, target: str) -> Mapping[str, Any]:
+        try:
+            answer = _asked(self._service, self._name, "GET", target)
+        except HostUnreachable as error:
+            raise HostLost(f"{error}, while something ran there") from error
+        if answer.status != 200:
+            raise HostLost(f"{self._name} does not know what it ran any more ({answer.reason()})")
+        found: Mapping[str, Any] = answer.document()
+        return found
+
+
+def _differs(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether settings changed since it was made."""
+    return bool(found["Config"]["Labels"].get(_USAGE) != wanted["Labels"][_USAGE])
+
+
+def workspace_roots(account: DockerAccount) -> list[str]:
+    """The roots of all workspaces that have files on the engine. Raises ``HostUnreachable``."""
+    service = Service(account.address)
+    name = f"the container engine at {account.address.host}"
+    filters = quote(canonical_json({"label": [LABEL]}), safe="")
+    answer = _asked(service, name, "GET", f"/volumes?filters={filters}")
+    _require(name, answer, 200)
+    found = answer.document().get("Volumes") or ()
+    return sorted(str(volume["Labels"][LABEL]) for volume in found if LABEL in (volume.get("Labels") or {}))
+
+
+def engine_says(account: DockerAccount) -> tuple[str, bool]:
+    """The engine's name and version, and whether it has the image. Raises ``HostUnreachable``."""
+    service = Service(account.address)
+    name = f"the container engine at {account.address.host}"
+    version = _asked(service, name, "GET", "/version")
+    _require(name, version, 200)
+    said = version.document()
+    parts = {part.get("Name"): part.get("Version") for part in said.get("Components") or ()}
+    which = next((str(part) for part in parts if part), "an engine")
+    image = _asked(service, name, "GET", f"/images/{quote(account.rules.image, safe='')}/json")
+    return f"{which} {said.get('Version')}", image.status == 200
+
+
+def _stopped(service: Service, name: str, container: str, *, is_forced: bool) -> bool:
+    if not is_forced:
+        found = _asked(service, name, "GET", f"/containers/{container}/json")
+        _require(name, found, 200, 404)
+        if found.status == 404:
+            return True
+        # podman names those that ended within the last minutes, too.
+        if any(_runs(service, name, exec_id) for exec_id in found.document().get("ExecIDs") or ()):
+            return False
+    _asked(service, name, "POST", f"/containers/{container}/stop?t={_STOP_S}")
+    answer = _asked(service, name, "DELETE", f"/containers/{container}?force=true")
+    _require(name, answer, 200, 204, 404)
+    return True
+
+
+def _runs(service: Service, name: str, exec_id: str) -> bool:
+    answer = _asked(service, name, "GET", f"/exec/{exec_id}/json")
+    _require(name, answer, 200, 404)
+    return answer.status == 200 and bool(answer.document().get("Running"))
+
+
+def _asked(service: Service, name: str, method: str, target: str, document: Any = None) -> ServiceAnswer:
+    try:
+        return service.ask(method, _API + target, document)
+    except OSError as error:
+        raise HostUnreachable(f"{name} cannot be asked: {_reason(error)}") from error
+
+
+def _require(name: str, answer: ServiceAnswer, *statuses: int) -> None:
+    if answer.status not in statuses:
+        raise HostUnreachable(f"{name} refuses: {answer.reason()}")
+
+
+def _reason(error: Exception) -> str:
+    return reason_of(error) or type(error).__name__
