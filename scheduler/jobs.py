@@ -287,6 +287,8 @@ def firing_object(view: FiringView) -> dict[str, Any]:
         "slot_at": _iso(view.slot),
         "outcome": view.outcome,
         "reason": view.reason,
+        "settled_at": _iso(view.settled_at),
+        "is_waiting": view.is_waiting,
         "run_id": view.run_id,
         "run_status": view.run_status,
         "execution": view.execution,

@@ -21,6 +21,7 @@ EXTENSION = Extension(
         RouterDeclaration(name="approvals", implementation="hermes_worker.api.routes.approvals:router"),
         RouterDeclaration(name="control", implementation="hermes_worker.api.routes.control:router"),
         RouterDeclaration(name="jobs", implementation="hermes_worker.api.routes.jobs:router"),
+        RouterDeclaration(name="job_sheets", implementation="hermes_worker.api.routes.job_sheets:router"),
         RouterDeclaration(name="deliveries", implementation="hermes_worker.api.routes.deliveries:router"),
         RouterDeclaration(name="webhooks", implementation="hermes_worker.api.routes.webhooks:router"),
         RouterDeclaration(name="backlog", implementation="hermes_worker.api.routes.backlog:router"),

@@ -137,6 +137,8 @@ class JobBody(BaseModel):
     @property
     def as_request(self) -> work.JobRequest:
         said = {name: getattr(self, name) for name in self.model_fields_set - {"enabled"}}
+        if said.get("repeat", 1) is None:
+            said["repeat"] = 0  # no limit
         if "skills" in said:
             said.pop("skill", None)  # two names of one thing, of which this is the older
         plain = {name: said.pop(name) for name in _REQUEST_FIELDS & said.keys()}
@@ -208,6 +210,9 @@ class FiringObject(BaseModel):
     slot_at: datetime
     outcome: str
     reason: str | None
+    settled_at: datetime
+    is_waiting: bool
+    """It waits for an earlier run of the job."""
     run_id: str | None
     run_status: str | None
     execution: str | None

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hermes_worker.cli.layout import moment, table
-from hermes_worker.cli.options import client_settings, common
+from hermes_worker.cli.options import client_settings, reachable
 from hermes_worker.cli.records import open_records
 from hermes_worker.cli.screen import one_line
+from hermes_worker.cli.server import server_client
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.store.outbox.alerts import AlertView, list_alerts, try_alerts
 from hermes_worker.wiring import alert_policy
+
+if TYPE_CHECKING:
+    from hermes_worker.client import HermesClient
 
 _TEXT_CHARS = 100
 
@@ -24,12 +29,13 @@ def alerts() -> None:
 
 
 @alerts.command("list")
-@common
+@reachable
 @click.option("--limit", type=click.IntRange(1, 1_000), default=50, show_default=True, help="At most so many.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def show(home: Path | None, limit: int, as_json: bool) -> None:
     """The newest alerts, with when they were over."""
-    found = list_alerts(open_records(home).database, limit=limit)
+    client = server_client()
+    found = list_alerts(open_records(home).database, limit=limit) if client is None else _told(client, limit)
     if as_json:
         for alert in found:
             click.echo(json.dumps(dict(zip(AlertView._fields, alert, strict=True))))
@@ -38,14 +44,25 @@ def show(home: Path | None, limit: int, as_json: bool) -> None:
     click.echo(table(rows, ("KIND", "RAISED", "OVER", "TEXT"), whole=(0,)))
 
 
+def _told(client: HermesClient, limit: int) -> list[AlertView]:
+    """By a server."""
+    return [AlertView(**{name: told[name] for name in AlertView._fields}) for told in client.alerts(limit=limit)]
+
+
 @alerts.command("test", epilog="What became of it says 'hermes-worker deliveries list'.")
-@common
+@reachable
 def try_targets(home: Path | None) -> None:
     """Send a text to every target of alerts.targets, as a delivery."""
+    client = server_client()
+    owed = _try(home) if client is None else client.try_alerts()
+    click.echo(f"{owed} deliveries are owed; workers send them within seconds")
+
+
+def _try(home: Path | None) -> int:
+    """How many deliveries are owed. Raises ``ConfigurationError``."""
     policy = alert_policy(client_settings(home))
     if not policy.targets:
         raise ConfigurationError(
             "alerts.targets (HERMES_ALERT_TARGETS) is not set, so nobody is told; set it to targets"
         )
-    owed = try_alerts(open_records(home).database, policy)
-    click.echo(f"{len(owed)} deliveries are owed; workers send them within seconds")
+    return len(try_alerts(open_records(home).database, policy))

@@ -11,12 +11,12 @@ import click
 
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.layout import moment, table
-from hermes_worker.cli.options import TEXT, common, of_tenant
-from hermes_worker.cli.records import open_records
+from hermes_worker.cli.options import TEXT, of_tenant, reachable
+from hermes_worker.cli.run_backend import open_backend
 from hermes_worker.cli.screen import clean, one_line
 from hermes_worker.core.errors import ConfigurationError, reason_of
 from hermes_worker.safety.redaction import redact
-from hermes_worker.store.artifacts.listing import Artifacts, ArtifactView, RunArtifacts
+from hermes_worker.store.artifacts.listing import ArtifactView, RunArtifacts
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -29,7 +29,7 @@ _STATES = {
 
 
 @click.command(epilog="Example: hermes-worker runs artifacts run_0123... --fetch ./results")
-@common
+@reachable
 @of_tenant
 @click.argument("run_id", type=TEXT)
 @click.option(
@@ -41,16 +41,15 @@ _STATES = {
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def artifacts(home: Path | None, run_id: str, directory: Path | None, as_json: bool) -> int:
     """The files that a run made or changed and that were kept; with --fetch, get them."""
-    records = open_records(home)
-    reading = Artifacts(records.database)
-    found = reading.of(records.run_id(run_id))
+    backend = open_backend(home)
+    found = backend.artifacts(backend.run_id(run_id))
     if as_json:
         click.echo(json.dumps(_document(found)))
     else:
         _show(found)
     if directory is not None:
         for view in found.files:
-            _write(directory, view, reading.content(view))
+            _write(directory, view, backend.artifact(view))
         click.echo(f"wrote {len(found.files)} files below {directory}", err=True)
     return EXIT_FAILED if found.state == "failed" else 0
 

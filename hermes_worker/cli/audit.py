@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes_worker.cli.layout import moment, table
-from hermes_worker.cli.options import TEXT, OneOf, common, of_tenant, reachable
+from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
 from hermes_worker.cli.records import Records, open_records
 from hermes_worker.cli.screen import one_line
-from hermes_worker.cli.server import chosen_server, open_client
-from hermes_worker.store.access.audit import Act, AuditLog, AuditRow
+from hermes_worker.cli.server import server_client
+from hermes_worker.store.access.audit import SETTLED_S, Act, AuditLog, AuditRow
 
 if TYPE_CHECKING:
     from hermes_worker.client.documents import DeedDocument
 
 _PAGE = 1_000
-_SETTLED_S = 5.0
-"""An export stops so long before now: a transaction that is still open may yet add a row before the last one."""
 _DAY_S = 86_400.0
 
 
@@ -53,13 +51,13 @@ def list_deeds(
 ) -> None:
     """What was done for a tenant in the last days, oldest first."""
     asked: dict[str, Any] = {"act": act, "subject": subject, "actor": actor}
-    chosen = chosen_server()
-    if chosen is None:
+    client = server_client()
+    if client is None:
         records = open_records(home)
         since = records.database.now() - days * _DAY_S
         found = AuditLog(records.database).page(records.tenant, limit=limit, since=since, **asked)
     else:
-        deeds = open_client(chosen).audit(limit=min(limit, _PAGE), since=time.time() - days * _DAY_S, **asked)
+        deeds = client.audit(limit=min(limit, _PAGE), since=time.time() - days * _DAY_S, **asked)
         found = [_told(deed) for deed in islice(deeds, limit)]
     if as_json:
         for row in found:
@@ -87,20 +85,26 @@ def _told(deed: DeedDocument) -> AuditRow:
 
 
 @audit.command(epilog="Example: hermes-worker audit export --all-tenants --after 4711 >> audit.jsonl")
-@common
+@reachable
 @of_tenant
 @click.option("--all-tenants", is_flag=True, help="Of all tenants.")
 @click.option("--after", type=click.IntRange(0), default=0, help="Begin behind this number: the last one you have.")
 def export(home: Path | None, all_tenants: bool, after: int) -> None:
     """Write the log as JSON Lines, oldest first, up to five seconds ago. To go on later, give the last number with
     --after."""
-    records = open_records(home)
-    for row in _all(records, None if all_tenants else records.tenant, after):
+    client = server_client()
+    if client is not None:
+        deeds = client.audit(after=after, settled=True, all_tenants=all_tenants)
+        rows: Iterator[AuditRow] = map(_told, deeds)
+    else:
+        records = open_records(home)
+        rows = _all(records, None if all_tenants else records.tenant, after)
+    for row in rows:
         click.echo(json.dumps(asdict(row)))
 
 
 def _all(records: Records, tenant: str | None, after: int) -> Iterator[AuditRow]:
-    log, until = AuditLog(records.database), records.database.now() - _SETTLED_S
+    log, until = AuditLog(records.database), records.database.now() - SETTLED_S
     while page := log.page(tenant, after=after, limit=_PAGE, until=until):
         yield from page
         after = page[-1].number

@@ -11,7 +11,7 @@ import click
 from hermes_worker.cli.layout import table
 from hermes_worker.cli.options import reachable
 from hermes_worker.cli.records import open_records
-from hermes_worker.cli.server import chosen_server, open_client
+from hermes_worker.cli.server import server_client
 from hermes_worker.store.backlog import CLEARED_IN_S, QueueBacklog, read_backlog
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def backlog(home: Path | None, as_json: bool) -> None:
     """Show how much work waits, by queue, and how many places it needs."""
-    chosen = chosen_server()
-    found = read_backlog(open_records(home).database) if chosen is None else _told(open_client(chosen))
+    client = server_client()
+    found = read_backlog(open_records(home).database) if client is None else _told(client)
     if as_json:
         for each in found:
             click.echo(json.dumps(dict(zip(QueueBacklog.__annotations__, each, strict=True))))

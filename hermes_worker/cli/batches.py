@@ -16,8 +16,7 @@ from hermes_worker.cli.options import TEXT, chosen_tenant, client_settings, of_t
 from hermes_worker.cli.records import require_begun
 from hermes_worker.cli.run_backend import RunBackend, open_backend
 from hermes_worker.cli.screen import coloured
-from hermes_worker.cli.server import ServerChoice, chosen_server
-from hermes_worker.cli.server import open_client as open_server
+from hermes_worker.cli.server import server_client
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.principals import Principal
 from hermes_worker.core.run import TERMINAL, RunStatus
@@ -26,6 +25,7 @@ from hermes_worker.settings import Settings
 from hermes_worker.store.runs.runs import Created
 
 if TYPE_CHECKING:
+    from hermes_worker.client import HermesClient
     from hermes_worker.services.submission import Submission
 
 _timeout = click.option("--timeout", "timeout_s", type=click.FloatRange(0), help="Seconds at most. Default: no limit.")
@@ -58,8 +58,8 @@ def stop_matching(backend: RunBackend, said: dict[str, Any], *, is_dry: bool) ->
 def submit(home: Path | None, file: str) -> int:
     """Submit the runs of FILE, one JSON object per line as POST /v1/runs takes it; - reads standard input. What became
     of each is printed."""
-    if (chosen := chosen_server()) is not None:
-        return _submit_to(chosen, file)
+    if (client := server_client()) is not None:
+        return _submit_to(client, file)
     from hermes_worker.services.batches import BATCH_MAX, accept_all, announce_all
     from hermes_worker.wiring import open_client
 
@@ -70,17 +70,17 @@ def submit(home: Path | None, file: str) -> int:
             asked = _submissions(lines, settings)
     except OSError as error:
         raise ConfigurationError(f"{file!r} cannot be read: {error.strerror}") from None
-    client = open_client(settings)
+    submitter = open_client(settings)
     refused = 0
     for start in range(0, len(asked), BATCH_MAX):
-        outcomes = accept_all(client, asked[start : start + BATCH_MAX])
-        announce_all(client, outcomes)
+        outcomes = accept_all(submitter, asked[start : start + BATCH_MAX])
+        announce_all(submitter, outcomes)
         for number, outcome in enumerate(outcomes, start + 1):
             is_made = isinstance(outcome, Created)
             refused += not is_made
             said = {"run_id": outcome.run_id} if isinstance(outcome, Created) else {"error": str(outcome)}
             click.echo(json.dumps({"line": number, **said}))
-    client.close()
+    submitter.close()
     return EXIT_FAILED if refused else 0
 
 
@@ -88,14 +88,14 @@ _ASKED_AT_ONCE = 1_000
 """The API takes no more in one request."""
 
 
-def _submit_to(chosen: ServerChoice, file: str) -> int:
+def _submit_to(client: HermesClient, file: str) -> int:
     """Hand the runs of a file to a server."""
     try:
         with click.open_file(file, encoding="utf-8", errors="replace") as lines:
             asked = [_object_in(line, number) for number, line in enumerate(lines, 1)]
     except OSError as error:
         raise ConfigurationError(f"{file!r} cannot be read: {error.strerror}") from None
-    client, refused = open_server(chosen), 0
+    refused = 0
     for begin in range(0, len(asked), _ASKED_AT_ONCE):
         for number, made in enumerate(client.submit_all(asked[begin : begin + _ASKED_AT_ONCE]), begin + 1):
             wrong = made.get("error")

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from hermes_worker.cli.entry import EXIT_FAILED
+from hermes_worker.cli.server import not_of_server
 
 _BAR_CHARS = 30
 
@@ -46,6 +47,7 @@ Examples:
 @click.option("--trees", is_flag=True, help="Runs delegate, ask for approval and are stopped, too.")
 @click.option("--only-kills", is_flag=True, help="Inject nothing but kills, to measure the takeover.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Work in this directory and leave it behind.")
+@not_of_server
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object instead of the summary.")
 def chaos(
     runs: int,

@@ -5,40 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import click
 
+from hermes_worker.cli.job_backend import open_jobs
 from hermes_worker.cli.layout import in_words, moment, table
-from hermes_worker.cli.options import TEXT, OneOf, chosen_tenant, client_settings, common, of_tenant, prompt_text
-from hermes_worker.cli.preflight import Needs, require_all
-from hermes_worker.cli.records import records_of
+from hermes_worker.cli.options import TEXT, OneOf, of_tenant, prompt_text, reachable
+from hermes_worker.cli.preflight import Needs
 from hermes_worker.cli.screen import clean, one_line
 from hermes_worker.safety.approvals import Unattended
-from hermes_worker.settings import Settings
 from hermes_worker.store.jobs.job_rows import JobRow
-from hermes_worker.store.jobs.jobs import Jobs
 from scheduler import jobs as work
 from scheduler.policy import CatchUp, Overlap, repeat_display
-from scheduler.schedule import slots_from
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def cron() -> None:
     """Create, list and change scheduled jobs."""
-
-
-def _open(home: Path | None) -> Jobs:
-    return _jobs(client_settings(home))
-
-
-def _jobs(settings: Settings) -> Jobs:
-    """Those of the tenant that the command line names."""
-    records = records_of(settings)
-    return Jobs(records.database, records.tenant)
 
 
 _WHEN = (
@@ -146,7 +131,7 @@ _REQUEST_OPTIONS = ("name", "deliver", "repeat", "timezone", "starts_at", "ends_
 
 
 @cron.command(epilog='Example: hermes-worker cron create "every day at 9am" "Summarise the news" --deliver telegram')
-@common
+@reachable
 @of_tenant
 @click.argument("schedule", type=TEXT)
 @click.argument("prompt", type=TEXT, required=False)
@@ -156,18 +141,17 @@ _REQUEST_OPTIONS = ("name", "deliver", "repeat", "timezone", "starts_at", "ends_
 def create(home: Path | None, schedule: str, prompt: str | None, force: bool, as_json: bool, **given: Any) -> None:
     """Keep a job. SCHEDULE: 'every 30m', '0 9 * * 1-5', 'every monday 08:30', '2027-01-31T08:00', '30m' (once).
     A job with a script or skills may do without PROMPT."""
-    settings = client_settings(home)
-    jobs = _jobs(settings)
+    jobs = open_jobs(home)
     if not force:
-        require_all(settings, _needs(given), chosen_tenant())
-    row = work.create(jobs, _request(prompt, schedule, given), source="cli")
+        jobs.require(_needs(given))
+    row = jobs.create(_request(prompt, schedule, given))
     click.echo(
         json.dumps(document(row)) if as_json else f"{row.job_id} {one_line(row.name, 60)}, next {moment(row.next_slot)}"
     )
 
 
 @cron.command(epilog="Example: hermes-worker cron edit news --schedule 'every 2h'")
-@common
+@reachable
 @of_tenant
 @click.argument("job", type=TEXT)
 @click.option("--schedule", type=TEXT)
@@ -185,24 +169,23 @@ def edit(
     **given: Any,
 ) -> None:
     """Change what is named; an empty value takes it back to its default. JOB is an id or a name."""
-    settings = client_settings(home)
-    jobs = _jobs(settings)
+    jobs = open_jobs(home)
     if not force:
-        require_all(settings, _needs(given), chosen_tenant())
+        jobs.require(_needs(given))
     request = _request(prompt, schedule, given)
     if clear_skills:
         request = replace(request, more={**request.more, "skills": None})
-    row = work.edit(jobs, jobs.full_id(job), request, source="cli")
+    row = jobs.edit(job, request)
     click.echo(f"{row.job_id} {row.state}, next {moment(row.next_slot)}")
 
 
 @cron.command("list")
-@common
+@reachable
 @of_tenant
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_jobs(home: Path | None, as_json: bool) -> None:
     """All jobs."""
-    found = _open(home).all()
+    found = open_jobs(home).all()
     if as_json:
         for row in found:
             click.echo(json.dumps(document(row)))
@@ -218,15 +201,14 @@ def list_jobs(home: Path | None, as_json: bool) -> None:
 
 
 @cron.command()
-@common
+@reachable
 @of_tenant
 @click.argument("job", type=TEXT)
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def show(home: Path | None, job: str, as_json: bool) -> None:
     """Everything about one job."""
-    jobs = _open(home)
-    row = jobs.get(jobs.full_id(job))
-    shown = {**document(row), "last_delivery_error": jobs.delivery_error(row.pk)}
+    row, delivery_error = open_jobs(home).get(job)
+    shown = {**document(row), "last_delivery_error": delivery_error}
     if as_json:
         click.echo(json.dumps(shown))
         return
@@ -235,51 +217,45 @@ def show(home: Path | None, job: str, as_json: bool) -> None:
 
 
 @cron.command()
-@common
+@reachable
 @of_tenant
 @click.argument("job", type=TEXT)
 @click.option("--reason", type=TEXT)
 def pause(home: Path | None, job: str, reason: str | None) -> None:
     """Let nothing come due until the job is resumed."""
-    jobs = _open(home)
-    click.echo(f"{work.pause(jobs, jobs.full_id(job), reason).job_id} paused")
+    click.echo(f"{open_jobs(home).pause(job, reason).job_id} paused")
 
 
 @cron.command()
-@common
+@reachable
 @of_tenant
 @click.argument("job", type=TEXT)
 def resume(home: Path | None, job: str) -> None:
     """Go on with the next slot; those of the pause are not made up for."""
-    jobs = _open(home)
-    row = work.resume(jobs, jobs.full_id(job))
+    row = open_jobs(home).resume(job)
     click.echo(f"{row.job_id} scheduled, next {moment(row.next_slot)}")
 
 
 @cron.command()
-@common
+@reachable
 @of_tenant
 @click.argument("job", type=TEXT)
 def run(home: Path | None, job: str) -> None:
     """Run a job now, beside its schedule."""
-    jobs = _open(home)
-    click.echo(f"{work.run_now(jobs, jobs.full_id(job)).job_id} due now")
+    click.echo(f"{open_jobs(home).run_now(job).job_id} due now")
 
 
 @cron.command()
-@common
+@reachable
 @of_tenant
 @click.argument("job", type=TEXT)
 def remove(home: Path | None, job: str) -> None:
     """Forget a job. What it ran is kept."""
-    jobs = _open(home)
-    job = jobs.full_id(job)
-    jobs.remove(job)
-    click.echo(f"{job} removed")
+    click.echo(f"{open_jobs(home).remove(job)} removed")
 
 
 @cron.command()
-@common
+@reachable
 @of_tenant
 @click.argument("job", type=TEXT)
 @click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True)
@@ -287,8 +263,7 @@ def remove(home: Path | None, job: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def history(home: Path | None, job: str, limit: int, before: float | None, as_json: bool) -> None:
     """What became of the latest slots."""
-    store = _open(home)
-    found = store.history(store.get(store.full_id(job)).pk, limit=limit, before=before)
+    found = open_jobs(home).history(job, limit=limit, before=before)
     if as_json:
         for view in found:
             click.echo(json.dumps(asdict(view)))
@@ -307,17 +282,14 @@ def history(home: Path | None, job: str, limit: int, before: float | None, as_js
 
 
 @cron.command("next")
-@common
+@reachable
 @of_tenant
 @click.argument("job", type=TEXT)
 @click.option("--limit", type=click.IntRange(1, 100), default=5, show_default=True)
 def next_slots(home: Path | None, job: str, limit: int) -> None:
     """The slots to come."""
-    store = _open(home)
-    row, now = store.get(store.full_id(job)), store.now()
-    schedule = work.JobSpec.from_json(row.definition).schedule_at(now)
-    for slot in islice(slots_from(schedule, datetime.fromtimestamp(now, UTC)), limit):
-        click.echo(moment(slot.timestamp()))
+    for slot in open_jobs(home).slots(job, limit):
+        click.echo(moment(slot))
 
 
 def document(row: JobRow) -> dict[str, Any]:

@@ -9,13 +9,12 @@ from pathlib import Path
 import click
 
 from hermes_worker.channels.targets import shown
+from hermes_worker.cli.delivery_backend import open_outbox
 from hermes_worker.cli.layout import in_words, moment, table
-from hermes_worker.cli.options import TEXT, OneOf, common, of_tenant
-from hermes_worker.cli.records import Records, open_records
+from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
 from hermes_worker.cli.screen import clean, one_line
 from hermes_worker.safety.redaction import redact
-from hermes_worker.store.access.principals import Tenants
-from hermes_worker.store.outbox.deliveries import Deliveries, DeliveryState, DeliveryView
+from hermes_worker.store.outbox.deliveries import DeliveryState, DeliveryView
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -24,7 +23,7 @@ def deliveries() -> None:
 
 
 @deliveries.command("list", epilog="Example: hermes-worker deliveries list --state failed")
-@common
+@reachable
 @of_tenant
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
 @click.option("--state", type=OneOf([state.value for state in DeliveryState]), help="Only of this state.")
@@ -32,12 +31,7 @@ def deliveries() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_deliveries(home: Path | None, limit: int, state: str | None, run_id: str | None, as_json: bool) -> None:
     """The newest deliveries first."""
-    records = open_records(home)
-    outbox = Deliveries(records.database)
-    run_id = records.run_id(run_id) if run_id is not None else None
-    found = outbox.list(
-        tenant=records.tenant, limit=limit, state=DeliveryState(state) if state else None, run_id=run_id
-    )
+    found = open_outbox(home).list(limit, DeliveryState(state) if state else None, run_id)
     if as_json:
         for view in found:
             click.echo(json.dumps(_document(view)))
@@ -51,14 +45,13 @@ def list_deliveries(home: Path | None, limit: int, state: str | None, run_id: st
 
 
 @deliveries.command(epilog="Example: hermes-worker deliveries show dlv_0123...")
-@common
+@reachable
 @of_tenant
 @click.argument("delivery_id", type=TEXT)
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def show(home: Path | None, delivery_id: str, as_json: bool) -> None:
     """Everything that is known about one delivery."""
-    records = open_records(home)
-    document = _document(Deliveries(records.database).get(_delivery_id(records, delivery_id)))
+    document = _document(open_outbox(home).get(delivery_id))
     if as_json:
         click.echo(json.dumps(document))
         return
@@ -67,36 +60,25 @@ def show(home: Path | None, delivery_id: str, as_json: bool) -> None:
 
 
 @deliveries.command(epilog="One that may have arrived already is sent with a remark that it may be a duplicate.")
-@common
+@reachable
 @of_tenant
 @click.argument("delivery_id", type=TEXT)
 def retry(home: Path | None, delivery_id: str) -> None:
     """Send a settled delivery once more."""
-    records = open_records(home)
-    delivery_id = _delivery_id(records, delivery_id)
-    hints = Deliveries(records.database).retry(delivery_id)
-    records.tell_workers("deliver", delivery_id, hints)
-    click.echo(f"{delivery_id} pending")
+    click.echo(f"{open_outbox(home).retry(delivery_id)} pending")
 
 
 @deliveries.command("dead", epilog="A delivery that 'deliveries retry' brings there makes a target good again.")
-@common
+@reachable
 @of_tenant
 def list_dead(home: Path | None) -> None:
     """Targets that refused us or are gone: nothing is sent there any more."""
-    records = open_records(home)
-    found = Deliveries(records.database).dead_targets(tenant=records.tenant)
+    found = open_outbox(home).dead_targets()
     if found:
         rows = [(one_line(dead.key, 60), moment(dead.marked_at), one_line(redact(dead.reason), 60)) for dead in found]
         click.echo(table(rows, ("TARGET", "SINCE", "REASON"), whole=(1,)))
     else:
         click.echo("no dead targets", err=True)
-
-
-def _delivery_id(records: Records, written: str) -> str:
-    """The id of the tenant's delivery that is meant. Raises ``AmbiguousId``, ``DeliveryNotFound``."""
-    full_id = Deliveries(records.database).full_id(written, tenant=records.tenant)
-    return Tenants(records.database).require_delivery(records.tenant, full_id)
 
 
 def _document(view: DeliveryView) -> dict[str, object]:

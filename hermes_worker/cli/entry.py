@@ -12,14 +12,14 @@ import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
 from hermes_worker import __version__, installed
+from hermes_worker.cli.invocation import Invocation
+from hermes_worker.cli.server import advice_on, of_every_command
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError, without_numbers
-from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.extension import CommandDeclaration, load
 from hermes_worker.settings import handover
 from hermes_worker.system import heap, platforms
@@ -28,18 +28,6 @@ from hermes_worker.workspaces.marking import MARK_VARIABLE, is_below_worker, is_
 EXIT_FAILED = 1
 EXIT_UNUSABLE = 2
 EXIT_INTERRUPTED = 130
-
-
-@dataclass(slots=True)
-class Invocation:
-    """What holds for one call of the command line."""
-
-    is_debugging: bool = False
-    """Show tracebacks."""
-    tenant: str = DEFAULT_TENANT
-    """Whose things are meant."""
-    server: Any = None
-    """What ``cli.server`` noted of a server to be asked."""
 
 
 class _Commands(click.Group):
@@ -114,6 +102,7 @@ def _refuse_agents(_ctx: click.Context, _parameter: click.Parameter, mark: str |
     expose_value=False,
     callback=_refuse_agents,
 )
+@of_every_command
 @click.version_option(__version__, message="hermes-worker %(version)s")
 def commands() -> None:
     """Hermes Agent's loop as a distributed task queue.
@@ -173,7 +162,8 @@ def _explain(error: Exception, invocation: Invocation) -> int:
     sentence = sentence_of(error)
     if sentence is None or invocation.is_debugging:
         raise error
-    click.echo(f"hermes-worker: {without_numbers(sentence)}", err=True)
+    advice = advice_on(error, invocation)
+    click.echo(f"hermes-worker: {without_numbers(sentence)}{f'; {advice}' if advice else ''}", err=True)
     return EXIT_UNUSABLE
 
 

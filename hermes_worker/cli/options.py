@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import click
 
 from hermes_worker import settings as settings_module
-from hermes_worker.cli.entry import Invocation
-from hermes_worker.cli.server import of_server, refuse_server
+from hermes_worker.cli.invocation import Invocation
+from hermes_worker.cli.server import not_of_server, of_server, refuse_server
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.principals import DEFAULT_TENANT, user_of_machine
 from hermes_worker.settings import Settings
@@ -58,12 +58,12 @@ def _note_debugging(ctx: click.Context, _: click.Parameter, is_debugging: bool) 
 
 def common(command: _Command) -> _Command:
     """``--home`` and ``--debug``, for a command that needs the installation itself."""
-    return _of_home(of_server(command, is_shown=False))
+    return _of_home(not_of_server(command))
 
 
 def reachable(command: _Command) -> _Command:
     """The same for a command that can also ask a server."""
-    return _of_home(of_server(command, is_shown=True))
+    return _of_home(of_server(command))
 
 
 def _of_home(command: _Command) -> _Command:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from hermes_worker.cli.follow import Notice
 from hermes_worker.cli.run_backend import PAGE, StopOutcome
+from hermes_worker.cli.server import read
 from hermes_worker.client import HermesClient, operations
+from hermes_worker.client.documents import ArtifactDocument
 from hermes_worker.client.exchange import ApiRequest
-from hermes_worker.core.errors import ConfigurationError, UnavailableError
+from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.explaining import Because, Explanation
 from hermes_worker.core.run import RunStatus
 from hermes_worker.services.results import TurnResult
 from hermes_worker.services.sheets import RunSheet
+from hermes_worker.store.artifacts.gatherings import LeftOutFile
+from hermes_worker.store.artifacts.listing import ArtifactsState, ArtifactView, RunArtifacts
+from hermes_worker.store.hooks.calls import HookCallView
 from hermes_worker.store.runs.views import RunView
 from hermes_worker.store.short_ids import AmbiguousId
 from hermes_worker.stream.sse import WireEvent
 
-_T = TypeVar("_T")
 _PREFIX = "run_"
 _ID_CHARS = len(_PREFIX) + 32
 _LOOKED_THROUGH = 1_000
@@ -33,23 +36,18 @@ _PARAMS = {
 """Where the API calls a filter otherwise."""
 
 
-@cache
-def _reader(kind: Any) -> Callable[[Any], Any]:
-    from pydantic import TypeAdapter, ValidationError
-
-    adapter = TypeAdapter(kind)
-
-    def read(document: Any) -> Any:
-        try:
-            return adapter.validate_python(document)
-        except ValidationError as error:
-            first = error.errors(include_input=False, include_url=False)[0]
-            where = ".".join(map(str, first["loc"]))[:80]
-            raise UnavailableError(
-                f"the server's answer cannot be read ({where}: {first['msg']}): use the same version on both sides"
-            ) from None
-
-    return read
+def _file_of(told: ArtifactDocument) -> ArtifactView:
+    return ArtifactView(
+        artifact_id=told["id"],
+        tenant="",
+        path=told["path"],
+        sha256=told["sha256"],
+        size=told["size"],
+        media_type=told["media_type"],
+        modified_at=told["modified_at"],
+        created_at=told["created_at"],
+        blob_hash="",
+    )
 
 
 class RemoteBackend:
@@ -59,6 +57,7 @@ class RemoteBackend:
 
     def __init__(self, client: HermesClient) -> None:
         self._client = client
+        self._files: Mapping[str, ArtifactDocument] = {}
 
     def run_id(self, written: str) -> str:
         digits = written.strip().removeprefix(_PREFIX).lower()
@@ -79,7 +78,7 @@ class RemoteBackend:
         request: ApiRequest[operations.Portion[Any]] | None = operations.sheets(**params)
         while request is not None:
             page = self._client.send(request)
-            yield from _reader(list[RunView])(page.items)
+            yield from read(list[RunView], page.items)
             request = page.following
 
     def runs(self, said: Mapping[str, Any], *, before: str | None = None, page: int = PAGE) -> Iterator[RunView]:
@@ -87,7 +86,7 @@ class RemoteBackend:
         return self._views({**params, "limit": min(page, PAGE), **({"before": before} if before else {})})
 
     def sheet(self, run_id: str) -> RunSheet:
-        sheet: RunSheet = _reader(RunSheet)(self._client.sheet(run_id))
+        sheet: RunSheet = read(RunSheet, self._client.sheet(run_id))
         return sheet
 
     def idle_notice(self, run_id: str) -> str | None:
@@ -97,11 +96,30 @@ class RemoteBackend:
         return RunStatus(self._client.run(run_id)["status"])
 
     def result(self, run_id: str) -> TurnResult:
-        result: TurnResult = _reader(TurnResult)(self._client.result(run_id))
+        result: TurnResult = read(TurnResult, self._client.result(run_id))
         return result
 
     def sample(self, run_id: str) -> dict[str, Any]:
-        raise ConfigurationError("--trajectories reads the database itself; call it where the installation is")
+        return self._client.trajectory(run_id)
+
+    def hook_calls(self, run_id: str, *, limit: int) -> Sequence[HookCallView]:
+        found: Sequence[HookCallView] = read(list[HookCallView], self._client.hook_calls(run_id, limit=limit))
+        return found
+
+    def artifacts(self, run_id: str) -> RunArtifacts:
+        told = self._client.artifacts(run_id)
+        self._files = {each["id"]: each for each in told["data"]}
+        return RunArtifacts(
+            state=read(ArtifactsState, told["state"]),
+            reason=told.get("reason"),
+            files=[_file_of(each) for each in told["data"]],
+            gathered=told["gathered"],
+            left_out=told["left_out_total"],
+            left_out_named=[LeftOutFile(path=each["path"], reason=each["reason"]) for each in told["left_out"]],
+        )
+
+    def artifact(self, found: ArtifactView) -> bytes:
+        return self._client.artifact(self._files[found.artifact_id])
 
     def explain(self, run_id: str) -> Explanation:
         found = self._client.explain(run_id)

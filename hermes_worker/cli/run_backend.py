@@ -12,17 +12,18 @@ from typing import Any, Protocol
 
 from hermes_worker.cli.family import FamilyWatch
 from hermes_worker.cli.follow import Notice, follow
-from hermes_worker.cli.options import chosen_tenant, this_user
+from hermes_worker.cli.options import this_user
 from hermes_worker.cli.records import Records, open_records
-from hermes_worker.cli.server import chosen_server, open_client
-from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.cli.server import server_client
 from hermes_worker.core.explaining import Explanation
-from hermes_worker.core.principals import DEFAULT_TENANT, Principal
+from hermes_worker.core.principals import Principal
 from hermes_worker.core.run import RunStatus
 from hermes_worker.safety.approvals import Choice
 from hermes_worker.services import answering
 from hermes_worker.services.results import TurnResult, training_sample, turn_result
 from hermes_worker.services.sheets import RunSheet, sheet_of
+from hermes_worker.store.artifacts.listing import Artifacts, ArtifactView, RunArtifacts
+from hermes_worker.store.hooks.calls import HookCalls, HookCallView
 from hermes_worker.store.runs.control import Control
 from hermes_worker.store.runs.explanations import Explanations
 from hermes_worker.store.runs.listing import Listing, RunFilter
@@ -60,6 +61,11 @@ class RunBackend(Protocol):
     def status(self, run_id: str) -> RunStatus: ...
     def result(self, run_id: str) -> TurnResult: ...
     def sample(self, run_id: str) -> dict[str, Any]: ...
+    def hook_calls(self, run_id: str, *, limit: int) -> Sequence[HookCallView]: ...
+    def artifacts(self, run_id: str) -> RunArtifacts: ...
+    def artifact(self, found: ArtifactView) -> bytes:
+        """The bytes of a file that ``artifacts`` named."""
+
     def explain(self, run_id: str) -> Explanation: ...
     def follow(self, run_id: str) -> Iterator[WireEvent | Notice]: ...
     def stop(self, run_id: str) -> StopOutcome: ...
@@ -75,14 +81,12 @@ class RunBackend(Protocol):
 
 def open_backend(home: Path | None) -> RunBackend:
     """The server that was chosen, or the database of a home. Raises ``ConfigurationError``, ``UnavailableError``."""
-    chosen = chosen_server()
-    if chosen is None:
+    client = server_client()
+    if client is None:
         return LocalBackend(open_records(home))
-    if chosen_tenant() != DEFAULT_TENANT:
-        raise ConfigurationError("--tenant is for a database; over a server the key says whose runs are meant")
     from hermes_worker.cli.remote_backend import RemoteBackend  # only where a server is asked
 
-    return RemoteBackend(open_client(chosen))
+    return RemoteBackend(client)
 
 
 class LocalBackend:
@@ -120,6 +124,15 @@ class LocalBackend:
 
     def sample(self, run_id: str) -> dict[str, Any]:
         return training_sample(self._records.views, run_id)
+
+    def hook_calls(self, run_id: str, *, limit: int) -> Sequence[HookCallView]:
+        return HookCalls(self._records.database).list(run_id=run_id, limit=limit)
+
+    def artifacts(self, run_id: str) -> RunArtifacts:
+        return Artifacts(self._records.database).of(run_id)
+
+    def artifact(self, found: ArtifactView) -> bytes:
+        return Artifacts(self._records.database).content(found)
 
     def explain(self, run_id: str) -> Explanation:
         return Explanations(self._records.database).of(run_id)

@@ -20,8 +20,8 @@ from hermes_worker.cli.family import family_lines
 from hermes_worker.cli.follow import Notice
 from hermes_worker.cli.layout import clock, moment, table
 from hermes_worker.cli.listing import filtering, list_runs
-from hermes_worker.cli.options import TEXT, OneOf, common, of_tenant, reachable
-from hermes_worker.cli.records import open_records, run_document
+from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
+from hermes_worker.cli.records import run_document
 from hermes_worker.cli.run_backend import RunBackend, open_backend
 from hermes_worker.cli.screen import Screen, asked, clean, coloured, duration, one_line, summary
 from hermes_worker.core.errors import ConfigurationError
@@ -29,7 +29,6 @@ from hermes_worker.core.run import RunStatus
 from hermes_worker.core.standing import Standing
 from hermes_worker.safety.redaction import redact
 from hermes_worker.services.sheets import RunSheet
-from hermes_worker.store.hooks.calls import HookCalls
 from hermes_worker.store.runs.listing import Notes
 from hermes_worker.store.runs.views import CallView, RunView
 from hermes_worker.store.runs.waits import AnswerView
@@ -79,15 +78,15 @@ def show(home: Path | None, run_id: str, as_json: bool) -> None:
 
 
 @runs.command(epilog="A hook that changes steps leaves no call here; its failures are events of the run (hook.failed).")
-@common
+@reachable
 @of_tenant
 @click.argument("run_id", type=TEXT)
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def hooks(home: Path | None, run_id: str, limit: int, as_json: bool) -> None:
     """What hooks were told of one run and what came of it, the newest first."""
-    records = open_records(home)
-    found = HookCalls(records.database).list(run_id=records.run_id(run_id), limit=limit)
+    backend = open_backend(home)
+    found = backend.hook_calls(backend.run_id(run_id), limit=limit)
     if as_json:
         for call in found:
             click.echo(json.dumps(asdict(call)))

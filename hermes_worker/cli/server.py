@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import os
-import ssl
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
 
-from hermes_worker.cli.entry import Invocation
-from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.cli.invocation import Invocation
+from hermes_worker.core.errors import ConfigurationError, UnavailableError
+from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.settings import is_loopback
 
 if TYPE_CHECKING:
+    import ssl
+
     from hermes_worker.client import HermesClient
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _KEY_BYTES_MAX = 4_096
+_PATIENCE_S = 20.0
+"""A person waits: the client's own minute would be long for an address that nobody answers at."""
 
 
 @dataclass(slots=True)
@@ -42,6 +47,12 @@ def _noted(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     return note
 
 
+def _noted_and_refused(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+    _noted("url")(ctx, parameter, value)
+    if not ctx.resilient_parsing:
+        refuse_server(ctx)
+
+
 def _choice_of(ctx: click.Context) -> ServerChoice:
     invocation = ctx.ensure_object(Invocation)
     if invocation.server is None:
@@ -50,49 +61,58 @@ def _choice_of(ctx: click.Context) -> ServerChoice:
     return chosen
 
 
-def of_server(command: _Command, *, is_shown: bool) -> _Command:
-    """``--server`` and its companions. A key is never written on a command line, where others could read it."""
+def of_every_command(group: _Command) -> _Command:
+    """``--server`` and its companions before the verb, where the environment is read as well: what a verb is given
+    itself counts more."""
+    return _with_options(group, is_shown=True, is_first=True)
+
+
+def of_server(command: _Command) -> _Command:
+    """The same behind the verb. A key is never written on a command line, where others could read it."""
+    return _with_options(command, is_shown=True)
+
+
+def not_of_server(command: _Command) -> _Command:
+    """For a verb that needs the installation itself: it refuses, with a reason, when a server is named."""
+    return _with_options(command, is_shown=False)
+
+
+def _with_options(command: _Command, *, is_shown: bool, is_first: bool = False) -> _Command:
+    common: dict[str, Any] = {"expose_value": False, "is_eager": True, "hidden": not is_shown}
+    path = click.Path(path_type=Path)
     options = (
         click.option(
             "--server",
-            envvar="HERMES_SERVER_URL",
+            envvar="HERMES_SERVER_URL" if is_first else None,
             metavar="URL",
-            hidden=not is_shown,
-            expose_value=False,
-            is_eager=True,
-            callback=_noted("url"),
+            callback=_noted("url") if is_shown else _noted_and_refused,
             help="Ask this server and no database. Default: $HERMES_SERVER_URL.",
+            **common,
         ),
         click.option(
             "--key-file",
-            envvar="HERMES_SERVER_KEY_FILE",
-            type=click.Path(path_type=Path),
+            envvar="HERMES_SERVER_KEY_FILE" if is_first else None,
+            type=path,
             metavar="FILE",
-            hidden=not is_shown,
-            expose_value=False,
-            is_eager=True,
             callback=_noted("key_file"),
             help="The key for --server is in this file. Default: $HERMES_SERVER_KEY_FILE.",
+            **common,
         ),
         click.option(
             "--ca-file",
-            envvar="HERMES_SERVER_CA_FILE",
-            type=click.Path(path_type=Path),
+            envvar="HERMES_SERVER_CA_FILE" if is_first else None,
+            type=path,
             metavar="FILE",
-            hidden=not is_shown,
-            expose_value=False,
-            is_eager=True,
             callback=_noted("ca_file"),
             help="Authorities that may vouch for --server. Default: those of this machine.",
+            **common,
         ),
         click.option(
             "--insecure",
             is_flag=True,
-            hidden=not is_shown,
-            expose_value=False,
-            is_eager=True,
             callback=_noted("allows_plain"),
             help="Send the key over http:// to another machine, where everybody on the way can read it.",
+            **common,
         ),
     )
     for option in reversed(options):
@@ -105,6 +125,17 @@ def chosen_server() -> ServerChoice | None:
     ctx = click.get_current_context(silent=True)
     chosen: ServerChoice | None = ctx.ensure_object(Invocation).server if ctx is not None else None
     return chosen if chosen is not None and chosen.url else None
+
+
+def server_client(*, names_tenant: bool = False) -> HermesClient | None:
+    """For the server that was chosen; ``None`` where the command is about a home. Only ``names_tenant`` has a use for
+    ``--tenant``. Raises ``ConfigurationError``."""
+    chosen = chosen_server()
+    if chosen is None:
+        return None
+    if not names_tenant and click.get_current_context().ensure_object(Invocation).tenant != DEFAULT_TENANT:
+        raise ConfigurationError("--tenant is for a database; over a server the key says whose things are meant")
+    return open_client(chosen)
 
 
 def open_client(chosen: ServerChoice) -> HermesClient:
@@ -122,7 +153,7 @@ def open_client(chosen: ServerChoice) -> HermesClient:
     key = read_key(chosen.key_file) if chosen.key_file is not None else None
     if key is None and not is_here:
         raise ConfigurationError("--server needs a key: name the file that holds it with --key-file")
-    return HermesClient(chosen.url, api_key=key, tls=_tls(chosen.ca_file))
+    return HermesClient(chosen.url, api_key=key, tls=_tls(chosen.ca_file), patience_s=_PATIENCE_S)
 
 
 def read_key(path: Path) -> str:
@@ -145,10 +176,33 @@ def read_key(path: Path) -> str:
 def _tls(ca_file: Path | None) -> ssl.SSLContext | None:
     if ca_file is None:
         return None
+    import ssl
+
     try:
         return ssl.create_default_context(cafile=str(ca_file))
     except (OSError, ssl.SSLError) as error:
         raise ConfigurationError(f"--ca-file {str(ca_file)!r} cannot be used: {error.strerror or error}") from None
+
+
+def read(kind: Any, document: Any) -> Any:
+    """What a server said, as the ``kind`` of the same name here. Raises ``UnavailableError``."""
+    from pydantic import ValidationError
+
+    try:
+        return _adapter(kind).validate_python(document)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))[:80]
+        raise UnavailableError(
+            f"the server's answer cannot be read ({where}: {first['msg']}): use the same version on both sides"
+        ) from None
+
+
+@cache
+def _adapter(kind: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 _REASONS = {
@@ -157,29 +211,53 @@ _REASONS = {
     "migrate": "the schema is changed where the database is",
     "doctor": "it looks at the machine that it runs on",
     "check": "it looks at the configuration of the machine that it runs on",
-    "keys": "keys are made where the database is: the first of them could not be asked for over the API",
-    "tenants": "tenants are made and limited by whoever has the database",
     "run": "it works in a directory of this machine; 'submit' hands a task to the server",
     "up": "it starts a server of its own",
-    "erase": "an erasure cleans the broker and the files as well",
-    "export": "an export is read from the database itself",
-    "prune": "it deletes from the database itself",
-    "retention": "what is kept is said where the database is",
-    "webhook": "the secrets of routes are sealed with the key of the home",
+    "worker": "it is a process of the installation itself",
+    "beat": "it is a process of the installation itself",
+    "api": "it is a process of the installation itself",
+    "flower": "it is a process of the installation itself",
+    "scripted-model": "it is a process of this machine",
+    "chaos": "it breaks a fleet of its own on this machine",
     "encryption": "the keys of texts are in the home",
+    "extensions": "extensions are installed where the workers are",
+    "mcp": "MCP servers are approved where the workers are",
 }
 _PLAIN_REASON = "it works on the installation itself"
 
 
-def refuse_server() -> None:
+def refuse_server(ctx: click.Context | None = None) -> None:
     """For a command that needs the installation itself. Raises ``ConfigurationError`` when a server was named."""
-    chosen = chosen_server()
-    if chosen is None:
+    ctx = ctx or click.get_current_context()
+    chosen: ServerChoice | None = ctx.ensure_object(Invocation).server
+    if chosen is None or not chosen.url:
         return
-    ctx = click.get_current_context()
     words = ctx.command_path.split()[1:]
     reason = _REASONS.get(words[0] if words else "", _PLAIN_REASON)
     raise ConfigurationError(
         f"'{' '.join(words)}' cannot ask a server ({reason}); call it where the installation is, without --server and "
         "HERMES_SERVER_URL"
     )
+
+
+def advice_on(error: Exception, invocation: Invocation) -> str | None:
+    """What to do about an answer of the server that was chosen, where the error itself does not say it."""
+    chosen: ServerChoice | None = invocation.server
+    if chosen is None or not chosen.url:
+        return None
+    from hermes_worker.client.exchange import RefusedError
+
+    if isinstance(error, RefusedError):
+        return _ADVICE_ON_STATUS.get(error.status)
+    if not isinstance(error, UnavailableError):
+        return None
+    told = str(error)
+    if "CERTIFICATE" in told.upper():
+        return "name the authority that signed its certificate with --ca-file, and the server as the certificate does"
+    return "see that the server runs and that --server names it" if "does not answer" in told else None
+
+
+_ADVICE_ON_STATUS = {
+    401: "see that --key-file holds the whole key, that this server gave it out, and that it has not ended",
+    404: "the server tells of what belongs to the tenant of the key alone",
+}

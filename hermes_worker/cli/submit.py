@@ -26,11 +26,10 @@ from hermes_worker.cli.options import (
 from hermes_worker.cli.records import records_of, require_begun
 from hermes_worker.cli.run_backend import LocalBackend
 from hermes_worker.cli.runs import watch_run
-from hermes_worker.cli.server import ServerChoice, chosen_server
-from hermes_worker.cli.server import open_client as open_server
+from hermes_worker.cli.server import server_client
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.principals import DEFAULT_TENANT, Principal
+from hermes_worker.core.principals import Principal
 from hermes_worker.core.urgency import PRIORITIES, Priority
 from hermes_worker.local.paths import StackNote, running_stack
 from hermes_worker.settings import Settings
@@ -38,6 +37,7 @@ from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.runs.runs import Created, Multitask
 
 if TYPE_CHECKING:
+    from hermes_worker.client import HermesClient
     from hermes_worker.services.submission import Submission
 
 
@@ -91,8 +91,8 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 def submit(home: Path | None, prompt: str, watch: bool, as_json: bool, **asked: Any) -> int:
     """Put a task into the queue. PROMPT is the task; - reads it from standard input."""
-    if (chosen := chosen_server()) is not None:
-        return submit_to(chosen, prompt_text(prompt), asked, watch=watch, as_json=as_json)
+    if (client := server_client()) is not None:
+        return submit_to(client, prompt_text(prompt), asked, watch=watch, as_json=as_json)
     from hermes_worker.services.submission import submit as accept
     from hermes_worker.wiring import open_client
 
@@ -100,10 +100,10 @@ def submit(home: Path | None, prompt: str, watch: bool, as_json: bool, **asked: 
     require_begun(settings)
     submission = _submission(prompt_text(prompt), asked, _stack(settings))
     acts_as_this_user()
-    client = open_client(settings)
-    Tenants(client.database).require_enabled(submission.principal.tenant)
-    created = accept(client, submission)
-    client.close()
+    submitter = open_client(settings)
+    Tenants(submitter.database).require_enabled(submission.principal.tenant)
+    created = accept(submitter, submission)
+    submitter.close()
     if as_json:
         click.echo(json.dumps({"run_id": created.run_id, "session_id": created.session_id, "status": _status(created)}))
     else:
@@ -111,14 +111,12 @@ def submit(home: Path | None, prompt: str, watch: bool, as_json: bool, **asked: 
     return watch_run(LocalBackend(records_of(settings)), created.run_id, as_json=as_json) if watch else 0
 
 
-def submit_to(chosen: ServerChoice, text: str, asked: Mapping[str, Any], *, watch: bool, as_json: bool) -> int:
+def submit_to(client: HermesClient, text: str, asked: Mapping[str, Any], *, watch: bool, as_json: bool) -> int:
     """Hand a task to a server."""
     from hermes_worker.cli.remote_backend import RemoteBackend
 
     if asked["workspace"]:
         raise ConfigurationError("--workspace names a directory of this machine, and the run works on the server's")
-    if chosen_tenant() != DEFAULT_TENANT:
-        raise ConfigurationError("--tenant is for a database; over a server the key says whose runs are meant")
     given = {_REMOTE_NAMES.get(name, name): asked[name] for name in _REMOTE_FIELDS if asked[name] not in (None, ())}
     if asked["metadata"]:
         given["metadata"] = metadata_of(asked["metadata"])
@@ -126,7 +124,6 @@ def submit_to(chosen: ServerChoice, text: str, asked: Mapping[str, Any], *, watc
         given["output_schema"] = schema_in(asked["output_schema"])
     if (names := toolset_names(asked["toolsets"])) is not None:
         given["toolsets"] = names
-    client = open_server(chosen)
     started = client.start(text, idempotency_key=asked["idempotency_key"], **given)
     run_id = started["run_id"]
     if as_json:
@@ -141,7 +138,7 @@ def submit_to(chosen: ServerChoice, text: str, asked: Mapping[str, Any], *, watc
 _REMOTE_NAMES = {"session": "session_id", "max_tokens": "max_total_tokens", "budget": "budget_mode"}
 _REMOTE_FIELDS = (
     *("session", "model", "max_iterations", "max_tokens", "max_tool_calls", "max_cost_usd", "max_wall_s", "budget"),
-    *("tags", "priority", "not_before", "deadline", "multitask", "deliver"),
+    *("tags", "priority", "not_before", "deadline", "multitask", "deliver", "artifacts"),
 )
 """Options that the API takes as they are, and those that it calls otherwise."""
 

@@ -362,6 +362,8 @@ class FiringDocument(TypedDict):
     slot_at: str
     outcome: str
     reason: str | None
+    settled_at: str
+    is_waiting: bool
     run_id: str | None
     run_status: str | None
     execution: str | None

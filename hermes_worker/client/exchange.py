@@ -68,6 +68,8 @@ class LostAnswer:
     reason: str
     was_sent: bool = True
     """The server may have got the request."""
+    may_pass: bool = True
+    """The next attempt may do better. Not so for a certificate that is not trusted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +189,7 @@ def exchange(request: ApiRequest[T], patience: Patience, clock: Callable[[], flo
 def _may_pass(request: ApiRequest[Any], heard: ApiAnswer | LostAnswer) -> bool:
     """Whether the same request may do better, and may be sent again."""
     if isinstance(heard, LostAnswer):
-        return request.is_repeatable or not heard.was_sent
+        return heard.may_pass and (request.is_repeatable or not heard.was_sent)
     if heard.status == 409:
         return refusal(heard).code == _AT_WORK
     return request.is_repeatable and heard.status in _PASSING

@@ -205,6 +205,16 @@ def sheet(run_id: str) -> ApiRequest[dict[str, Any]]:
     return _get("/v1/sheets/{run_id}", _reads(dict[str, Any]), _run(run_id))
 
 
+def hook_calls(run_id: str, *, limit: int | None = None) -> ApiRequest[list[dict[str, Any]]]:
+    """What hooks were told of a run and what came of it, the newest first."""
+    return _get("/v1/sheets/{run_id}/hooks", _reads(list[dict[str, Any]], "data"), _run(run_id), limit=limit)
+
+
+def trajectory(run_id: str) -> ApiRequest[dict[str, Any]]:
+    """A run as a training sample (ShareGPT)."""
+    return _get("/v1/sheets/{run_id}/trajectory", _reads(dict[str, Any]), _run(run_id))
+
+
 def result(run_id: str) -> ApiRequest[ResultDocument]:
     """What the run left, under the original's names."""
     return _get("/v1/runs/{run_id}/result", _reads(ResultDocument), _run(run_id))
@@ -358,9 +368,10 @@ def remove_job(job_id: str) -> ApiRequest[None]:
     return ApiRequest(method="DELETE", template="/api/jobs/{job_id}", read=_nothing, names=_job(job_id))
 
 
-def pause_job(job_id: str) -> ApiRequest[JobDocument]:
-    """Nothing comes due until the job is resumed."""
-    return _post("/api/jobs/{job_id}/pause", _reads(JobDocument, "job"), _job(job_id))
+def pause_job(job_id: str, *, reason: str | None = None) -> ApiRequest[JobDocument]:
+    """Nothing comes due until the job is resumed. ``reason`` is for whoever looks at it."""
+    request = _post("/api/jobs/{job_id}/pause", _reads(JobDocument, "job"), _job(job_id))
+    return replace(request, params={"reason": reason})
 
 
 def resume_job(job_id: str) -> ApiRequest[JobDocument]:
@@ -377,6 +388,16 @@ def job_history(job_id: str, *, limit: int = 50, before: float | None = None) ->
     """What became of the job's slots, newest first; ``before`` is the slot that ended the page before."""
     read = _reads(list[FiringDocument], "firings")
     return _get("/api/jobs/{job_id}/history", read, _job(job_id), limit=limit, before=before)
+
+
+def job_sheets() -> ApiRequest[list[dict[str, Any]]]:
+    """All jobs with all that their rows say: what the command line shows."""
+    return _get("/v1/job-sheets", _reads(list[dict[str, Any]], "data"))
+
+
+def job_sheet(job_id: str, *, slots: int = 0) -> ApiRequest[dict[str, Any]]:
+    """One of them, with as many of its next slots as ``slots`` says, at most 100."""
+    return _get("/v1/job-sheets/{job_id}", _reads(dict[str, Any]), _job(job_id), slots=slots)
 
 
 # ---------------------------------------------------------------------------------------------------------- deliveries
@@ -400,6 +421,11 @@ def delivery(delivery_id: str) -> ApiRequest[DeliveryDocument]:
 def retry_delivery(delivery_id: str) -> ApiRequest[DeliveryDocument]:
     """Send a settled delivery once more."""
     return _post("/v1/deliveries/{delivery_id}/retry", _reads(DeliveryDocument), _delivery(delivery_id))
+
+
+def dead_targets() -> ApiRequest[list[dict[str, Any]]]:
+    """Targets to which nothing is sent any more, the newest first: ``key``, ``reason``, ``marked_at``."""
+    return _get("/v1/dead-targets", _reads(list[dict[str, Any]], "data"))
 
 
 # ------------------------------------------------------------------------------------------------------------ sessions
@@ -458,7 +484,7 @@ def fork_session(session_id: str, *, idempotency_key: str | None = None, **field
 
 def audit(**filters: Any) -> ApiRequest[Portion[DeedDocument]]:
     """Who did what for the tenant, oldest first, page after page; ``filters``: ``after``, ``act``, ``subject``,
-    ``actor``, ``since``, ``until``."""
+    ``actor``, ``since``, ``until``, ``settled`` and, for operators, ``all_tenants``."""
     request = _get("/v1/audit", _nothing, **{"limit": 1_000, **filters})
     return _listed(request, DeedDocument, "data", _behind("after", "number"))
 
@@ -516,6 +542,17 @@ def provider_states() -> ApiRequest[list[dict[str, Any]]]:
 def alerts(*, limit: int | None = None) -> ApiRequest[list[dict[str, Any]]]:
     """The newest alerts to operators."""
     return _get("/v1/alerts", _reads(list[dict[str, Any]], "data"), limit=limit)
+
+
+def open_provider_key(credential: str) -> ApiRequest[dict[str, Any]]:
+    """Let runs use a key of a provider again at once; for operators. Idempotent."""
+    names = {"credential": credential}
+    return _post("/v1/providers/states/{credential}/open", _reads(dict[str, Any]), names)
+
+
+def try_alerts() -> ApiRequest[int]:
+    """Send a text to every target of alerts, as deliveries, and say how many these are; for operators."""
+    return _post("/v1/alerts/test", _reads(int, "owed"))
 
 
 def capabilities() -> ApiRequest[CapabilitiesDocument]:

@@ -30,4 +30,5 @@ def parts_of(request: ApiRequest[Any]) -> dict[str, Any]:
 def lost(error: httpx2.HTTPError) -> LostAnswer:
     """A connection that was never made has brought nobody anything."""
     was_sent = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
-    return LostAnswer(reason=reason_of(error), was_sent=was_sent)
+    reason = reason_of(error)
+    return LostAnswer(reason=reason, was_sent=was_sent, may_pass="CERTIFICATE_VERIFY_FAILED" not in reason)

@@ -48,6 +48,7 @@ FLEETING = {
     "item_id": "msg_x",
     "key_id": "key_000000000000",
     "artifact_id": "art_x",
+    "credential": "nobody",
 }
 """Names of nothing."""
 SIGNED = f"?expires=1&signature={'0' * 8}.{'0' * 64}"

@@ -49,6 +49,7 @@ from test_webhooks_api import add, signed
 from hermes_worker import installed
 from hermes_worker.api.app import create_app
 from hermes_worker.api.formats import TextFormat
+from hermes_worker.core.key_states import Finding, KeyCondition
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import load
@@ -61,6 +62,7 @@ from hermes_worker.settings import (
     Settings,
 )
 from hermes_worker.store.access.principals import Tenants
+from hermes_worker.store.key_states import KeyStates
 from hermes_worker.store.runs.limits import TenantLimits
 from hermes_worker.wiring import open_client
 
@@ -160,6 +162,8 @@ class World:
             found["session_id"] = self.talked()
         if "{name}" in path:
             found["name"] = "open"
+        if "{credential}" in path:
+            found["credential"] = self.credential()
         if "{tenant}" in path:
             found["tenant"] = "limited" if path.endswith("/limits") else "acme"
         if "{artifact_id}" in path:
@@ -176,6 +180,12 @@ class World:
         if "{model}" in path:
             found["model"] = PRICED
         return found
+
+    def credential(self) -> str:
+        """Of a provider, closed."""
+        found = Finding(condition=KeyCondition.NO_MONEY)
+        KeyStates(self.store.database).failed(("openai", "key1"), found, run_id="run_1", reason="pay first")
+        return "key1"
 
     def key(self, tenant: str) -> str:
         return Tenants(self.store.database).create_key(tenant, "somebody", [KeyScope.RUNS_READ]).view.key_id
@@ -428,7 +438,7 @@ def test_every_id_in_a_path_is_linked_from_where_it_comes(api: Served) -> None:
             for answer in operation["responses"].values():
                 for link in answer.get("links", {}).values():
                     linked |= {(link["operationId"], name.removeprefix("path.")) for name in link["parameters"]}
-    given = {"name", "tenant", "key_id"}  # by an operator, who names them
+    given = {"name", "tenant", "key_id", "credential"}  # by an operator, who names them
     assert {(asked, name) for asked, name in named if name not in given} == linked
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
+from remote_lines import TIME, at_server, keyed_file, local_line, said
 from serving import Served, until
 from support.commandline import CommandLine
 from support.cutting import CuttingProxy
@@ -25,47 +26,22 @@ from hermes_worker.store.runs.waits import Waits
 
 REPLY = ModelReply(text="Hello world", usage=Usage(input=3, output=2, cache_read=5))
 DOCUMENT = Path(__file__).parents[2] / "docs" / "client.md"
-_PASSING = re.compile(
-    r'\b\d+(\.\d)? s\b|wall_clock +\d+ +0 +\d+|"wall_clock": {[^}]*}|"(oldest_age_s|lasts_s)": [0-9.]+|-{2,}| +'
-)
-"""What depends on when one asks, and the widths of columns that hold it."""
-_TIME = re.compile(r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d")
 _ID = re.compile(r"run_[0-9a-f]{32}")
 
 
 @pytest.fixture
 def local(api: Served) -> CommandLine:
-    settings = api.client.settings
-    return CommandLine(
-        settings.home, {"HERMES_DATABASE_URL": settings.database_url, "HERMES_BROKER_URL": str(settings.broker.url)}
-    )
+    return local_line(api)
 
 
 @pytest.fixture
 def key_file(api: Served, tmp_path: Path) -> Path:
-    path = tmp_path / "key"
-    path.write_text(f"{api.key}\n")
-    path.chmod(0o600)
-    return path
+    return keyed_file(tmp_path / "key", f"{api.key}\n")
 
 
 @pytest.fixture
 def remote(api: Served, tmp_path: Path, key_file: Path) -> CommandLine:
-    """On a machine without a home; its database and its broker would not answer."""
     return at_server(api.url, tmp_path, key_file)
-
-
-def at_server(url: str, tmp_path: Path, key_file: Path) -> CommandLine:
-    elsewhere = tmp_path / "laptop" / "nothing"
-    return CommandLine(
-        elsewhere,
-        {
-            "HERMES_SERVER_URL": url,
-            "HERMES_SERVER_KEY_FILE": str(key_file),
-            "HERMES_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none",
-            "HERMES_BROKER_URL": "redis://127.0.0.1:1/0",
-        },
-    )
 
 
 @pytest.fixture
@@ -78,11 +54,6 @@ def seeded(store: Store) -> dict[str, str]:
     parent = store.with_tools(Replay.PURE)
     store.delegate(parent, 2)
     return {"done": done, "asking": asking, "parent": parent, "queued": store.submit(tags=("t",)).run_id}
-
-
-def said(finished: object) -> tuple[int, str]:
-    code, out = finished.code, finished.out  # type: ignore[attr-defined]
-    return code, _PASSING.sub(" ", out)
 
 
 def readers(seeded: dict[str, str]) -> Iterator[list[str]]:
@@ -143,7 +114,7 @@ def test_what_is_changed_over_a_server_is_changed_as_in_the_database(
             ["submit", "hello", "--tag", "x", "--meta", "a=b", "--priority", "high", "--json"],
         ]
         return [
-            (code, _TIME.sub("T", _ID.sub("ID", out))) for code, out in (said(hermes.inline(*each)) for each in words)
+            (code, TIME.sub("T", _ID.sub("ID", out))) for code, out in (said(hermes.inline(*each)) for each in words)
         ]
 
     assert play(remote) == play(local)
@@ -203,8 +174,12 @@ def test_wrong_servers_and_keys_are_told_in_a_sentence_without_the_key(
         assert api.key not in ended.err + ended.out
         return ended.err
 
-    assert "Invalid API key" in told("runs", "list", "--key-file", str(_file(tmp_path / "w", "wrong-key-0123456789")))
-    assert "holds no key" in told("runs", "list", "--key-file", str(_file(tmp_path / "two", f"{api.key} {api.key}")))
+    assert "Invalid API key" in told(
+        "runs", "list", "--key-file", str(keyed_file(tmp_path / "w", "wrong-key-0123456789"))
+    )
+    assert "holds no key" in told(
+        "runs", "list", "--key-file", str(keyed_file(tmp_path / "two", f"{api.key} {api.key}"))
+    )
     assert "cannot be read" in told("runs", "list", "--key-file", str(tmp_path / "none"))
     assert "--insecure" in told("runs", "list", "--server", "http://192.0.2.1:8642")
     assert "bears a password" in told("runs", "list", "--server", "http://me:pw@127.0.0.1:1")
@@ -223,16 +198,10 @@ def test_a_key_that_may_only_read_is_told_which_scope_it_lacks(
     api: Served, remote: CommandLine, tmp_path: Path, seeded: dict[str, str]
 ) -> None:
     made = Tenants(api.client.database).create_key("default", "reader", [KeyScope.RUNS_READ])
-    reads = ["--key-file", str(_file(tmp_path / "reader", made.token))]
+    reads = ["--key-file", str(keyed_file(tmp_path / "reader", made.token))]
     assert remote.inline("runs", "show", seeded["done"], *reads).code == 0
     ended = remote.inline("runs", "stop", seeded["queued"], *reads)
     assert (ended.code, "runs:write" in ended.err) == (2, True)
-
-
-def _file(path: Path, text: str) -> Path:
-    path.write_text(text)
-    path.chmod(0o600)
-    return path
 
 
 @pytest.mark.parametrize(
@@ -240,10 +209,10 @@ def _file(path: Path, text: str) -> Path:
     [
         (["migrate"], "where the database is"),
         (["backup", "x"], "themselves"),
-        (["keys", "create", "ci"], "keys are made where the database is"),
         (["up"], "a server of its own"),
         (["worker"], "the installation itself"),
-        (["cron", "list"], "the installation itself"),
+        (["chaos", "--runs", "1"], "a fleet of its own"),
+        (["mcp", "list"], "where the workers are"),
     ],
 )
 def test_what_needs_the_installation_refuses_with_a_reason(remote: CommandLine, words: list[str], reason: str) -> None:

@@ -42,9 +42,10 @@ UNKNOWN = {
     "item_id": f"msg_{uuid.uuid4().hex}s00001",
     "key_id": f"key_{uuid.uuid4().hex[:12]}",
     "tenant": "nobody",
+    "credential": "0123456789abcdef",
 }
 """Ids that nobody has."""
-SHARED = {"model", "tenant"}
+SHARED = {"model", "tenant", "credential"}
 """What no tenant owns, or only operators may name."""
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/runs/{run_id}/approval": {"choice": "deny"},
@@ -176,6 +177,7 @@ def one_of_each(http: httpx.Client, store: Store) -> dict[str, str]:
         "conversation_id": talk,
         "item_id": item,
         "tenant": "acme",
+        "credential": "key1",
     }
 
 
@@ -323,7 +325,7 @@ def test_every_operation_needs_the_scope_it_names(
 
 def test_only_an_operator_sees_the_whole_installation(guest: Side, host: Side) -> None:
     assert host.http.get("/health/detailed").status_code == 200
-    for path in ("/health/detailed", "/v1/backlog", "/v1/providers/states", "/v1/alerts"):
+    for path in ("/health/detailed", "/v1/backlog", "/v1/providers/states", "/v1/alerts", "/v1/audit?all_tenants=true"):
         refused = guest.http.get(path)
         assert refused.status_code == 403
         assert "whole installation" in refused.json()["error"]["message"]

@@ -11,9 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from hermes_worker.api import schema
 from hermes_worker.api.auth import Caller, needs
 from hermes_worker.api.context import Context
+from hermes_worker.api.errors import ApiError
 from hermes_worker.api.formats import NO_NUL
-from hermes_worker.core.principals import KeyScope
-from hermes_worker.store.access.audit import Act, AuditLog
+from hermes_worker.core.principals import DEFAULT_TENANT, KeyScope
+from hermes_worker.store.access.audit import SETTLED_S, Act, AuditLog
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"], responses=schema.errors(503))
 
@@ -30,6 +31,10 @@ class ListAudit(BaseModel):
     actor: str | None = Field(None, max_length=200, pattern=NO_NUL)
     since: float | None = Field(None, ge=0, le=1e11, description="Epoch seconds.")
     until: float | None = Field(None, ge=0, le=1e11, description="Epoch seconds, exclusive.")
+    settled: bool = Field(
+        False, description="Only deeds so old that none can appear before them any more: for an export that goes on."
+    )
+    all_tenants: bool = Field(False, description="Those of all tenants; for operators.")
 
 
 class DeedObject(BaseModel):
@@ -61,16 +66,23 @@ class DeedList(BaseModel):
 async def list_deeds(context: Context, caller: Caller, wanted: Annotated[ListAudit, Query()]) -> DeedList:
     """Who did what for the caller's tenant. Numbers grow with time; a deed of the last seconds may appear late, behind
     a greater number."""
+    if wanted.all_tenants and not caller.is_of_operators:
+        message = f"'all_tenants' is about the whole installation: it needs a key of the tenant {DEFAULT_TENANT!r}."
+        raise ApiError(403, message, code="missing_scope", param="all_tenants")
+    until = wanted.until
+    if wanted.settled:
+        settled = await context.store(context.client.database.now) - SETTLED_S
+        until = settled if until is None else min(until, settled)
     found = await context.store(
         AuditLog(context.client.database).page,
-        caller.tenant,
+        None if wanted.all_tenants else caller.tenant,
         after=wanted.after,
         limit=wanted.limit + 1,
         act=wanted.act.value if wanted.act else None,
         subject=wanted.subject,
         actor=wanted.actor,
         since=wanted.since,
-        until=wanted.until,
+        until=until,
     )
     data = [
         DeedObject(

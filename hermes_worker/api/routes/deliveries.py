@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, BackgroundTasks, Query
+from pydantic import BaseModel
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, WRITES, Caller
@@ -15,10 +17,12 @@ from hermes_worker.channels.targets import shown
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.outbox.deliveries import Deliveries, DeliveryNotFound, DeliveryView
 
-router = APIRouter(prefix="/v1/deliveries", tags=["deliveries"], responses=schema.errors(503))
+router = APIRouter(tags=["deliveries"], responses=schema.errors(503))
 
 
-@router.get("", response_model=schema.DeliveryList, response_model_exclude_none=True, dependencies=[READS])
+@router.get(
+    "/v1/deliveries", response_model=schema.DeliveryList, response_model_exclude_none=True, dependencies=[READS]
+)
 async def list_deliveries(
     context: Context, caller: Caller, wanted: Annotated[schema.ListDeliveries, Query()]
 ) -> schema.DeliveryList:
@@ -40,7 +44,7 @@ async def list_deliveries(
 
 
 @router.get(
-    "/{delivery_id}",
+    "/v1/deliveries/{delivery_id}",
     response_model=schema.DeliveryObject,
     response_model_exclude_none=True,
     responses=schema.errors(404),
@@ -52,7 +56,7 @@ async def get_delivery(context: Context, delivery_id: OwnDelivery) -> schema.Del
 
 
 @router.post(
-    "/{delivery_id}/retry",
+    "/v1/deliveries/{delivery_id}/retry",
     status_code=202,
     response_model=schema.DeliveryObject,
     response_model_exclude_none=True,
@@ -66,6 +70,32 @@ async def retry_delivery(context: Context, delivery_id: OwnDelivery, later: Back
     hints = await context.store(outbox.retry, delivery_id)
     later.add_task(context.tell_broker, context.client.publisher.send, hints)
     return _delivery_object(await context.store(outbox.get, delivery_id))
+
+
+class DeadTargetObject(BaseModel):
+    """A target that refused us or is gone: nothing is sent there any more."""
+
+    key: str
+    reason: str
+    marked_at: float
+    """Epoch seconds."""
+
+
+class DeadTargetList(BaseModel):
+    """The newest first."""
+
+    object: Literal["list"] = "list"
+    data: Sequence[DeadTargetObject]
+
+
+@router.get("/v1/dead-targets", response_model=DeadTargetList, dependencies=[READS])
+async def list_dead_targets(context: Context, caller: Caller) -> DeadTargetList:
+    """Targets of the tenant to which nothing is sent any more. A delivery that is retried and arrives makes one good
+    again."""
+    found = await context.store(Deliveries(context.client.database).dead_targets, tenant=caller.tenant)
+    return DeadTargetList(
+        data=[DeadTargetObject(key=dead.key, reason=redact(dead.reason), marked_at=dead.marked_at) for dead in found]
+    )
 
 
 def _delivery_object(view: DeliveryView) -> schema.DeliveryObject:

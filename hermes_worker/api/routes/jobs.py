@@ -14,6 +14,7 @@ from hermes_worker.api.auth import Caller, needs
 from hermes_worker.api.bodies import read_json
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
+from hermes_worker.api.formats import NO_NUL
 from hermes_worker.api.job_schema import (
     CHANGED_JOB,
     NEW_JOB,
@@ -43,6 +44,7 @@ _HISTORY_MAX = 500
 
 
 _Limit = Annotated[int, Query(json_schema_extra={"minimum": 1, "maximum": _HISTORY_MAX})]
+_Reason = Annotated[str | None, Query(max_length=500, pattern=NO_NUL, description="Why, for whoever looks at it.")]
 _Id = Annotated[str, Path(json_schema_extra={"pattern": f"^{_JOB_ID.pattern}$"})]
 
 
@@ -153,9 +155,9 @@ async def remove_job(context: Context, caller: Caller, job_id: _Id) -> JSONRespo
 
 
 @router.post("/{job_id}/pause", responses=answers(OneJob) | _OF_ONE_JOB)
-async def pause_job(context: Context, caller: Caller, job_id: _Id) -> JSONResponse:
+async def pause_job(context: Context, caller: Caller, job_id: _Id, reason: _Reason = None) -> JSONResponse:
     """Nothing comes due until the job is resumed."""
-    return await _on_job(context, caller, job_id, lambda jobs: {"job": job_object(work.pause(jobs, job_id))})
+    return await _on_job(context, caller, job_id, lambda jobs: {"job": job_object(work.pause(jobs, job_id, reason))})
 
 
 @router.post("/{job_id}/resume", responses=answers(OneJob) | _OF_ONE_JOB)

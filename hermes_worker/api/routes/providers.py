@@ -5,9 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from hermes_worker.api import schema
-from hermes_worker.api.auth import FOR_SCALERS
+from hermes_worker.api.auth import FOR_OPERATORS, FOR_SCALERS
 from hermes_worker.api.context import Context
-from hermes_worker.store.key_states import KeyStates
+from hermes_worker.api.errors import ApiError
+from hermes_worker.store.key_states import KeyRow, KeyStates, KeyUnknown
 
 router = APIRouter(prefix="/v1/providers", tags=["health"], responses=schema.errors(503))
 
@@ -17,20 +18,33 @@ async def list_key_states(context: Context) -> schema.KeyStateList:
     """The keys of the whole installation of which something is known, closed ones first. While a key is closed no model
     call is begun with it, but for one at a time that tries it."""
     found = await context.store(KeyStates(context.client.database).all)
-    return schema.KeyStateList(
-        data=[
-            schema.KeyStateObject(
-                credential=row.credential,
-                provider=row.provider,
-                condition=row.state.condition.value,
-                since=row.state.since,
-                epoch=row.state.epoch,
-                probes=row.state.probes,
-                probe_at=row.state.probe_at,
-                is_probed=row.is_probed,
-                parked=row.parked,
-                reason=row.reason,
-            )
-            for row in found
-        ]
+    return schema.KeyStateList(data=[_state_object(row) for row in found])
+
+
+@router.post(
+    "/states/{credential}/open",
+    response_model=schema.KeyStateObject,
+    responses=schema.errors(404),
+    dependencies=[FOR_OPERATORS],
+)
+async def open_key_state(context: Context, credential: str) -> schema.KeyStateObject:
+    """Let runs use a key again at once, as after a top-up. If it does not work it is closed again."""
+    try:
+        return _state_object(await context.store(KeyStates(context.client.database).open, credential))
+    except KeyUnknown as error:
+        raise ApiError(404, f"{error}.", code="key_unknown", param="credential") from None
+
+
+def _state_object(row: KeyRow) -> schema.KeyStateObject:
+    return schema.KeyStateObject(
+        credential=row.credential,
+        provider=row.provider,
+        condition=row.state.condition.value,
+        since=row.state.since,
+        epoch=row.state.epoch,
+        probes=row.state.probes,
+        probe_at=row.state.probe_at,
+        is_probed=row.is_probed,
+        parked=row.parked,
+        reason=row.reason,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -16,7 +16,10 @@ from hermes_worker.api.cursors import below_of, cursor_of
 from hermes_worker.api.errors import invalid
 from hermes_worker.api.owners import OwnRun
 from hermes_worker.api.routes.runs import run_filter
+from hermes_worker.safety.redaction import redact
+from hermes_worker.services.results import training_sample
 from hermes_worker.services.sheets import RunSheet, sheet_of, shown_to_others
+from hermes_worker.store.hooks.calls import HookCalls, HookCallView
 from hermes_worker.store.runs.listing import Listing
 from hermes_worker.store.runs.runs import RunNotFound
 from hermes_worker.store.runs.views import RunView
@@ -31,6 +34,23 @@ class SheetList(BaseModel):
     data: Sequence[RunView]
     has_more: bool
     next_cursor: str | None = None
+
+
+class HookCallList(BaseModel):
+    """What hooks were told of a run, the newest first."""
+
+    object: Literal["list"] = "list"
+    data: Sequence[HookCallView]
+
+
+class TrajectoryObject(BaseModel):
+    """A run as a training sample (ShareGPT), without what looks like a credential."""
+
+    conversations: Sequence[Mapping[str, str]]
+    timestamp: str
+    """When it ended, ISO 8601."""
+    model: str
+    completed: bool
 
 
 @router.get("", response_model=SheetList, dependencies=[READS])
@@ -57,3 +77,20 @@ async def get_sheet(context: Context, run_id: OwnRun) -> Any:
     """Everything about one run at this moment: its row, calls, answers, open questions, children and budget."""
     sheet = await context.store(sheet_of, context.client.database, run_id)
     return replace(sheet, view=shown_to_others(sheet.view))
+
+
+@router.get("/{run_id}/hooks", response_model=HookCallList, responses=schema.errors(404, 410), dependencies=[READS])
+async def list_hook_calls(
+    context: Context, run_id: OwnRun, limit: Annotated[int, Query(ge=1, le=1_000), schema.WHOLE] = 100
+) -> HookCallList:
+    """What hooks were told of one run and what came of it."""
+    found = await context.store(HookCalls(context.client.database).list, run_id=run_id, limit=limit)
+    return HookCallList(data=[replace(call, reason=redact(call.reason) if call.reason else None) for call in found])
+
+
+@router.get(
+    "/{run_id}/trajectory", response_model=TrajectoryObject, responses=schema.errors(404, 410), dependencies=[READS]
+)
+async def get_trajectory(context: Context, run_id: OwnRun) -> Any:
+    """What was said in one run, as a training sample."""
+    return await context.store(training_sample, context.client.views, run_id)

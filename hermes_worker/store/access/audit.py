@@ -34,6 +34,9 @@ _ADDRESS_CHARS_MAX = 64
 _VALUE_CHARS_MAX = 2_000
 """Of one value; what is longer is cut, and says so."""
 
+SETTLED_S = 5.0
+"""An export stops so long before now: a transaction that is still open may yet add a row before the last one."""
+
 Facts = Mapping[str, object]
 
 
@@ -62,6 +65,7 @@ class Act(StrEnum):
     TENANT_ENABLE = "tenant.enable"
     LIMIT_SET = "limit.set"
     PROVIDER_KEY_OPEN = "provider_key.open"
+    ALERTS_TRY = "alerts.try"
     ROUTE_ADD = "route.add"
     ROUTE_REMOVE = "route.remove"
     DELIVERY_RETRY = "delivery.retry"

@@ -17,6 +17,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.alerting import TEXT_CHARS_MAX, AlertKind, OpenAlert, Trouble, steps, without_target
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.run import ExitReason
+from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.backlog import read_backlog
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import columns_for, rows_of
@@ -60,7 +61,10 @@ def list_alerts(database: Database, *, limit: int = 50) -> list[AlertView]:
 
 def try_alerts(database: Database, policy: AlertPolicy) -> list[Hint]:
     """Send a text to every target, to see that it arrives."""
+    if not policy.targets:
+        return []
     with database.write() as connection:
+        record(connection, Act.ALERTS_TRY, "alerts", after={"targets": len(policy.targets)})
         return owe(connection, policy.targets, body="hermes-worker: this is a test of alerts; nothing is wrong")
 
 

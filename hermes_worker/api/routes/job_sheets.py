@@ -1,0 +1,94 @@
+"""Jobs as the command line shows them: for ``hermes-worker --server``, which has no database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel
+
+from hermes_worker.api import schema
+from hermes_worker.api.auth import Caller, needs
+from hermes_worker.api.context import Context
+from hermes_worker.api.errors import ApiError
+from hermes_worker.core.principals import KeyScope
+from hermes_worker.store.jobs.job_rows import JobRow
+from hermes_worker.store.jobs.jobs import JobNotFound, Jobs
+from scheduler import jobs as work
+from scheduler.schedule import slots_from
+
+router = APIRouter(
+    prefix="/v1/job-sheets", tags=["jobs"], dependencies=[needs(KeyScope.JOBS)], responses=schema.errors(503)
+)
+
+
+class JobSheet(BaseModel):
+    """A job and where it stands. Times are epoch seconds."""
+
+    object: Literal["hermes.job_sheet"] = "hermes.job_sheet"
+    job_id: str
+    tenant: str
+    name: str
+    definition: str
+    """The job as JSON: prompt, schedule, targets and limits."""
+    state: str
+    next_slot: float | None
+    next_fire_at: float | None
+    completed: int
+    consecutive_failures: int
+    paused_at: float | None
+    paused_reason: str | None
+    last_run_at: float | None
+    last_status: str | None
+    last_error: str | None
+    created_at: float
+    updated_at: float
+
+
+class JobSheetList(BaseModel):
+    """All jobs of the tenant, oldest first."""
+
+    object: Literal["list"] = "list"
+    data: Sequence[JobSheet]
+
+
+class FullJobSheet(JobSheet):
+    last_delivery_error: str | None
+    slots: Sequence[float]
+    """The slots to come, as many as were asked for."""
+
+
+@router.get("", response_model=JobSheetList)
+async def list_job_sheets(context: Context, caller: Caller) -> JobSheetList:
+    """All jobs, with all that their rows say."""
+    found = await context.store(Jobs(context.client.database, caller.tenant).all)
+    return JobSheetList(data=[JobSheet(**_facts(row)) for row in found])
+
+
+@router.get("/{job_id}", response_model=FullJobSheet, responses=schema.errors(404))
+async def get_job_sheet(
+    context: Context, caller: Caller, job_id: str, slots: Annotated[int, Query(ge=0, le=100), schema.WHOLE] = 0
+) -> FullJobSheet:
+    """One job, with why its last delivery failed, and its next slots."""
+    try:
+        return await context.store(_sheet, Jobs(context.client.database, caller.tenant), job_id, slots)
+    except JobNotFound:
+        raise ApiError(404, "Job not found.", code="job_not_found") from None
+
+
+def _sheet(jobs: Jobs, job_id: str, slots: int) -> FullJobSheet:
+    """Raises ``JobNotFound``, also for what is the name of a job."""
+    row = jobs.get(job_id)
+    if row.job_id != job_id:
+        raise JobNotFound(f"there is no job {job_id!r}")
+    now = jobs.now()
+    schedule = work.JobSpec.from_json(row.definition).schedule_at(now)
+    coming = [slot.timestamp() for slot in islice(slots_from(schedule, datetime.fromtimestamp(now, UTC)), slots)]
+    return FullJobSheet(**_facts(row), last_delivery_error=jobs.delivery_error(row.pk), slots=coming)
+
+
+def _facts(row: JobRow) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in JobRow.__slots__ if name != "pk"}
