@@ -38,7 +38,7 @@ def with_tls(settings: Settings, files: CertificateFiles, *, client_ca: Path | N
 
 
 def submits(api: Served, context: ssl.SSLContext | None) -> str:
-    client = HermesClient(api.url.replace("127.0.0.1", "localhost"), api_key=api.key, tls=context)
+    client = HermesClient(api.url.replace("127.0.0.1", "localhost"), api_key=api.key, tls=context, patience_s=0.0)
     try:
         return client.submit("hello")
     finally:

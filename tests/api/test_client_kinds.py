@@ -311,6 +311,7 @@ def played(
 
 LOST = LostAnswer(reason="reset")
 NEVER = LostAnswer(reason="refused", was_sent=False)
+UNTRUSTED = LostAnswer(reason="certificate verify failed", was_sent=False, may_pass=False)
 STARTED = {"run_id": "run_1", "status": "started"}
 
 
@@ -334,6 +335,12 @@ def test_what_is_not_idempotent_is_not_sent_again_once_it_may_have_arrived() -> 
     assert len(sent) == 3
     sent, _, error = played(change, answered(503))
     assert len(sent) == 1
+
+
+def test_a_server_whose_certificate_is_not_taken_is_not_asked_again() -> None:
+    sent, waits, error = played(operations.submit("hi"), UNTRUSTED)
+    assert (len(sent), waits) == (1, [])
+    assert "certificate verify failed" in str(error)
 
 
 def test_a_server_is_asked_again_when_it_says_and_not_beyond_the_time() -> None:
