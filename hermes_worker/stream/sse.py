@@ -328,6 +328,10 @@ class Merge:
     """Turns rows and live entries into events for one reader."""
 
     def __init__(self, told: Cursor, start: StreamStart) -> None:
+        if told.seq > start.seq:
+            # No event of this run as it is now: the id was made up, or is of a day that a restored backup does not
+            # know. What comes is told from here on; to wait for that number would be to wait for ever.
+            told = Cursor(seq=start.seq)
         self._told = told
         self._rows_due = start.seq
         self._iteration = start.iteration

@@ -138,6 +138,36 @@ def _url(artifact_id: str, expires: int, signature: str) -> str:
     return f"/v1/artifacts/{artifact_id}/content?expires={expires}&signature={signature}"
 
 
+def test_a_part_of_a_file_is_fetched_and_one_that_broke_off_goes_on(serve: Callable[..., Served]) -> None:
+    served, content = serve(), bytes(range(256)) * 40
+    [file] = listed(served, left(served, ("a.bin", content)))["data"]
+    whole = fetched(served, file["url"])
+    assert (whole.status_code, whole.headers["accept-ranges"]) == (200, "bytes")
+    etag = whole.headers["etag"]
+    assert etag == f'"{file["sha256"]}"'
+
+    rest = fetched(served, file["url"], range="bytes=1000-", **{"if-range": etag})
+    assert (rest.status_code, rest.headers["content-range"]) == (206, "bytes 1000-10239/10240")
+    assert (rest.content, rest.headers["content-length"]) == (content[1000:], "9240")
+    assert rest.headers["etag"] == etag
+    assert rest.headers["content-disposition"] == whole.headers["content-disposition"]
+    assert fetched(served, file["url"], range="bytes=-3").content == content[-3:]
+
+    changed = fetched(served, file["url"], range="bytes=1000-", **{"if-range": '"another"'})
+    assert (changed.status_code, changed.content) == (200, content)
+    behind = fetched(served, file["url"], range="bytes=10240-")
+    assert (behind.status_code, behind.headers["content-range"]) == (416, "bytes */10240")
+    assert behind.json()["error"]["code"] == "range_not_satisfiable"
+
+
+def test_whoever_lacks_the_address_hears_nothing_of_the_size(serve: Callable[..., Served]) -> None:
+    served = serve()
+    [file] = listed(served, left(served, ("a.txt", b"a")))["data"]
+    wrong = f"{file['url'][:-1]}{'0' if file['url'][-1] != '0' else '1'}"
+    answer = fetched(served, wrong, range="bytes=99-")
+    assert (answer.status_code, "content-range" in answer.headers) == (404, False)
+
+
 def test_an_address_ends(serve: Callable[..., Served], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     served = serve()
     [file] = listed(served, left(served, ("a.txt", b"a")))["data"]

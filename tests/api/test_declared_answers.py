@@ -346,7 +346,7 @@ def _slow(place: Place, label: str) -> Answer:
     return place.ask(label.partition(" ")[0], replace(asked, headers={**asked.headers, "content-length": "9"}))
 
 
-def _expired_address(place: Place) -> Asked:
+def _address(place: Place, expires_at: int) -> Asked:
     """Of a file that is there."""
     run_id = place.run(artifacts=["**"])
     place.store.answer(run_id)
@@ -359,13 +359,17 @@ def _expired_address(place: Place) -> Asked:
     )
     gatherings.settle(claim, [kept])
     [file] = json.loads(place.ask("GET", Asked(f"/v1/runs/{run_id}/artifacts")).body)["data"]
-    signature = place.app.state.context.keyring.sign(f"artifact\ndefault\n{file['id']}\n{digest}\n1")
-    return Asked(f"/v1/artifacts/{file['id']}/content?expires=1&signature={signature}")
+    signature = place.app.state.context.keyring.sign(f"artifact\ndefault\n{file['id']}\n{digest}\n{expires_at}")
+    return Asked(f"/v1/artifacts/{file['id']}/content?expires={expires_at}&signature={signature}")
+
+
+def _behind_the_end(place: Place, label: str) -> Answer:
+    return place.ask("GET", replace(_address(place, 2**33), headers={"range": "bytes=1-"}))
 
 
 def _deleted(place: Place, label: str) -> Answer:
     if "{artifact_id}" in label:
-        return place.ask("GET", _expired_address(place))
+        return place.ask("GET", _address(place, 1))
     run_id = place.ended()
     with place.store.database.write() as connection:
         connection.execute(sa.insert(deleted_runs).values(run_id=run_id, tenant="default", deleted_at=1.0))
@@ -384,6 +388,7 @@ BROUGHT_ABOUT: Mapping[str, Callable[[Place, str], Answer]] = {
     "410": _deleted,
     "413": _with(content_length=str(BODY_BYTES_MAX + 1)),
     "415": _with(content_length="1", content_type="text/plain"),
+    "416": _behind_the_end,
     "429": _too_many,
     "500": _defect,
     "502": _incomplete,

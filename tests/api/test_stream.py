@@ -148,6 +148,16 @@ def test_a_reader_that_comes_back_goes_on_in_the_middle_of_a_word(api: Served, s
     assert third.names == ["message.delta", "message.completed", "run.completed"]
 
 
+def test_a_reader_who_names_an_event_that_is_not_there_yet_still_hears_the_end(api: Served, store: Store) -> None:
+    run_id = api.submit()
+    ahead = [Reader(api, run_id, last_event_id=told) for told in ("9588", "9588.7.3-1f.0-0.0.0")]
+    until(lambda: all(reader.headers for reader in ahead), "the answers")
+    store.answer(run_id, ModelReply(text="Hello"))
+    for reader in ahead:
+        assert reader.wait_for_end().names[-1] == "run.completed"
+    assert Reader(api, run_id, last_event_id="9588").wait_for_end().names == []
+
+
 FOREVER = "18446744073709551615-18446744073709551615"
 
 

@@ -8,7 +8,7 @@ import time
 from typing import Annotated, Literal
 from urllib.parse import quote
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Header, Query, Response
 from pydantic import BaseModel
 
 from hermes_worker.api import schema
@@ -17,6 +17,7 @@ from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError
 from hermes_worker.api.owners import OwnRun
 from hermes_worker.core.artifacts import shown_name
+from hermes_worker.core.ranges import UnsatisfiableRange, asked_range
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.artifacts.listing import ArtifactNotFound, Artifacts, ArtifactsState, ArtifactView
 
@@ -111,11 +112,24 @@ def _signed(view: ArtifactView, expires_at: int) -> str:
     return f"artifact\n{view.tenant}\n{view.artifact_id}\n{view.sha256}\n{expires_at}"
 
 
+_TEXT = {"required": True, "schema": {"type": "string"}}
+_OCTETS: dict[str, dict[str, object]] = {"application/octet-stream": {}}
 _CONTENT: schema.Answers = {
     200: {
         "description": "The bytes of the file, to be saved and not shown.",
-        "content": {"application/octet-stream": {}},
-    }
+        "headers": {"Accept-Ranges": {"required": True, "schema": {"const": "bytes"}}, "ETag": _TEXT},
+        "content": _OCTETS,
+    },
+    206: {
+        "description": "The part of the file that was asked for.",
+        "headers": {"Content-Range": _TEXT, "ETag": _TEXT},
+        "content": _OCTETS,
+    },
+    416: {
+        "model": schema.ErrorDocument,
+        "description": "The file ends before the part that was asked for.",
+        "headers": {"Content-Range": _TEXT},
+    },
 }
 
 
@@ -129,8 +143,13 @@ async def read_artifact(
     artifact_id: str,
     expires: Annotated[int, Query(ge=0, le=_EXPIRES_MAX)],
     signature: Annotated[str, Query(pattern=_PROOF)],
+    asked: Annotated[
+        str | None, Header(alias="Range", description="One range of bytes; several are answered with the whole file.")
+    ] = None,
+    if_range: Annotated[str | None, Header(description="The ETag of the file of which there is a part.")] = None,
 ) -> Response:
-    """A file, for whoever has the address that its list gave. A signature that does not fit is as good as no file."""
+    """A file, or a part of it, for whoever has the address that its list gave. A signature that does not fit is as good
+    as no file."""
     reading = Artifacts(context.client.database)
     try:
         view = await context.store(reading.find, artifact_id)
@@ -139,10 +158,27 @@ async def read_artifact(
         if time.time() >= expires:
             message = "This address has expired. Get another one from the list of the run's artifacts."
             raise ApiError(410, message, code="artifact_url_expired")
+        headers = _headers(view)
+        part = asked_range(asked, view.size, if_range=if_range, etag=headers["ETag"])
+        if isinstance(part, UnsatisfiableRange):
+            raise _behind_the_end(part)
         content = await context.store(reading.content, view)
     except ArtifactNotFound:
         raise ApiError(404, "There is no such artifact.", param="artifact_id", code="artifact_not_found") from None
-    return Response(content, media_type=view.media_type, headers=_headers(view))
+    if part is None:
+        return Response(content, media_type=view.media_type, headers=headers)
+    headers["Content-Range"] = part.content_range
+    return Response(part.of(content), 206, media_type=view.media_type, headers=headers)
+
+
+def _behind_the_end(part: UnsatisfiableRange) -> ApiError:
+    return ApiError(
+        416,
+        f"The file has {part.size} bytes.",
+        param="range",
+        code="range_not_satisfiable",
+        headers={"Content-Range": part.content_range},
+    )
 
 
 def _headers(view: ArtifactView) -> dict[str, str]:
@@ -153,4 +189,6 @@ def _headers(view: ArtifactView) -> dict[str, str]:
         "Content-Disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}",
         "Repr-Digest": f"sha-256=:{base64.b64encode(bytes.fromhex(view.sha256)).decode()}:",
         "Cache-Control": "private, no-store",
+        "Accept-Ranges": "bytes",
+        "ETag": f'"{view.sha256}"',
     }

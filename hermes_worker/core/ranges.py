@@ -1,0 +1,69 @@
+"""Which part of a file a request asks for (RFC 9110, section 14). Pure.
+
+One range of bytes is served. Several in one header are answered with the whole file, as the RFC allows, and so is what
+is no range of bytes: only a range that is well-formed and lies behind the end is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_RANGE = re.compile(r"(?i:bytes)=[ \t]*(?P<first>[0-9]{0,18})-(?P<last>[0-9]{0,18})[ \t]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByteRange:
+    """Part of a file: bytes ``first`` to ``last``, both included, of ``size``."""
+
+    first: int
+    last: int
+    size: int
+
+    @property
+    def content_range(self) -> str:
+        """The header of the answer that brings it."""
+        return f"bytes {self.first}-{self.last}/{self.size}"
+
+    def of(self, content: bytes) -> bytes:
+        return content[self.first : self.last + 1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnsatisfiableRange:
+    """Nothing of a file of ``size`` bytes lies in what was asked for."""
+
+    size: int
+
+    @property
+    def content_range(self) -> str:
+        return f"bytes */{self.size}"
+
+
+def asked_range(
+    asked: str | None, size: int, *, if_range: str | None, etag: str
+) -> ByteRange | UnsatisfiableRange | None:
+    """What the headers ``Range`` and ``If-Range`` ask of a file; ``None``: all of it.
+
+    ``etag`` is the file's, with its quotes. Any other in ``if_range``, weak ones and dates as well, means that the
+    caller's part may be of another file: it gets the whole one.
+    """
+    if asked is None or (if_range is not None and if_range.strip() != etag):
+        return None
+    match = _RANGE.fullmatch(asked.strip())
+    if match is None or not (match["first"] or match["last"]):
+        return None
+    if not match["first"]:
+        return _last_bytes(int(match["last"]), size)
+    first, last = int(match["first"]), int(match["last"] or size - 1)
+    if match["last"] and last < first:
+        return None
+    if first >= size:
+        return UnsatisfiableRange(size=size)
+    return ByteRange(first=first, last=min(last, size - 1), size=size)
+
+
+def _last_bytes(count: int, size: int) -> ByteRange | UnsatisfiableRange:
+    if not count or not size:
+        return UnsatisfiableRange(size=size)
+    return ByteRange(first=max(0, size - count), last=size - 1, size=size)
