@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from hermes_worker.tasks.tool_sources import ToolLister
     from hermes_worker.workspaces.base import Workspace
     from hermes_worker.workspaces.remote.docker import DockerAccount
+    from hermes_worker.workspaces.remote.kubernetes import KubernetesAccount
     from hermes_worker.workspaces.remote.ssh import SshAccount
     from hermes_worker.workspaces.sandbox.ladder import Sandbox
     from hermes_worker.workspaces.sandbox.network import NetworkRules
@@ -946,6 +947,7 @@ def _opening_workspaces(settings: Settings, sandbox: Sandbox) -> Callable[[str],
         umask=settings.terminal.umask,
         ssh=ssh_account(settings),
         docker=docker_account(settings),
+        kubernetes=kubernetes_account(settings),
     )
 
     @lru_cache(_WORKSPACES_OPEN_MAX)
@@ -999,6 +1001,35 @@ def docker_account(settings: Settings) -> DockerAccount:
         cpus=terminal.docker_cpus,
     )
     return DockerAccount(address=address, rules=rules)
+
+
+def kubernetes_account(settings: Settings) -> KubernetesAccount:
+    """Where workspaces of the kind ``kubernetes`` are, and what they are made of."""
+    from hermes_worker.workspaces.remote.kubernetes import KubernetesAccount, PodRules
+    from hermes_worker.workspaces.remote.streams import ServiceAddress
+    from hermes_worker.workspaces.sandbox.network import Network
+
+    terminal = settings.terminal
+    user, _, group = terminal.docker_user.partition(":")
+    memory_mb, storage_mb = terminal.memory_mb_max, terminal.kubernetes_storage_mb
+    rules = PodRules(
+        image=terminal.kubernetes_image,
+        user=int(user),
+        group=int(group),
+        network=Network(terminal.kubernetes_network),
+        runtime_class=terminal.kubernetes_runtime,
+        memory_bytes=None if memory_mb is None else memory_mb * 1024**2,
+        cpus=terminal.docker_cpus,
+        storage_bytes=None if storage_mb is None else storage_mb * 1024**2,
+        storage_class=terminal.kubernetes_storage_class,
+        warm_pool=terminal.kubernetes_warm_pool,
+    )
+    return KubernetesAccount(
+        address=ServiceAddress(url=terminal.kubernetes_url, ca_file=terminal.kubernetes_ca),
+        token_file=terminal.kubernetes_account,
+        namespace=terminal.kubernetes_namespace,
+        rules=rules,
+    )
 
 
 def _delivery_parts(shared: _Shared) -> DeliveryParts:

@@ -177,6 +177,7 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "terminal.docker_user": "1000:1000",
         "terminal.docker_proxy": "http://proxy:3128",
         "terminal.kubernetes_url": "https://cluster.example.org:6443",
+        "terminal.kubernetes_network": "proxy",
         "terminal.remote_idle_s": "600",
         "delivery.media_strict": "false",
         "delivery.channels": "slack:#ops=C0123ABCD",

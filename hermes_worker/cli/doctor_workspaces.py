@@ -13,6 +13,8 @@ def examined(settings: Settings) -> tuple[Grade, str]:
             return _ssh_host(settings)
         case "docker":
             return _container_engine(settings)
+        case "kubernetes":
+            return _cluster(settings)
         case kind:
             return Grade.OK, f"new sessions get workspaces of the kind {kind}, which an extension brings"
 
@@ -54,3 +56,29 @@ def _container_engine(settings: Settings) -> tuple[Grade, str]:
         return Grade.BROKEN, f"{engine} has no image {image!r}: pull or build it there; nothing pulls it by itself"
     proxy = f", with the proxy {account.rules.proxy}" if account.rules.proxy else ""
     return Grade.OK, f"{engine} makes containers of {image}; their network is {account.rules.network!r}{proxy}"
+
+
+def _cluster(settings: Settings) -> tuple[Grade, str]:
+    """Whether this machine can make pods."""
+    from hermes_worker.wiring import kubernetes_account
+    from hermes_worker.workspaces.base import WorkspaceError
+    from hermes_worker.workspaces.remote.kubernetes import Cluster, kubernetes_missing
+
+    if lacking := kubernetes_missing():
+        return Grade.BROKEN, f"workspaces in pods need websockets: {lacking}"
+    account = kubernetes_account(settings)
+    pool = account.rules.warm_pool
+    needed = [("create", "pods/exec"), ("get", "pods"), *((("create", "pods"), ("delete", "pods")) if not pool else ())]
+    cluster = Cluster(account)
+    try:
+        refused = [f"{verb} {what}" for verb, what in needed if not cluster.may(verb, what, account.namespace)]
+    except (WorkspaceError, OSError) as error:
+        return Grade.BROKEN, str(error)
+    if refused:
+        return Grade.BROKEN, f"{cluster.name} does not let us {', '.join(refused)} in {account.namespace!r}"
+    of = f"claimed from the warm pool {pool!r}" if pool else f"of {account.rules.image}"
+    kept = "stay on volumes" if account.rules.storage_bytes and not pool else "go with them"
+    return Grade.NOTE, (
+        f"{cluster.name} lets us make pods {of} in {account.namespace!r}; files {kept}. Unverified live: this kind was "
+        "tried against a fake of the API, and network policies hold only where the cluster enforces them"
+    )

@@ -565,7 +565,7 @@ def _workspace(settings: Settings, submission: Submission, run_id: str) -> Works
     if submission.directory is None:
         if settings.terminal.workspace == WorkspaceKind.SSH:
             return _ssh_workspace(settings, tenant, run_id)
-        if settings.terminal.workspace == WorkspaceKind.DOCKER:
+        if settings.terminal.workspace in (WorkspaceKind.DOCKER, WorkspaceKind.KUBERNETES):
             return session_workspace(CONTAINED_DIRECTORY, run_id, kind=settings.terminal.workspace)
         return session_workspace(str(own), run_id, kind=settings.terminal.workspace)
     path = Path(submission.directory)

@@ -601,6 +601,11 @@ class TerminalSettings:
     """Image of the pods."""
     kubernetes_runtime: str | None = _setting("terminal.kubernetes_runtime", "HERMES_KUBERNETES_RUNTIME", _OBJECT_NAME)
     """Runtime class of the pods, such as `gvisor`. Not set: the cluster's usual one."""
+    kubernetes_network: str = _setting(
+        "terminal.kubernetes_network", "HERMES_KUBERNETES_NETWORK", choice("open", "proxy", "none"), "none"
+    )
+    """What the network policies of the cluster let pods reach. For `none` a policy is made that lets nothing through;
+    the others say what policies of yours do."""
     kubernetes_storage_mb: int | None = _setting(
         "terminal.kubernetes_storage_mb", "HERMES_KUBERNETES_STORAGE_MB", optional_integer(1, 100_000_000), None
     )

@@ -16,6 +16,7 @@ from hermes_worker.extension import Extension, WorkspaceDeclaration
 
 if TYPE_CHECKING:
     from hermes_worker.workspaces.remote.docker import DockerAccount
+    from hermes_worker.workspaces.remote.kubernetes import KubernetesAccount
     from hermes_worker.workspaces.remote.ssh import SshAccount
     from hermes_worker.workspaces.sandbox.ladder import Sandbox
 
@@ -30,12 +31,13 @@ class WorkspaceKind(StrEnum):
     LOCAL = "local"
     SSH = "ssh"
     DOCKER = "docker"
+    KUBERNETES = "kubernetes"
 
 
 EXTENSION = Extension(
     name="workspaces",
     version="1",
-    summary="Directories of this machine and of ssh hosts, and containers",
+    summary="Directories of this machine and of ssh hosts, containers and pods",
     workspaces=(
         WorkspaceDeclaration(
             name=WorkspaceKind.LOCAL.value, implementation="hermes_worker.workspaces.opening:open_local"
@@ -45,6 +47,10 @@ EXTENSION = Extension(
         ),
         WorkspaceDeclaration(
             name=WorkspaceKind.DOCKER.value, implementation="hermes_worker.workspaces.remote.opening:open_docker"
+        ),
+        WorkspaceDeclaration(
+            name=WorkspaceKind.KUBERNETES.value,
+            implementation="hermes_worker.workspaces.remote.opening:open_kubernetes",
         ),
     ),
 )
@@ -105,3 +111,5 @@ class OpeningOptions:
     """The account for workspaces of the kind ``ssh``; ``None`` when none is set."""
     docker: DockerAccount | None = None
     """The container engine for workspaces of the kind ``docker``; ``None`` when none is set."""
+    kubernetes: KubernetesAccount | None = None
+    """The cluster for workspaces of the kind ``kubernetes``; ``None`` when none is set."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.fake_kubernetes import fake_cluster
 from support.openssh import openssh_missing, openssh_server
 from support.podman_service import PodmanService, podman_missing, podman_service
 from support.workspace_hosts import ShellHost, ssh_server
@@ -27,6 +28,7 @@ from hermes_worker.workspaces.base import (
 from hermes_worker.workspaces.local import LocalWorkspace
 from hermes_worker.workspaces.remote.docker import DockerHost
 from hermes_worker.workspaces.remote.host import Host
+from hermes_worker.workspaces.remote.kubernetes import KubernetesHost
 from hermes_worker.workspaces.remote.ssh import SshHost
 from hermes_worker.workspaces.remote.workspace import RemoteRules, RemoteWorkspace
 
@@ -127,11 +129,22 @@ def _docker(stack: ExitStack, service: PodmanService) -> Kind:
     return Kind(open=fresh, kill_host=service.die, start_host=service.start)
 
 
+def _kubernetes(stack: ExitStack, directory: Path) -> Kind:
+    cluster, root = stack.enter_context(fake_cluster(directory / "cluster")), str(directory / "files" / "run_1")
+
+    def fresh(bytes_max: int = 0) -> Workspace:
+        host = KubernetesHost(cluster.account(storage_bytes=MB), root)
+        return RemoteWorkspace(host, root, RemoteRules(bytes_max=bytes_max))
+
+    return Kind(open=fresh, kill_host=cluster.die, start_host=cluster.start)
+
+
 KINDS: Mapping[str, Callable[[ExitStack, Path], Kind]] = {
     "local": _local,
     "dash": _shell("/bin/sh"),
     "ssh": _ssh,
     "openssh": _sshd,
+    "kubernetes": _kubernetes,
 }
 _OF_MACHINE = ("openssh", "docker")
 """Kinds whose hosts are programs of Debian."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import h11
@@ -50,9 +50,10 @@ class ServiceAnswer:
 class Service:
     """A service of a host. Each request has a connection of its own, so threads and forked children may share one."""
 
-    def __init__(self, address: ServiceAddress, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, address: ServiceAddress, headers: Callable[[], Mapping[str, str]] = dict) -> None:
+        """``headers`` is asked for each request: a token may change. It raises ``OSError``."""
         self.address = address
-        self._headers = dict(headers or {})
+        self.headers = headers
 
     def ask(
         self,
@@ -108,7 +109,7 @@ class Service:
     def _request(
         self, protocol: h11.Connection, method: str, target: str, body: bytes, kind: str, more: Mapping[str, str]
     ) -> bytes:
-        headers = {"Host": self.address.host, **self._headers, **more}
+        headers = {"Host": self.address.host, **self.headers(), **more}
         if body or method in ("POST", "PUT", "PATCH"):
             headers |= {"Content-Type": kind, "Content-Length": str(len(body))}
         request = h11.Request(method=method, target=target, headers=list(headers.items()))

@@ -10,6 +10,7 @@ from typing import Final
 from hermes_worker.workspaces.base import Workspace, WorkspaceError
 from hermes_worker.workspaces.ref import OpeningOptions
 from hermes_worker.workspaces.remote.docker import DockerHost
+from hermes_worker.workspaces.remote.kubernetes import KubernetesHost, kubernetes_missing
 from hermes_worker.workspaces.remote.ssh import SshAccount, SshHost, ssh_missing
 from hermes_worker.workspaces.remote.workspace import RemoteRules, RemoteWorkspace
 from hermes_worker.workspaces.sandbox.keeping import rlimits
@@ -51,6 +52,16 @@ def open_docker(root: str, options: OpeningOptions) -> Workspace:
     rules = options.docker.rules
     given = Network.NONE if rules.network == "none" else Network.PROXY if rules.proxy else Network.OPEN
     return RemoteWorkspace(DockerHost(options.docker, root), root, _walled(options, given))
+
+
+def open_kubernetes(root: str, options: OpeningOptions) -> Workspace:
+    """A pod. Connects to nothing. Raises ``WorkspaceError``."""
+    if options.kubernetes is None:
+        raise WorkspaceError("no cluster is set for workspaces of the kind 'kubernetes' on this worker")
+    if lacking := kubernetes_missing():
+        raise WorkspaceError(f"workspaces of the kind 'kubernetes' need websockets: {lacking}")
+    account = options.kubernetes
+    return RemoteWorkspace(KubernetesHost(account, root), root, _walled(options, account.rules.network))
 
 
 def _walled(options: OpeningOptions, given: Network) -> RemoteRules:
