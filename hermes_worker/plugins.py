@@ -1,8 +1,8 @@
 """Extensions of others: what is there, what the operator enabled, and how it gets into this process.
 
-Two places are looked at: installed packages with an entry point of the group ``hermes_worker.extensions``, and the
-directories below ``HOME/plugins``. What is not enabled by name is never imported: what it would bring is read from its
-manifest, ``plugin.yaml``, beside its code.
+Three places are looked at: ``hermes_worker/addons``, which comes with the product, installed packages with an entry
+point of the group ``hermes_worker.extensions``, and the directories below ``HOME/plugins``. What is not enabled by name
+is never imported: what it would bring is read from its manifest, ``plugin.yaml``, beside its code.
 
 An enabled extension is the operator's own code: it runs with all rights of the process, in every process. It is
 imported when a process begins, never in the thread of an event loop and never inside a transaction.
@@ -48,6 +48,7 @@ from hermes_worker.system.plainfiles import read_plain
 GROUP = "hermes_worker.extensions"
 """Of entry points: the name of one is that of the extension, its value ``package.module:EXTENSION``."""
 MANIFEST = "plugin.yaml"
+_ADDONS = "hermes_worker.addons"
 _PACKAGE = "hermes_plugins"
 """What stands below ``HOME/plugins`` is imported as ``hermes_plugins.NAME``."""
 _MANIFEST_BYTES_MAX = 100_000
@@ -90,9 +91,21 @@ class Available:
 
 
 def available(home: Path) -> tuple[Available, ...]:
-    """Every extension of others that is installed, in the order of their names. Imports none of them."""
-    found = (*_packages(), *_directories(home), *_hook_directories(home))
+    """Every extension that could be enabled, in the order of their names. Imports none of them."""
+    found = (*addons(), *_packages(), *_directories(home), *_hook_directories(home))
     return tuple(sorted(found, key=lambda one: (one.name, one.place)))
+
+
+def addons() -> Iterator[Available]:
+    """The extensions that come with the product."""
+    for path in sorted(_addons_dir().glob(f"*/{MANIFEST}")):
+        name = path.parent.name
+        manifest = read_manifest(path, name)
+        yield Available(name=name, place="comes with Hermes worker", source=path.parent, manifest=manifest)
+
+
+def _addons_dir() -> Path:
+    return Path(__file__).with_name("addons")
 
 
 def _packages() -> Iterator[Available]:
@@ -364,6 +377,8 @@ def _import(name: str, found: Sequence[Available], home: Path) -> Extension:
 def _loaded(source: metadata.EntryPoint | Path, home: Path) -> Any:
     if isinstance(source, metadata.EntryPoint):
         return source.load()
+    if source.parent == _addons_dir():
+        return importlib.import_module(f"{_ADDONS}.{source.name}").EXTENSION
     return hook_extension(source) if source.parent == hooks_dir(home) else _plugin(source)
 
 

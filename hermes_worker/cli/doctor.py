@@ -123,7 +123,7 @@ def _findings(settings: Settings, workspace: Path | None) -> Iterator[DoctorFind
         ("keys", lambda: _keys(settings)),
         ("model", lambda: _model(settings)),
         ("API", lambda: _api(settings)),
-        ("tools", _tools),
+        ("tools", lambda: _tools(settings)),
         ("sandbox", lambda: _sandbox(settings)),
         ("network", lambda: _network(settings)),
         *(
@@ -587,11 +587,15 @@ def _api_health(place: str, answer: httpx2.Response, settings: Settings) -> tupl
     return Grade.OK, f"{place} answers, to the key in {place_of_key(settings)}"
 
 
-def _tools() -> tuple[Grade, str]:
+def _tools(settings: Settings) -> tuple[Grade, str]:
     if shutil.which("bash") is None:
         return Grade.BROKEN, "bash is not on PATH; the terminal tool needs it"
     missing = [name for name in ("git", "rg") if shutil.which(name) is None]
     note = f"; not found: {', '.join(missing)} (agents do without)" if missing else ""
+    from hermes_worker import plugins
+
+    if addons := [one.name for one in plugins.addons() if one.name in settings.extensions.enabled]:
+        return Grade.NOTE, f"bash found{note}; unverified live: {', '.join(addons)} (docs/addons.md)"
     return Grade.OK, f"bash found{note}"
 
 

@@ -1,0 +1,267 @@
+"""Search engines as rows: how each is asked, and where in its answer the results are. Pure.
+
+The requests are those of each vendor's public documentation (October 2026): docs.exa.ai/reference/search,
+docs.tavily.com (search), docs.firecrawl.dev (v2 search), docs.parallel.ai (v1 search), api-dashboard.search.brave.com
+(web search), docs.searxng.org (search API). DuckDuckGo has no interface for programs; its page without scripts is read.
+None of them was tried live.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from types import MappingProxyType
+from typing import Any, Final
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from hermes_worker.addons.asking import json_of, json_post, rows_of, text_of
+from hermes_worker.addons.web_search.settings import Searching
+from hermes_worker.net.http import HttpRequest, HttpResponse
+
+_EXCERPT_CHARS_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """One result."""
+
+    title: str
+    url: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchProvider:
+    """A search engine."""
+
+    name: str
+    label: str
+    """For messages."""
+    address: str
+    """Where it is asked; empty for one whose address the operator sets."""
+    key: Callable[[Searching], str | None]
+    """What it must have to be asked: a key, or an address."""
+    url: Callable[[Searching], str | None]
+    """An address of the operator's that takes the place of ``address``."""
+    request: Callable[[str, str, str, int], HttpRequest]
+    """Of address, key, query and limit."""
+    hits: Callable[[HttpResponse], Iterable[Hit]]
+    """Of an answer. Raises ``AddonFailed``."""
+
+
+def _nothing(settings: Searching) -> str | None:
+    return None
+
+
+def _hit(row: Mapping[str, Any], *descriptions: str) -> Hit:
+    said = next((row[name] for name in descriptions if row.get(name)), "")
+    if isinstance(said, list):
+        said = " ... ".join(text_of(piece) for piece in said)
+    return Hit(title=text_of(row.get("title")), url=text_of(row.get("url")), description=text_of(said))
+
+
+def _by_key(name: str) -> Callable[[Searching], str | None]:
+    return lambda settings: getattr(settings, name)
+
+
+def _exa(url: str, key: str, query: str, limit: int) -> HttpRequest:
+    wanted = {"query": query, "numResults": limit, "contents": {"highlights": True}}
+    return json_post(f"{url}/search", wanted, {"x-api-key": key})
+
+
+def _tavily(url: str, key: str, query: str, limit: int) -> HttpRequest:
+    return json_post(f"{url}/search", {"query": query, "max_results": limit}, {"Authorization": f"Bearer {key}"})
+
+
+def _firecrawl(url: str, key: str, query: str, limit: int) -> HttpRequest:
+    return json_post(f"{url}/v2/search", {"query": query, "limit": limit}, {"Authorization": f"Bearer {key}"})
+
+
+def _parallel(url: str, key: str, query: str, limit: int) -> HttpRequest:
+    wanted = {"search_queries": [query], "objective": query, "advanced_settings": {"max_results": limit}}
+    return json_post(f"{url}/v1/search", wanted, {"x-api-key": key})
+
+
+def _brave(url: str, key: str, query: str, limit: int) -> HttpRequest:
+    asked = urlencode({"q": query, "count": min(limit, 20)})
+    headers = {"X-Subscription-Token": key, "Accept": "application/json"}
+    return HttpRequest(method="GET", url=f"{url}/res/v1/web/search?{asked}", headers=headers)
+
+
+def _searxng(url: str, key: str, query: str, limit: int) -> HttpRequest:
+    asked = urlencode({"q": query, "format": "json"})
+    return HttpRequest(method="GET", url=f"{url}/search?{asked}", headers={"Accept": "application/json"})
+
+
+def _duckduckgo(url: str, key: str, query: str, limit: int) -> HttpRequest:
+    return HttpRequest(method="GET", url=f"{url}/html/?{urlencode({'q': query})}", headers={"Accept": "text/html"})
+
+
+def _listed(label: str, path: Sequence[str], *descriptions: str) -> Callable[[HttpResponse], Iterable[Hit]]:
+    return lambda answer: [_hit(row, *descriptions) for row in rows_of(json_of(label, answer), *path)]
+
+
+def _scraped(answer: HttpResponse) -> Iterable[Hit]:
+    reader = _DuckPage()
+    reader.feed(answer.body.decode("utf-8", "replace"))
+    reader.close()
+    return reader.hits
+
+
+class _DuckPage(HTMLParser):
+    """DuckDuckGo's page: an ``a.result__a`` for each result, with its excerpt in a ``.result__snippet``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hits: list[Hit] = []
+        self._into: str | None = None
+        self._tag = ""
+        self._url = ""
+        self._title = ""
+        self._text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        classes = (given.get("class") or "").split()
+        for wanted in ("result__a", "result__snippet"):
+            if wanted in classes:
+                self._into, self._tag, self._text = wanted, tag, []
+                if wanted == "result__a":
+                    self._url = _target(given.get("href") or "")
+
+    def handle_data(self, data: str) -> None:
+        if self._into is not None:
+            self._text.append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._into is None or tag != self._tag:
+            return
+        text = " ".join("".join(self._text).split())
+        if self._into == "result__a":
+            self._title = text
+            self.hits.append(Hit(title=text, url=self._url, description=""))
+        elif self.hits and not self.hits[-1].description:
+            self.hits[-1] = Hit(title=self.hits[-1].title, url=self.hits[-1].url, description=text)
+        self._into = None
+
+
+def _target(href: str) -> str:
+    """Where a link of DuckDuckGo's leads: it goes by way of its own counter, but for advertisements, which are none."""
+    parts = urlsplit(f"https:{href}" if href.startswith("//") else href)
+    if parts.path.startswith("/y.js"):
+        return ""
+    if (parts.hostname or "").endswith("duckduckgo.com") and parts.path.startswith("/l/"):
+        return next(iter(parse_qs(parts.query).get("uddg", [])), "")
+    return href
+
+
+PROVIDERS: Final[Mapping[str, SearchProvider]] = MappingProxyType(
+    {
+        row.name: row
+        for row in (
+            SearchProvider(
+                name="exa",
+                label="Exa",
+                address="https://api.exa.ai",
+                key=_by_key("exa_key"),
+                url=_nothing,
+                request=_exa,
+                hits=_listed("Exa", ("results",), "highlights", "summary", "text"),
+            ),
+            SearchProvider(
+                name="tavily",
+                label="Tavily",
+                address="https://api.tavily.com",
+                key=_by_key("tavily_key"),
+                url=_nothing,
+                request=_tavily,
+                hits=_listed("Tavily", ("results",), "content"),
+            ),
+            SearchProvider(
+                name="firecrawl",
+                label="Firecrawl",
+                address="https://api.firecrawl.dev",
+                key=_by_key("firecrawl_key"),
+                url=_by_key("firecrawl_url"),
+                request=_firecrawl,
+                hits=_listed("Firecrawl", ("data", "web"), "description"),
+            ),
+            SearchProvider(
+                name="parallel",
+                label="Parallel",
+                address="https://api.parallel.ai",
+                key=_by_key("parallel_key"),
+                url=_nothing,
+                request=_parallel,
+                hits=_listed("Parallel", ("results",), "excerpts"),
+            ),
+            SearchProvider(
+                name="brave",
+                label="Brave Search",
+                address="https://api.search.brave.com",
+                key=_by_key("brave_key"),
+                url=_nothing,
+                request=_brave,
+                hits=_listed("Brave Search", ("web", "results"), "description"),
+            ),
+            SearchProvider(
+                name="searxng",
+                label="SearXNG",
+                address="",
+                key=_by_key("searxng_url"),
+                url=_by_key("searxng_url"),
+                request=_searxng,
+                hits=_listed("SearXNG", ("results",), "content"),
+            ),
+            SearchProvider(
+                name="duckduckgo",
+                label="DuckDuckGo",
+                address="https://html.duckduckgo.com",
+                key=lambda settings: "none is needed",
+                url=_nothing,
+                request=_duckduckgo,
+                hits=_scraped,
+            ),
+        )
+    }
+)
+"""In the order in which ``auto`` asks them."""
+
+
+def chosen(settings: Searching) -> tuple[SearchProvider, ...]:
+    """Who is asked, one after the other until one answers. The one that the operator chose is asked alone: what people
+    look for goes to nobody else. Empty when that one has no key."""
+    if settings.provider != "auto":
+        one = PROVIDERS[settings.provider]
+        return (one,) if one.key(settings) else ()
+    having = [row for row in PROVIDERS.values() if row.key(settings)]
+    return tuple(having[:-1] or having)
+
+
+def told(hits: Iterable[Hit], limit: int) -> list[dict[str, object]]:
+    """Results as a model sees them: web addresses only, each once, with plain texts."""
+    found: dict[str, dict[str, object]] = {}
+    for hit in hits:
+        url = hit.url.strip()
+        if _scheme(url) not in ("http", "https") or url in found:
+            continue
+        description = _plain(hit.description)[:_EXCERPT_CHARS_MAX]
+        found[url] = {"title": _plain(hit.title)[:300], "url": url, "description": description}
+        found[url]["position"] = len(found)
+        if len(found) == limit:
+            break
+    return list(found.values())
+
+
+def _scheme(url: str) -> str:
+    """The scheme of an address; empty for what is none."""
+    try:
+        return urlsplit(url).scheme.lower() if len(url) <= 8_192 else ""
+    except ValueError:
+        return ""
+
+
+def _plain(text: str) -> str:
+    return " ".join(re.sub(r"</?(?:b|strong|em|i|mark|span)\b[^<>]{0,200}>", "", text).split())
