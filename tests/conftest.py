@@ -24,10 +24,11 @@ from hermes_worker.store.access.audit import acting
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One process more than there are cores: there is always one that waits for a server or a worker."""
-    return min(8, (os.cpu_count() or 1) + 1)
+    """Two processes more than there are cores: there are always some that wait for servers or workers."""
+    return min(8, (os.cpu_count() or 1) + 2)
 
 
+_PATIENCE_S = 300.0
 hypothesis.settings.register_profile(
     "busy machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
@@ -74,8 +75,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if is_quick(item):
             item.add_marker("quick")
+    items.sort(key=_patience_s, reverse=True)
     if runs_quick_tests_only(config):
         refuse_processes_and_servers()
+
+
+def _patience_s(item: pytest.Item) -> float:
+    """What a test may take beyond the usual. Those that may take long begin first, or all others would wait for one at
+    the end."""
+    limit = item.get_closest_marker("timeout")
+    return 0.0 if limit is None else max(0.0, float(limit.args[0]) - _PATIENCE_S)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,24 @@ from support.rig import Rig, rig_on
 from hermes_worker.local.valkey import EmbeddedValkey
 
 pytestmark = pytest.mark.faults
+
+
+_FOLDER = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A fleet costs 3 s of CPU. CI plays each test on one kind of database, half of them on each; ``-m slow`` plays it
+    on the other. What one store does and the other does not is found in ``tests/store``, on both."""
+    for item in items:
+        if _FOLDER in item.path.parents and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            kind = item.callspec.params.get("database_url")
+            if kind is not None and kind != _kind_in_ci(item.originalname):
+                item.add_marker("slow")
+
+
+def _kind_in_ci(test: str) -> str:
+    return ("sqlite", "postgresql")[zlib.crc32(test.encode()) % 2]
 
 
 @pytest.fixture

@@ -40,6 +40,7 @@ def test_a_run_at_work_names_its_worker_and_the_one_behind_it_names_the_run(rig:
     assert at_work.facts["worker"]
     assert told(rig, second, Because.SESSION_AT_WORK).facts["active_run"] == first
     assert told(rig, later, Because.NOT_BEFORE).until is not None
+    go.parent.mkdir(parents=True, exist_ok=True)  # a call that is claimed has not got its workspace yet
     go.touch()
     rig.ended(first)
     assert rig.ended(second)[0].status is RunStatus.COMPLETED

@@ -77,7 +77,15 @@ def collected_in_bulk() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, _CHUNK))
+def portions(count: int, size: int) -> list[Any]:
+    """Where the portions of so many worlds begin; every second one is left to ``-m slow``."""
+    return [
+        pytest.param(first, marks=[pytest.mark.slow] if number % 2 else [])
+        for number, first in enumerate(range(0, count, size))
+    ]
+
+
+@pytest.mark.parametrize("first", portions(SEEDS, _CHUNK))
 def test_whatever_goes_wrong_every_run_ends_and_nothing_is_done_or_counted_twice(first: int) -> None:
     seen = portion(first, _CHUNK)
 
@@ -101,7 +109,7 @@ def test_the_real_store_holds_as_well() -> None:
     assert seen["turn"] > 0
 
 
-@pytest.mark.parametrize("first", range(0, 100, 25))
+@pytest.mark.parametrize("first", portions(100, 25))
 def test_the_real_store_reports_what_the_simulated_one_does(first: int) -> None:
     """Worlds of one run each, in which both stores send the same hints in the same order. In a few, mostly trees, two
     hints of one moment change places, and another history begins."""

@@ -99,7 +99,7 @@ class Traffic:
 
     def _go(self) -> None:
         number = 0
-        while not self._ends.wait(0.5):
+        while not self._ends.wait(1.0):
             number += 1
             steps = script({"calls": [{"name": "list_files", "arguments": {}}]}, final=f"Done {number}.")
             body = json.dumps({"input": steps, "deliver": self.deliver}).encode()
