@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from hermes_worker.models.factory import Extras
     from hermes_worker.models.login import Granting
     from hermes_worker.models.logins import Grants
+    from hermes_worker.models.tenant_watch import TenantKeyWatch
     from hermes_worker.tasks.artifacts import GatheringParts
     from hermes_worker.tasks.calls.permission import ApprovalRules
     from hermes_worker.tasks.deliver import DeliveryParts
@@ -88,7 +89,7 @@ if TYPE_CHECKING:
     from hermes_worker.tasks.jobs.collect import CollectingParts
     from hermes_worker.tasks.keeper import Keeper, LaneStarter, Listener
     from hermes_worker.tasks.leases import Leases
-    from hermes_worker.tasks.parts import Hooks, Parts, TenantModels
+    from hermes_worker.tasks.parts import Hooks, Parts, TenantBook, TenantModels
     from hermes_worker.tasks.parts import ModelChain as TaskChain
     from hermes_worker.tasks.tool_sources import ToolLister
     from hermes_worker.workspaces.base import Workspace
@@ -684,25 +685,41 @@ class _Models:
     auxiliary: Mapping[str, TaskChain]
     pool: Pooling
     keys: KeyGuarding
-    of_tenants: Mapping[str, TenantModels] = field(default_factory=dict)
+    of_tenants: TenantBook
     """For tenants that have keys of their own."""
 
 
 def _models_of(settings: Settings, options: WorkerOptions, client: Client) -> _Models:
     """Nowhere, and with none, for a worker that makes no model calls: its tools leave auxiliary calls to others."""
     from hermes_worker.models.chain import NoChain
+    from hermes_worker.models.tenant_watch import WhereNeeded
+    from hermes_worker.tasks.parts import NoTenantKeys
 
     if not {QueueName.MODEL, QueueName.SUSPECT_MODEL} & set(options.queues):
-        return _Models(chain=NoChain(), auxiliary={}, pool=FirstKey(), keys=AllOpen())
+        return _Models(chain=NoChain(), auxiliary={}, pool=FirstKey(), keys=AllOpen(), of_tenants=NoTenantKeys())
     chain = chain_of(settings, grants_of(settings, client.database))
-    of_tenants = tenant_models_of(settings)
-    has_pools = chain.has_pools or any(getattr(each.chain, "has_pools", False) for each in of_tenants.values())
-    pool = CredentialPool(client.redis, Strategy(settings.model.key_strategy)) if has_pools else FirstKey()
+    of_tenants = tenant_watch_of(settings, client.database)
     watch = KeyWatch(KeyStates(client.database, key_rules(settings)))
-    watch.look()
-    watch.start()
+    for each in (watch, of_tenants):
+        each.look()
+        each.start()
+
+    def has_pools() -> bool:
+        return chain.has_pools or any(getattr(each.chain, "has_pools", False) for each in of_tenants.all())
+
+    pool = WhereNeeded(CredentialPool(client.redis, Strategy(settings.model.key_strategy)), FirstKey(), has_pools)
     auxiliary = auxiliary_chains_of(settings)
     return _Models(chain=chain, auxiliary=auxiliary, pool=pool, keys=watch, of_tenants=of_tenants)
+
+
+def tenant_watch_of(settings: Settings, database: Database) -> TenantKeyWatch[TenantModels]:
+    """Where model calls of tenants go that have provider keys in rows, or in the settings. Nothing is read yet. Raises
+    ``ConfigurationError``."""
+    from hermes_worker.models.tenant_watch import TenantKeyWatch
+    from hermes_worker.store.access.provider_keys import ProviderKeys
+
+    build = partial(_tenant_models, settings)
+    return TenantKeyWatch(ProviderKeys(database), build, tenant_models_of(settings))
 
 
 def key_rules(settings: Settings) -> KeyRules:
@@ -716,8 +733,8 @@ def key_rules(settings: Settings) -> KeyRules:
 
 
 def tenant_models_of(settings: Settings) -> dict[str, TenantModels]:
-    """Where model calls of tenants go that have provider keys of their own: to the same places as those of others, and
-    never with a key of the installation. Raises ``ConfigurationError`` for a provider that nobody knows."""
+    """Where model calls of tenants go that have provider keys in the settings: to the same places as those of others,
+    and never with a key of the installation. Raises ``ConfigurationError`` for a provider that nobody knows."""
     from hermes_worker.models.catalog import find_provider, provider_rows
 
     held: dict[str, dict[str, list[str]]] = {}

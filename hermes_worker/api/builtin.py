@@ -26,6 +26,7 @@ EXTENSION = Extension(
         RouterDeclaration(name="webhooks", implementation="hermes_worker.api.routes.webhooks:router"),
         RouterDeclaration(name="backlog", implementation="hermes_worker.api.routes.backlog:router"),
         RouterDeclaration(name="providers", implementation="hermes_worker.api.routes.providers:router"),
+        RouterDeclaration(name="provider_keys", implementation="hermes_worker.api.routes.provider_keys:router"),
         RouterDeclaration(name="alerts", implementation="hermes_worker.api.routes.alerts:router"),
         RouterDeclaration(name="sessions", implementation="hermes_worker.api.routes.sessions:router"),
         RouterDeclaration(name="session_turns", implementation="hermes_worker.api.routes.session_turns:router"),

@@ -94,7 +94,7 @@ EXTENSION = Extension(
         ),
         CommandDeclaration(
             name="providers",
-            summary="Show which keys of providers are closed, and open them again.",
+            summary="Show which keys of providers are closed, open them, and give tenants keys of their own.",
             implementation="hermes_worker.cli.providers:providers",
         ),
         CommandDeclaration(

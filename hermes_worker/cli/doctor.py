@@ -121,6 +121,7 @@ def _findings(settings: Settings, workspace: Path | None) -> Iterator[DoctorFind
         *((("logins", lambda: _logins(settings)),) if settings.model.refresh_tokens else ()),
         ("webhooks", lambda: _webhooks(settings)),
         ("keys", lambda: _keys(settings)),
+        *((("tenants", lambda: _tenant_keys(settings)),) if _has_tenant_keys(settings) else ()),
         ("model", lambda: _model(settings)),
         ("API", lambda: _api(settings)),
         ("tools", lambda: _tools(settings)),
@@ -446,6 +447,55 @@ def _keys(settings: Settings) -> tuple[Grade, str]:
     more = f" and {len(closed) - 3} more" if len(closed) > 3 else ""
     waiting = sum(row.parked for row in closed)
     return Grade.NOTE, f"{told}{more}; {waiting} runs wait ('hermes-worker providers status')"
+
+
+def _has_tenant_keys(settings: Settings) -> bool:
+    """Whether some tenant brings keys, in rows or in the settings; false for a database that cannot be read, of which
+    another line speaks."""
+    from hermes_worker.store.access.provider_keys import ProviderKeys
+    from hermes_worker.wiring import open_database
+
+    if settings.model.tenant_keys:
+        return True
+    if settings.database.url is None and not (settings.home / "hermes-worker.db").exists():
+        return False
+    try:
+        database = open_database(settings)
+        try:
+            return ProviderKeys(database).version().keys > 0
+        finally:
+            database.close()
+    except HermesError:
+        return False
+
+
+def _tenant_keys(settings: Settings) -> tuple[Grade, str]:
+    """Keys of providers that tenants bring."""
+    from hermes_worker.models.catalog import provider_rows
+    from hermes_worker.store.access.provider_keys import ProviderKeys
+    from hermes_worker.wiring import open_database
+
+    named = {each.tenant for each in settings.model.tenant_keys}
+    if settings.database.url is None and not (settings.home / "hermes-worker.db").exists():
+        return Grade.OK, f"{len(named)} bring keys of providers, in HERMES_TENANT_KEYS"
+    database = open_database(settings)
+    try:
+        kept = ProviderKeys(database)
+        views, in_clear = kept.of_everybody(), kept.in_clear()
+        broken = [each.key_id for each in kept.held() if each.key is None]
+    finally:
+        database.close()
+    in_rows = {view.tenant for view in views}
+    found = f"{len(in_rows | named)} bring keys of providers; {len(views)} keys in rows"
+    if broken:
+        return Grade.BROKEN, f"{found}; changed by others and not used: {', '.join(broken[:3])}: remove and add them"
+    if unknown := sorted({view.provider for view in views} - provider_rows().keys()):
+        return Grade.BROKEN, f"{found}; no extension brings the provider {unknown[0]!r} any more: its keys are idle"
+    if in_clear:
+        return Grade.NOTE, f"{found}, {in_clear} of them in clear: encrypt texts again (docs/encryption.md)"
+    if both := sorted(in_rows & named):
+        return Grade.NOTE, f"{found}; those of {', '.join(both)} in HERMES_TENANT_KEYS are not used: rows count"
+    return Grade.OK, f"{found}, encrypted" if views else found
 
 
 def _webhooks(settings: Settings) -> tuple[Grade, str]:

@@ -1,20 +1,23 @@
-"""``hermes-worker providers``: which keys of providers may be used, and how to say that one may again."""
+"""``hermes-worker providers``: which keys of providers may be used, how to say that one may again, and which keys
+tenants bring."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import click
 
 from hermes_worker.cli.layout import moment, table
-from hermes_worker.cli.options import TEXT, reachable
+from hermes_worker.cli.options import TEXT, common, of_tenant, reachable
 from hermes_worker.cli.records import open_records
 from hermes_worker.cli.screen import one_line
 from hermes_worker.cli.server import read, server_client
+from hermes_worker.store.access.provider_keys import KEY_CHARS_MAX, ProviderKeys, ProviderKeyView
 from hermes_worker.store.key_states import KeyRow, KeyStates
 
 if TYPE_CHECKING:
@@ -25,7 +28,7 @@ _REASON_CHARS = 60
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def providers() -> None:
-    """Show which keys of providers are closed, and open them again."""
+    """Show which keys of providers are closed, open them again, and give tenants keys of their own."""
 
 
 @providers.command(epilog="A key that never failed is not shown. While one is closed, one call at a time tries it.")
@@ -68,6 +71,77 @@ def _row_of(told: Mapping[str, Any]) -> KeyRow:
     state = {name: document.pop(name) for name in ("condition", "since", "epoch", "probes", "probe_at")}
     document.pop("object", None)
     return cast("KeyRow", read(KeyRow, {**document, "state": state}))
+
+
+@providers.group("keys")
+def tenant_keys() -> None:
+    """Add, list and remove the provider keys of a tenant. Keys are encrypted, and never shown."""
+
+
+@tenant_keys.command("add", epilog="Example: hermes-worker providers keys add openai --tenant acme --file acme.key")
+@common
+@of_tenant
+@click.argument("provider", type=TEXT)
+@click.option(
+    "--file",
+    "source",
+    type=click.File("rb"),
+    default="-",
+    help="The file that holds the key. Default: what comes in; at a terminal you are asked.",
+)
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def add_key(home: Path | None, provider: str, source: BinaryIO, as_json: bool) -> None:
+    """Have the tenant's runs be asked for with a key of its own at PROVIDER. From then on no key of the installation is
+    used for it. Workers know within two seconds."""
+    from hermes_worker.services.provider_keys import add_provider_key
+
+    records = open_records(home)
+    made = add_provider_key(records.database, records.tenant, provider, _read_key(source))
+    _show_keys([made], as_json)
+
+
+@tenant_keys.command("list")
+@common
+@of_tenant
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def list_keys(home: Path | None, as_json: bool) -> None:
+    """The provider keys of a tenant, without the keys."""
+    records = open_records(home)
+    _show_keys(ProviderKeys(records.database).of_tenant(records.tenant), as_json)
+
+
+@tenant_keys.command("remove", epilog="Example: hermes-worker providers keys remove pkey_0123456789ab --tenant acme")
+@common
+@of_tenant
+@click.argument("key_id", type=TEXT)
+def remove_key(home: Path | None, key_id: str) -> None:
+    """Delete a provider key of a tenant. When it was the last, its runs are asked for with keys of the installation."""
+    records = open_records(home)
+    kept = ProviderKeys(records.database)
+    view = kept.remove(records.tenant, key_id)
+    click.echo(f"{key_id} of {view.provider} removed")
+    if not kept.of_tenant(records.tenant):
+        said = "its runs are asked for with HERMES_TENANT_KEYS, else with keys of the installation"
+        click.echo(f"the tenant {records.tenant!r} has no provider key in rows now: {said}", err=True)
+
+
+def _read_key(source: BinaryIO) -> str:
+    """Never an argument: others on the machine could read that."""
+    if source.name == "<stdin>" and sys.stdin.isatty():
+        return str(click.prompt("key", hide_input=True)).strip()
+    data: bytes = source.read(KEY_CHARS_MAX + 3)
+    return data.decode("utf-8", "replace").strip()
+
+
+def _show_keys(views: list[ProviderKeyView], as_json: bool) -> None:
+    if as_json:
+        for view in views:
+            click.echo(json.dumps(dict(zip(ProviderKeyView._fields, view, strict=True))))
+    elif views:
+        rows = [(view.key_id, view.provider, view.fingerprint, moment(view.created_at)) for view in views]
+        click.echo(table(rows, ("KEY", "PROVIDER", "FINGERPRINT", "ADDED"), ids=(0,), whole=(0,)))
+    else:
+        click.echo("no provider keys of its own", err=True)
 
 
 def _facts(row: KeyRow) -> dict[str, object]:

@@ -529,6 +529,31 @@ def set_tenant_limits(
     )
 
 
+def provider_keys(tenant: str) -> ApiRequest[list[dict[str, Any]]]:
+    """The provider keys that a tenant brought, without the keys; for operators."""
+    template = "/v1/tenants/{tenant}/provider-keys"
+    return _get(template, _reads(list[dict[str, Any]], "data"), {"tenant": tenant})
+
+
+def add_provider_key(
+    tenant: str, provider: str, key: str, *, idempotency_key: str | None = None
+) -> ApiRequest[dict[str, Any]]:
+    """Have a tenant be asked for with a key of its own; for operators. The same key again changes nothing."""
+    body = {"provider": provider, "key": key}
+    template = "/v1/tenants/{tenant}/provider-keys"
+    return _post(template, _reads(dict[str, Any]), {"tenant": tenant}, body=body, key=idempotency_key)
+
+
+def remove_provider_key(tenant: str, provider_key_id: str) -> ApiRequest[dict[str, Any]]:
+    """Delete a provider key of a tenant; for operators."""
+    return ApiRequest(
+        method="DELETE",
+        template="/v1/tenants/{tenant}/provider-keys/{provider_key_id}",
+        read=_reads(dict[str, Any]),
+        names={"tenant": tenant, "provider_key_id": provider_key_id},
+    )
+
+
 def backlog() -> ApiRequest[BacklogDocument]:
     """What waits and what is at work, by queue."""
     return _get("/v1/backlog", _reads(BacklogDocument))

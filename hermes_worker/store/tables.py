@@ -898,6 +898,21 @@ api_keys = sa.Table(
 )
 """Keys of the API. Only the SHA-256 of a key is kept. ``last_used_at`` is exact to the minute."""
 
+provider_keys = sa.Table(
+    "provider_keys",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("key_id", sa.String(20), nullable=False, unique=True),
+    sa.Column("tenant", Tenant, nullable=False),
+    sa.Column("provider", sa.String(100), nullable=False),
+    sa.Column("fingerprint", sa.String(16), nullable=False),
+    sa.Column("secret", SealedText("provider_keys.secret"), nullable=False),
+    sa.Column("created_at", Seconds, nullable=False),
+    sa.UniqueConstraint("tenant", "provider", "fingerprint"),
+)
+"""Keys of providers that tenants bring. ``secret`` is encrypted: nothing is added while texts are stored in clear. Rows
+are added and deleted, never changed. ``fingerprint`` tells keys apart and says nothing about them."""
+
 audit_log = sa.Table(
     "audit_log",
     metadata,

@@ -161,6 +161,24 @@ class TenantModels:
     """Providers of single tasks beside the conversation."""
 
 
+class TenantBook(Protocol):
+    """Where model calls of tenants go that have provider keys of their own. ``models.tenant_watch.TenantKeyWatch``."""
+
+    @property
+    def is_empty(self) -> bool: ...
+
+    def find(self, tenant: str) -> TenantModels | None: ...
+
+
+class NoTenantKeys:
+    """No tenant has keys of its own."""
+
+    is_empty = True
+
+    def find(self, tenant: str) -> TenantModels | None:
+        return None
+
+
 class Sender(Protocol):
     """``queue.Publisher``."""
 
@@ -196,9 +214,9 @@ class Parts:
     governor: Governing = field(default_factory=Ungoverned)
     """Who may ask a model when, over all workers."""
     auxiliary_chains: Mapping[str, ModelChain] = field(default_factory=dict)
-    tenant_models: Mapping[str, TenantModels] = field(default_factory=dict)
-    """Of tenants that have provider keys of their own, in place of the two above."""
     """Providers of their own for calls beside the conversation, by the name of their task."""
+    tenant_models: TenantBook = field(default_factory=NoTenantKeys)
+    """Of tenants that have provider keys of their own, in place of the two above."""
     pool: Pooling = field(default_factory=FirstKey)
     """Which of several keys of a provider a turn uses."""
     keys: KeyGuarding = field(default_factory=AllOpen)
@@ -219,8 +237,8 @@ class Parts:
 
     def models_of(self, session_pk: int) -> TenantModels:
         """Where model calls of a session go."""
-        if self.tenant_models:
-            own = self.tenant_models.get(self.runs.session_of(session_pk).tenant)
+        if not self.tenant_models.is_empty:
+            own = self.tenant_models.find(self.runs.session_of(session_pk).tenant)
             if own is not None:
                 return own
         return TenantModels(chain=self.chain, auxiliary=self.auxiliary_chains)

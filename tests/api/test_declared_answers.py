@@ -49,6 +49,7 @@ FLEETING = {
     "key_id": "key_000000000000",
     "artifact_id": "art_x",
     "credential": "nobody",
+    "provider_key_id": "pkey_000000000000",
 }
 """Names of nothing."""
 SIGNED = f"?expires=1&signature={'0' * 8}.{'0' * 64}"
@@ -205,6 +206,7 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "POST /v1/runs/{run_id}/input": {"text": "x"},
     "PUT /v1/limits/keys/{key_id}": {"limits": {}},
     "PUT /v1/tenants/{tenant}/limits": {"limits": {}},
+    "POST /v1/tenants/{tenant}/provider-keys": {"provider": "openai", "key": "sk-0123456789"},
     "POST /v1/conversations": {"metadata": {"a": "b"}},
     "POST /v1/conversations/{conversation_id}": {"metadata": {"a": "b"}},
     "POST /webhooks/{name}": {"text": "x"},

@@ -170,6 +170,8 @@ class World:
             found["artifact_id"] = "art_of_nobody"  # who has no signed address sees nothing else
         if "{key_id}" in path:
             found["key_id"] = self.key("default")
+        if "{provider_key_id}" in path:
+            found["provider_key_id"] = "pkey_000000000000"  # none is taken in while texts are in clear
         if "{response_id}" in path:
             found["response_id"] = self.ended().replace("run_", "resp_")
         if "{conversation_id}" in path:

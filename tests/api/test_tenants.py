@@ -41,11 +41,12 @@ UNKNOWN = {
     "conversation_id": f"conv_{uuid.uuid4().hex}",
     "item_id": f"msg_{uuid.uuid4().hex}s00001",
     "key_id": f"key_{uuid.uuid4().hex[:12]}",
+    "provider_key_id": f"pkey_{uuid.uuid4().hex[:12]}",
     "tenant": "nobody",
     "credential": "0123456789abcdef",
 }
 """Ids that nobody has."""
-SHARED = {"model", "tenant", "credential"}
+SHARED = {"model", "tenant", "credential", "provider_key_id"}
 """What no tenant owns, or only operators may name."""
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/runs/{run_id}/approval": {"choice": "deny"},
@@ -60,6 +61,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /v1/batch/wait": {"run_ids": ["run_of_nobody"], "timeout_s": 0},
     "PUT /v1/limits/keys/{key_id}": {"limits": {"runs": {"at_most": 300}}},
     "PUT /v1/tenants/{tenant}/limits": {"limits": {}},
+    "POST /v1/tenants/{tenant}/provider-keys": {"provider": "openai", "key": "sk-0123456789"},
     "POST /api/jobs": {"name": "n", "schedule": "every 1h", "prompt": "x"},
 }
 
@@ -176,6 +178,7 @@ def one_of_each(http: httpx.Client, store: Store) -> dict[str, str]:
         "response_id": ended.replace("run_", "resp_"),
         "conversation_id": talk,
         "item_id": item,
+        "provider_key_id": UNKNOWN["provider_key_id"],  # operators only have them
         "tenant": "acme",
         "credential": "key1",
     }

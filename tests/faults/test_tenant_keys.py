@@ -1,5 +1,5 @@
-"""Tenants with provider keys of their own, on real workers: each is asked for with its own, and one that is spent or
-broken holds back nobody else."""
+"""Tenants with provider keys of their own, on real workers: each is asked for with its own, one that is spent or
+broken holds back nobody else, and keys in rows are seen while workers run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from support.rig import Rig, rig_on, until
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.access.principals import Tenants
+from hermes_worker.store.access.provider_keys import ProviderKeys
 from hermes_worker.store.runs.runs import NewRun
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 
@@ -23,7 +24,9 @@ OURS, ACMES, BETAS, SPARE = (
     "sk-beta-0123456789ab",
     "sk-gamma-012345678",
 )
-OWNER = {OURS: "default", ACMES: "acme", BETAS: "beta", SPARE: "gamma"}
+DELTAS, GAMMAS = "sk-delta-0123456789", "sk-gamma-in-a-row"
+OWNER = {OURS: "default", ACMES: "acme", BETAS: "beta", SPARE: "gamma", DELTAS: "delta", GAMMAS: "gamma's row"}
+TENANTS = ("default", "acme", "beta", "gamma", "delta")
 
 
 def submit(rig: Rig, tenant: str) -> str:
@@ -40,6 +43,11 @@ def submit(rig: Rig, tenant: str) -> str:
     return created.run_id
 
 
+def _ended_well(rig: Rig, tenant: str) -> bool:
+    [view] = rig.ended(submit(rig, tenant))
+    return view.status is RunStatus.COMPLETED
+
+
 def test_a_key_that_is_spent_or_broken_holds_back_its_tenant_only(
     tmp_path: Path, database_url: str, broker_url: str
 ) -> None:
@@ -48,7 +56,7 @@ def test_a_key_that_is_spent_or_broken_holds_back_its_tenant_only(
     def answer(request: Received, reply: Reply) -> None:
         key = (request.header("Authorization") or "").removeprefix("Bearer ")
         said = str(request.document["messages"])
-        asked.extend((OWNER.get(key, key), tenant) for tenant in OWNER.values() if f"for {tenant}." in said)
+        asked.extend((OWNER.get(key, key), tenant) for tenant in TENANTS if f"for {tenant}." in said)
         if key == ACMES:
             error = {"error": {"message": "Rate limit reached", "type": "rate_limit_error"}}
             reply.document(429, error, "Retry-After: 300")
@@ -61,6 +69,7 @@ def test_a_key_that_is_spent_or_broken_holds_back_its_tenant_only(
         environ = {
             "HERMES_BASE_URL": server.base_url,
             "HERMES_API_KEY": OURS,
+            "HERMES_ENCRYPTION_KEYS": "hwt_" + "k" * 40,
             "HERMES_TENANT_KEYS": f"acme/custom={ACMES},beta/custom={BETAS},gamma/custom={SPARE},delta/openai=sk-delta",
         }
         with rig_on(tmp_path, database_url=database_url, broker_url=broker_url, more_environ=environ) as rig:
@@ -76,9 +85,20 @@ def test_a_key_that_is_spent_or_broken_holds_back_its_tenant_only(
             assert {view.status for view in rig.ended(*others)} == {RunStatus.COMPLETED}
             [failed, without] = rig.ended(broken, keyless)
             assert (failed.status, without.status) == (RunStatus.FAILED, RunStatus.FAILED)
-            assert "delta/custom=KEY" in str(without.error)
+            assert "keys add custom --tenant delta" in str(without.error)
             assert rig.view(spent).status is RunStatus.WAITING_FOR_CAPACITY
+            assert set(asked) == {(tenant, tenant) for tenant in TENANTS if tenant != "delta"}
+
+            # While the workers run, and a run waits: one key where there was none, and one in place of the settings'.
+            asked.clear()
+            kept = ProviderKeys(rig.client.database)
+            kept.add("delta", "custom", DELTAS)
+            ours = kept.add("gamma", "custom", GAMMAS)
+            until(lambda: (_ended_well(rig, "gamma") and ("gamma's row", "gamma") in asked) or None, "the row to count")
+            until(lambda: _ended_well(rig, "delta") or None, "delta's key to be used")
+            kept.remove("gamma", ours.key_id)
+            until(lambda: (_ended_well(rig, "gamma") and ("gamma", "gamma") in asked) or None, "the settings to count")
             log = rig.log_text()
 
-    assert {(key, tenant) for key, tenant in asked} == {(tenant, tenant) for tenant in OWNER.values()}
+    assert ("delta", "delta") in asked and not [pair for pair in asked if pair[0] == "default"]
     assert not [key for key in (*OWNER, "sk-delta") if key in log]

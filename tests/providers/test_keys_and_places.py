@@ -316,7 +316,7 @@ def test_a_tenant_with_keys_of_its_own_is_asked_for_with_these_alone(tmp_path: P
     assert keys(acme) == ["a1", "a2"]
     assert [acme.route("", n).name for n in range(len(acme))] == ["openai", "vllm", "openai"]  # Groq's is not its own
     assert keys(acme, 2) == ["a1", "a2"]
-    with pytest.raises(ConfigurationError, match="beta/openai=KEY"):
+    with pytest.raises(ConfigurationError, match="keys add openai --tenant beta"):
         of_tenant(tmp_path, "beta", **given).route("", 0)
     assert keys(chain(tmp_path, **given)) == ["k1", "k2"]
 

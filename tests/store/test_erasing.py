@@ -51,6 +51,7 @@ OF_NOBODY = {
     "text_keys": "ids of keys",
     "logins": "of the installation",
     "key_states": "names of keys that say nothing about them",
+    "provider_keys": "keys of a tenant, written by operators; an export would show them",
     "alerts": "what operators were told; names no person and no address",
     "tenants": "names of tenants",
     "retention_rules": "written by operators",

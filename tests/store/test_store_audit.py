@@ -23,6 +23,9 @@ from hermes_worker.core.run import WaitKind
 from hermes_worker.safety.approvals import Choice
 from hermes_worker.store.access.audit import Act, Actor, AuditLog, AuditRow, acting, record
 from hermes_worker.store.access.principals import KeyNotFound, TenantExists, Tenants
+from hermes_worker.store.access.provider_keys import ProviderKeys
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.sealing import Sealer, text_keys
 from hermes_worker.store.jobs.job_rows import JobPlace
 from hermes_worker.store.jobs.jobs import JobEdit, Jobs
 from hermes_worker.store.key_states import KeyStates
@@ -85,6 +88,10 @@ def do_everything(store: Store) -> None:
     broke = Finding(condition=KeyCondition.NO_MONEY)
     keys.failed(("openai", "key1"), broke, run_id=run_id, reason=SECRETIVE)
     keys.open("key1")
+    sealing = Database(database.url.render_as_string(hide_password=False), sealer=Sealer(text_keys(["k" * 40])))
+    theirs = ProviderKeys(sealing)
+    theirs.remove("acme", theirs.add("acme", "openai", f"sk-{SECRETIVE}".replace(" ", "-")).key_id)
+    sealing.close()
     TenantLimits(database).set_limit("acme", Limit(name=LimitName.RUNS, value=3))
     key = tenants.create_key("acme", "ci", [KeyScope.RUNS_READ]).view
     tenants.revoke_key("acme", tenants.rotate_key("acme", key.key_id, overlap_s=60.0).view.key_id)

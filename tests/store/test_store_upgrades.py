@@ -36,6 +36,7 @@ from hermes_worker.store.tables import (
     metadata,
     parked_on_keys,
     principals,
+    provider_keys,
     resources,
     retention_marks,
     retention_rules,
@@ -185,6 +186,14 @@ _OTHERS = {
     retention_rules: {"tenant": "default", "kind": "runs", "rule": "30d"},
     retention_marks: {"tenant": "default", "kind": "runs", "at": 1.0, "pk": 1},
     legal_holds: {"tenant": "default", "root_pk": 1, "reason": "r", "placed_by": "p", "placed_at": 1.0},
+    provider_keys: {
+        "key_id": "pkey_1",
+        "tenant": "default",
+        "provider": "openai",
+        "fingerprint": "f",
+        "secret": "s",
+        "created_at": 1.0,
+    },
     text_keys: {"key_id": "clear", "first_used_at": 1.0, "last_used_at": 1.0},
     deleted_runs: {"run_id": "run_0", "tenant": "default", "deleted_at": 1.0},
     api_keys: {

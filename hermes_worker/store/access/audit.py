@@ -66,6 +66,8 @@ class Act(StrEnum):
     LIMIT_SET = "limit.set"
     PROVIDER_KEY_OPEN = "provider_key.open"
     ALERTS_TRY = "alerts.try"
+    PROVIDER_KEY_ADD = "provider_key.add"
+    PROVIDER_KEY_REMOVE = "provider_key.remove"
     ROUTE_ADD = "route.add"
     ROUTE_REMOVE = "route.remove"
     DELIVERY_RETRY = "delivery.retry"

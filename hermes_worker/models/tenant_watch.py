@@ -1,0 +1,120 @@
+"""Where model calls of tenants go that bring provider keys, as this process knows it.
+
+The keys are rows (``store.access.provider_keys``), which a process looks at every second beside its work, so a model
+call costs no statement for them. It decrypts them when some were added or removed. While the database is away, or the
+key that they are encrypted with is not here yet, the last known ones count: a tenant that has keys is never asked for
+with those of the installation because nobody could read its own.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from hermes_worker.core.errors import UnavailableError
+from hermes_worker.models.credentials import Chosen, Pooling
+from hermes_worker.observe import count, log
+from hermes_worker.store.access.provider_keys import HeldKey, KeysVersion
+
+LOOK_EVERY_S = 1.0
+M = TypeVar("M")
+KeysOf = Mapping[str, Sequence[str]]
+"""Keys of one tenant by their provider."""
+
+
+class KeySourcing(Protocol):
+    """``store.access.provider_keys.ProviderKeys``."""
+
+    def version(self) -> KeysVersion: ...
+
+    def held(self) -> Sequence[HeldKey]: ...
+
+
+class TenantKeyWatch(Generic[M]):
+    """What ``build`` makes of each tenant's keys. Thread-safe.
+
+    ``settled`` is what the settings say of tenants; of a tenant that has rows these count alone.
+    """
+
+    def __init__(self, source: KeySourcing, build: Callable[[str, KeysOf], M], settled: Mapping[str, M]) -> None:
+        self._source = source
+        self._build = build
+        self._settled = settled
+        self._version: KeysVersion | None = None
+        self._keys: Mapping[str, KeysOf] = {}
+        self._models: Mapping[str, M] = dict(settled)
+        self._end = threading.Event()
+
+    @property
+    def is_empty(self) -> bool:
+        """No tenant has keys of its own."""
+        return not self._models
+
+    def find(self, tenant: str) -> M | None:
+        """``None`` for a tenant without keys of its own. No statement."""
+        return self._models.get(tenant)
+
+    def all(self) -> Sequence[M]:
+        """Of every tenant that has some."""
+        return tuple(self._models.values())
+
+    def start(self) -> None:
+        """Begin to look, in a thread of its own."""
+        threading.Thread(target=self._keep_looking, name="hermes_tenant_keys", daemon=True).start()
+
+    def stop(self) -> None:
+        self._end.set()
+
+    def look(self) -> None:
+        """Learn of keys that were added and removed. Raises ``UnavailableError``."""
+        version = self._source.version()
+        if version == self._version:
+            return
+        found: dict[str, dict[str, list[str]]] = {}
+        for each in self._source.held():
+            of_tenant = found.setdefault(each.tenant, {})
+            if each.key is not None:
+                of_tenant.setdefault(each.provider, []).append(each.key)
+        # Who has the same keys as before keeps what was learned of them.
+        made = {
+            tenant: self._models[tenant] if self._keys.get(tenant) == keys else self._build(tenant, keys)
+            for tenant, keys in found.items()
+        }
+        if self._version is not None:
+            count("provider.keys_changed")
+            log.info("provider.keys_changed", tenants=len(made))
+        self._keys, self._models, self._version = found, {**self._settled, **made}, version
+
+    def _keep_looking(self) -> None:
+        while not self._end.wait(LOOK_EVERY_S * random.uniform(0.8, 1.2)):
+            try:
+                self.look()
+            except UnavailableError:
+                continue  # the heartbeat says that the database is away
+            except Exception:
+                log.exception("thread.failed", doing="tenant key watch")
+
+
+class WhereNeeded:
+    """A pool that is asked, and told, only while some provider has several keys. Thread-safe."""
+
+    def __init__(self, pool: Pooling, other: Pooling, is_needed: Callable[[], bool]) -> None:
+        """``other`` is what is used while there is nothing to choose from."""
+        self._pool = pool
+        self._other = other
+        self._is_needed = is_needed
+
+    def choose(self, names: Sequence[str], *, ticket: str, is_child: bool = False) -> Chosen:
+        return self._now.choose(names, ticket=ticket, is_child=is_child)
+
+    def rest(self, name: str, seconds: float) -> None:
+        self._now.rest(name, seconds)
+
+    def release(self, ticket: str) -> None:
+        self._now.release(ticket)
+
+    @property
+    def _now(self) -> Pooling:
+        return self._pool if self._is_needed() else self._other

@@ -1,0 +1,214 @@
+"""Keys of providers that tenants bring, as rows: encrypted, added and removed by operators, read by model workers.
+
+Whoever reads the database finds no key in clear: where texts are not encrypted, none is taken in. A row is never
+changed, so how many there are, the newest time and the sum of their numbers say whether others are there than before
+(``version``), and a worker that looks every second decrypts nothing while nothing changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from hermes_worker.core.errors import HermesError
+from hermes_worker.core.principals import DEFAULT_TENANT
+from hermes_worker.observe import log
+from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.access.principals import TenantNotFound
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import Nothing, Prepared, columns_for, one_of, row_of, rows_of
+from hermes_worker.store.engine.sealing import CLEAR, TextTampered, is_stored_by
+from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.tables import provider_keys, tenants
+
+KEYS_MAX = 100
+"""Of one tenant."""
+KEY_CHARS_MAX = 4_000
+_KEY_CHARS_MIN = 8
+
+
+class ProviderKeyInvalid(HermesError, ValueError):
+    """What was given cannot be a key: it is not printable ASCII without spaces, or of another length."""
+
+
+class ProviderKeyNotFound(HermesError):
+    """The tenant has no provider key of this id."""
+
+
+class ProviderKeysFull(HermesError):
+    """The tenant has as many provider keys as it may have."""
+
+
+class TextsInClear(HermesError):
+    """Texts are not encrypted, so that a key would lie in the database for everybody to read."""
+
+
+class ProviderKeyView(NamedTuple):
+    """A provider's key of a tenant, without the key."""
+
+    key_id: str
+    tenant: str
+    provider: str
+    fingerprint: str
+    """Tells it from others, and says nothing about it."""
+    created_at: float
+    """Epoch seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldKey:
+    """A provider's key of a tenant, to be used."""
+
+    key_id: str
+    tenant: str
+    provider: str
+    key: str | None = field(repr=False)
+    """``None`` for a row that was tampered with: its tenant has it, and nobody can use it."""
+
+
+class KeysVersion(NamedTuple):
+    """Changes whenever a key is added or removed."""
+
+    keys: int
+    newest: float
+    pks: int
+
+
+class _SecretRow(NamedTuple):
+    pk: int
+    key_id: str
+    tenant: str
+    provider: str
+
+
+class _Secret(NamedTuple):
+    secret: str
+
+
+_VIEW = sa.select(*columns_for(provider_keys, ProviderKeyView))
+_VERSION: Prepared[Nothing, KeysVersion] = Prepared(
+    sa.select(
+        sa.func.count().label("keys"),
+        sa.func.coalesce(sa.func.max(provider_keys.c.created_at), 0.0).label("newest"),
+        sa.func.coalesce(sa.cast(sa.func.sum(provider_keys.c.pk), sa.BigInteger()), 0).label("pks"),
+    ),
+    gives=KeysVersion,
+)
+
+
+class ProviderKeys:
+    """The provider keys of one database's tenants. Thread-safe; every method raises ``UnavailableError``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, tenant: str, provider: str, key: str) -> ProviderKeyView:
+        """Take in a key of ``provider``, as the catalogue calls it. Idempotent: a key that is there already stays as it
+        is. Raises ``ProviderKeyInvalid``, ``TextsInClear``, ``TenantNotFound``, ``ProviderKeysFull``."""
+        _require_key(key)
+        values = {
+            "key_id": f"pkey_{secrets.token_hex(6)}",
+            "tenant": tenant,
+            "provider": provider,
+            "fingerprint": _fingerprint(tenant, provider, key),
+        }
+        is_theirs = provider_keys.c.tenant == tenant
+        with self._database.write() as connection:
+            known = sa.select(tenants.c.name).where(tenants.c.name == tenant).with_for_update()
+            if connection.execute(known).first() is None and tenant != DEFAULT_TENANT:
+                raise TenantNotFound(f"there is no tenant {tenant!r}; 'hermes-worker tenants list' shows them")
+            self._require_sealed()
+            this = sa.and_(*(provider_keys.c[name] == values[name] for name in ("tenant", "provider", "fingerprint")))
+            there = row_of(connection.execute(_VIEW.where(this)), ProviderKeyView)
+            if there is not None:
+                return there
+            count = sa.select(sa.func.count()).select_from(provider_keys).where(is_theirs)
+            if connection.execute(count).scalar_one() >= KEYS_MAX:
+                raise ProviderKeysFull(f"the tenant {tenant!r} has {KEYS_MAX} provider keys; remove one first")
+            row = insert_ignoring(connection, provider_keys).values(**values, secret=key, created_at=db_now())
+            made = connection.execute(row.returning(provider_keys.c.pk)).first() is not None
+            view = one_of(connection.execute(_VIEW.where(this)), ProviderKeyView)
+            if made:
+                record(connection, Act.PROVIDER_KEY_ADD, view.key_id, tenant=tenant, after=_facts(view))
+            return view
+
+    def of_tenant(self, tenant: str) -> list[ProviderKeyView]:
+        """Those of a tenant, the oldest first."""
+        with self._database.read() as connection:
+            wanted = _VIEW.where(provider_keys.c.tenant == tenant).order_by(provider_keys.c.pk)
+            return rows_of(connection.execute(wanted), ProviderKeyView)
+
+    def of_everybody(self) -> list[ProviderKeyView]:
+        """Those of all tenants, by tenant."""
+        with self._database.read() as connection:
+            wanted = _VIEW.order_by(provider_keys.c.tenant, provider_keys.c.pk)
+            return rows_of(connection.execute(wanted), ProviderKeyView)
+
+    def in_clear(self) -> int:
+        """How many are stored in clear, because encryption was taken back after they came."""
+        counted = sa.select(sa.func.count()).where(is_stored_by(provider_keys.c.secret, CLEAR))
+        with self._database.read() as connection:
+            return int(connection.execute(counted).scalar_one())
+
+    def remove(self, tenant: str, key_id: str) -> ProviderKeyView:
+        """Delete a key; no worker uses it a second or two later. Raises ``ProviderKeyNotFound``."""
+        this = (provider_keys.c.tenant == tenant) & (provider_keys.c.key_id == key_id)
+        with self._database.write() as connection:
+            view = row_of(connection.execute(_VIEW.where(this)), ProviderKeyView)
+            if view is None or connection.execute(sa.delete(provider_keys).where(this)).rowcount == 0:
+                raise ProviderKeyNotFound(
+                    f"there is no provider key {key_id!r}; 'hermes-worker providers keys list' shows those there are"
+                )
+            record(connection, Act.PROVIDER_KEY_REMOVE, key_id, tenant=tenant, before=_facts(view))
+            return view
+
+    def version(self) -> KeysVersion:
+        """What tells these keys from those of another moment."""
+        with self._database.read() as connection:
+            return _VERSION.one(connection, {})
+
+    def held(self) -> list[HeldKey]:
+        """All keys, decrypted, in the order in which they were added. Raises ``KeyMissing``."""
+        wanted = sa.select(*columns_for(provider_keys, _SecretRow)).order_by(provider_keys.c.pk)
+        with self._database.read() as connection:
+            rows = rows_of(connection.execute(wanted), _SecretRow)
+        return [
+            HeldKey(key_id=row.key_id, tenant=row.tenant, provider=row.provider, key=self._opened(row)) for row in rows
+        ]
+
+    def _require_sealed(self) -> None:
+        if self._database.sealer.keys.first == CLEAR:
+            raise TextsInClear(
+                "texts in the database are not encrypted, so a key would lie there in clear: set HERMES_ENCRYPTION_"
+                "KEYS first (docs/encryption.md), or name the key in HERMES_TENANT_KEYS of the model workers"
+            )
+
+    def _opened(self, row: _SecretRow) -> str | None:
+        try:
+            with self._database.read() as connection:
+                found = connection.execute(sa.select(provider_keys.c.secret).where(provider_keys.c.pk == row.pk))
+                secret = row_of(found, _Secret)
+        except TextTampered as error:
+            log.warning("provider.key_unreadable", tenant=row.tenant, key_id=row.key_id, error=str(error))
+            return None
+        return None if secret is None else secret.secret
+
+
+def _require_key(key: str) -> None:
+    if not (key.isascii() and key.isprintable() and " " not in key and _KEY_CHARS_MIN <= len(key) <= KEY_CHARS_MAX):
+        raise ProviderKeyInvalid(
+            f"a provider's key has {_KEY_CHARS_MIN} to {KEY_CHARS_MAX:,} printable ASCII characters and no spaces"
+        )
+
+
+def _fingerprint(tenant: str, provider: str, key: str) -> str:
+    """Salted, so that nobody who has it can find the key in a table of keys, or the same key at another tenant."""
+    return hashlib.sha256(f"{tenant}\0{provider}\0{key}".encode()).hexdigest()[:16]
+
+
+def _facts(view: ProviderKeyView) -> dict[str, object]:
+    return {"provider": view.provider, "fingerprint": view.fingerprint}
