@@ -29,6 +29,7 @@ from hermes_worker.store.engine.sealing import Sealer, text_keys
 from hermes_worker.store.jobs.job_rows import JobPlace
 from hermes_worker.store.jobs.jobs import JobEdit, Jobs
 from hermes_worker.store.key_states import KeyStates
+from hermes_worker.store.outbox.alerts import AlertPolicy, try_alerts
 from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.outbox.webhooks import RouteNotFound, Webhooks
 from hermes_worker.store.retention.erasing import Erasures
@@ -88,6 +89,7 @@ def do_everything(store: Store) -> None:
     broke = Finding(condition=KeyCondition.NO_MONEY)
     keys.failed(("openai", "key1"), broke, run_id=run_id, reason=SECRETIVE)
     keys.open("key1")
+    try_alerts(database, AlertPolicy(targets=("local",)))
     sealing = Database(database.url.render_as_string(hide_password=False), sealer=Sealer(text_keys(["k" * 40])))
     theirs = ProviderKeys(sealing)
     theirs.remove("acme", theirs.add("acme", "openai", f"sk-{SECRETIVE}".replace(" ", "-")).key_id)
@@ -101,7 +103,7 @@ def do_everything(store: Store) -> None:
     retention.set_rule("acme", RetentionKind.RUNS, rule_of(RetentionKind.RUNS, "30d"))
     retention.unset_rule("acme", RetentionKind.RUNS)
     retention.release("acme", retention.hold("acme", reason=SECRETIVE, by="somebody").number)
-    [sent] = Deliveries(database).list()
+    [sent] = Deliveries(database).list(run_id=run_id)
     with database.write() as connection:
         connection.exec_driver_sql("update deliveries set state = 'failed', settled_at = 1.0, hinted_at = null")
     Deliveries(database).retry(sent.delivery_id)
