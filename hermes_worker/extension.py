@@ -119,7 +119,8 @@ class ToolDeclaration:
     implementation: Reference
     """Called with the services of ``needs`` as keywords; returns a ``agent.tools.base.Tool``."""
     needs: tuple[str, ...] = ()
-    """What the tool is built with: ``jobs``, ``fetching``, ``values`` (the extension's own settings), ``spec``."""
+    """What the tool is built with: ``jobs``, ``messages``, ``fetching``, ``values`` (the extension's own settings),
+    ``spec``."""
 
     @property
     def name(self) -> str:

@@ -928,12 +928,16 @@ def _catalog_of(shared: _Shared) -> Catalog:
     from hermes_worker.agent.tools.catalog import default_catalog
     from hermes_worker.net.urls import UrlPolicy
     from hermes_worker.store.jobs.jobs import Jobs
+    from hermes_worker.store.outbox.deliveries import Deliveries
+    from hermes_worker.tasks.agent_messages import AgentMessages
     from scheduler.agent_jobs import AgentJobs
 
+    database = shared.client.database
     catalog = default_catalog(
         *shared.options.more_tools,
         services={
-            "jobs": AgentJobs(Jobs(shared.client.database)),
+            "jobs": AgentJobs(Jobs(database)),
+            "messages": AgentMessages(Deliveries(database), Jobs(database), shared.client.publisher.send),
             "fetching": Fetcher(policy=UrlPolicy(allows_private=shared.settings.agent.allow_private_urls)),
         },
     )

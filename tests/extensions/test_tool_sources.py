@@ -111,7 +111,7 @@ def test_a_call_is_planned_and_run_by_what_the_session_stored(context: ToolConte
     tools = session_tools(machines, "machines")
     # By now it offers the tool otherwise; the session goes on with the one that it began with.
     machines.offered = [spec("press", replay=Replay.PURE, timeout_s=99.0, parameters={"type": "object"})]
-    catalog = default_catalog(services={"jobs": None, "fetching": None}).for_session(tools)
+    catalog = default_catalog(services={"jobs": None, "messages": None, "fetching": None}).for_session(tools)
     request = ToolRequest(id="1", name="Press", arguments='{"n": "3"}')
     _, [call] = plan_calls(ModelReply(text="", tool_requests=(request,)), catalog)
     assert (call.name, call.replay, call.timeout_s) == ("press", Replay.ONCE, 7.0)
@@ -125,19 +125,19 @@ def test_a_tool_that_is_gone_answers_with_an_error(context: ToolContext) -> None
     bring(machines)
     tools = session_tools(machines, "machines")
     machines.offered = []
-    catalog = default_catalog(services={"jobs": None, "fetching": None})
+    catalog = default_catalog(services={"jobs": None, "messages": None, "fetching": None})
     result = run_tool(catalog.for_session(tools).get("drill"), '{"n": 1}', context)
     assert result.is_error
     assert "drill is not there any more (the machine was sold); do without it" in result.text
     installed.put_in_force(None)
-    without = default_catalog(services={"jobs": None, "fetching": None}).for_session(tools)
+    without = default_catalog(services={"jobs": None, "messages": None, "fetching": None}).for_session(tools)
     assert without.spec("drill").name == "drill"
     with pytest.raises(UnknownTool, match="'machines' cannot be used any more"):
         without.get("drill")
 
 
 def test_a_session_without_sources_costs_no_catalogue_of_its_own() -> None:
-    catalog = default_catalog(services={"jobs": None, "fetching": None})
+    catalog = default_catalog(services={"jobs": None, "messages": None, "fetching": None})
     assert catalog.for_session("[]") is catalog
     machines = Machines()
     bring(machines)

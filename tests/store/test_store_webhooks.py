@@ -46,35 +46,35 @@ def test_the_rate_is_exact_when_many_come_at_once(store: Store) -> None:
 
 
 def test_an_event_is_owed_once_when_it_comes_twice_at_once(store: Store) -> None:
-    webhooks = Webhooks(store.database)
+    outbox = Deliveries(store.database)
     with ThreadPoolExecutor(8) as pool:
-        owed = list(pool.map(lambda _: webhooks.owe_once(event("e1"), ["local"], "text"), range(8)))
+        owed = list(pool.map(lambda _: outbox.owe_once(event("e1"), ["local"], "text"), range(8)))
     assert [hints is None for hints in owed].count(False) == 1
     assert len(Deliveries(store.database).list()) == 1
     nameless = event(None)
-    assert webhooks.owe_once(nameless, ["local"], "text") != webhooks.owe_once(nameless, ["local"], "text")
+    assert outbox.owe_once(nameless, ["local"], "text") != outbox.owe_once(nameless, ["local"], "text")
 
 
 def test_an_id_or_a_signature_of_another_event_is_no_duplicate(store: Store) -> None:
-    webhooks = Webhooks(store.database)
-    assert webhooks.owe_once(event("e1", proof="p"), ["local"], "text") is not None
+    outbox = Deliveries(store.database)
+    assert outbox.owe_once(event("e1", proof="p"), ["local"], "text") is not None
     with pytest.raises(IdempotencyConflict):
-        webhooks.owe_once(event("e1", fingerprint="other"), ["local"], "text")
+        outbox.owe_once(event("e1", fingerprint="other"), ["local"], "text")
     with pytest.raises(RequestReplayed):
-        webhooks.owe_once(event("e2", proof="p"), ["local"], "text")
-    assert webhooks.owe_once(replace(event("e1", proof="p"), source="webhook:s"), ["local"], "text") is not None
+        outbox.owe_once(event("e2", proof="p"), ["local"], "text")
+    assert outbox.owe_once(replace(event("e1", proof="p"), source="webhook:s"), ["local"], "text") is not None
     assert len(Deliveries(store.database).list()) == 2
 
 
 def test_events_long_past_are_forgotten(store: Store) -> None:
-    webhooks = Webhooks(store.database)
+    webhooks, outbox = Webhooks(store.database), Deliveries(store.database)
     webhooks.admit("r", 7)
-    webhooks.owe_once(event("e1", proof="p"), ["local"], "text")
+    outbox.owe_once(event("e1", proof="p"), ["local"], "text")
     store.let_pass(90_000)
     list(Pruner(store.database, DEFAULT_RULES).steps())
     with store.database.read() as connection:
         assert connection.execute(sa.select(webhook_events)).all() == []
-    assert webhooks.owe_once(event("e1", proof="p"), ["local"], "text") is not None
+    assert outbox.owe_once(event("e1", proof="p"), ["local"], "text") is not None
 
 
 def test_secrets_are_stored_anew_unless_the_route_was_changed_meanwhile(store: Store) -> None:

@@ -108,7 +108,12 @@ def test_a_child_has_its_parents_model_or_that_of_children_and_its_own_task(
 
 
 def test_a_leaf_gets_its_parents_tools_without_those_that_are_not_for_children(turns: Turns) -> None:
-    assert names_of(turns.store, child_of(turns)) == _CATALOG.names - {"clarify", "cronjob", "delegate_task"}
+    assert names_of(turns.store, child_of(turns)) == _CATALOG.names - {
+        "clarify",
+        "cronjob",
+        "delegate_task",
+        "send_message",
+    }
 
 
 def test_an_orchestrator_may_delegate_where_the_depth_allows_it(turns: Turns) -> None:

@@ -30,6 +30,7 @@ API_TOOLS = (
     *("vision_analyze", "web_extract", "write_file"),
 )
 FILE_TOOLS = ("patch", "read_file", "search_files", "write_file")
+EVERYTHING = tuple(sorted(("clarify", "send_message", *API_TOOLS)))
 CATALOG = default_catalog()
 
 
@@ -41,8 +42,8 @@ CATALOG = default_catalog()
         (["debugging"], (*FILE_TOOLS[:3], "terminal", "web_extract", "write_file")),
         (["hermes-api-server"], API_TOOLS),
         (["hermes-cli"], ("clarify", *API_TOOLS)),
-        (["all"], ("clarify", *API_TOOLS)),
-        (["*", "file"], ("clarify", *API_TOOLS)),
+        (["all"], EVERYTHING),
+        (["*", "file"], EVERYTHING),
         ([], ()),
     ],
 )
@@ -132,6 +133,7 @@ REPLAY = {
     "write_file": Replay.KEYED,
     "patch": Replay.ONCE,
     "cronjob": Replay.ONCE,
+    "send_message": Replay.KEYED,
     "terminal": Replay.ONCE,
     "vision_analyze": Replay.PURE,
     "web_extract": Replay.PURE,
@@ -143,13 +145,13 @@ def test_every_tool_declares_what_the_worker_must_know(name: str) -> None:
     spec = CATALOG.spec(name)
     assert spec.replay is REPLAY[name]
     assert spec.parameters["type"] == "object"
-    assert set(spec.parameters["required"]) <= spec.parameters["properties"].keys()
+    assert set(spec.parameters.get("required", ())) <= spec.parameters["properties"].keys()
     assert spec.path_argument is None or spec.path_argument in spec.parameters["properties"]
     assert spec.description
 
 
 def test_every_declared_tool_is_there_and_is_what_is_declared() -> None:
-    catalog = default_catalog(services={"jobs": None, "fetching": None})
+    catalog = default_catalog(services={"jobs": None, "messages": None, "fetching": None})
     catalog.load_all()
     assert {name: catalog.get(name).spec for name in catalog.names} == {n: CATALOG.spec(n) for n in CATALOG.names}
 

@@ -85,7 +85,7 @@ LONG: dict[str, dict[str, Any]] = {
     "web_extract": {"urls": ["https://example.org/"]},
     "vision_analyze": {"image_url": "https://example.org/image", "question": "?"},
 }
-QUICK = {"write_file", "todo", "delegate_task", "clarify", "cronjob"}
+QUICK = {"write_file", "todo", "delegate_task", "clarify", "cronjob", "send_message"}
 """They write down what they are given, and compute nothing."""
 
 

@@ -426,6 +426,30 @@ CRONJOB = ToolSpec(
     timeout_s=30,
 )
 
+SEND_MESSAGE = ToolSpec(
+    name="send_message",
+    description=(
+        "Send a message to a chat, a mailbox or a webhook, now and beside your answer. Your answer itself is delivered "
+        "without this tool where the run says so. action 'list' says what targets look like and where your answer goes."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {
+            "action": {"type": "string", "enum": ["send", "list"], "description": "Default: send."},
+            "target": {
+                "type": "string",
+                "description": "Such as 'telegram', 'slack:#ops', 'email:ann@example.org' or 'webhook:https://...'.",
+            },
+            "message": {"type": "string", "description": "The text, as Markdown."},
+        },
+    },
+    toolset="messaging",
+    # The outbox knows a message by the key of its call.
+    is_untrusted=False,
+    replay=Replay.KEYED,
+    timeout_s=30,
+)
+
 WEB_EXTRACT = ToolSpec(
     name="web_extract",
     description=(
@@ -518,6 +542,11 @@ EXTENSION = Extension(
         ToolDeclaration(spec=DELEGATE_TASK, implementation="hermes_worker.agent.tools.delegation:DelegateTool"),
         ToolDeclaration(spec=CLARIFY, implementation="hermes_worker.agent.tools.clarify:ClarifyTool"),
         ToolDeclaration(spec=CRONJOB, implementation="hermes_worker.agent.tools.cronjob:CronjobTool", needs=("jobs",)),
+        ToolDeclaration(
+            spec=SEND_MESSAGE,
+            implementation="hermes_worker.agent.tools.messaging:SendMessageTool",
+            needs=("messages",),
+        ),
         ToolDeclaration(
             spec=WEB_EXTRACT, implementation="hermes_worker.agent.tools.web:WebExtractTool", needs=("fetching",)
         ),

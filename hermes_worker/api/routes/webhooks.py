@@ -36,6 +36,7 @@ from hermes_worker.services.submission import InvalidSubmission, Submission, acc
 from hermes_worker.settings.sealing import SealedElsewhere
 from hermes_worker.store.access.idempotency_keys import IdempotencyConflict, RequestReplayed
 from hermes_worker.store.access.principals import TenantDisabled, TenantNotFound
+from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.outbox.webhooks import RouteRow, Webhooks
 from hermes_worker.system.plainfiles import read_plain
 from hermes_worker.workspaces.skills import read_skill
@@ -302,7 +303,7 @@ async def _delivered(
 ) -> Mapping[str, object] | None:
     """The prompt as it is; ``None`` for an event that was delivered. Raises ``IdempotencyConflict``,
     ``RequestReplayed``."""
-    owe_once = Webhooks(context.client.database, taken.tenant).owe_once
+    owe_once = Deliveries(context.client.database).owe_once
     hints = await context.store(owe_once, taken.keys, taken.event.deliver, taken.event.prompt)
     if hints is None:
         return None

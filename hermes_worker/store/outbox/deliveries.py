@@ -22,7 +22,9 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.errors import Failure, HermesError, LeaseLost
 from hermes_worker.core.principals import DEFAULT_TENANT
+from hermes_worker.core.sources import RequestKeys
 from hermes_worker.core.step import retry_delay_s
+from hermes_worker.store.access import idempotency_keys as keys
 from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
 from hermes_worker.store.engine.prepared import PkRow, Prepared, columns_for, row_of, rows_of
@@ -130,7 +132,7 @@ def owe(
     tenant: str = DEFAULT_TENANT,
 ) -> list[Hint]:
     """Write one delivery per target, due now, in the caller's transaction. ``run`` is the number and the id of the
-    run whose answer is sent; without it ``body`` is. They are the run's tenant's, or the job's; ``tenant`` says whose
+    run whose answer is sent, or that sends ``body``. They are the run's tenant's, or the job's; ``tenant`` says whose
     they are without either."""
     hints = []
     whose = _whose(run[0] if run else None, job_pk, tenant)
@@ -227,6 +229,24 @@ class Deliveries:
             workspace=asked.workspace if asked else None,
         )
 
+    def owe_once(
+        self, request: RequestKeys, targets: Sequence[str], body: str, *, run_id: str | None = None
+    ) -> list[Hint] | None:
+        """Owe ``body`` to the targets, as a message of the run ``run_id`` if there is one; ``None`` when this request
+        was taken before. Returns what to send. Raises ``IdempotencyConflict``, ``RequestReplayed``."""
+        while True:
+            try:
+                with self._database.write() as connection:
+                    if keys.earlier(connection, request) is not None:
+                        return None
+                    ours = (runs.c.run_id == run_id, owned_by(request.tenant, runs))
+                    pk = connection.execute(sa.select(runs.c.pk).where(*ours)).scalar() if run_id else None
+                    keys.claim(connection, request, pk)
+                    run = (pk, run_id) if pk is not None and run_id is not None else None
+                    return owe(connection, targets, run=run, body=body, tenant=request.tenant)
+            except keys.KeyTaken:
+                continue  # by the same request, which came at the same time
+
     def part_sent(self, claim: DeliveryClaim, parts_sent: int) -> None:
         """Note how far the delivery got, so that nobody sends these parts again; doubt about them is over. Raises
         ``LeaseLost``."""
@@ -290,15 +310,19 @@ class Deliveries:
             self._change(connection, claim, **_given_back(), attempts=claim.attempt - 1, not_before=db_now())
 
     def beside(self, claim: DeliveryClaim) -> Sequence[str]:
-        """The targets of the other deliveries of the same run, first come first; ``claim``'s own is ``""``."""
+        """The targets of the other deliveries of the same run's answer, first come first; ``claim``'s own is ``""``.
+        A message of its own has none beside it."""
+        if claim.body is not None:
+            return [""]
         same_run = sa.select(deliveries.c.run_pk).where(deliveries.c.delivery_id == claim.delivery_id)
         found = sa.select(deliveries.c.delivery_id, deliveries.c.target).order_by(deliveries.c.pk)
         with self._database.read() as connection:
-            rows = connection.execute(found.where(deliveries.c.run_pk == same_run.scalar_subquery()))
+            of_answer = (deliveries.c.run_pk == same_run.scalar_subquery(), deliveries.c.body.is_(None))
+            rows = connection.execute(found.where(*of_answer))
             return ["" if delivery_id == claim.delivery_id else target for delivery_id, target in rows]
 
     def expand(self, claim: DeliveryClaim, targets: Sequence[str]) -> list[Hint]:
-        """Replace a delivery to ``all`` or the like by one for each target it came to, unless the same run has one
+        """Replace a delivery to ``all`` or the like by one for each target it came to, unless the same answer has one
         already. Raises ``LeaseLost``."""
         with self._database.write() as connection:
             replaced = connection.execute(
@@ -310,9 +334,9 @@ class Deliveries:
             if row is None:
                 raise _lost(claim)
             known: set[str] = set()
-            if row.run_pk is not None:
-                same_run = sa.select(deliveries.c.target).where(deliveries.c.run_pk == row.run_pk)
-                known = set(connection.execute(same_run).scalars())
+            if row.run_pk is not None and row.body is None:
+                of_answer = (deliveries.c.run_pk == row.run_pk, deliveries.c.body.is_(None))
+                known = set(connection.execute(sa.select(deliveries.c.target).where(*of_answer)).scalars())
             run = (row.run_pk, claim.run_id or "") if row.run_pk is not None else None
             missing = [target for target in targets if target not in known]
             return owe(connection, missing, run=run, job_pk=row.job_pk, body=row.body, tenant=claim.tenant)

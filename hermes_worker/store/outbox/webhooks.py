@@ -1,20 +1,17 @@
-"""Routes of inbound webhooks, how often events came, and what is delivered of them at once."""
+"""Routes of inbound webhooks, and how often events came."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
 import sqlalchemy as sa
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.principals import DEFAULT_TENANT
-from hermes_worker.core.sources import RequestKeys
-from hermes_worker.store.access import idempotency_keys as keys
 from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.outbox.deliveries import owe
-from hermes_worker.store.rows import Hint, insert_ignoring, plain
+from hermes_worker.store.rows import insert_ignoring, plain
 from hermes_worker.store.tables import webhook_events, webhook_routes
 
 WINDOW_S = 60.0
@@ -125,19 +122,6 @@ class Webhooks:
             event = {"tenant": self._tenant, "route": name}
             connection.execute(sa.insert(webhook_events).values(**event, received_at=db_now()))
         return True
-
-    def owe_once(self, request: RequestKeys, targets: Sequence[str], body: str) -> list[Hint] | None:
-        """Owe ``body`` to the targets; ``None`` when this event was taken before. Returns what to send. Raises
-        ``IdempotencyConflict``, ``RequestReplayed``."""
-        while True:
-            try:
-                with self._database.write() as connection:
-                    if keys.earlier(connection, request) is not None:
-                        return None
-                    keys.claim(connection, request, None)
-                    return owe(connection, targets, body=body, tenant=request.tenant)
-            except keys.KeyTaken:
-                continue  # by the same event, which came at the same time
 
     def _is(self, name: str) -> sa.ColumnElement[bool]:
         return sa.and_(webhook_routes.c.tenant == self._tenant, webhook_routes.c.name == name)

@@ -1,0 +1,47 @@
+"""``send_message``: what an agent tells somebody outside while it works (docs/deliveries.md, "Messages of agents")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from hermes_worker.agent.tools.base import ToolContext, ToolResult
+from hermes_worker.agent.tools.builtin import SEND_MESSAGE
+from hermes_worker.agent.tools.results import error_result, json_result
+from hermes_worker.core.errors import HermesError
+
+MESSAGE_CHARS_MAX: Final = 100_000
+
+
+class MessageSender(Protocol):
+    """Keeps the outbox. ``tasks.agent_messages``."""
+
+    def send(self, target: str, message: str, context: ToolContext) -> Mapping[str, object]:
+        """Owe the message to the target; the same call owes it once, however often it is made. Returns what the model
+        is told. Raises ``HermesError``, whose message may be shown to it."""
+        ...
+
+    def targets(self, context: ToolContext) -> Mapping[str, object]:
+        """What targets look like, and where the run's answer goes. Raises ``HermesError``."""
+        ...
+
+
+class SendMessageTool:
+    """Hands what the model says to whoever keeps the outbox."""
+
+    def __init__(self, messages: MessageSender) -> None:
+        self._messages = messages
+
+    spec: Final = SEND_MESSAGE
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        try:
+            if arguments.get("action", "send") == "list":
+                return json_result(self._messages.targets(context))
+            target = (arguments.get("target") or "").strip()
+            message = context.redactor.text((arguments.get("message") or "").strip())
+            if not target or not 0 < len(message) <= MESSAGE_CHARS_MAX:
+                return error_result(f"give a target and a message of 1 to {MESSAGE_CHARS_MAX} characters")
+            return json_result({"success": True, **self._messages.send(target, message, context)})
+        except HermesError as error:
+            return error_result(str(error))
