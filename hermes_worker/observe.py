@@ -144,6 +144,8 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "task.interrupted": "A task gave up because the database or the broker was away; it will be sent again.",
         "task.failed": "A task met an error that nobody expected; its run was ended as failed.",
         "rows.pruned": "Old rows were deleted, as the rules of retention say; the numbers by kind.",
+        "workspace.tended": "Idle workspaces on other machines gave back what they held, or old ones were removed.",
+        "workspace.not_tended": "The place of workspaces could not be asked which there are.",
         "workspace.pruned": "Directories of sessions that are quiet or gone were removed.",
         "sweep.completed": "The sweeper looked through the table once.",
         "hint.sent": "Messages were published.",

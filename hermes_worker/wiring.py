@@ -91,10 +91,12 @@ if TYPE_CHECKING:
     from hermes_worker.tasks.leases import Leases
     from hermes_worker.tasks.parts import Hooks, Parts, TenantBook, TenantModels
     from hermes_worker.tasks.parts import ModelChain as TaskChain
+    from hermes_worker.tasks.places import PlaceKeeper
     from hermes_worker.tasks.tool_sources import ToolLister
     from hermes_worker.workspaces.base import Workspace
     from hermes_worker.workspaces.remote.docker import DockerAccount
     from hermes_worker.workspaces.remote.kubernetes import KubernetesAccount
+    from hermes_worker.workspaces.remote.places import WorkspacePlace
     from hermes_worker.workspaces.remote.ssh import SshAccount
     from hermes_worker.workspaces.sandbox.ladder import Sandbox
     from hermes_worker.workspaces.sandbox.network import NetworkRules
@@ -178,6 +180,7 @@ class WorkerProcess:
     keeper: Keeper
     listener: Listener
     lister: ToolLister
+    places: PlaceKeeper
     database: Database
 
     def close(self) -> None:
@@ -185,6 +188,7 @@ class WorkerProcess:
         self.keeper.stop()
         self.listener.stop()
         self.lister.stop()
+        self.places.stop()
         self.parts.leases.retire()
         flush()
         self.database.close()
@@ -810,7 +814,8 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
     keeper = _keeper_of(shared, sweeper)
     listener = Listener(client.redis, shared.leases, client.runs.nudged)
     lister = _lister_of(shared, parts.catalog)
-    for thread in (keeper, listener, lister):
+    places = _places_of(shared)
+    for thread in (keeper, listener, lister, places):
         thread.start()
     return WorkerProcess(
         pid=os.getpid(),
@@ -824,6 +829,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         keeper=keeper,
         listener=listener,
         lister=lister,
+        places=places,
         database=client.database,
     )
 
@@ -952,6 +958,32 @@ def _lister_of(shared: _Shared, catalog: Catalog) -> ToolLister:
     declared = installed.current().tool_sources if QueueName.TOOLS in shared.options.queues else {}
     sources = {name: (one, catalog.source(name)) for name, one in declared.items()}
     return ToolLister(sources, shared.client.tool_sources, catalog.names)
+
+
+def _places_of(shared: _Shared) -> PlaceKeeper:
+    """What tends the workspaces of other machines: in a worker for tools, which may reach them."""
+    from hermes_worker.tasks.places import PlaceKeeper
+
+    settings = shared.settings
+    is_ours = QueueName.TOOLS in shared.options.queues and not shared.options.is_lane
+    place = place_of_workspaces(settings) if is_ours else None
+    return PlaceKeeper(place, pruner_of(shared.client.database, settings), settings.terminal.remote_idle_s)
+
+
+def place_of_workspaces(settings: Settings) -> WorkspacePlace | None:
+    """Where the workspaces of new sessions are, unless that is this machine or an extension's."""
+    if settings.terminal.workspace not in ("ssh", *_KINDS_OF_ALL):
+        return None
+    from hermes_worker.workspaces.ref import OpeningOptions
+    from hermes_worker.workspaces.remote.places import place_of
+
+    options = OpeningOptions(
+        base_env={},
+        ssh=ssh_account(settings),
+        docker=docker_account(settings),
+        kubernetes=kubernetes_account(settings),
+    )
+    return place_of(settings.terminal.workspace, options, settings.terminal.ssh_directory)
 
 
 def _opening_workspaces(settings: Settings, sandbox: Sandbox) -> Callable[[str], Workspace]:

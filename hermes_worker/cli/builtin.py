@@ -123,6 +123,11 @@ EXTENSION = Extension(
             implementation="hermes_worker.cli.prune:retention",
         ),
         CommandDeclaration(
+            name="workspaces",
+            summary="List and remove workspaces that are not on this machine.",
+            implementation="hermes_worker.cli.workspaces:workspaces",
+        ),
+        CommandDeclaration(
             name="encryption",
             summary="Encrypt texts in the database, and change the keys.",
             implementation="hermes_worker.cli.encryption:encryption",

@@ -42,8 +42,13 @@ def remove_workspaces(directory: Path, sessions: Collection[str]) -> list[str]:
     return [name for name in own if not (directory / name).is_symlink() and _remove(directory / name)]
 
 
+def is_own_name(name: str) -> bool:
+    """Whether a workspace of this name is one that a session was given."""
+    return _OWN.fullmatch(name) is not None
+
+
 def _is_own(entry: os.DirEntry[str]) -> bool:
-    is_own = _OWN.fullmatch(entry.name) is not None and entry.is_dir(follow_symlinks=False)
+    is_own = is_own_name(entry.name) and entry.is_dir(follow_symlinks=False)
     return is_own and entry.stat(follow_symlinks=False).st_mtime < time.time() - _TOUCHED_S
 
 

@@ -180,3 +180,19 @@ def test_the_workspace_of_an_erased_session_stays_while_a_fork_works_there(store
         assert set(erasures.steps(erasure))
         erasures.finish(erasure)
         assert pruner.over_workspaces("default", [run_id]) == left
+
+
+def test_a_workspace_is_idle_when_nobody_works_in_it_and_nobody_did_for_a_while(store: Store, its: Sessions) -> None:
+    pruner = Pruner(store.database, DEFAULT_RULES)
+    first, second, strange = new_run_id(), new_run_id(), new_run_id()
+    place = '{"kind":"docker","root":"/workspace/files/%s"}'
+    talk(store, "one", "hello", run_id=first, workspace=place % first)
+    talk(store, "two", "hello", run_id=second, workspace=place % second)
+    everybody = [first, second, strange]
+    assert pruner.idle_workspaces(everybody, 3_600) == set(), "they were used a moment ago"
+    assert pruner.idle_workspaces(everybody, -10) == {first, second}, "what nobody knows is not ours"
+    child = store.submit(input="go", session_id="of one", source="api", workspace=place % first).run_id
+    assert pruner.idle_workspaces(everybody, -10) == {second}, "another session works there"
+    assert pruner.workspace_states(everybody) == {first: "at work", second: "quiet"}
+    store.answer(child, ModelReply(text="done", usage=Usage(input=1, output=1)))
+    assert pruner.idle_workspaces(everybody, -10) == {first, second}

@@ -45,6 +45,7 @@ from hermes_worker.store.tables import (
     jobs,
     kept_answers,
     maintenance,
+    messages,
     retention_marks,
     runs,
     sessions,
@@ -242,6 +243,35 @@ class Pruner:
             return erased
         over = {known[each.session_pk] for each in facts if is_over(each, quiet_before)}
         return ((over | deleted - set(known.values())) - shared) | erased
+
+    def idle_workspaces(self, session_ids: Collection[str], idle_s: float) -> set[str]:
+        """Those of these sessions, of any tenant, whose workspace nobody used for ``idle_s`` and nobody uses: neither
+        the session nor a child or a fork that works in it has a run that is not over."""
+        before = self._database.now() - idle_s
+        return {name for name, (at_work, since) in self._uses(session_ids).items() if not at_work and since < before}
+
+    def workspace_states(self, session_ids: Collection[str]) -> dict[str, str]:
+        """Of each of these sessions that there is: ``at work`` or ``quiet``."""
+        return {name: "at work" if busy else "quiet" for name, (busy, _) in self._uses(session_ids).items()}
+
+    def _uses(self, session_ids: Collection[str]) -> dict[str, tuple[bool, float]]:
+        """Whether the workspace of a session is in use, and since when its own session is quiet."""
+        last_message = (
+            sa.select(messages.c.created_at)
+            .where(messages.c.session_pk == sessions.c.pk, messages.c.seq == sessions.c.message_seq)
+            .scalar_subquery()
+        )
+        since = sa.func.coalesce(last_message, sessions.c.created_at)
+        wanted = sa.select(sessions.c.session_id, sessions.c.workspace, since)
+        is_open = sa.text("runs.status not in ('completed', 'failed', 'cancelled', 'expired')")  # as ``ix_runs_open``
+        at_work = (
+            sa.select(sessions.c.workspace).join(runs, runs.c.session_pk == sessions.c.pk).where(is_open).distinct()
+        )
+        with self._database.read() as connection:
+            # In this order: a run that begins in between is seen.
+            found = connection.execute(wanted.where(sessions.c.session_id.in_(session_ids))).all()
+            busy = set(connection.execute(at_work).scalars())
+        return {name: (workspace in busy, float(quiet)) for name, workspace, quiet in found}
 
     def _workspaces_of_forks(self, connection: Connection, tenant: str) -> dict[int, str]:
         """The names of directories in which forks work, by the numbers of the forks: they were given to others."""

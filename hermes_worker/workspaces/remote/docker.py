@@ -157,13 +157,28 @@ class DockerHost:
         raise AssertionError("the second try returns or raises")
 
     def stop(self) -> bool:
-        """Remove the container, if there is one; its files stay. False when something runs in it. Raises
-        ``HostUnreachable``."""
-        return _stopped(self._service, self.name, self._container, is_forced=False)
+        """Remove the container; its files stay. False when there is none, or something runs in it. Raises
+        ``HostUnreachable``.
+
+        It is called something else first. So whoever begins something meanwhile gets a new container, and only what
+        runs in the old one must be looked at."""
+        going = f"{self._container}-going"
+        _stopped(self._service, self.name, going)  # somebody did not get to the end of this
+        renamed = f"/containers/{self._container}/rename?name={going}"
+        answer = _asked(self._service, self.name, "POST", renamed)
+        if answer.status in (404, 409):
+            return False
+        _require(self.name, answer, 200, 204)
+        if _stopped(self._service, self.name, going):
+            return True
+        # Where there is a new one by now, the old one stays until a later look finds nothing in it.
+        _asked(self._service, self.name, "POST", f"/containers/{going}/rename?name={self._container}")
+        return False
 
     def remove(self) -> None:
         """Remove the container and its files, whatever runs. Idempotent. Raises ``HostUnreachable``."""
-        _stopped(self._service, self.name, self._container, is_forced=True)
+        for container in (self._container, f"{self._container}-going"):
+            _removed(self._service, self.name, container)
         answer = _asked(self._service, self.name, "DELETE", f"/volumes/{self._container}?force=true")
         _require(self.name, answer, 204, 404)
 
@@ -191,7 +206,7 @@ class DockerHost:
             raise HostUnreachable(f"{self.name} has a container {self._container!r} that is not ours: remove it there")
         wanted = container_spec(self._root, self._rules)
         if found is not None and not found["State"].get("Running") and _differs(found, wanted):
-            _stopped(self._service, self.name, self._container, is_forced=True)
+            _removed(self._service, self.name, self._container)
             found = None
         if found is None:
             self._make(wanted)
@@ -362,19 +377,22 @@ def engine_says(account: DockerAccount) -> tuple[str, bool]:
     return f"{which} {said.get('Version')}", image.status == 200
 
 
-def _stopped(service: Service, name: str, container: str, *, is_forced: bool) -> bool:
-    if not is_forced:
-        found = _asked(service, name, "GET", f"/containers/{container}/json")
-        _require(name, found, 200, 404)
-        if found.status == 404:
-            return True
-        # podman names those that ended within the last minutes, too.
-        if any(_runs(service, name, exec_id) for exec_id in found.document().get("ExecIDs") or ()):
-            return False
-    _asked(service, name, "POST", f"/containers/{container}/stop?t={_STOP_S}")
-    answer = _asked(service, name, "DELETE", f"/containers/{container}?force=true")
-    _require(name, answer, 200, 204, 404)
+def _stopped(service: Service, name: str, container: str) -> bool:
+    """Remove a container in which nothing runs. False when something does; True when there is none."""
+    found = _asked(service, name, "GET", f"/containers/{container}/json")
+    _require(name, found, 200, 404)
+    if found.status == 404:
+        return True
+    # podman names those that ended within the last minutes, too.
+    if any(_runs(service, name, exec_id) for exec_id in found.document().get("ExecIDs") or ()):
+        return False
+    _removed(service, name, container)
     return True
+
+
+def _removed(service: Service, name: str, container: str) -> None:
+    _asked(service, name, "POST", f"/containers/{container}/stop?t={_STOP_S}")
+    _require(name, _asked(service, name, "DELETE", f"/containers/{container}?force=true"), 200, 204, 404)
 
 
 def _runs(service: Service, name: str, exec_id: str) -> bool:

@@ -55,6 +55,14 @@ REMOVE: Final = """
 for root; do rm -rf -- "$root" "${root%/*}/.${root##*/}.id"; done
 """
 
+ROOTS: Final = """
+[ -d "$1" ] && [ -O "$1" ] || exit 0
+cd -P -- "$1" || exit 1
+for name in *; do [ -d "$name" ] && [ ! -L "$name" ] && printf '%s\\0' "$name"; done
+exit 0
+"""
+"""DIRECTORY: the names of the workspaces in it."""
+
 READ: Final = (
     _FIND
     + f"""

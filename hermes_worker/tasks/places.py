@@ -1,0 +1,111 @@
+"""In a worker for tools: gives back what idle workspaces of other machines hold, and removes those that may go.
+
+The place says which workspaces there are, the rows say what of them is needed: those that this database never knew are
+left alone, so several installations may share a place. All of it is idempotent, and safe in several processes.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final, Protocol
+
+from hermes_worker.core.errors import UnavailableError
+from hermes_worker.core.retention import RetentionKind, RetentionRule
+from hermes_worker.observe import log
+from hermes_worker.workspaces.base import WorkspaceError
+from hermes_worker.workspaces.pruning import is_own_name
+from hermes_worker.workspaces.remote.places import WorkspacePlace
+
+_AT_ONCE: Final = 100
+_EVERY_S_MAX: Final = 300.0
+
+
+class WorkspaceNeeds(Protocol):
+    """What rows say of workspaces. ``store.retention.pruner.Pruner``."""
+
+    def tenants(self) -> list[str]: ...
+
+    def rules(self, tenant: str) -> Mapping[RetentionKind, RetentionRule]: ...
+
+    def has_erased(self, tenant: str) -> bool: ...
+
+    def over_workspaces(self, tenant: str, session_ids: Collection[str]) -> set[str]: ...
+
+    def idle_workspaces(self, session_ids: Collection[str], idle_s: float) -> set[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tended:
+    """The roots of workspaces for which something was done."""
+
+    rested: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+def tend(place: WorkspacePlace, needs: WorkspaceNeeds, idle_s: float) -> Tended:
+    """Remove the workspaces of a place that may go, and give back what idle ones hold. Raises ``WorkspaceError`` and
+    ``UnavailableError``; what was done is done."""
+    own = {PurePosixPath(root).name: root for root in place.roots() if is_own_name(PurePosixPath(root).name)}
+    names = sorted(own)
+    pruned = [tenant for tenant in needs.tenants() if _lets_go(needs, tenant)]
+    rested: list[str] = []
+    removed: list[str] = []
+    for first in range(0, len(names), _AT_ONCE):
+        batch = names[first : first + _AT_ONCE]
+        over = {name for tenant in pruned for name in needs.over_workspaces(tenant, batch)}
+        for name in sorted(over):
+            place.remove(own[name])
+            removed.append(own[name])
+        idle = needs.idle_workspaces([name for name in batch if name not in over], idle_s)
+        rested += [own[name] for name in sorted(idle) if place.rest(own[name])]
+    return Tended(tuple(rested), tuple(removed))
+
+
+def _lets_go(needs: WorkspaceNeeds, tenant: str) -> bool:
+    return needs.rules(tenant)[RetentionKind.WORKSPACES].age_s is not None or needs.has_erased(tenant)
+
+
+class PlaceKeeper:
+    """Tends a place again and again, in a thread of its own. A place that hangs holds nobody else up."""
+
+    def __init__(self, place: WorkspacePlace | None, needs: WorkspaceNeeds, idle_s: float) -> None:
+        self._place = place
+        self._needs = needs
+        self._idle_s = idle_s
+        self._end = threading.Event()
+
+    def start(self) -> None:
+        """Begin, where there is a place."""
+        if self._place is not None:
+            threading.Thread(target=self._run, args=(self._place,), name="hermes_places", daemon=True).start()
+
+    def stop(self) -> None:
+        """Look no more. Idempotent; waits for nobody."""
+        self._end.set()
+
+    def _run(self, place: WorkspacePlace) -> None:
+        every_s = min(_EVERY_S_MAX, self._idle_s / 2)
+        # Processes that began together do not ask together.
+        apart = random.Random(os.getpid())
+        while not self._end.wait(every_s * apart.uniform(0.5, 1.0)):
+            self.look(place)
+
+    def look(self, place: WorkspacePlace) -> None:
+        """Tend it once, and say what was done or why it was not."""
+        try:
+            done = tend(place, self._needs, self._idle_s)
+        except UnavailableError:
+            return  # whoever needs the database says that it is away
+        except WorkspaceError as error:
+            log.warning("workspace.not_tended", workspace_kind=place.kind, reason=str(error))
+        except Exception:
+            log.exception("thread.failed", doing="places")
+        else:
+            if done.rested or done.removed:
+                removed, rested = len(done.removed), len(done.rested)
+                log.info("workspace.tended", workspace_kind=place.kind, removed=removed, rested=rested)
