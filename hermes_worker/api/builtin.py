@@ -34,6 +34,7 @@ EXTENSION = Extension(
         RouterDeclaration(name="audit", implementation="hermes_worker.api.routes.audit:router"),
         RouterDeclaration(name="tenants", implementation="hermes_worker.api.routes.tenants:router"),
         RouterDeclaration(name="sheets", implementation="hermes_worker.api.routes.sheets:router"),
+        RouterDeclaration(name="mcp", implementation="hermes_worker.api.mcp.routes:router"),
         RouterDeclaration(name="trees", implementation="hermes_worker.api.routes.trees:router"),
     ),
 )

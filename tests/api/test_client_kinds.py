@@ -54,6 +54,7 @@ ELSEWHERE: Mapping[str, str] = {
     "GET /v1/health": "the same as /health",
     "GET /health/ready": "for whoever sends requests to one of several servers",
     "GET /health/detailed": "for monitoring",
+    "POST /mcp": "for clients of the Model Context Protocol",
     "POST /webhooks/{name}": "for others, who sign",
     "POST /webhooks/{tenant}/{name}": "for others, who sign",
     "POST /api/sessions/{session_id}/chat": "submit with session_id, and wait, say the same",

@@ -209,10 +209,19 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "POST /v1/tenants/{tenant}/provider-keys": {"provider": "openai", "key": "sk-0123456789"},
     "POST /v1/conversations": {"metadata": {"a": "b"}},
     "POST /v1/conversations/{conversation_id}": {"metadata": {"a": "b"}},
+    "POST /mcp": {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": "get_run", "arguments": {"run_id": "run_x"}},
+    },
     "POST /webhooks/{name}": {"text": "x"},
     "POST /webhooks/{tenant}/{name}": {"text": "x"},
 }
 """A body that each operation takes that reads one."""
+
+
+MCP_SAID: Mapping[str, Any] = {"protocolVersion": "2026-07-28", "clientCapabilities": {}}
 
 
 def usual(label: str, **names: str) -> Asked:
@@ -224,6 +233,11 @@ def usual(label: str, **names: str) -> Asked:
 
 
 def _absent(label: str) -> Asked:
+    if label == "POST /mcp":
+        said = {f"io.modelcontextprotocol/{name}": value for name, value in MCP_SAID.items()}
+        asked = usual(label).json(jsonrpc="2.0", id=1, method="nothing", params={"_meta": said})
+        routed = {"mcp-protocol-version": MCP_SAID["protocolVersion"], "mcp-method": "nothing"}
+        return replace(asked, headers={**asked.headers, **routed})
     asked = usual(label, tenant="nobody") if "/tenants/" in label else usual(label)
     return asked.json(input="x", previous_response_id="resp_x") if label == "POST /v1/responses" else asked
 

@@ -1,0 +1,130 @@
+"""A run as MCP shows it: as what ``get_run`` tells, and as a Task. The id of the task is that of the run, so any
+server of the installation answers for it, and none keeps anything of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from hermes_worker.core.client_tools import IS_CLIENTS
+from hermes_worker.core.run import RunStatus, WaitKind
+from hermes_worker.safety.approvals import CHOICE_WORDS
+from hermes_worker.safety.redaction import redact
+from hermes_worker.store.runs.views import RunView
+from hermes_worker.store.runs.waits import WaitView
+
+POLL_MS: Final = 2_000
+_KEY_BEGINS = "wait-"
+
+
+def told(view: RunView, waits: Sequence[WaitView]) -> dict[str, Any]:
+    """What is told of a run, as JSON."""
+    found: dict[str, Any] = {
+        "run_id": view.run_id,
+        "session_id": view.session.known_to("api"),
+        "status": view.status.value,
+        "iteration": view.iteration,
+        "output": view.output,
+        "error": redact(view.error) if view.error else None,
+        "exit_reason": view.exit_text,
+        "cost_usd": None if view.cost_usd is None else float(view.cost_usd),
+        "cost_status": None if view.cost_status is None else str(view.cost_status),
+    }
+    asked = [_question(wait) for wait in waits if _is_for_people(wait)]
+    return {name: value for name, value in found.items() if value is not None} | ({"asks": asked} if asked else {})
+
+
+def in_words(view: RunView, waits: Sequence[WaitView]) -> str:
+    """The same for a model."""
+    if view.status.is_terminal:
+        return _end_of(view)
+    lines = [f"The run {view.run_id} is {view.status.value.replace('_', ' ')} (model call {view.iteration})."]
+    for wait in waits:
+        if _is_for_people(wait):
+            by = "choice" if wait.kind is WaitKind.APPROVAL else "text"
+            lines.append(f"It asks (wait_id {wait.wait_id}, answer with {by!r}): {_words_of(wait)}")
+    return "\n".join(lines)
+
+
+def task(view: RunView, waits: Sequence[WaitView], *, takes_questions: bool) -> dict[str, Any]:
+    """The run as a ``DetailedTask``. A client that cannot ask its person sees a run at work, and why it waits."""
+    found: dict[str, Any] = {
+        "taskId": view.run_id,
+        "status": "working",
+        "createdAt": _instant(view.created_at),
+        "lastUpdatedAt": _instant(view.updated_at),
+        "ttlMs": None,
+        "pollIntervalMs": POLL_MS,
+    }
+    if view.status is RunStatus.CANCELLED:
+        return found | {"status": "cancelled", "statusMessage": _end_of(view)[:500]}
+    if view.status.is_terminal:
+        return found | {"status": "completed", "result": result(_end_of(view), told(view, ()), view.is_failed)}
+    asked = [wait for wait in waits if _is_for_people(wait)]
+    if asked and takes_questions:
+        requests = {f"{_KEY_BEGINS}{wait.wait_id}": _elicitation(wait) for wait in asked}
+        return found | {"status": "input_required", "inputRequests": requests}
+    return found | {"statusMessage": in_words(view, waits)[:2_000]}
+
+
+def result(text: str, document: Mapping[str, Any] | None = None, is_error: bool = False) -> dict[str, Any]:
+    """A ``CallToolResult``."""
+    found: dict[str, Any] = {
+        "resultType": "complete",
+        "content": [{"type": "text", "text": text}],
+        "isError": is_error,
+    }
+    return found if document is None else found | {"structuredContent": dict(document)}
+
+
+def wait_id_of(key: str) -> int | None:
+    """Which question the key of an input request is; ``None`` for no key of ours."""
+    number = key.removeprefix(_KEY_BEGINS)
+    is_ours = key.startswith(_KEY_BEGINS) and number.isascii() and number.isdigit() and len(number) < 16
+    return int(number) if is_ours else None
+
+
+def _is_for_people(wait: WaitView) -> bool:
+    return wait.kind in (WaitKind.APPROVAL, WaitKind.INPUT) and not wait.request.get(IS_CLIENTS)
+
+
+def _question(wait: WaitView) -> dict[str, Any]:
+    return {
+        "id": wait.wait_id,
+        "kind": wait.kind.value,
+        "tool": wait.tool,
+        "question": _words_of(wait),
+        "choices": list(CHOICE_WORDS) if wait.kind is WaitKind.APPROVAL else list(wait.choices),
+    }
+
+
+def _words_of(wait: WaitView) -> str:
+    if wait.kind is WaitKind.INPUT:
+        return str(wait.request.get("question") or "")
+    why = wait.request.get("description") or "it needs an approval"
+    return redact(f"May {wait.tool} do this: {wait.request.get('command') or ''} ({why})")
+
+
+def _elicitation(wait: WaitView) -> dict[str, Any]:
+    if wait.kind is WaitKind.APPROVAL:
+        properties = {"choice": {"type": "string", "enum": list(wait.choices) or ["once", "deny"]}}
+        schema = {"type": "object", "properties": properties, "required": ["choice"]}
+    else:
+        answer: dict[str, Any] = {"type": "string"} | ({"enum": list(wait.choices)} if wait.choices else {})
+        schema = {"type": "object", "properties": {"text": answer}, "required": ["text"]}
+    return {
+        "method": "elicitation/create",
+        "params": {"mode": "form", "message": _words_of(wait), "requestedSchema": schema},
+    }
+
+
+def _end_of(view: RunView) -> str:
+    if view.status is RunStatus.COMPLETED and view.output:
+        return view.output
+    why = f": {redact(view.error)}" if view.error else f" ({view.exit_text})" if view.exit_text else ""
+    return f"The run {view.run_id} ended as {view.status.value}{why}" + (f"\n{view.output}" if view.output else "")
+
+
+def _instant(epoch_s: float) -> str:
+    return datetime.fromtimestamp(epoch_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
