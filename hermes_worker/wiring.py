@@ -23,6 +23,7 @@ from sqlalchemy import make_url
 from hermes_worker import installed, plugins
 from hermes_worker.broker.queue import STANDING_QUEUES, Publisher, QueueName, lane_queues, redis_client
 from hermes_worker.core.budget import BudgetMode
+from hermes_worker.core.checkpoints import CheckpointLimits
 from hermes_worker.core.credentials import Strategy
 from hermes_worker.core.delegation import CHILD_TIMEOUT_S_MIN, DelegationPolicy
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from hermes_worker.models.logins import Grants
     from hermes_worker.models.tenant_watch import TenantKeyWatch
     from hermes_worker.tasks.artifacts import GatheringParts
+    from hermes_worker.tasks.calls.checkpointing import Checkpointing
     from hermes_worker.tasks.calls.permission import ApprovalRules
     from hermes_worker.tasks.deliver import DeliveryParts
     from hermes_worker.tasks.iteration.requests import ModelOptions
@@ -905,6 +907,23 @@ def _step_parts(shared: _Shared) -> Parts:
         workspace=_opening_workspaces(settings, shared.sandbox),
         now=client.database.now,
         delegation=delegation_policy(settings),
+        checkpoints=_checkpointing(settings),
+    )
+
+
+def _checkpointing(settings: Settings) -> Checkpointing | None:
+    from hermes_worker.tasks.calls.checkpointing import Checkpointing
+
+    if not settings.checkpoints.enabled:
+        return None
+    return Checkpointing(home=settings.home, limits=checkpoint_limits(settings))
+
+
+def checkpoint_limits(settings: Settings) -> CheckpointLimits:
+    """How much is kept of one workspace."""
+    chosen = settings.checkpoints
+    return CheckpointLimits(
+        checkpoints=chosen.kept, file_bytes=chosen.file_mb_max * 1024**2, store_bytes=chosen.mb_max * 1024**2
     )
 
 

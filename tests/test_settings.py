@@ -112,6 +112,7 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "tracing.texts": "true",
         "extensions.settings": '{"ACME_PAGES": 7}',
         "compression.enabled": "false",
+        "checkpoints.enabled": "false",
         "compression.threshold": "0.8",
         "model.compression_providers": "openrouter:some/model",
         "model.key_strategy": "random",

@@ -16,6 +16,7 @@ EXTENSION = Extension(
         RouterDeclaration(name="health", implementation="hermes_worker.api.routes.health:router"),
         RouterDeclaration(name="runs", implementation="hermes_worker.api.routes.runs:router"),
         RouterDeclaration(name="batches", implementation="hermes_worker.api.routes.batches:router"),
+        RouterDeclaration(name="checkpoints", implementation="hermes_worker.api.routes.checkpoints:router"),
         RouterDeclaration(name="artifacts", implementation="hermes_worker.api.routes.artifacts:router"),
         RouterDeclaration(name="events", implementation="hermes_worker.api.routes.events:router"),
         RouterDeclaration(name="approvals", implementation="hermes_worker.api.routes.approvals:router"),

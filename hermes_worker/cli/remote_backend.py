@@ -14,6 +14,7 @@ from hermes_worker.client.exchange import ApiRequest
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.explaining import Because, Explanation
 from hermes_worker.core.run import RunStatus
+from hermes_worker.services.checkpoints import CheckpointDiff, CheckpointView, RestoreOutcome
 from hermes_worker.services.results import TurnResult
 from hermes_worker.services.sheets import RunSheet
 from hermes_worker.store.artifacts.gatherings import LeftOutFile
@@ -159,6 +160,29 @@ class RemoteBackend:
 
     def retry(self, run_id: str) -> str:
         return self._client.retry(run_id)
+
+    def checkpoints(self, run_id: str) -> Sequence[CheckpointView]:
+        found = [
+            {
+                **{name: value for name, value in each.items() if name not in ("object", "id")},
+                "checkpoint_id": each["id"],
+            }
+            for each in self._client.checkpoints(run_id)["data"]
+        ]
+        views: list[CheckpointView] = read(list[CheckpointView], found)
+        return views
+
+    def diff(self, run_id: str, checkpoint: str | None) -> CheckpointDiff:
+        found = dict(self._client.diff(run_id, checkpoint))
+        found.pop("object", None)
+        told: CheckpointDiff = read(CheckpointDiff, found)
+        return told
+
+    def restore(self, run_id: str, checkpoint: str, paths: Sequence[str]) -> RestoreOutcome:
+        found = dict(self._client.restore(run_id, checkpoint, files=paths))
+        found.pop("object", None)
+        told: RestoreOutcome = read(RestoreOutcome, found)
+        return told
 
     def join(self, run_ids: Sequence[str], *, is_any: bool, timeout_s: float | None) -> Mapping[str, RunStatus]:
         found = self._client.join(run_ids, mode="any" if is_any else "all", timeout_s=timeout_s)["runs"]

@@ -20,6 +20,7 @@ from hermes_worker.core.principals import Principal
 from hermes_worker.core.run import RunStatus
 from hermes_worker.safety.approvals import Choice
 from hermes_worker.services import answering
+from hermes_worker.services.checkpoints import CheckpointDiff, CheckpointView, RestoreOutcome, RunCheckpoints
 from hermes_worker.services.results import TurnResult, training_sample, turn_result
 from hermes_worker.services.sheets import RunSheet, sheet_of
 from hermes_worker.store.artifacts.listing import Artifacts, ArtifactView, RunArtifacts
@@ -30,6 +31,7 @@ from hermes_worker.store.runs.listing import Listing, RunFilter
 from hermes_worker.store.runs.views import RunView
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.stream.sse import WireEvent
+from hermes_worker.wiring import checkpoint_limits
 
 PAGE = 100
 _LOOK_EVERY_S = 0.5
@@ -75,6 +77,9 @@ class RunBackend(Protocol):
     def approve(self, run_id: str, choice: str, *, reason: str | None, wait_id: int | None) -> None: ...
     def answer(self, run_id: str, text: str, *, wait_id: int | None) -> None: ...
     def retry(self, run_id: str) -> str: ...
+    def checkpoints(self, run_id: str) -> Sequence[CheckpointView]: ...
+    def diff(self, run_id: str, checkpoint: str | None) -> CheckpointDiff: ...
+    def restore(self, run_id: str, checkpoint: str, paths: Sequence[str]) -> RestoreOutcome: ...
     def join(self, run_ids: Sequence[str], *, is_any: bool, timeout_s: float | None) -> Mapping[str, RunStatus]:
         """How those have ended that have, once all have, or ``is_any`` of them, or the time is over."""
 
@@ -176,6 +181,20 @@ class LocalBackend:
             created = batches.retry(client, run_id, principal)
             announce(client, created)
         return created.run_id
+
+    def checkpoints(self, run_id: str) -> Sequence[CheckpointView]:
+        return self._checkpoints().every(run_id)
+
+    def diff(self, run_id: str, checkpoint: str | None) -> CheckpointDiff:
+        return self._checkpoints().diff(run_id, checkpoint)
+
+    def restore(self, run_id: str, checkpoint: str, paths: Sequence[str]) -> RestoreOutcome:
+        return self._checkpoints().restore(run_id, checkpoint, paths)
+
+    def _checkpoints(self) -> RunCheckpoints:
+        settings = self._records.settings
+        limits = checkpoint_limits(settings)
+        return RunCheckpoints(self._records.database, settings.home, limits, umask=settings.terminal.umask)
 
     def join(self, run_ids: Sequence[str], *, is_any: bool, timeout_s: float | None) -> Mapping[str, RunStatus]:
         give_up_at = None if timeout_s is None else time.monotonic() + timeout_s

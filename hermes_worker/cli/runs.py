@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from hermes_worker.cli import artifacts, batches
+from hermes_worker.cli import artifacts, batches, checkpoints
 from hermes_worker.cli.batches import stop_matching
 from hermes_worker.cli.budget import budget_document, budget_lines
 from hermes_worker.cli.entry import EXIT_FAILED
@@ -44,6 +44,9 @@ def runs() -> None:
 runs.add_command(list_runs)
 runs.add_command(explain)
 runs.add_command(artifacts.artifacts)
+runs.add_command(checkpoints.checkpoints)
+runs.add_command(checkpoints.diff)
+runs.add_command(checkpoints.restore)
 runs.add_command(batches.submit)
 runs.add_command(batches.retry)
 runs.add_command(batches.wait)

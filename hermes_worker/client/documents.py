@@ -536,6 +536,56 @@ class LeftOutDocument(TypedDict):
     reason: str
 
 
+class CheckpointDocument(TypedDict):
+    """What a workspace was before a tool changed it; ``iteration`` is 0 for one that a restore made."""
+
+    object: NotRequired[str]
+    id: str
+    created_at: float
+    run_id: str
+    iteration: int
+    tool: str
+    files: int
+    left_out: int
+
+
+class CheckpointsDocument(TypedDict):
+    """All checkpoints of a run's workspace, the newest first."""
+
+    object: NotRequired[str]
+    run_id: str
+    data: list[CheckpointDocument]
+
+
+class FileChangeDocument(TypedDict):
+    """A file that differs: ``added``, ``removed`` or ``changed`` since the checkpoint."""
+
+    path: str
+    change: str
+
+
+class CheckpointDiffDocument(TypedDict):
+    """What differs between a checkpoint and the files as they are; ``text`` is a unified diff."""
+
+    object: NotRequired[str]
+    checkpoint_id: str
+    files: list[FileChangeDocument]
+    files_total: int
+    text: str
+    is_cut: bool
+
+
+class RestoreDocument(TypedDict):
+    """What a restore did; ``before`` is the checkpoint of what was there."""
+
+    object: NotRequired[str]
+    checkpoint_id: str
+    before: str
+    written: list[str]
+    removed: list[str]
+    failed: list[str]
+
+
 class ArtifactsDocument(TypedDict):
     """What a run left: ``state`` is ``none``, ``open``, ``pending``, ``done`` or ``failed``."""
 

@@ -21,6 +21,8 @@ from hermes_worker.client.documents import (
     BatchDocument,
     BatchItemDocument,
     CapabilitiesDocument,
+    CheckpointDiffDocument,
+    CheckpointsDocument,
     ControlledDocument,
     DeedDocument,
     DeliveryDocument,
@@ -32,6 +34,7 @@ from hermes_worker.client.documents import (
     JoinedDocument,
     LimitsDocument,
     MessageDocument,
+    RestoreDocument,
     ResultDocument,
     RunDocument,
     SessionDocument,
@@ -241,6 +244,23 @@ def artifact(found: ArtifactDocument) -> ApiRequest[bytes]:
 
     asked = {name: proof.get(name) for name in ("expires", "signature")}
     return _get("/v1/artifacts/{artifact_id}/content", read, {"artifact_id": found["id"]}, **asked)
+
+
+def checkpoints(run_id: str) -> ApiRequest[CheckpointsDocument]:
+    """What the files of the run's workspace were before tools changed them, the newest first."""
+    return _get("/v1/runs/{run_id}/checkpoints", _reads(CheckpointsDocument), _run(run_id))
+
+
+def diff(run_id: str, checkpoint_id: str | None = None) -> ApiRequest[CheckpointDiffDocument]:
+    """How the files differ from what they were at a checkpoint; without one, before the run changed any."""
+    read = _reads(CheckpointDiffDocument)
+    return _get("/v1/runs/{run_id}/diff", read, _run(run_id), checkpoint_id=checkpoint_id)
+
+
+def restore(run_id: str, checkpoint_id: str, *, files: Sequence[str] = ()) -> ApiRequest[RestoreDocument]:
+    """Make files what they were, or only the ``files`` named. A checkpoint of what is there is made first."""
+    body = {"checkpoint_id": checkpoint_id, **({"files": list(files)} if files else {})}
+    return _post("/v1/runs/{run_id}/restore", _reads(RestoreDocument), _run(run_id), body=body)
 
 
 def stop(run_id: str) -> ApiRequest[StoppingDocument]:

@@ -779,6 +779,20 @@ class ArtifactSettings:
     """Seconds for which the address of a file can be used, by whoever has it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSettings:
+    """What the files of a workspace were before an agent changed them."""
+
+    enabled: bool = _setting("checkpoints.enabled", "HERMES_CHECKPOINTS", SWITCH, True)
+    """Whether a checkpoint is made before a tool changes files of a local workspace: see docs/checkpoints.md."""
+    kept: int = _setting("checkpoints.max_snapshots", "HERMES_CHECKPOINTS_KEPT", integer(1, 1_000), 50)
+    """Checkpoints of one workspace; the oldest go first."""
+    mb_max: int = _setting("checkpoints.max_total_size_mb", "HERMES_CHECKPOINTS_MB", integer(1, 1_000_000), 500)
+    """Megabytes on the disk of all checkpoints of one workspace; the newest one stays whatever it takes."""
+    file_mb_max: int = _setting("checkpoints.max_file_size_mb", "HERMES_CHECKPOINT_FILE_MB", integer(1, 32), 10)
+    """Megabytes of one file; a larger one is in no checkpoint, and a restore leaves it as it is."""
+
+
 _OUTCOMES = ("ask", "deny", "approve")
 _TIMES = integer(2, 20)
 
@@ -962,6 +976,7 @@ class Settings:
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     artifacts: ArtifactSettings = field(default_factory=ArtifactSettings)
+    checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)
     worker: WorkerSettings = field(default_factory=WorkerSettings)
     flower: FlowerSettings = field(default_factory=FlowerSettings)
     extensions: ExtensionSettings = field(default_factory=ExtensionSettings)
@@ -1026,6 +1041,7 @@ _GROUPS: Mapping[str, type] = MappingProxyType(
         "delivery": DeliverySettings,
         "retention": RetentionSettings,
         "artifacts": ArtifactSettings,
+        "checkpoints": CheckpointSettings,
         "worker": WorkerSettings,
         "flower": FlowerSettings,
         "extensions": ExtensionSettings,

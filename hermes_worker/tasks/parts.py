@@ -29,6 +29,7 @@ from hermes_worker.store.runs.calls import CallClaim, Settlement
 from hermes_worker.store.runs.new_children import NewChild
 from hermes_worker.store.runs.runs import CompactionRow, IterationClaim, SessionContext
 from hermes_worker.stream.live import Live
+from hermes_worker.tasks.calls.checkpointing import Checkpointing
 from hermes_worker.tasks.calls.permission import ApprovalRules, WaitStore
 from hermes_worker.tasks.hooks.running import HookRunner
 from hermes_worker.tasks.iteration.requests import ModelOptions
@@ -228,6 +229,8 @@ class Parts:
     """Entered by a model task for what it computes and writes, never while it waits for a model or sleeps."""
     redactor: Redactor = field(default_factory=Redactor)
     """Hides secrets in what tools return."""
+    checkpoints: Checkpointing | None = None
+    """Where the files of a workspace are kept before a call changes them; ``None`` where they are not."""
     prices: Mapping[tuple[str, str], Price] = field(default_factory=dict)
     """What the installation says that models cost, by provider and model."""
     calls_max: int = 64

@@ -13,6 +13,7 @@ from hermes_worker.local.paths import job_data_dirs, output_dir, workspaces_dir
 from hermes_worker.store.retention.pruner import Pruner
 from hermes_worker.tasks.jobs.data import remove_of_job
 from hermes_worker.tasks.jobs.outputs import prune_outputs
+from hermes_worker.workspaces.checkpoints.places import checkpoints_dir, forget_checkpoints
 from hermes_worker.workspaces.pruning import prune_workspaces, remove_workspaces
 
 
@@ -21,6 +22,8 @@ def remove_files(home: Path, tenant: str, sessions: Sequence[str], jobs: Sequenc
     kept. Idempotent. Only ids that the product drew are taken for names of directories."""
     removed: Counter[str] = Counter()
     removed["workspaces"] = len(remove_workspaces(workspaces_dir(home, tenant), sessions))
+    over = frozenset(sessions)
+    removed["checkpoints"] = forget_checkpoints(checkpoints_dir(home, tenant), over.intersection)
     kept = [output_dir(home), *job_data_dirs(home)]
     removed["documents"] = sum(remove_of_job(directory, job_id) for directory in kept for job_id in jobs)
     return +removed
@@ -34,6 +37,7 @@ def prune_files(home: Path, pruner: Pruner, *, outputs_kept: int) -> dict[Retent
     for tenant in pruner.tenants():
         if pruner.rules(tenant)[RetentionKind.WORKSPACES].age_s is not None or pruner.has_erased(tenant):
             found = prune_workspaces(workspaces_dir(home, tenant), partial(pruner.over_workspaces, tenant))
+            forget_checkpoints(checkpoints_dir(home, tenant), partial(pruner.over_workspaces, tenant))
             count = removed.get(RetentionKind.WORKSPACES, 0) + len(found)
             removed[RetentionKind.WORKSPACES] = count
     return removed

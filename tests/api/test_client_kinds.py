@@ -228,6 +228,10 @@ def test_both_clients_have_a_method_for_each_operation() -> None:
 
 
 SHAPES = {
+    "CheckpointDocument": "CheckpointObject",
+    "CheckpointsDocument": "CheckpointList",
+    "CheckpointDiffDocument": "CheckpointDiffObject",
+    "RestoreDocument": "RestoreObject",
     "RunDocument": "RunObject",
     "BeganDocument": "BeganWithObject",
     "LimitsDocument": "TenantLimitsObject",

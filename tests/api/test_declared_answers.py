@@ -32,6 +32,7 @@ from hermes_worker.store.runs.runs import SESSION_QUEUE_MAX
 from hermes_worker.store.runs.views import RunView
 from hermes_worker.store.tables import deleted_runs, runs
 from hermes_worker.wiring import open_client
+from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 
 JSON = {"content-type": "application/json"}
 HOLDER = {"authorization": f"Bearer {KEY}", "host": "localhost"}
@@ -202,6 +203,7 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "POST /v1/batch/stop": {"tag": ["x"]},
     "POST /v1/batch/wait": {"run_ids": ["run_x"], "timeout_s": 0},
     "POST /v1/runs/{run_id}/steer": {"text": "x"},
+    "POST /v1/runs/{run_id}/restore": {"checkpoint_id": "abcd"},
     "POST /v1/runs/{run_id}/approval": {"choice": "once"},
     "POST /v1/runs/{run_id}/input": {"text": "x"},
     "PUT /v1/limits/keys/{key_id}": {"limits": {}},
@@ -276,6 +278,9 @@ def _in_the_way(place: Place, label: str) -> Answer:
     if "webhooks" in label:
         place.ask(method, _event(place, "open", "g-1", "this"))
         return place.ask(method, _event(place, "open", "g-1", "that"))
+    if label.endswith(("/checkpoints", "/diff", "/restore")):
+        ref = WorkspaceRef(kind=WorkspaceKind.SSH, root="/elsewhere").to_json()
+        return place.ask(method, usual(label, run_id=place.store.submit(workspace=ref).run_id))
     if "sessions" in label:
         name = place.session()
         place.run(session_id=name)

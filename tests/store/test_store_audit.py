@@ -39,6 +39,7 @@ from hermes_worker.store.runs.limits import TenantLimits
 from hermes_worker.store.runs.responses import Responses
 from hermes_worker.store.runs.runs import Multitask, RunNotFound, SessionActive
 from hermes_worker.store.runs.waits import Waits
+from hermes_worker.store.runs.workspaces import RunWorkspaces
 from hermes_worker.store.sessions import Changes, Sessions
 from hermes_worker.store.tables import audit_log
 
@@ -67,6 +68,7 @@ def do_everything(store: Store) -> None:
     Control(database).steer(run_id, SECRETIVE)
     Control(database).pause(run_id)
     Control(database).resume(run_id)
+    RunWorkspaces(database).record_restore(run_id, "a" * 40, before="b" * 40, files=1)
     store.runs.stop_tree(run_id, by="somebody")
     Waits(database).approve(ask(store, WaitKind.APPROVAL), Choice.DENY, by="somebody", reason=SECRETIVE)
     Waits(database).reply(ask(store, WaitKind.INPUT), SECRETIVE, by="somebody")

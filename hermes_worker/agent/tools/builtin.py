@@ -128,6 +128,7 @@ WRITE_FILE = ToolSpec(
     # The same content in the same place: writing it once more is no further effect.
     is_untrusted=False,
     replay=Replay.KEYED,
+    changes_files=True,
     path_argument="path",
     session_keys=(CWD_KEY,),
 )
@@ -166,6 +167,7 @@ PATCH = ToolSpec(
     refuses_markers=MARKER_REFUSED,
     is_untrusted=False,
     replay=Replay.ONCE,
+    changes_files=True,
     path_argument="path",
     session_keys=(CWD_KEY,),
 )

@@ -48,6 +48,7 @@ class Act(StrEnum):
     RUN_PAUSE = "run.pause"
     RUN_RESUME = "run.resume"
     RUN_STEER = "run.steer"
+    RUN_RESTORE = "run.restore"
     RESPONSE_DELETE = "response.delete"
     SESSION_OPEN = "session.open"
     SESSION_CHANGE = "session.change"

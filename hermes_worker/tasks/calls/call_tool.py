@@ -32,6 +32,7 @@ from hermes_worker.store.runs.calls import CallClaim, Settlement, started_event
 from hermes_worker.stream.live import PROGRESS_CHARS_MAX, LiveEntry
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
+from hermes_worker.tasks.calls.checkpointing import keep_checkpoint
 from hermes_worker.tasks.calls.delegating import delegate
 from hermes_worker.tasks.calls.permission import wait_for_permission
 from hermes_worker.tasks.hooks.rewriting import before_call, on_result
@@ -161,7 +162,10 @@ def _run(parts: Parts, claim: CallClaim, abort: AbortSignal, consulted: Sequence
             count("guardrail.blocked")
             text = guardrails.blocked_text(tool.spec.name, pattern, claim.precedent)
             return ToolResult(text=text, is_error=True)
-        return wait_for_permission(parts.approvals, parts.waits, claim, tool, arguments, context.session, judged)
+        refused = wait_for_permission(parts.approvals, parts.waits, claim, tool, arguments, context.session, judged)
+        if refused is None:
+            keep_checkpoint(parts.checkpoints, claim, session, tool, arguments, abort)
+        return refused
 
     revise = on_result(parts, claim, session, abort)
     limits = _limits(parts.model.window).shared_by(len(claim.neighbours))

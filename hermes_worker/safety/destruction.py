@@ -1,0 +1,54 @@
+"""Which commands may destroy files of the workspace, so that a checkpoint is made before them. Pure.
+
+The list is Hermes Agent's (``rm``, ``mv``, ``cp``, ``sed -i``, ``truncate``, ``dd``, ``shred``, some of ``git``,
+``>``) and programs like them. It decides about a copy and not about a permission: a command that is not on it, such as
+a script that deletes files, is run without one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hermes_worker.safety.commands import Command, Unreadable, has_expansion, has_option, operands, short_flags
+from hermes_worker.safety.dangers import edited, read_command
+
+_PROGRAMS: Final = frozenset(
+    {
+        *("rm", "rmdir", "unlink", "shred", "truncate", "dd", "wipefs", "srm"),
+        *("mv", "cp", "install", "ln", "rsync", "scp", "rename", "ed", "ex", "patch", "sponge", "tee"),
+        *("tar", "unzip", "7z", "cpio"),
+    }
+)
+_GIT: Final = frozenset(
+    {
+        *("reset", "clean", "checkout", "restore", "switch", "rm", "mv", "stash", "merge", "rebase", "pull"),
+        *("revert", "cherry-pick", "am", "apply", "read-tree"),
+    }
+)
+_NOWHERE: Final = ("/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty", "/dev/fd/")
+
+
+def is_destructive(text: str) -> bool:
+    """Whether a command line looks as if it changed or removed files. What cannot be read does."""
+    try:
+        reading = read_command(text)
+    except Unreadable:
+        return True
+    return any(_destroys(command) for command in reading.commands)
+
+
+def _destroys(command: Command) -> bool:
+    if any(not target.startswith(("&", *_NOWHERE)) for target in command.writes_to):
+        return True
+    name, args = command.name, command.args
+    if not command.words:
+        return False
+    if name in _PROGRAMS or has_expansion(command.words[0]):
+        return True
+    if name == "git":
+        return any(word in _GIT for word in operands(args)[:3])
+    if name == "find":
+        return "-delete" in args
+    if name in ("gzip", "bzip2", "xz", "zstd"):
+        return not (short_flags(args) & {"c", "l", "t", "k"} or has_option(args, "--stdout", "--list", "--keep"))
+    return any(True for _ in edited(command))

@@ -1,0 +1,60 @@
+"""Where runs work, for whoever looks at their files beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.prepared import one_of
+from hermes_worker.store.runs.runs import find
+from hermes_worker.store.tables import runs, sessions
+
+_NAMED_MAX = 20
+
+
+class RunWorkspace(NamedTuple):
+    """Where one run works, or worked."""
+
+    session_id: str
+    tenant: str
+    workspace: str
+    """The stored description (``workspaces.ref``)."""
+
+
+class RunWorkspaces:
+    """Reads; and records what people did to files."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def of(self, run_id: str) -> RunWorkspace:
+        """Raises ``RunNotFound``."""
+        wanted = sa.select(sessions.c.session_id, sessions.c.tenant, sessions.c.workspace).join(
+            runs, runs.c.session_pk == sessions.c.pk
+        )
+        with self._database.read() as connection:
+            pk = find(connection, run_id)
+            return one_of(connection.execute(wanted.where(runs.c.pk == pk)), RunWorkspace)
+
+    def at_work(self, place: RunWorkspace) -> Sequence[str]:
+        """The first of the runs that work there now, in any session."""
+        wanted = (
+            sa.select(runs.c.run_id)
+            .join(sessions, sessions.c.active_run_pk == runs.c.pk)
+            .where(sessions.c.tenant == place.tenant, sessions.c.workspace == place.workspace)
+            .order_by(runs.c.pk)
+            .limit(_NAMED_MAX)
+        )
+        with self._database.read() as connection:
+            return list(connection.execute(wanted).scalars())
+
+    def record_restore(self, run_id: str, checkpoint: str, *, before: str, files: int) -> None:
+        """Write down that somebody put files back."""
+        with self._database.write() as connection:
+            find(connection, run_id)
+            after = {"checkpoint": checkpoint, "files": files}
+            record(connection, Act.RUN_RESTORE, run_id, before={"checkpoint": before}, after=after)

@@ -1,0 +1,1 @@
+"""What the files of a workspace were before an agent changed them."""

@@ -1,0 +1,152 @@
+"""Contents under their hashes, as git keeps them: any program that reads git's files can read these.
+
+Theory of operation. An object is written to a file of its own and renamed to its name, which is the hash of what it
+holds. So an object is there whole or not at all, writing it twice changes nothing, and whoever reads it can tell
+whether it is what it should be. We write the format ourselves: it is a header, zlib and SHA-1, and starting ``git``
+several times for each call, with its configuration, hooks and locks, takes longer than all that is done here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+FILE: Final = 0o100644
+EXECUTABLE: Final = 0o100755
+LINK: Final = 0o120000
+FOLDER: Final = 0o040000
+_SHA_BYTES: Final = 20
+_OBJECT_BYTES_MAX: Final = 64 * 1024**2
+"""A tree of the largest folder that is looked at is smaller."""
+
+
+class StoreDamaged(Exception):
+    """An object is missing or is not what its name says."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeEntry:
+    """A name in a folder."""
+
+    mode: int
+    name: bytes
+    sha: str
+
+
+class Objects:
+    """The objects of one store. Safe for any number of writers; ``remove`` must have it for itself."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def has(self, sha: str) -> bool:
+        return self._path(sha).exists()
+
+    def put(self, kind: str, body: bytes) -> str:
+        """The name of the object, which is there afterwards. Idempotent."""
+        whole = b"%s %d\0%s" % (kind.encode(), len(body), body)
+        sha = hashlib.sha1(whole, usedforsecurity=False).hexdigest()
+        path = self._path(sha)
+        if not path.exists():
+            _write_whole(path, zlib.compress(whole, 1))
+        return sha
+
+    def get(self, kind: str, sha: str) -> bytes:
+        """Raises ``StoreDamaged``, and ``OSError`` when the disk cannot be read."""
+        try:
+            packed = self._path(sha).read_bytes()
+            reading = zlib.decompressobj()
+            whole = reading.decompress(packed, _OBJECT_BYTES_MAX)
+        except (FileNotFoundError, zlib.error) as error:
+            raise StoreDamaged(f"the object {sha[:12]} is missing or cannot be read") from error
+        header, _, body = whole.partition(b"\0")
+        is_its_name = hashlib.sha1(whole, usedforsecurity=False).hexdigest() == sha
+        if not is_its_name or header.partition(b" ")[0] != kind.encode():
+            raise StoreDamaged(f"the object {sha[:12]} is not what it was")
+        return body
+
+    def all(self) -> Iterator[tuple[str, int]]:
+        """Every object and the bytes that it takes on the disk."""
+        for folder in self._folders():
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if len(entry.name) == 2 * _SHA_BYTES - 2:
+                        yield folder.name + entry.name, entry.stat(follow_symlinks=False).st_size
+
+    def _folders(self) -> list[Path]:
+        with suppress(FileNotFoundError):
+            return [each for each in self._directory.iterdir() if len(each.name) == 2 and each.is_dir()]
+        return []
+
+    def remove(self, shas: Iterable[str]) -> None:
+        """Idempotent."""
+        for sha in shas:
+            self._path(sha).unlink(missing_ok=True)
+
+    def sweep_drafts(self) -> None:
+        """Remove what writers that died left."""
+        for folder in self._folders():
+            for draft in folder.glob("*.draft"):
+                draft.unlink(missing_ok=True)
+
+    def _path(self, sha: str) -> Path:
+        if len(sha) != 2 * _SHA_BYTES or not set(sha) <= set("0123456789abcdef"):
+            raise StoreDamaged("a name of an object is none")
+        return self._directory / sha[:2] / sha[2:]
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    draft = path.parent / f"{secrets.token_hex(8)}.draft"
+    try:
+        try:
+            draft.write_bytes(data)
+        except FileNotFoundError:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            draft.write_bytes(data)
+        draft.rename(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Put a file in its place, whole and on the disk, or leave what was there."""
+    draft = path.parent / f"{secrets.token_hex(8)}.draft"
+    try:
+        with draft.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def encoded_tree(entries: Iterable[TreeEntry]) -> bytes:
+    """A folder, in git's order: as if the names of folders ended in a slash."""
+    ordered = sorted(entries, key=lambda each: each.name + b"/" if each.mode == FOLDER else each.name)
+    return b"".join(b"%o %s\0%s" % (each.mode, each.name, bytes.fromhex(each.sha)) for each in ordered)
+
+
+def decoded_tree(body: bytes) -> list[TreeEntry]:
+    """Raises ``StoreDamaged``. Names are checked: none leads anywhere else."""
+    found: list[TreeEntry] = []
+    at = 0
+    while at < len(body):
+        end = body.find(b"\0", at)
+        mode, _, name = body[at : max(end, at)].partition(b" ")
+        at = end + 1
+        sha = body[at : at + _SHA_BYTES]
+        at += _SHA_BYTES
+        if end < 0 or len(sha) != _SHA_BYTES or not mode.isdigit() or not name or b"/" in name or name in (b".", b".."):
+            raise StoreDamaged("a folder in the store cannot be read")
+        found.append(TreeEntry(int(mode, 8), name, sha.hex()))
+    return found

@@ -1,0 +1,113 @@
+"""Checkpoints for whoever asks: over HTTP, with the client, from the command line here and over a server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from serving import Served
+from support.commandline import CommandLine
+from support.store import Store
+
+from hermes_worker.client import HermesClient
+from hermes_worker.core.checkpoints import Moment
+from hermes_worker.store.access.audit import AuditLog
+from hermes_worker.store.access.principals import KeyScope, Tenants
+from hermes_worker.store.runs.workspaces import RunWorkspaces
+from hermes_worker.workspaces.checkpoints.places import store_of
+from hermes_worker.workspaces.ref import WorkspaceRef
+
+
+def changed(served: Served) -> tuple[str, Path]:
+    """A run that has changed a file."""
+    run_id = served.submit()
+    place = RunWorkspaces(served.client.database).of(run_id)
+    root = Path(WorkspaceRef.from_json(place.workspace).root)
+    root.mkdir(parents=True)
+    (root / "a.txt").write_text("one\n")
+    (root / "b.txt").write_text("key = sk-ant-api03-aaaaaaaaaaaaaaaaaaaaaaaa\n")
+    store = store_of(served.client.settings.home, place.tenant, place.workspace)
+    assert store is not None
+    store.keep(Moment(session_id=place.session_id, run_id=run_id, iteration=1, tool="patch"))
+    (root / "a.txt").write_text("two\n")
+    (root / "b.txt").write_text("key = sk-ant-api03-bbbbbbbbbbbbbbbbbbbbbbbb\n")
+    return run_id, root
+
+
+def test_a_run_is_compared_and_put_back_over_the_api(api: Served, store: Store) -> None:
+    run_id, root = changed(api)
+    with HermesClient(api.url, api_key=api.key) as client:
+        [found] = client.checkpoints(run_id)["data"]
+        assert (found["run_id"], found["tool"], found["files"]) == (run_id, "patch", 2)
+        told = client.diff(run_id)
+        assert told["files"] == [{"path": "a.txt", "change": "changed"}, {"path": "b.txt", "change": "changed"}]
+        assert "-one\n+two\n" in told["text"]
+        assert "aaaaaaaa" not in told["text"]
+
+        refused = api.http.post(f"/v1/runs/{run_id}/restore", json={"checkpoint_id": found["id"]})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "workspace_busy")
+        assert (root / "a.txt").read_text() == "two\n"
+
+        store.answer(run_id)
+        done = client.restore(run_id, found["id"][:8], files=["a.txt"])
+        assert (done["written"], done["removed"], done["failed"]) == (["a.txt"], [], [])
+        assert (root / "a.txt").read_text() == "one\n"
+        client.restore(run_id, done["before"])
+        assert (root / "a.txt").read_text() == "two\n"
+        assert [each["tool"] for each in client.checkpoints(run_id)["data"]] == ["restore", "restore", "patch"]
+    deeds = [row for row in AuditLog(api.client.database).page("default", limit=50) if row.act == "run.restore"]
+    assert {row.subject for row in deeds} == {run_id}
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "."])
+def test_a_path_outside_the_workspace_is_refused(api: Served, store: Store, path: str) -> None:
+    run_id, _ = changed(api)
+    store.answer(run_id)
+    [found] = api.http.get(f"/v1/runs/{run_id}/checkpoints").json()["data"]
+    answer = api.http.post(f"/v1/runs/{run_id}/restore", json={"checkpoint_id": found["id"], "files": [path]})
+    assert answer.status_code == 404
+
+
+def test_a_run_of_another_tenant_has_no_checkpoints_for_us(
+    serve: Callable[..., Served],
+) -> None:
+    served = serve()
+    run_id, _ = changed(served)
+    tenants = Tenants(served.client.database)
+    tenants.create_tenant("acme")
+    key = tenants.create_key("acme", "bob", list(KeyScope)).token
+    headers = {"Authorization": f"Bearer {key}"}
+    for path in ("checkpoints", "diff"):
+        assert served.http.get(f"/v1/runs/{run_id}/{path}", headers=headers).status_code == 404
+    body = {"checkpoint_id": "abcd"}
+    assert served.http.post(f"/v1/runs/{run_id}/restore", json=body, headers=headers).status_code == 404
+
+
+def test_the_command_line_says_the_same_here_and_over_a_server(api: Served, store: Store, tmp_path: Path) -> None:
+    run_id, root = changed(api)
+    settings = api.client.settings
+    key = tmp_path / "key"
+    key.write_text(api.key)
+    key.chmod(0o600)
+    local = CommandLine(
+        settings.home, {"HERMES_DATABASE_URL": settings.database_url, "HERMES_BROKER_URL": str(settings.broker.url)}
+    )
+    remote = CommandLine(tmp_path / "nothing", {"HERMES_SERVER_URL": api.url, "HERMES_SERVER_KEY_FILE": str(key)})
+    for words in (
+        ["checkpoints", run_id],
+        ["checkpoints", run_id, "--json"],
+        ["diff", run_id],
+        ["diff", run_id, "--json"],
+    ):
+        here, there = local.inline("runs", *words), remote.inline("runs", *words)
+        assert (here.code, here.out) == (there.code, there.out), (words, here.err, there.err)
+        assert here.code == 0
+    store.answer(run_id)
+    [found] = [json.loads(line) for line in local.inline("runs", "checkpoints", run_id, "--json").out.splitlines()]
+    done = remote.inline("runs", "restore", run_id, found["checkpoint_id"][:12], "--file", "a.txt")
+    assert (done.code, done.out) == (0, "1 files written, 0 removed\n")
+    assert (root / "a.txt").read_text() == "one\n"
+    again = local.inline("runs", "restore", run_id, found["checkpoint_id"], "--stop", "--json")
+    assert json.loads(again.out)["written"] == ["b.txt"]
