@@ -48,7 +48,16 @@ from hermes_worker.extension import (
 from hermes_worker.models.catalog import ProviderRow
 from hermes_worker.net.http import HttpRequest, HttpResponse
 from hermes_worker.setting_groups import setting, settings_of
-from hermes_worker.workspaces.base import Workspace
+from hermes_worker.workspaces.base import (
+    CommandResult,
+    HostLost,
+    HostUnreachable,
+    KnownFiles,
+    PathNotFound,
+    Workspace,
+    WorkspaceError,
+    WorkspaceReset,
+)
 from hermes_worker.workspaces.ref import OpeningOptions
 
 __all__ = [
@@ -56,6 +65,7 @@ __all__ = [
     "ChatForm",
     "ChatShape",
     "CommandDeclaration",
+    "CommandResult",
     "CompactionPlan",
     "Compactor",
     "CompactorDeclaration",
@@ -67,14 +77,18 @@ __all__ = [
     "Extension",
     "HookDeclaration",
     "HookEvent",
+    "HostLost",
+    "HostUnreachable",
     "HttpRequest",
     "HttpResponse",
     "Key",
+    "KnownFiles",
     "MemoryProviderDeclaration",
     "Message",
     "OpeningOptions",
     "Outcome",
     "Part",
+    "PathNotFound",
     "Platform",
     "Progress",
     "ProviderRow",
@@ -103,6 +117,8 @@ __all__ = [
     "WireDeclaration",
     "Workspace",
     "WorkspaceDeclaration",
+    "WorkspaceError",
+    "WorkspaceReset",
     "failure",
     "is_success",
     "json_object",
