@@ -49,6 +49,8 @@ class ToolContext:
     """Tells whoever watches the run how far the call is. Best effort; it must hold no secret."""
     kept: Callable[[str], str | None] = lambda key: None
     """The full text of a long result of this session by the key of its document, ``None`` when there is none."""
+    finds_hints: bool = False
+    """Whether folders that the call is the first to touch have their say behind its result (``agent.tools.hints``)."""
     redactor: Redactor = field(default_factory=Redactor)
     """Hides secrets. What a tool returns goes through it in any case; a tool that shows text to others before it
     returns (a file, a model) hides them itself."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from hermes_worker.agent.tools.arguments import coerce, violations
 from hermes_worker.agent.tools.base import ConsultingTool, Tool, ToolContext, ToolResult
+from hermes_worker.agent.tools.hints import with_hints
 from hermes_worker.agent.tools.interruptible import ToolInterrupted, interruptible
 from hermes_worker.agent.tools.judging_time import UnusableSchema
 from hermes_worker.agent.tools.results import ResultLimits, error_result, exception_result, limited
@@ -65,7 +66,11 @@ def run_tool(
         limits=limits or ResultLimits(),
     )
     # Last, so that the closing line is never cut off; and never around words of ours.
-    return _marked(tool, shown) if tool.spec.is_untrusted and refused is None else shown
+    if refused is not None:
+        return shown
+    final = _marked(tool, shown) if tool.spec.is_untrusted else shown
+    is_over = not final.delegated and not context.cancelled.is_set()
+    return with_hints(tool, arguments, context, final) if context.finds_hints and is_over else final
 
 
 def _marked(tool: Tool, result: ToolResult) -> ToolResult:

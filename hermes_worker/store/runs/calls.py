@@ -277,12 +277,13 @@ class ToolCalls:
         return _claim_of(effect, token, row, run, reply)
 
     def session_documents(self, session_pk: int, keys: Sequence[str]) -> dict[str, object]:
-        """The session documents among ``keys`` that exist."""
+        """The session documents among ``keys`` that exist. A key that ends in a colon stands for all that begin so."""
         if not keys:
             return {}
         with self._database.read() as connection:
             rows = _READ_DOCUMENTS.all(connection, {"session": session_pk})
-        return {row.key: json.loads(row.body) for row in rows if row.key in keys}
+        begins = tuple(key for key in keys if key.endswith(":"))
+        return {row.key: json.loads(row.body) for row in rows if row.key in keys or row.key.startswith(begins)}
 
     def kept_result(self, session_pk: int, key: str) -> str | None:
         """The full text of a long result of the session."""

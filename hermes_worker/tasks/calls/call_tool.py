@@ -11,6 +11,7 @@ from typing import Any
 from hermes_worker.agent.tools.base import Tool, ToolContext, ToolResult
 from hermes_worker.agent.tools.catalog import UnknownTool
 from hermes_worker.agent.tools.dispatch import run_tool
+from hermes_worker.agent.tools.hints import HINTS_KEY
 from hermes_worker.agent.tools.planning import only_reads
 from hermes_worker.agent.tools.results import ResultLimits, error_result
 from hermes_worker.broker.queue import QueueName
@@ -135,6 +136,9 @@ def _run(parts: Parts, claim: CallClaim, abort: AbortSignal, consulted: Sequence
         return error_result(str(error))
     remembered = workspace if isinstance(workspace, KnownFiles) else None
     keys = _session_keys(tool) if remembered is None else (*_session_keys(tool), FILES_KEY)
+    # Only where documents are read in any case: no call asks the database for hints alone.
+    finds_hints = bool(keys) and remembered is None
+    keys = (*keys, HINTS_KEY) if finds_hints else keys
     documents = parts.calls.session_documents(claim.session_pk, keys)
     if remembered is not None:
         remembered.expect(documents.get(FILES_KEY))
@@ -151,6 +155,7 @@ def _run(parts: Parts, claim: CallClaim, abort: AbortSignal, consulted: Sequence
         progress=partial(_tell_progress, parts, claim),
         origin=RunOrigin(source=claim.loaded.origin or UNKNOWN, asked=claim.loaded.network, tenant=session.tenant),
         kept=partial(parts.calls.kept_result, claim.session_pk),
+        finds_hints=finds_hints,
         redactor=parts.redactor,
     )
 
