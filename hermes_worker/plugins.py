@@ -218,13 +218,19 @@ def _require_ours(path: Path) -> None:
 # --- into this process -----------------------------------------------------------------------------------------------
 
 
-def begin(settings: Settings) -> Installed:
-    """Put the enabled extensions in force. Idempotent for the same settings.
+def begin(settings: Settings, *, needs_servers: bool = True) -> Installed:
+    """Put the enabled extensions in force. Idempotent for the same settings. Without ``needs_servers``, a file of MCP
+    servers that cannot be used counts as none.
 
     Raises ``ConfigurationError``: one sentence for everything that keeps them from being used.
     """
     enabled = settings.extensions.enabled
-    servers = _mcp_servers(settings.home)
+    try:
+        servers = _mcp_servers(settings.home)
+    except ConfigurationError:
+        if needs_servers:
+            raise
+        servers = ()
     chosen = (settings.terminal.workspace, settings.model.compactor, settings.model.api_mode)
     key = (str(settings.home), enabled, *chosen, servers)
     with _starting:

@@ -60,7 +60,7 @@ def _problem(spec: object, taken: Collection[str], found: Collection[str]) -> st
 
 
 def _definition(source: str, spec: ToolSpec) -> str:
-    facts = {
+    facts: dict[str, Any] = {
         "source": source,
         "replay": spec.replay.value,
         "is_untrusted": spec.is_untrusted,
@@ -68,6 +68,8 @@ def _definition(source: str, spec: ToolSpec) -> str:
         "result_chars_max": spec.result_chars_max,
         "is_parallel_safe": spec.is_parallel_safe,
     }
+    if spec.session_keys:  # written only where there are some, so that all other definitions keep their bytes
+        facts["session_keys"] = list(spec.session_keys)
     function = {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
     return canonical_json({_KEY: facts, "type": "function", "function": function})
 
@@ -122,5 +124,6 @@ def spec_of(definition: Mapping[str, Any]) -> tuple[str, ToolSpec]:
         timeout_s=facts["timeout_s"],
         result_chars_max=facts["result_chars_max"],
         is_parallel_safe=facts["is_parallel_safe"],
+        session_keys=tuple(facts.get("session_keys", ())),
     )
     return facts["source"], spec

@@ -69,7 +69,7 @@ class DoctorFinding:
 )
 def doctor(home: Path | None, workspace: Path | None, as_json: bool) -> int:
     """Check everything this configuration needs, by trying it."""
-    settings = client_settings(home)
+    settings = client_settings(home, needs_servers=False)
     is_broken = False
     for finding in _findings(settings, workspace):
         click.echo(json.dumps(asdict(finding)) if as_json else _line(finding))
@@ -127,10 +127,7 @@ def _findings(settings: Settings, workspace: Path | None) -> Iterator[DoctorFind
         ("tools", lambda: _tools(settings)),
         ("sandbox", lambda: _sandbox(settings)),
         ("network", lambda: _network(settings)),
-        *(
-            (f"mcp {name}", partial(_mcp_server, settings, name, server))
-            for name, server in sorted(_mcp_servers(settings).items())
-        ),
+        *_mcp_checks(settings),
         *((("workspace", lambda: _workspace(workspace)),) if workspace else ()),
         *((("workspaces", lambda: _workspaces(settings)),) if settings.terminal.workspace != "local" else ()),
     )
@@ -647,6 +644,19 @@ def _tools(settings: Settings) -> tuple[Grade, str]:
     if addons := [one.name for one in plugins.addons() if one.name in settings.extensions.enabled]:
         return Grade.NOTE, f"bash found{note}; unverified live: {', '.join(addons)} (docs/addons.md)"
     return Grade.OK, f"bash found{note}"
+
+
+def _mcp_checks(settings: Settings) -> list[tuple[str, Callable[[], tuple[Grade, str]]]]:
+    """One for each server; one that fails where nobody can say which servers there are."""
+    try:
+        servers = _mcp_servers(settings)
+    except ConfigurationError as error:
+        return [("mcp", partial(_unreadable, error))]
+    return [(f"mcp {name}", partial(_mcp_server, settings, name, server)) for name, server in sorted(servers.items())]
+
+
+def _unreadable(error: ConfigurationError) -> tuple[Grade, str]:
+    return Grade.BROKEN, reason_of(error)
 
 
 def _mcp_servers(settings: Settings) -> Mapping[str, McpServer]:

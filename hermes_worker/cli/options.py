@@ -152,10 +152,14 @@ def home_option(home: Path) -> str:
 
 
 def load_settings(
-    home: Path | None, overrides: Mapping[str, object] = MappingProxyType({}), *, uses_extensions: bool = True
+    home: Path | None,
+    overrides: Mapping[str, object] = MappingProxyType({}),
+    *,
+    uses_extensions: bool = True,
+    needs_servers: bool = True,
 ) -> Settings:
     """All settings; ``overrides`` is what the command line said, ``None`` for an option that was not given. Puts the
-    enabled extensions in force, unless they are what the command is about.
+    enabled extensions in force, unless they are what the command is about; ``needs_servers`` as for ``plugins.begin``.
 
     What was found and has no effect is shown on stderr. Raises ``ConfigurationError``.
     """
@@ -168,15 +172,17 @@ def load_settings(
     if uses_extensions:
         from hermes_worker import plugins
 
-        plugins.begin(settings)
+        plugins.begin(settings, needs_servers=needs_servers)
     return settings
 
 
-def client_settings(home: Path | None, overrides: Mapping[str, object] = MappingProxyType({})) -> Settings:
+def client_settings(
+    home: Path | None, overrides: Mapping[str, object] = MappingProxyType({}), *, needs_servers: bool = True
+) -> Settings:
     """``load_settings`` for a command that talks to a person: of its log, only what went wrong is shown."""
     from hermes_worker.observe import configure_logging
 
-    settings = load_settings(home, overrides)
+    settings = load_settings(home, overrides, needs_servers=needs_servers)
     level = settings.log.level if settings.log.level in ("DEBUG", "ERROR") else "WARNING"
     configure_logging(replace(settings.log, level=level), "cli", secrets=settings.secrets)
     return settings

@@ -79,6 +79,7 @@ def result_of(media_type: str, body: bytes) -> Mapping[str, Any]:
         texts = [body.decode("utf-8", "replace")]
     else:
         raise McpError(f"the server answered with {kind[:60] or 'nothing'!r} and not with JSON")
+    asked = ""
     for text in texts:
         try:
             found = json.loads(text)
@@ -86,7 +87,9 @@ def result_of(media_type: str, body: bytes) -> Mapping[str, Any]:
             raise McpError("the server answered with broken JSON") from None
         if isinstance(found, dict) and found.get("id") == 1 and "method" not in found:
             return _result(found)
-    raise McpError("the server ended its answer without a result")
+        if isinstance(found, dict) and "id" in found and isinstance(found.get("method"), str):
+            asked = f"; it asked us for {found['method'][:60]!r}, which is refused here"
+    raise McpError(f"the server ended its answer without a result{asked}")
 
 
 def _events(body: bytes) -> Iterator[str]:
@@ -108,8 +111,17 @@ def _result(found: Mapping[str, Any]) -> Mapping[str, Any]:
         raise McpError("the server ended its answer without a result")
     kind = result.get("resultType", "complete")
     if kind != "complete":
-        raise McpError(f"the server wants to go on with {str(kind)[:40]!r}, which is not supported here")
+        raise McpError(f"the server wants to go on with {str(kind)[:40]!r}{_asked_in(result)}, which is refused here")
     return result
+
+
+def _asked_in(result: Mapping[str, Any]) -> str:
+    """What a server asks of us before it goes on: to sample a model, to ask a person."""
+    requests = result.get("inputRequests")
+    if not isinstance(requests, dict):
+        return ""
+    methods = {str(one.get("method"))[:60] for one in list(requests.values())[:20] if isinstance(one, dict)}
+    return f" ({', '.join(sorted(methods))})" if methods else ""
 
 
 def definitions_of(result: Mapping[str, Any]) -> tuple[Sequence[Mapping[str, Any]], str | None]:

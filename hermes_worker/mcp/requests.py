@@ -1,15 +1,17 @@
 """Asks an MCP server, in as many requests as its revision takes, and keeps nothing between two calls.
 
-A worker may vanish and another one makes the next call, so there is no connection and no session to lose: a server of
-the revision with sessions gets a new one for each call. Addresses, sizes and times are those of ``net.wire``.
+A worker may vanish and another one makes the next call, so there is no connection to lose. The session of a server that
+has sessions is a document of ours: whoever makes the next call goes on with it, and when the server forgot it, begins
+another one. Addresses, sizes and times are those of ``net.wire``.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from hermes_worker.mcp.protocol import (
@@ -40,6 +42,38 @@ class _CallStopped(Protocol):
     def is_set(self) -> bool: ...
 
 
+@dataclass(slots=True, kw_only=True)
+class McpSession:
+    """The session that a server of an older revision gave to one of our sessions."""
+
+    url: str
+    session_id: str | None = field(default=None, repr=False)
+    version: str = WITH_SESSIONS
+    is_new: bool = False
+    """The document has to be stored."""
+
+    @classmethod
+    def kept(cls, document: object, server: McpServer) -> McpSession:
+        """From its document; an empty one where there is none, or one of another address."""
+        found = cls(url=server.url)
+        match document:
+            case {"url": server.url, "id": str(session_id), "version": str(version)}:
+                found.session_id, found.version = session_id, version
+        return found
+
+    @property
+    def document(self) -> Mapping[str, str] | None:
+        """``None`` for a server that gave no id."""
+        if self.session_id is None:
+            return None
+        return {"url": self.url, "id": self.session_id, "version": self.version}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        told = {"MCP-Protocol-Version": self.version}
+        return told if self.session_id is None else {**told, "Mcp-Session-Id": self.session_id}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpExchange:
     """One call or listing, within a time."""
@@ -48,33 +82,45 @@ class McpExchange:
     token: str | None
     ends_at: float
     """By ``time.monotonic``."""
+    session: McpSession | None = None
+    """``None`` for requests that need none of ours: the server's ends with them."""
 
     def request(self, method: str, params: Mapping[str, Any], key: str | None = None) -> Mapping[str, Any]:
         """The result of one request, with whatever its revision needs before it. Raises ``McpError``."""
         if self.server.protocol == STATELESS:
             headers, body = stateless(method, params, key=key)
             return self._result(headers, body)
-        opened = self._opened()
+        if self.session is not None:
+            return self._in_session(self.session, message(method, params))
+        opened = McpSession(url=self.server.url)
+        self._open(opened)
         try:
-            return self._result(opened, message(method, params))
+            return self._result(opened.headers, message(method, params))
         finally:
-            self._closed(opened)
+            self._close(opened)
 
-    def _opened(self) -> dict[str, str]:
-        """The headers of a new session."""
+    def _in_session(self, session: McpSession, body: bytes) -> Mapping[str, Any]:
+        """A 404 says that the server has forgotten the session, and did nothing."""
+        if session.session_id is not None:
+            response = self._exchange(session.headers, body)
+            if response.status != 404:
+                return self._read(response)
+        self._open(session)
+        return self._result(session.headers, body)
+
+    def _open(self, session: McpSession) -> None:
         response = self._exchange({}, message("initialize", initialize_params(WITH_SESSIONS)))
         result = self._read(response)
-        version = str(result.get("protocolVersion", WITH_SESSIONS))[:40]
-        headers = {"MCP-Protocol-Version": version}
-        if session := response.headers.get("mcp-session-id"):
-            headers["Mcp-Session-Id"] = session[:1_000]
-        self._exchange(headers, message("notifications/initialized", {}, is_notification=True))
-        return headers
+        had = session.session_id
+        session.version = _header_text(result.get("protocolVersion")) or WITH_SESSIONS
+        session.session_id = _header_text(response.headers.get("mcp-session-id"))
+        session.is_new = session.session_id is not None or had is not None
+        self._exchange(session.headers, message("notifications/initialized", {}, is_notification=True))
 
-    def _closed(self, headers: Mapping[str, str]) -> None:
-        if "Mcp-Session-Id" in headers:
+    def _close(self, session: McpSession) -> None:
+        if session.session_id is not None:
             try:
-                self._exchange(headers, b"", method="DELETE")
+                self._exchange(session.headers, b"", method="DELETE")
             except McpError:
                 return  # the server forgets it by itself
 
@@ -113,6 +159,11 @@ class McpExchange:
             "User-Agent": "hermes-worker",
         }
         return {**ours, **({"Authorization": f"Bearer {self.token}"} if self.token else {}), **more}
+
+
+def _header_text(said: object) -> str | None:
+    """What can be sent back in a header."""
+    return said if isinstance(said, str) and re.fullmatch(r"[!-~]{1,1000}", said) else None
 
 
 def _refused(status: int) -> McpError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
@@ -12,8 +13,8 @@ from hermes_worker.agent.tools.sources import ToolGone
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import ToolSpec
 from hermes_worker.mcp.protocol import McpError, UnknownOutcome
-from hermes_worker.mcp.requests import McpExchange, call_tool, list_tools
-from hermes_worker.mcp.servers import McpServer, changed, tool_name
+from hermes_worker.mcp.requests import McpExchange, McpSession, call_tool, list_tools
+from hermes_worker.mcp.servers import STATELESS, McpServer, changed, tool_name
 from hermes_worker.observe import log
 
 _MARGIN_S = 5.0
@@ -27,6 +28,7 @@ class McpSource:
         self._name = name
         self._server = server
         self._token = token
+        self._session_key = f"mcp-session:{name}"
         self._originals = {tool_name(name, tool): tool for tool in sorted(server.tools)}
 
     def list_tools(self) -> Sequence[ToolSpec]:
@@ -42,12 +44,17 @@ class McpSource:
         if name not in self._originals:
             raise ToolGone("it is not approved any more")
         ends_at = time.monotonic() + self._server.timeout_s
-        asking = McpExchange(server=self._server, token=self._token, ends_at=ends_at)
+        session = McpSession.kept(context.session.get(self._session_key), self._server)
+        asking = McpExchange(server=self._server, token=self._token, ends_at=ends_at, session=session)
+        result = self._called(asking, name, arguments, context)
+        return replace(result, session_updates={self._session_key: session.document}) if session.is_new else result
+
+    def _called(self, asking: McpExchange, name: str, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         try:
-            key = context.idempotency_key
-            answer = call_tool(asking, self._originals[name], arguments, key, context.cancelled)
+            answer = call_tool(asking, self._originals[name], arguments, context.idempotency_key, context.cancelled)
         except UnknownOutcome as error:
-            return error_result(f"{error}. It may have acted all the same: look before you repeat the call")
+            said = error_result(f"{error}. It may have acted all the same: look before you repeat the call")
+            return replace(said, is_unknown=True)
         except McpError as error:
             return error_result(f"{error}; nothing was done")
         return ToolResult(text=answer.text, is_error=answer.is_error)
@@ -61,6 +68,7 @@ class McpSource:
             replay=_replay(tool, is_trusted=self._server.trusted),
             is_untrusted=True,
             timeout_s=self._server.timeout_s + _MARGIN_S,
+            session_keys=() if self._server.protocol == STATELESS else (self._session_key,),
         )
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import http.client
+import os
 import re
 import shutil
+import socket
 import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,9 +18,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from serving import KEY, served
+from serving import KEY, served, until
+from support import mcp_client_driver
 from support.migrated import bring_up
 
+from hermes_worker.mcp.protocol import McpError
+from hermes_worker.mcp.requests import McpExchange, McpSession, call_tool, spoken
+from hermes_worker.mcp.servers import WITH_SESSIONS, McpServer
 from hermes_worker.settings import BrokerSettings, DatabaseSettings, ModelSettings, Secret, ServerSettings, Settings
 
 pytestmark = pytest.mark.machine
@@ -128,3 +136,49 @@ def test_the_servers_suite_passes_what_concerns_us(suite: str, tmp_path: Path, b
     assert said.returncode == 0, said.stdout[-6_000:] + said.stderr[-2_000:]
     for scenario in OF_US:
         assert re.search(rf"✓ {scenario}: [1-9]", said.stdout), said.stdout[-6_000:]
+
+
+@pytest.mark.parametrize("scenario", ["initialize", "tools_call"])
+def test_our_client_passes_the_clients_suite(suite: str, tmp_path: Path, scenario: str) -> None:
+    driver = Path(mcp_client_driver.__file__)
+    command = [suite, "client", "--command", f"{sys.executable} {driver}", "--scenario", scenario]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert said.returncode == 0, said.stdout[-4_000:] + said.stderr[-4_000:]
+
+
+def test_tools_of_the_reference_server_are_called_in_one_session(tmp_path: Path) -> None:
+    program = shutil.which("mcp-server-everything")
+    if program is None:
+        pytest.skip("needs the npm package @modelcontextprotocol/server-everything, and its program in PATH")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environ = {**os.environ, "PORT": str(port)}
+    with subprocess.Popen(
+        [program, "streamableHttp"], env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=tmp_path
+    ) as process:
+        try:
+            until(lambda: _listens(port), "the server listens", patience_s=60)
+            server, tools = spoken(McpServer(url=f"http://127.0.0.1:{port}/mcp"), None)
+            assert server.protocol == WITH_SESSIONS
+            assert "echo" in {tool["name"] for tool in tools}
+            session = McpSession(url=server.url)
+            said = [_echoed(server, session, words) for words in ("one", "two")]
+            assert [text.endswith(words) for text, words in zip(said, ("one", "two"), strict=True)] == [True, True]
+            was = session.session_id
+            assert was is not None
+            session.session_id = "11111111-1111-4111-8111-111111111111"
+            with pytest.raises(McpError) as refused:
+                _echoed(server, session, "three")
+            assert "HTTP 400" in str(refused.value), "it refuses an unknown session otherwise than the protocol says"
+        finally:
+            process.kill()
+
+
+def _echoed(server: McpServer, session: McpSession, words: str) -> str:
+    asking = McpExchange(server=server, token=None, ends_at=time.monotonic() + 20, session=session)
+    return call_tool(asking, "echo", {"message": words}, "key", threading.Event()).text
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probing:
+        return probing.connect_ex(("127.0.0.1", port)) == 0

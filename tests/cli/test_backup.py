@@ -25,10 +25,19 @@ from hermes_worker.local.paths import holding_home
 def home(tmp_path: Path, store: Store) -> Path:
     """With files of every sort."""
     home = tmp_path / "home"
-    for name in ("config.yaml", "api.key", "cron/output/a.md", "workspaces/w/src/x.py", "run/lock", "valkey/dump"):
+    for name in (
+        "config.yaml",
+        "mcp.json",
+        "api.key",
+        "cron/output/a.md",
+        "workspaces/w/src/x.py",
+        "run/lock",
+        "valkey/dump",
+    ):
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text("")
     (home / "api.key").write_text("hwk_" + "0" * 40)
+    (home / "mcp.json").write_text("{}")
     (home / "workspaces" / "w" / "link").symlink_to("/etc/passwd")
     return home
 
@@ -55,7 +64,7 @@ def test_a_home_comes_back_as_it_was_while_others_wrote(hermes: CommandLine, sto
         end.set()
         writer.join()
     assert archive.stat().st_mode & 0o777 == 0o600
-    assert (made["files"], made["left_out"]) == (5, 1)
+    assert (made["files"], made["left_out"]) == (6, 1)
 
     other = home.parent / "other"
     restored = json.loads(hermes.inline("restore", str(archive), "--home", str(other), "--json").out)
@@ -63,6 +72,7 @@ def test_a_home_comes_back_as_it_was_while_others_wrote(hermes: CommandLine, sto
     assert (other / "api.key").read_text() == (home / "api.key").read_text()
     assert (other / "workspaces/w/src/x.py").exists() and not (other / "workspaces/w/link").exists()
     assert not (other / "valkey").exists()
+    assert (other / "mcp.json").exists()
     with opened(f"sqlite:///{other / 'hermes-worker.db'}") as copy:
         assert copy.status(ended) is RunStatus.COMPLETED
         copy.sweep(EMPTY)

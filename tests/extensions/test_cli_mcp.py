@@ -105,3 +105,13 @@ def test_what_cannot_be_done_is_one_sentence(
     assert call("mcp", *arguments) != 0
     assert said in capsys.readouterr().err
     assert servers_of(home) == {}
+
+
+def test_a_file_that_cannot_be_used_is_one_line_of_doctor(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "mcp.json").write_text("{")
+    assert call("doctor", "--json") == 1
+    found = {row["subject"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert found["mcp"]["grade"] == "broken"
+    assert "mcp.json cannot be used" in found["mcp"]["text"]
+    assert found["settings"]["grade"] == "ok"
+    assert len(found) > 8, "everything else is examined all the same"

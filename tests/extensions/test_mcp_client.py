@@ -18,14 +18,14 @@ from mcp.server.mcpserver import MCPServer
 from mcp.types import ToolAnnotations
 
 from hermes_worker import installed, plugins
-from hermes_worker.agent.sourced import listed
+from hermes_worker.agent.sourced import listed, spec_of
 from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.sources import SourcedTool, ToolGone
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.replay import Replay
-from hermes_worker.extension import ExtensionConflict
+from hermes_worker.extension import ExtensionConflict, ToolSpec
 from hermes_worker.mcp.protocol import McpError
 from hermes_worker.mcp.requests import BODY_BYTES_MAX, list_tools, spoken
 from hermes_worker.mcp.servers import (
@@ -182,8 +182,10 @@ def misbehaving(reply: Reply) -> Iterator[tuple[str, list[Mapping[str, str]]]]:
     seen: list[Mapping[str, str]] = []
 
     class Handler(BaseHTTPRequestHandler):
+        said: Any = None
+
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["content-length"]))
+            self.said = json.loads(self.rfile.read(int(self.headers["content-length"])))
             seen.append({name.lower(): value for name, value in self.headers.items()})
             try:
                 reply(self)
@@ -267,7 +269,7 @@ FAULTS: list[tuple[str, Reply, str, str]] = [
     ),
     ("unknown", saying(404, failing(b"-32601")), "-32601", NOTHING),
     ("odd error", saying(200, failing(b"[]")), "error", MAY_HAVE_ACTED),
-    ("goes on", saying(200, answer({"resultType": "input_required"})), "not supported", MAY_HAVE_ACTED),
+    ("goes on", saying(200, answer({"resultType": "input_required"})), "refused here", MAY_HAVE_ACTED),
     ("text", saying(200, answer("done")), "without a result", MAY_HAVE_ACTED),
 ]
 
@@ -279,6 +281,7 @@ def test_a_fault_of_a_server_costs_one_call(reply: Reply, said: str, effect: str
         began = time.monotonic()
         result = source.call("mcp_desk_sell", {}, context)
         assert result.is_error
+        assert result.is_unknown is (effect == MAY_HAVE_ACTED)
         assert said in result.text
         assert effect in result.text
         assert len(seen) == 1, "nothing is asked twice"
@@ -349,3 +352,79 @@ def test_metadata_addresses_are_refused(context: ToolContext) -> None:
     result = McpSource("desk", server, None).call("mcp_desk_sell", {}, context)
     assert "cannot be used" in result.text
     assert NOTHING in result.text
+
+
+def test_the_session_of_an_older_server_goes_on_until_it_is_forgotten(context: ToolContext) -> None:
+    known: list[str] = []
+    asked: list[tuple[str, str | None]] = []
+
+    def reply(handler: Any) -> None:
+        method, session = handler.said["method"], handler.headers.get("mcp-session-id")
+        asked.append((method, session))
+        if method == "initialize":
+            known.append(f"s{len(asked)}")
+            named = {"Mcp-Session-Id": known[-1]}
+            saying(200, answer({"protocolVersion": "2025-06-18", "capabilities": {}}), **named)(handler)
+        elif session not in known[-1:]:
+            saying(404, b"")(handler)
+        else:
+            saying(200, answer({"content": [{"type": "text", "text": session}]}))(handler)
+
+    with misbehaving(reply) as (url, seen):
+        server = McpServer(url=url, protocol=WITH_SESSIONS, tools={"sell": "x"})
+        first = McpSource("desk", server, None).call("mcp_desk_sell", {}, context)
+        kept = dict(first.session_updates)
+        assert kept == {"mcp-session:desk": {"url": url, "id": "s1", "version": "2025-06-18"}}
+        # Another worker, which has nothing but the document.
+        second = McpSource("desk", server, None).call("mcp_desk_sell", {}, replace(context, session=kept))
+        assert (second.text, dict(second.session_updates)) == ("s1", {})
+        assert [method for method, _ in asked] == [
+            *("initialize", "notifications/initialized", "tools/call"),
+            "tools/call",
+        ]
+        assert seen[-1]["mcp-protocol-version"] == "2025-06-18"
+        known.append("another")
+        third = McpSource("desk", server, None).call("mcp_desk_sell", {}, replace(context, session=kept))
+        assert third.text == known[-1] != "s1"
+        assert third.session_updates["mcp-session:desk"]["id"] == known[-1]
+        assert [method for method, _ in asked].count("initialize") == 2
+        foreign = {"mcp-session:desk": {**kept["mcp-session:desk"], "url": "https://elsewhere.example"}}
+        McpSource("desk", server, None).call("mcp_desk_sell", {}, replace(context, session=foreign))
+        assert [session for method, session in asked if method == "initialize"] == [None] * 3
+
+
+def test_a_tool_that_may_run_again_has_no_unknown_outcome(context: ToolContext) -> None:
+    with misbehaving(saying(502, b"")) as (url, _):
+        source = McpSource("desk", McpServer(url=url, tools={"sell": "x"}), None)
+        spec = ToolSpec(
+            name="mcp_desk_sell", description="", parameters={}, toolset="desk", replay=Replay.ONCE, is_untrusted=True
+        )
+        assert SourcedTool(spec, source).run({}, context).is_unknown
+        assert not SourcedTool(replace(spec, replay=Replay.PURE), source).run({}, context).is_unknown
+
+
+@pytest.mark.parametrize("method", ["sampling/createMessage", "elicitation/create", "roots/list"])
+def test_what_a_server_asks_of_us_is_refused_by_name(context: ToolContext, method: str) -> None:
+    asking = json.dumps({"jsonrpc": "2.0", "id": 9, "method": method, "params": {}})
+    wanting = answer({"resultType": "input_required", "inputRequests": {"a": {"method": method}}})
+    for reply in (saying(200, f"data: {asking}\n\n".encode(), "text/event-stream"), saying(200, wanting)):
+        with misbehaving(reply) as (url, _):
+            result = McpSource("desk", McpServer(url=url, tools={"sell": "x"}), None).call("mcp_desk_sell", {}, context)
+        assert method in result.text
+        assert "refused here" in result.text
+
+
+def test_a_definition_keeps_the_documents_that_its_tool_reads() -> None:
+    spec = ToolSpec(
+        name="a",
+        description="",
+        parameters={},
+        toolset="desk",
+        replay=Replay.ONCE,
+        is_untrusted=True,
+        session_keys=("k",),
+    )
+    [definition], _ = listed("desk", [spec], ())
+    assert spec_of(json.loads(definition))[1].session_keys == ("k",)
+    [plain], _ = listed("desk", [replace(spec, session_keys=())], ())
+    assert "session_keys" not in plain

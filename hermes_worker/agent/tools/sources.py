@@ -7,12 +7,13 @@ reads the rows and imports nothing. A call is dispatched by what the session sto
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.results import error_result
 from hermes_worker.core.errors import HermesError
+from hermes_worker.core.replay import Replay
 from hermes_worker.extension import ToolSpec
 
 
@@ -42,6 +43,9 @@ class SourcedTool:
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Raises what the source raises, but for a tool that is gone."""
         try:
-            return self.source.call(self.spec.name, arguments, context)
+            result = self.source.call(self.spec.name, arguments, context)
         except ToolGone as error:
             return error_result(f"{self.spec.name} is not there any more ({error}); do without it")
+        if result.is_unknown and self.spec.replay is not Replay.ONCE:
+            return replace(result, is_unknown=False)  # it may run again: a model that wants to know calls it again
+        return result
