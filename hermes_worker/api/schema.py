@@ -591,9 +591,9 @@ class AlertObject(BaseModel):
     """What operators were told is wrong."""
 
     kind: str
-    """``provider``, ``dead_target``, ``quarantine`` or ``backlog``."""
+    """``provider``, ``dead_target``, ``quarantine``, ``backlog``, ``budget_80`` or ``budget_100``."""
     subject: str
-    """What it is about: the name of a key, a hash, the id of a run or the name of a queue."""
+    """What it is about: the name of a key, a hash, the id of a run, the name of a queue or of a limit."""
     text: str
     raised_at: float
     """Epoch seconds, as ``recovered_at``."""

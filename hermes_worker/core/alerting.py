@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from hermes_worker.core.principals import DEFAULT_TENANT
+
 SETTLED_S = 60.0
 """A trouble that has been gone for so long is over."""
 TEXT_CHARS_MAX = 500
@@ -24,6 +26,15 @@ class AlertKind(StrEnum):
     """A run took down worker after worker; it has no end that could be said."""
     BACKLOG = "backlog"
     """A step waits for a worker for too long."""
+    BUDGET_NEAR = "budget_80"
+    """Four fifths of what a chain, a tenant or a key may spend are spent. Its end is not said."""
+    BUDGET_SPENT = "budget_100"
+    """All of it is spent, or so much that nothing more fits. Of a limit for a day or a month, the end is said."""
+
+    @property
+    def has_end(self) -> bool:
+        """Whether somebody is told that it is over."""
+        return self is not AlertKind.BUDGET_NEAR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +45,8 @@ class Trouble:
     subject: str
     epoch: int
     text: str
+    tenant: str = DEFAULT_TENANT
+    """Whose trouble it is: who is told of it beside the operators."""
 
     @property
     def about(self) -> tuple[str, str]:
@@ -79,6 +92,23 @@ def steps(troubles: Iterable[Trouble], alerts: Iterable[OpenAlert], now: float) 
             alert.pk for alert in gone if alert.clear_since is not None and now - alert.clear_since >= SETTLED_S
         ),
     )
+
+
+NEAR, SPENT = 1, 2
+"""How much of a budget is spent: 80 % of it, and all of it. 0 below that."""
+NEAR_LEFT_PART = 5
+"""One part in so many is left when a budget is near its end."""
+BUDGET_KINDS = {NEAR: AlertKind.BUDGET_NEAR, SPENT: AlertKind.BUDGET_SPENT}
+
+
+def budget_level(used: int, limit: int, *, holds_runs: bool = False) -> int:
+    """How much of a limit is used. ``holds_runs``: something waits because nothing more fits, so that what is left will
+    not be used."""
+    if used >= limit:
+        return SPENT
+    if used < limit - limit // NEAR_LEFT_PART:
+        return 0
+    return SPENT if holds_runs else NEAR
 
 
 def without_target(targets: Iterable[str], dead: str | None) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ from hermes_worker.store.engine.prepared import Nothing, PkRow, Prepared
 from hermes_worker.store.engine.sealing import KeyMissing
 from hermes_worker.store.hooks.owed import PRUNE_HOOK_CALLS, lose_hook_calls, resend_hook_calls
 from hermes_worker.store.key_states import wake_parked
-from hermes_worker.store.outbox.alerts import KEPT_S, AlertPolicy, sweep_alerts, tell_quarantines
+from hermes_worker.store.outbox.alerts import KEPT_S, AlertPolicy, alert_targets_of, sweep_alerts, tell_quarantines
 from hermes_worker.store.outbox.deliveries import lose_deliveries, resend_deliveries, wake_deliveries
 from hermes_worker.store.row_keys import CallKey, LeaseTokenRow, LostHintsBounds, RunKey
 from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run
@@ -165,7 +165,7 @@ class Sweeper:
     def _alerts_due(self) -> AlertPolicy | None:
         """Whom to tell what is wrong, if it is time to look."""
         now = time.monotonic()
-        if not self._policy.alerts.targets or now < self._next_alerts:
+        if now < self._next_alerts or not (self._policy.alerts.targets or alert_targets_of(self._database)):
             return None
         self._next_alerts = now + _ALERTS_EVERY_S
         return self._policy.alerts

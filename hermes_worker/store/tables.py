@@ -324,17 +324,22 @@ budgets = sa.Table(
     sa.Column("nano_usd_spent", sa.BigInteger(), nullable=False, server_default="0"),
     sa.Column("unknown_costs", sa.Integer(), nullable=False, server_default="0"),
     sa.Column("turns", sa.Integer(), nullable=False, server_default="0"),
+    sa.Column("level", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("told", sa.SmallInteger(), nullable=False, server_default="0"),
     sa.CheckConstraint(
         "iterations_reserved >= 0 and iterations_spent >= 0 and tokens_reserved >= 0 and nano_usd_reserved >= 0",
         name="not_negative",
     ),
     sa.CheckConstraint("iterations_spent + iterations_reserved <= iterations_max", name="never_one_more"),
+    _partial("ix_budgets_untold", "root_pk", where="level > told"),
     postgresql_with={"fillfactor": "70", **_OFTEN_UPDATED},
 )
 """What a chain of runs has used: a run, its children, and all turns that their answers began. ``runs.has_budget`` says
 which row a run draws from: 1 its root's, 2 its own; with ``is_reserved`` its claim holds one model call of it, and so
 many tokens and so much money. Locked after every run, and last in its transaction. ``unknown_costs`` counts calls whose
-price nobody knows, ``turns`` the turns that background delegations of the chain have begun or will begin."""
+price nobody knows, ``turns`` the turns that background delegations of the chain have begun or will begin. ``level`` is
+written with what was spent: 1 from 80 % of the tokens or the money on, 2 when they are used up; ``told`` is the level
+of which an alert was sent."""
 
 run_inputs = sa.Table(
     "run_inputs",
@@ -1092,6 +1097,14 @@ parked_on_keys = sa.Table(
 )
 """Which closed keys a parked run waits for, so that it goes on when one is open. The time until which it is parked
 stands in its own row; without a row here it only goes on later."""
+
+alert_targets = sa.Table(
+    "alert_targets",
+    metadata,
+    sa.Column("tenant", Tenant, primary_key=True),
+    sa.Column("target", sa.Text(), primary_key=True),
+)
+"""Where a tenant is told of alerts about itself, as in ``deliver``. Those of the installation are a setting."""
 
 alerts = sa.Table(
     "alerts",

@@ -9,6 +9,7 @@ from support.commandline import CommandLine
 from support.store import Store
 
 from hermes_worker.core.key_states import Finding, KeyCondition
+from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.key_states import KeyStates
 from hermes_worker.store.outbox.alerts import AlertPolicy, sweep_alerts
 from hermes_worker.store.tables import deliveries
@@ -32,3 +33,16 @@ def test_a_test_of_alerts_owes_a_delivery_to_each_target(hermes: CommandLine, st
     with store.database.read() as connection:
         targets = connection.execute(sa.select(deliveries.c.target).order_by(deliveries.c.pk)).scalars().all()
     assert targets == ["telegram:1", "email:ops@example.org"]
+
+
+def test_a_tenant_has_targets_of_its_own_for_alerts(hermes: CommandLine, store: Store) -> None:
+    Tenants(store.database).create_tenant("acme")
+    of_acme = ("alerts", "targets", "--tenant", "acme")
+    assert hermes.inline(*of_acme).out == ""
+    hook = "webhook:https://acme.example/ops"
+    assert hermes.inline(*of_acme, "--set", hook, "--set", "local").out.splitlines() == ["local", hook]
+    assert hermes.inline(*of_acme, "--none").out == ""
+    refused = hermes.inline(*of_acme, "--set", "telegram:5")
+    assert refused.code == 2 and "may not use" in refused.err
+    assert "HERMES_ALERT_TARGETS" in hermes.inline("alerts", "targets", "--set", "local").err
+    assert "there is no tenant" in hermes.inline("alerts", "targets", "--tenant", "nobody", "--set", "local").err

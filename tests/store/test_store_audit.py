@@ -29,7 +29,7 @@ from hermes_worker.store.engine.sealing import Sealer, text_keys
 from hermes_worker.store.jobs.job_rows import JobPlace
 from hermes_worker.store.jobs.jobs import JobEdit, Jobs
 from hermes_worker.store.key_states import KeyStates
-from hermes_worker.store.outbox.alerts import AlertPolicy, try_alerts
+from hermes_worker.store.outbox.alerts import AlertPolicy, set_alert_targets, try_alerts
 from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.outbox.webhooks import RouteNotFound, Webhooks
 from hermes_worker.store.retention.erasing import Erasures
@@ -91,6 +91,7 @@ def do_everything(store: Store) -> None:
     broke = Finding(condition=KeyCondition.NO_MONEY)
     keys.failed(("openai", "key1"), broke, run_id=run_id, reason=SECRETIVE)
     keys.open("key1")
+    set_alert_targets(database, "acme", [f"webhook:https://{SECRETIVE}"])
     try_alerts(database, AlertPolicy(targets=("local",)))
     sealing = Database(database.url.render_as_string(hide_password=False), sealer=Sealer(text_keys(["k" * 40])))
     theirs = ProviderKeys(sealing)

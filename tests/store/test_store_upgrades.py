@@ -13,6 +13,7 @@ from support.upgrades import Rows, Upgrade, rows_of, steps
 from hermes_worker.core.replay import Replay
 from hermes_worker.store.revisions import MIGRATIONS, newest
 from hermes_worker.store.tables import (
+    alert_targets,
     alerts,
     allowed_patterns,
     api_keys,
@@ -177,6 +178,7 @@ _OTHERS = {
         "created_at": 1.0,
         "used_at": 1.0,
     },
+    alert_targets: {"tenant": "acme", "target": "webhook:https://acme.test/x"},
     alerts: {"tenant": "default", "kind": "backlog", "subject": "model", "epoch": 1, "text": "t", "raised_at": 1.0},
     webhook_routes: {"tenant": "default", "name": "r", "secret": "s", "definition": "{}", "created_at": 1.0},
     webhook_events: {"tenant": "default", "route": "r", "received_at": 1.0},

@@ -67,6 +67,7 @@ class Act(StrEnum):
     LIMIT_SET = "limit.set"
     PROVIDER_KEY_OPEN = "provider_key.open"
     ALERTS_TRY = "alerts.try"
+    ALERT_TARGETS_SET = "alerts.targets"
     PROVIDER_KEY_ADD = "provider_key.add"
     PROVIDER_KEY_REMOVE = "provider_key.remove"
     ROUTE_ADD = "route.add"

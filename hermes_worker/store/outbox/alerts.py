@@ -7,27 +7,42 @@ the same transaction, so any number of sweepers, killed at any moment, say it on
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.alerting import TEXT_CHARS_MAX, AlertKind, OpenAlert, Trouble, steps, without_target
+from hermes_worker.core.alerting import (
+    BUDGET_KINDS,
+    NEAR,
+    TEXT_CHARS_MAX,
+    AlertKind,
+    OpenAlert,
+    Trouble,
+    budget_level,
+    steps,
+    without_target,
+)
+from hermes_worker.core.limits import Limit, LimitName, Spending, periods, used_in
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.run import ExitReason
 from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.backlog import read_backlog
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import columns_for, rows_of
+from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
 from hermes_worker.store.key_states import KeyStates
 from hermes_worker.store.outbox.deliveries import owe
 from hermes_worker.store.rows import Hint, insert_ignoring, plain
 from hermes_worker.store.run_ends import RunEnd
-from hermes_worker.store.tables import alerts, dead_targets
+from hermes_worker.store.runs.limits import Owner, known_limits, spent_of
+from hermes_worker.store.runs.permits import holds_for_spending, used_at_work
+from hermes_worker.store.tables import alert_targets, alerts, budgets, dead_targets, runs
 
 _DEAD_TARGETS_MAX = 500
+_NEWS_S = 3_600.0
+"""Of a budget whose chain ended longer ago than this nobody is told."""
 KEPT_S = 30 * 86_400.0
 """How long an alert that is over is kept."""
 
@@ -84,8 +99,12 @@ def tell_quarantines(database: Database, policy: AlertPolicy, ends: Sequence[Run
 
 def sweep_alerts(database: Database, policy: AlertPolicy) -> list[Hint]:
     """Say what is wrong and was not said, and what is over. Idempotent; any number of processes may do it."""
-    dead = _dead_targets(database)
-    troubles = [*_closed_keys(database), *dead, *_backlogs(database, policy)]
+    dead = _dead_targets(database) if policy.targets else {}
+    own = alert_targets_of(database)
+    troubles = [*_spent_limits(database, policy, own)]
+    if policy.targets:
+        troubles += [*_closed_keys(database), *dead, *_backlogs(database, policy)]
+    hints = _tell_budgets(database, policy, own)
     with database.read() as connection:
         standing = sa.select(*columns_for(alerts, _StandingAlert)).where(alerts.c.recovered_at.is_(None))
         known = [
@@ -94,7 +113,6 @@ def sweep_alerts(database: Database, policy: AlertPolicy) -> list[Hint]:
         ]
         now = connection.execute(sa.select(db_now())).scalar_one()
     wanted = steps(troubles, known, now)
-    hints: list[Hint] = []
     for trouble in wanted.raised:
         hints += _raise(database, policy, trouble, dead.get(trouble))
     if wanted.cleared or wanted.returned:
@@ -115,7 +133,7 @@ def _raise(
         made = connection.execute(
             insert_ignoring(connection, alerts)
             .values(
-                tenant=DEFAULT_TENANT,
+                tenant=trouble.tenant,
                 kind=trouble.kind.value,
                 subject=trouble.subject,
                 epoch=epoch,
@@ -127,7 +145,8 @@ def _raise(
         )
         if made.first() is None:
             return []
-        return owe(connection, without_target(policy.targets, dead), body=f"hermes-worker alert: {text}")
+        told = without_target(policy.targets, dead)
+        return _owe_both(connection, told, trouble.tenant, f"hermes-worker alert: {text}")
 
 
 def _next_epoch(connection: Connection, trouble: Trouble) -> int:
@@ -139,13 +158,123 @@ def _next_epoch(connection: Connection, trouble: Trouble) -> int:
 
 def _end(database: Database, policy: AlertPolicy, pk: int) -> list[Hint]:
     with database.write() as connection:
-        text = connection.execute(
+        ended = connection.execute(
             sa.update(alerts)
             .where(alerts.c.pk == pk, alerts.c.recovered_at.is_(None), alerts.c.clear_since.is_not(None))
             .values(recovered_at=db_now())
-            .returning(alerts.c.text)
-        ).scalar()
-        return [] if text is None else owe(connection, policy.targets, body=f"hermes-worker, over again: {text}")
+            .returning(*columns_for(alerts, _EndedAlert))
+        )
+        row = row_of(ended, _EndedAlert)
+        if row is None or not AlertKind(row.kind).has_end:
+            return []
+        return _owe_both(connection, policy.targets, row.tenant, f"hermes-worker, over again: {row.text}")
+
+
+def _owe_both(connection: Connection, targets: Sequence[str], tenant: str, body: str) -> list[Hint]:
+    """To operators, and to the tenant that it is about: as deliveries of its own, to where it may send."""
+    hints = owe(connection, targets, body=body)
+    if tenant != DEFAULT_TENANT:
+        own = sa.select(alert_targets.c.target).where(alert_targets.c.tenant == tenant).order_by(alert_targets.c.target)
+        hints += owe(connection, list(connection.execute(own).scalars()), body=body, tenant=tenant)
+    return hints
+
+
+def alert_targets_of(database: Database) -> Mapping[str, Sequence[str]]:
+    """Where tenants are told of alerts about themselves. At most half a second old."""
+
+    def read() -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        rows = sa.select(*columns_for(alert_targets, _OwnTarget)).order_by(
+            alert_targets.c.tenant, alert_targets.c.target
+        )
+        with database.read() as connection:
+            for row in rows_of(connection.execute(rows), _OwnTarget):
+                found.setdefault(row.tenant, []).append(row.target)
+        return found
+
+    return database.remembered.get("alert_targets", read)
+
+
+def set_alert_targets(database: Database, tenant: str, targets: Sequence[str]) -> None:
+    """Let these be all targets of a tenant for alerts about itself. The caller has looked whether it may send there.
+    Idempotent."""
+    with database.write() as connection:
+        gone = sa.delete(alert_targets).where(alert_targets.c.tenant == tenant).returning(alert_targets.c.target)
+        before = len(connection.execute(gone).all())
+        wanted = [{"tenant": tenant, "target": target} for target in dict.fromkeys(targets)]
+        if wanted:
+            connection.execute(sa.insert(alert_targets), wanted)
+        facts = {"before": {"targets": before}, "after": {"targets": len(wanted)}}
+        record(connection, Act.ALERT_TARGETS_SET, tenant, tenant=tenant, **facts)
+    database.remembered.forget()
+
+
+def _spent_limits(database: Database, policy: AlertPolicy, own: Mapping[str, Sequence[str]]) -> Iterator[Trouble]:
+    """Limits of spending of tenants and keys of which 80 % or all are used, by runs at work too."""
+    known = {
+        owner: spending
+        for owner, limits in known_limits(database).items()
+        if (policy.targets or owner.tenant in own)
+        and (spending := [limit for name, limit in limits.items() if name.is_spending])
+    }
+    if not known:
+        return
+    with database.read() as connection:
+        now = connection.execute(sa.select(db_now())).scalar_one()
+        ended = spent_of(connection, sorted({owner.tenant for owner in known}), now)
+        for owner, limits in known.items():
+            at_work = used_at_work(connection, owner)
+            working = Spending(tokens=at_work.tokens, nano_usd=at_work.nano_usd)
+            for limit in limits:
+                used = used_in(limit, ended.get(owner, {}), now) + working
+                amount = used.nano_usd if limit.name.is_money else used.tokens
+                level = budget_level(amount, limit.value)
+                if level == NEAR and holds_for_spending(connection, owner, now):
+                    level = budget_level(amount, limit.value, holds_runs=True)
+                if level:
+                    yield _spent_limit(owner, limit, level, periods(now))
+
+
+def _spent_limit(owner: Owner, limit: Limit, level: int, period: tuple[str, str]) -> Trouble:
+    day, month = period
+    when = day if limit.name in (LimitName.TOKENS_PER_DAY, LimitName.USD_PER_DAY) else month
+    whose = f"the key {owner.key_id} of the tenant {owner.tenant}" if owner.key_id else f"the tenant {owner.tenant}"
+    said = "has used 80 % of" if level == NEAR else "has used up"
+    held = "" if level == NEAR else "; nothing more is begun for it in this time"
+    return Trouble(
+        kind=BUDGET_KINDS[level],
+        subject=f"{owner.tenant}/{owner.key_id or '-'}/{limit.name.value}/{when}",
+        epoch=0,
+        text=f"{whose} {said} its limit {limit.name.value} ({limit.shown}) for {when}{held}",
+        tenant=owner.tenant,
+    )
+
+
+def _tell_budgets(database: Database, policy: AlertPolicy, own: Mapping[str, Sequence[str]]) -> list[Hint]:
+    """Alerts about budgets of chains: found by an index of those of which nobody was told, and told of in the
+    transaction that notes it. The tenant whose chain it is is told; of ``default``, the operators."""
+    with database.read() as connection:
+        rows = rows_of(connection.execute(_UNTOLD), _UntoldBudget)
+    hints: list[Hint] = []
+    for row in rows:
+        targets = policy.targets if row.tenant == DEFAULT_TENANT else own.get(row.tenant, ())
+        # Old ones are left alone: who has just named a target is not told of the past.
+        is_news = bool(targets) and row.ended_s < _NEWS_S
+        said = "80 % of its budget is used" if row.level == NEAR else "its budget is used up"
+        text = f"the chain of run {row.run_id}: {said} ('runs budget {row.run_id}' says more)"
+        with database.write() as connection:
+            note = (
+                sa.update(budgets)
+                .where(budgets.c.root_pk == row.root_pk, budgets.c.told < row.level, budgets.c.level >= row.level)
+                .values(told=row.level)
+            )
+            if connection.execute(note).rowcount == 0 or not is_news:
+                continue
+            values = {"kind": BUDGET_KINDS[row.level].value, "subject": row.run_id, "epoch": 1, "text": text}
+            times = {"raised_at": db_now(), "recovered_at": db_now()}
+            connection.execute(insert_ignoring(connection, alerts).values(tenant=row.tenant, **values, **times))
+            hints += owe(connection, targets, body=f"hermes-worker alert: {text}", tenant=row.tenant)
+    return hints
 
 
 def _mark(connection: Connection, pks: Sequence[int], *, is_clear: bool) -> None:
@@ -197,6 +326,41 @@ def _dead_targets(database: Database) -> dict[Trouble, str]:
         )
         found[trouble] = row.key
     return found
+
+
+class _EndedAlert(NamedTuple):
+    kind: str
+    tenant: str
+    text: str
+
+
+class _OwnTarget(NamedTuple):
+    tenant: str
+    target: str
+
+
+class _UntoldBudget(NamedTuple):
+    root_pk: int
+    level: int
+    run_id: str
+    tenant: str
+    ended_s: float
+    """How long ago the first run of the chain ended; 0 while it has not."""
+
+
+_UNTOLD = (
+    sa.select(
+        budgets.c.root_pk,
+        budgets.c.level,
+        runs.c.run_id,
+        runs.c.tenant,
+        sa.func.coalesce(db_now() - runs.c.finished_at, 0.0).label("ended_s"),
+    )
+    .join(runs, runs.c.pk == budgets.c.root_pk)
+    .where(sa.text("level > told"))
+    .order_by(budgets.c.root_pk)
+    .limit(200)
+)
 
 
 class _StandingAlert(NamedTuple):

@@ -14,6 +14,7 @@ from typing import Generic, NamedTuple, TypedDict
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from hermes_worker.core.alerting import NEAR, NEAR_LEFT_PART, SPENT
 from hermes_worker.core.budget import Amounts, Budget, Dimension, Limits, auxiliary_refusal, reservation
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.engine.prepared import Prepared, Takes
@@ -135,6 +136,21 @@ _hold = (
     .values(is_reserved=1, reserved_tokens=sa.bindparam("tokens"), reserved_nano_usd=sa.bindparam("nano_usd"))
 )
 _RESERVE = _Both(_Part(_reserve, _Estimate), _Part(_hold, _Hold), _Reservation)
+_tokens_after = budgets.c.tokens_spent + sa.bindparam("tokens")
+_usd_after = budgets.c.nano_usd_spent + sa.bindparam("nano_usd")
+# A limit that there is not makes its comparison NULL, which is no reason for anything.
+_level_after = sa.case(
+    (sa.or_(_tokens_after >= budgets.c.tokens_max, _usd_after >= budgets.c.nano_usd_max), SPENT),
+    (
+        sa.or_(
+            _tokens_after >= budgets.c.tokens_max - budgets.c.tokens_max // NEAR_LEFT_PART,
+            _usd_after >= budgets.c.nano_usd_max - budgets.c.nano_usd_max // NEAR_LEFT_PART,
+        ),
+        sa.case((budgets.c.level > NEAR, budgets.c.level), else_=NEAR),
+    ),
+    else_=budgets.c.level,
+)
+"""In the statement that writes what was spent, so that alerts cost a step nothing. A level never falls."""
 _SETTLE = Prepared(
     sa.update(budgets)
     .where(_this)
@@ -142,14 +158,16 @@ _SETTLE = Prepared(
         iterations_reserved=budgets.c.iterations_reserved - sa.bindparam("held"),
         iterations_spent=budgets.c.iterations_spent + sa.bindparam("iterations"),
         tokens_reserved=budgets.c.tokens_reserved - sa.bindparam("tokens_held"),
-        tokens_spent=budgets.c.tokens_spent + sa.bindparam("tokens"),
+        tokens_spent=_tokens_after,
         tool_calls_spent=budgets.c.tool_calls_spent + sa.bindparam("calls"),
         nano_usd_reserved=budgets.c.nano_usd_reserved - sa.bindparam("nano_usd_held"),
-        nano_usd_spent=budgets.c.nano_usd_spent + sa.bindparam("nano_usd"),
+        nano_usd_spent=_usd_after,
+        level=_level_after,
         unknown_costs=budgets.c.unknown_costs + sa.bindparam("unknown"),
     ),
     takes=_Settlement,
 )
+_USED_UP = Prepared(sa.update(budgets).where(_this).values(level=SPENT), takes=_Root)
 _EXHAUST = Prepared(
     sa.update(runs)
     .where(runs.c.pk == sa.bindparam("run"))
@@ -195,9 +213,13 @@ def refuses_auxiliary(connection: Connection, loaded: RunRecord) -> Dimension | 
     return auxiliary_refusal(read_budget(connection, loaded.budget_pk), _own(loaded), depth=_depth(loaded))
 
 
-def exhaust(connection: Connection, run_pk: int, dimension: Dimension) -> int:
-    """The run may only sum up from now on. Returns the number for the event that says so."""
-    return int(_EXHAUST.one(connection, {"run": run_pk, "dimension": dimension.value}).event_seq)
+def exhaust(connection: Connection, run_pk: int, dimension: Dimension, budget_pk: int | None = None) -> int:
+    """The run may only sum up from now on, and so much of its budget's tokens or money is used that no call fits.
+    Returns the number for the event that says so."""
+    seq = int(_EXHAUST.one(connection, {"run": run_pk, "dimension": dimension.value}).event_seq)
+    if budget_pk is not None and dimension in (Dimension.TOKENS, Dimension.COST):
+        _USED_UP.run(connection, {"root": budget_pk})
+    return seq
 
 
 def read_budget(connection: Connection, budget_pk: int) -> Budget:

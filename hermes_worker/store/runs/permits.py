@@ -188,7 +188,7 @@ def _calls_of(
         now=now,
         in_flight=counts,
         spent=spent_of(connection, [tenant], now) if spenders else {},
-        at_work={owner: _sums(connection, owner) for owner in spenders},
+        at_work={owner: used_at_work(connection, owner) for owner in spenders},
     )
 
 
@@ -203,7 +203,14 @@ def _auxiliary_calls(connection: Connection, tenant: str) -> list[_PermitRow]:
     return rows_of(connection.execute(wanted), _PermitRow)
 
 
-def _sums(connection: Connection, owner: Owner) -> _Sums:
+def holds_for_spending(connection: Connection, owner: Owner, now: float) -> bool:
+    """Whether a run waits for a new period, because what it may spend in this one does not suffice for its next call. A
+    run that waits for other calls looks again sooner."""
+    waits = sa.select(runs.c.pk).where(_has_permit, _is_waiting, owner.has_run, runs.c.resume_at > now + _LOOK_AGAIN_S)
+    return connection.execute(waits.limit(1)).first() is not None
+
+
+def used_at_work(connection: Connection, owner: Owner) -> _Sums:
     """What the runs of a tenant or a key used that are not yet in its account."""
     used = (TOKENS.label("tokens"), NANO_USD.label("nano_usd"), runs.c.iteration.label("calls"))
     places = ("place = 2", "place = 3", "place = 4")  # each has its partial index

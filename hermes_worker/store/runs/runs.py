@@ -714,7 +714,7 @@ def _exhausted(connection: Connection, loaded: LoadedRun, dimension: Dimension) 
     Who wrote to the run between its claim and here is noticed by the commit, as always: the number of the last event
     is then not the one that is expected.
     """
-    seq = budgets.exhaust(connection, loaded.pk, dimension)
+    seq = budgets.exhaust(connection, loaded.pk, dimension, loaded.budget_pk)
     INSERT_EVENT.run_each(connection, event_rows(loaded.pk, seq - 1, [exhausted_event(dimension)]))
     return replace(loaded, run=replace(loaded.run, exhausted=dimension), event_seq=loaded.event_seq + 1)
 
