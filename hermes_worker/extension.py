@@ -108,9 +108,19 @@ class ToolSpec:
     """Whether a call changes files of the workspace: a checkpoint is made before it. Commands are read instead."""
     session_keys: tuple[str, ...] = ()
     """Session documents the tool reads; they arrive in ``ToolContext.session``."""
+    replay_by: tuple[str, Mapping[str, Replay]] | None = None
+    """Name of the argument by whose value the replay class is another than ``replay``, and these values."""
     refuses_markers: str | None = None
     """What to tell a model whose arguments contain the marker of a hidden secret, which the tool would write into a
     file in the secret's place; ``None`` for tools that write nothing."""
+
+    def replay_of(self, arguments: Mapping[str, Any]) -> Replay:
+        """The replay class of a call with ``arguments``."""
+        if self.replay_by is None:
+            return self.replay
+        name, classes = self.replay_by
+        value = arguments.get(name)
+        return classes.get(value, self.replay) if isinstance(value, str) else self.replay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

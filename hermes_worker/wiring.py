@@ -38,6 +38,7 @@ from hermes_worker.local.paths import (
     embedded_broker_url,
     embedded_database_url,
     output_dir,
+    processes_dir,
     tenants_workspaces_dir,
 )
 from hermes_worker.models.credentials import CredentialPool, FirstKey, Pooling
@@ -94,6 +95,7 @@ if TYPE_CHECKING:
     from hermes_worker.tasks.parts import Hooks, Parts, TenantBook, TenantModels
     from hermes_worker.tasks.parts import ModelChain as TaskChain
     from hermes_worker.tasks.places import PlaceKeeper
+    from hermes_worker.tasks.processes import ProcessWatcher
     from hermes_worker.tasks.tool_sources import ToolLister
     from hermes_worker.workspaces.base import Workspace
     from hermes_worker.workspaces.remote.docker import DockerAccount
@@ -183,6 +185,7 @@ class WorkerProcess:
     listener: Listener
     lister: ToolLister
     places: PlaceKeeper
+    watcher: ProcessWatcher
     database: Database
 
     def close(self) -> None:
@@ -191,6 +194,7 @@ class WorkerProcess:
         self.listener.stop()
         self.lister.stop()
         self.places.stop()
+        self.watcher.stop()
         self.parts.leases.retire()
         flush()
         self.database.close()
@@ -817,7 +821,8 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
     listener = Listener(client.redis, shared.leases, client.runs.nudged)
     lister = _lister_of(shared, parts.catalog)
     places = _places_of(shared)
-    for thread in (keeper, listener, lister, places):
+    watcher = _watcher_of(shared, parts)
+    for thread in (keeper, listener, lister, places, watcher):
         thread.start()
     return WorkerProcess(
         pid=os.getpid(),
@@ -832,6 +837,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         listener=listener,
         lister=lister,
         places=places,
+        watcher=watcher,
         database=client.database,
     )
 
@@ -875,6 +881,7 @@ def _step_parts(shared: _Shared) -> Parts:
     """What iterations, tool calls and auxiliary calls work with."""
     from hermes_worker.store.runs.auxiliary import AuxiliaryCalls
     from hermes_worker.store.runs.calls import ToolCalls
+    from hermes_worker.store.runs.processes import Processes
     from hermes_worker.store.runs.transcripts import Transcripts
     from hermes_worker.tasks.fair_semaphore import FairSemaphore
     from hermes_worker.tasks.parts import Parts
@@ -924,7 +931,25 @@ def checkpoint_limits(settings: Settings) -> CheckpointLimits:
     chosen = settings.checkpoints
     return CheckpointLimits(
         checkpoints=chosen.kept, file_bytes=chosen.file_mb_max * 1024**2, store_bytes=chosen.mb_max * 1024**2
+        processes=Processes(client.database),
     )
+
+
+def _watcher_of(shared: _Shared, parts: Parts) -> ProcessWatcher:
+    """What watches background processes: in a worker for tools, which reaches their workspaces."""
+    from hermes_worker.store.runs.processes import Processes
+    from hermes_worker.tasks.processes import ProcessWatcher, WatchParts
+
+    watching = WatchParts(
+        rows=Processes(shared.client.database),
+        calls=parts.calls,
+        sender=parts.sender,
+        workspace=parts.workspace,
+        processes_dir=processes_dir(shared.settings.home),
+        redactor=shared.redactor,
+        turns_max=parts.delegation.turns_max,
+    )
+    return ProcessWatcher(watching, is_on=QueueName.TOOLS in shared.options.queues)
 
 
 def _hooks_of(shared: _Shared) -> Hooks:
@@ -1017,6 +1042,7 @@ def _opening_workspaces(settings: Settings, sandbox: Sandbox) -> Callable[[str],
         sandbox=sandbox,
         free_bytes_min=settings.terminal.free_mb_min * 1024**2,
         umask=settings.terminal.umask,
+        processes_dir=str(processes_dir(settings.home)),
         ssh=ssh_account(settings),
         docker=docker_account(settings),
         kubernetes=kubernetes_account(settings),

@@ -24,6 +24,7 @@ INTERRUPTED = canonical_json(
         "error": "Interrupted: the run was stopped while this was running. Part of its effect may remain.",
     }
 )
+OTHER_EFFECT = "the call was not run: a hook gave it arguments that do more than those that were asked for"
 NOT_STARTED = canonical_json(
     {
         "status": "not_started",

@@ -99,6 +99,11 @@ def tenants_workspaces_dir(home: Path) -> Path:
     return home / "workspaces" / "tenants"
 
 
+def processes_dir(home: Path) -> Path:
+    """What is known of background processes, on the volume of the workspaces. No session is called so."""
+    return home / "workspaces" / ".processes"
+
+
 def logs_dir(home: Path) -> Path:
     return home / "logs"
 

@@ -519,6 +519,43 @@ artifact_gatherings = sa.Table(
 """That the files of a run are to be kept, written with its end, and what came of it. ``files`` are those that were
 kept, and ``left_out`` those that fit and were not, the first of which are named, as JSON."""
 
+processes = sa.Table(
+    "processes",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("process_id", sa.String(20), nullable=False, unique=True),
+    sa.Column("session_pk", BigId, sa.ForeignKey("sessions.pk", ondelete="CASCADE"), nullable=False),
+    sa.Column("run_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE"), nullable=False),
+    sa.Column("tenant", Tenant, nullable=False),
+    sa.Column("command", SealedText("processes.command"), nullable=False),
+    sa.Column("state", sa.String(10), nullable=False),
+    sa.Column("exit_code", sa.Integer()),
+    sa.Column("has_terminal", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("notifies", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("patterns", SealedText("processes.patterns")),
+    sa.Column("is_consumed", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("seen", sa.BigInteger(), nullable=False, server_default="0"),
+    sa.Column("notices", sa.Integer(), nullable=False, server_default="0"),
+    sa.Column("told_at", Seconds),
+    sa.Column("strikes", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("suppressed", sa.Integer(), nullable=False, server_default="0"),
+    sa.Column("is_off", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("started_at", Seconds, nullable=False),
+    sa.Column("ended_at", Seconds),
+    sa.Column("deadline_at", Seconds, nullable=False),
+    sa.Column("next_look_at", Seconds),
+    sa.CheckConstraint("(state in ('starting', 'running')) = (ended_at is null)", name="open_or_ended"),
+    sa.Index("ix_processes_session_pk", "session_pk", "pk"),
+    sa.Index("ix_processes_run_pk", "run_pk"),
+    _partial("ix_processes_due", "next_look_at", where="next_look_at is not null"),
+    _partial("ix_processes_told", "told_at", where="told_at is not null"),
+)
+"""Background processes that a run's ``terminal`` started in its session's workspace. ``state`` is ``starting``, or one
+of ``workspaces.processes.ProcessState``. ``next_look_at``: when somebody looks at it, and who does puts that off;
+null when nothing is left of it where it ran. ``seen`` bytes of its output were looked at for ``patterns``;
+``notices`` turns began with what was found, the last about output at ``told_at``. ``is_consumed``: the session knows
+that it has ended."""
+
 artifacts = sa.Table(
     "artifacts",
     metadata,

@@ -27,6 +27,7 @@ from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.auxiliary import AuxiliaryClaim
 from hermes_worker.store.runs.calls import CallClaim, Settlement
 from hermes_worker.store.runs.new_children import NewChild
+from hermes_worker.store.runs.processes import Processes
 from hermes_worker.store.runs.runs import CompactionRow, IterationClaim, SessionContext
 from hermes_worker.stream.live import Live
 from hermes_worker.tasks.calls.checkpointing import Checkpointing
@@ -223,6 +224,8 @@ class Parts:
     keys: KeyGuarding = field(default_factory=AllOpen)
     """Which keys may be used at all: those that have money and whose server works."""
     model: ModelOptions = field(default_factory=ModelOptions)
+    processes: Processes | None = None
+    """The rows of background processes; ``None`` where none can be started."""
     hooks: Hooks = field(default_factory=Hooks)
     """Code of others that is asked before a step is written."""
     fair_semaphore: AbstractContextManager[None] = field(default_factory=nullcontext)

@@ -38,6 +38,14 @@ class Excess(StrEnum):
     MEMORY = "memory"
 
 
+@dataclass(frozen=True, slots=True)
+class TerminalSize:
+    """Of a terminal that a command is given, in characters."""
+
+    rows: int = 30
+    columns: int = 120
+
+
 EXCESS_SENTENCES: Final[Mapping[Excess, str]] = MappingProxyType(
     {
         Excess.PROCESSES: "the command was ended because it started more processes than a command may have",
@@ -162,10 +170,12 @@ class Workspace(Protocol):
         should_stop: Callable[[], bool],
         origin: RunOrigin = PEOPLE,
         on_output: Callable[[bytes], None] | None = None,
+        terminal: TerminalSize | None = None,
     ) -> CommandResult:
         """Run a shell command in its own process group with an allow-listed environment plus ``env``, confined as the
         workspace's policy says for who asked. On time-out or when ``should_stop`` turns true the group gets SIGTERM,
-        then SIGKILL. ``on_output`` is given the output piece by piece as it comes, all of it, in this thread.
+        then SIGKILL. ``on_output`` is given the output piece by piece as it comes, all of it, in this thread. With
+        ``terminal`` the command has a terminal of that size instead of pipes.
 
         Raises ``HostUnreachable`` or another ``WorkspaceError`` when it cannot be started, or not be confined as it
         must be, and ``HostLost`` when it was started and nobody can say how it ended."""

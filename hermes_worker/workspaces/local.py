@@ -11,22 +11,26 @@ import os
 import secrets
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from hermes_worker.core.errors import reason_of
 from hermes_worker.system.plainfiles import NotPlain, read_plain
 from hermes_worker.workspaces import shell
-from hermes_worker.workspaces.base import FILE_BYTES_MAX, CommandResult, PathNotFound, WorkspaceError
+from hermes_worker.workspaces.base import FILE_BYTES_MAX, CommandResult, PathNotFound, TerminalSize, WorkspaceError
 from hermes_worker.workspaces.environment import command_environment
+from hermes_worker.workspaces.minding import desk
+from hermes_worker.workspaces.processes import ProcessLook, ProcessOrder
 from hermes_worker.workspaces.protection import Protection
 from hermes_worker.workspaces.quota import Quota
 from hermes_worker.workspaces.sandbox.helper.space import free_bytes
 from hermes_worker.workspaces.sandbox.keeping import Watched
 from hermes_worker.workspaces.sandbox.ladder import Sandbox
 from hermes_worker.workspaces.sandbox.network import PEOPLE, RunOrigin
+from hermes_worker.workspaces.shell import Terminal
 
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CREATE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -51,15 +55,30 @@ class LocalWorkspace:
         free_bytes_min: int = 0,
         bytes_max: int = 0,
         umask: int | None = None,
+        processes_dir: str | None = None,
     ) -> None:
         """``bytes_max`` is what it may hold, 0 for no limit. ``umask`` holds for what commands and the methods here
-        write; ``None`` for that of the worker."""
+        write; ``None`` for that of the worker. ``processes_dir`` is where background processes leave what is known of
+        them, hidden from commands; ``None`` for a directory beside the workspace."""
+        self._again = partial(
+            LocalWorkspace,
+            root,
+            base_env=command_environment(base_env, passthrough=env_passthrough),
+            env_passthrough=tuple(env_passthrough),
+            hermes_home=hermes_home,
+            sandbox=sandbox,
+            free_bytes_min=free_bytes_min,
+            bytes_max=bytes_max,
+            umask=umask,
+            processes_dir=processes_dir,
+        )
         self._sandbox = sandbox
         self._umask = umask
         self._free_bytes_min = free_bytes_min
         self._root = PurePosixPath(os.path.realpath(root))
         if not Path(self._root).is_dir():
             raise WorkspaceError(f"the workspace {root!r} is not a directory")
+        self._processes = Path(processes_dir or self._root.parent / f".{self._root.name}.processes")
         self._base_env = command_environment(base_env, passthrough=env_passthrough)
         self._quota = Quota(self.root, bytes_max) if bytes_max else None
         self._home = self._base_env.get("HOME")
@@ -145,7 +164,27 @@ class LocalWorkspace:
         origin: RunOrigin = PEOPLE,
         on_output: Callable[[bytes], None] | None = None,
         has_own_errors: bool = False,
+        stdin: int | None = None,
+        terminal: TerminalSize | Terminal | None = None,
     ) -> CommandResult:
+        """``terminal`` may be one that is open; it stays the caller's, and so does ``stdin``."""
+        if isinstance(terminal, TerminalSize):
+            try:
+                opened = Terminal.opened(terminal)
+            except OSError as error:
+                raise WorkspaceError(f"no terminal can be opened: {reason_of(error)}") from error
+            with closing(opened):
+                return self.execute(
+                    command,
+                    cwd=cwd,
+                    env=env,
+                    timeout_s=timeout_s,
+                    output_bytes_max=output_bytes_max,
+                    should_stop=should_stop,
+                    origin=origin,
+                    on_output=on_output,
+                    terminal=opened,
+                )
         folder = self.resolve(cwd) if cwd is not None else self._root
         # Opening it says in good words what starting the shell there would say in bad ones.
         self.require_folder(cwd or ".")
@@ -165,8 +204,10 @@ class LocalWorkspace:
             has_own_errors=has_own_errors,
             watched=(self._watched(),),
             umask=self._umask,
-            may_call_us=self._sandbox is not None and self._sandbox.may_call_us,
+            may_call_us=self.may_call_us,
             on_output=on_output,
+            stdin=stdin,
+            terminal=terminal,
         )
         result = shell.run(wanted, should_stop=should_stop)
         if self._sandbox is None:
@@ -178,6 +219,30 @@ class LocalWorkspace:
             network=confined.network.value if confined else None,
             refused=tuple(f"{refusal.target}: {refusal.reason}" for refusal in refusals),
         )
+
+    def __reduce__(self) -> tuple[Callable[[], LocalWorkspace], tuple[()]]:
+        return self._again, ()
+
+    @property
+    def may_call_us(self) -> bool:
+        """Whether ``hermes-worker`` does its work when a command here calls it."""
+        return self._sandbox is not None and self._sandbox.may_call_us
+
+    def start_process(self, name: str, order: ProcessOrder) -> None:
+        self.require_folder(order.cwd or ".")
+        desk.start(self._processes / name, self, order)
+
+    def look_at_process(self, name: str) -> ProcessLook:
+        return desk.look(self._processes / name)
+
+    def tell_process(self, name: str, data: bytes, *, is_last: bool = False) -> None:
+        desk.tell(self._processes / name, data, is_last=is_last)
+
+    def end_process(self, name: str) -> None:
+        desk.end(self._processes / name)
+
+    def forget_process(self, name: str) -> None:
+        desk.forget(self._processes / name)
 
     def _watched(self) -> Watched:
         allowed = self._quota.allowed() if self._quota else 0

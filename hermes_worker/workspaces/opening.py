@@ -39,4 +39,5 @@ def open_local(root: str, options: OpeningOptions) -> Workspace:
         free_bytes_min=options.free_bytes_min,
         bytes_max=options.bytes_max,
         umask=options.umask,
+        processes_dir=options.processes_dir,
     )

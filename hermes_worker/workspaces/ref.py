@@ -107,6 +107,8 @@ class OpeningOptions:
     free_bytes_min: int = 0
     bytes_max: int = 0
     umask: int | None = None
+    processes_dir: str | None = None
+    """Where background processes of local workspaces leave what is known of them."""
     ssh: SshAccount | None = None
     """The account for workspaces of the kind ``ssh``; ``None`` when none is set."""
     docker: DockerAccount | None = None

@@ -14,6 +14,7 @@ import secrets
 import select
 import signal
 import subprocess
+import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -24,7 +25,7 @@ from typing import IO, Final
 import psutil
 
 from hermes_worker.core.errors import reason_of
-from hermes_worker.workspaces.base import CommandResult, Ending, WorkspaceError
+from hermes_worker.workspaces.base import CommandResult, Ending, TerminalSize, WorkspaceError
 from hermes_worker.workspaces.guardian import TAG_VARIABLE, guardian
 from hermes_worker.workspaces.marking import MARK_LETTER, MARK_LIMIT, MARK_VARIABLE
 from hermes_worker.workspaces.output import HeadTail
@@ -71,6 +72,8 @@ _SCRIPT: Final = (
     "{{ __hermes_state; }} 2>/dev/null"
 )
 
+_READ_FROM: Final = "exec 0<&{stdin} {stdin}<&-; "
+_IN_TERMINAL: Final = 'exec setsid --ctty --wait "$@" 0<&1'
 # What a keeper does for confined commands, others do themselves.
 _ENTER: Final = "trap '' PIPE; echo \"+ $$ {tag}\" >&{entrance}; trap - PIPE; exec {entrance}>&-; {limits}"
 _ULIMITS: Final = (
@@ -86,6 +89,25 @@ _ULIMITS: Final = (
 
 
 _Process = subprocess.Popen[bytes] | KeeperProcess
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """Both sides of a terminal, as descriptors."""
+
+    ours: int
+    theirs: int
+
+    @classmethod
+    def opened(cls, size: TerminalSize) -> Terminal:
+        """Raises ``OSError``."""
+        ours, theirs = os.openpty()
+        termios.tcsetwinsize(ours, (size.rows, size.columns))
+        return cls(ours, theirs)
+
+    def close(self) -> None:
+        os.close(self.ours)
+        os.close(self.theirs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +133,10 @@ class RunningCommand:
     """Whether ``hermes-worker`` does its work when it is called from here."""
     on_output: Callable[[bytes], None] | None = None
     """Given all output as it comes."""
+    stdin: int | None = None
+    """A descriptor that the command reads; ``None`` for one at its end. It stays the caller's."""
+    terminal: Terminal | None = None
+    """The terminal that the command has; ``None`` for pipes. It stays the caller's."""
 
 
 def run(command: RunningCommand, *, should_stop: Callable[[], bool]) -> CommandResult:
@@ -187,6 +213,13 @@ class _Running:
         self._pipes: dict[int, HeadTail] = {}
         with ExitStack() as write_ends:
             ends = []
+            if command.terminal is not None:
+                # The command's side stays open here until it has ended, so nothing that it wrote is lost.
+                ours = os.dup(command.terminal.ours)
+                self._resources.callback(os.close, ours)
+                os.set_blocking(ours, False)
+                self._pipes[ours] = self.output
+                return self._start(command, (command.terminal.theirs, command.terminal.theirs), state)
             for collected in (self.output, self.errors) if command.has_own_errors else (self.output,):
                 read_end, write_end = os.pipe()
                 self._resources.callback(os.close, read_end)
@@ -294,16 +327,17 @@ class _Running:
                 )
             )
             self.variables = self._kept.variables
-            script = _SCRIPT.format(enter="", state=keeper.FIRST_DESCRIPTOR)
+            enter = "" if command.stdin is None else _READ_FROM.format(stdin=keeper.FIRST_DESCRIPTOR + 1)
+            script = _SCRIPT.format(enter=enter, state=keeper.FIRST_DESCRIPTOR)
             launch = Launch(
                 cwd=command.cwd,
                 env=self._environment(command),
                 outputs=outputs,
                 entrance=entrance,
-                for_command=(state,),
+                for_command=(state,) if command.stdin is None else (state, command.stdin),
                 umask=command.umask,
             )
-            return self._kept.start([*_SHELL, script, "bash", command.text], launch)
+            return self._kept.start([*_wrap(command), *_SHELL, script, "bash", command.text], launch)
         finally:
             os.close(entrance)
 
@@ -311,11 +345,12 @@ class _Running:
         self, command: RunningCommand, outputs: tuple[int, int], entrance: int, state: int
     ) -> subprocess.Popen[bytes]:
         enter = _ENTER.format(tag=self._tag, entrance=entrance, limits=_limiting(command))
+        script = _SCRIPT.format(enter=enter if command.terminal is None else "", state=state)
         return subprocess.Popen(
-            [*_SHELL, _SCRIPT.format(enter=enter, state=state), "bash", command.text],
+            [*_wrap(command, enter), *_SHELL, script, "bash", command.text],
             cwd=command.cwd,
             env=self._environment(command),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if command.stdin is None else command.stdin,
             stdout=outputs[0],
             stderr=outputs[1],
             pass_fds=(entrance, state),
@@ -344,6 +379,8 @@ class _Running:
             data = os.read(pipe, _READ_BYTES)
         except BlockingIOError:
             return False
+        except OSError:
+            data = b""  # a terminal that nobody has open any more
         self._pipes[pipe].append(data)
         if not data:
             del self._pipes[pipe]
@@ -411,6 +448,11 @@ class _Running:
         while more := {pid for pid, parent in parents.items() if parent in family} - family:
             family |= more
         return [pid for pid in family if not _is_zombie(pid)]
+
+
+def _wrap(command: RunningCommand, enter: str = "") -> tuple[str, ...]:
+    """What gives the command its terminal as the one that it belongs to, after it did ``enter``."""
+    return () if command.terminal is None else (*_SHELL, f"{enter}{_IN_TERMINAL}", "bash")
 
 
 def _mark_of(command: RunningCommand) -> list[tuple[int, int]]:

@@ -91,9 +91,8 @@ def test_a_command_may_start_elsewhere(session: Any, root: Path) -> None:
     ("arguments", "message"),
     [
         ({"background": True}, "background processes are not available"),
-        ({"notify_on_complete": "true"}, "background processes are not available"),
-        ({"watch_patterns": ["ready"]}, "background processes are not available"),
-        ({"pty": True}, "pty is not available"),
+        ({"notify_on_complete": "true"}, "are for background=true"),
+        ({"watch_patterns": ["ready"]}, "are for background=true"),
         ({"timeout": 601}, "more than the 600 s"),
         ({"timeout": 0}, "at least 1"),
         ({"command": "nohup x"}, "nohup"),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from hermes_worker.agent.tools.background import SessionProcesses
 from hermes_worker.core.auxiliary import AuxiliaryAnswer, Consultation
 from hermes_worker.core.delegation import ChildTask
 from hermes_worker.core.questions import Question, Refusal
@@ -51,6 +52,8 @@ class ToolContext:
     """The full text of a long result of this session by the key of its document, ``None`` when there is none."""
     finds_hints: bool = False
     """Whether folders that the call is the first to touch have their say behind its result (``agent.tools.hints``)."""
+    processes: SessionProcesses | None = None
+    """The session's background processes; ``None`` where there can be none."""
     redactor: Redactor = field(default_factory=Redactor)
     """Hides secrets. What a tool returns goes through it in any case; a tool that shows text to others before it
     returns (a file, a model) hides them itself."""

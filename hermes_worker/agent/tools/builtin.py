@@ -47,6 +47,12 @@ COMMAND_S_DEFAULT: Final = 180
 
 COMMAND_S_MAX: Final = 600
 
+PROCESS_S_MAX: Final = 86_400
+"""A background process is ended after so long."""
+
+WAIT_S_MAX: Final = 10
+"""No call waits longer for a process: a worker that waits does nothing else."""
+
 TODO_KEY: Final = "todo"
 
 
@@ -215,9 +221,10 @@ TERMINAL = ToolSpec(
     description=(
         "Run a shell command (bash) in the workspace and return its output and exit code. The current folder and "
         "exported variables carry over to the next call; processes do not: everything a command leaves running is "
-        "ended with it. To test a server, start it in the background, use it and stop it in one command. /tmp is "
-        "fresh in every call: what later calls need belongs in the workspace. There is no terminal to answer "
-        f"questions, so pass flags like -y. timeout is {COMMAND_S_DEFAULT} s unless you set it, at most "
+        "ended with it. For a server, a watcher or long work use background=true: it returns a session_id at once, "
+        "and the tool process looks at it, writes to it and ends it. /tmp is fresh in every call: what later calls "
+        "need belongs in the workspace. Nobody answers questions, so pass flags like -y; pty=true gives programs "
+        f"that want a terminal one. timeout is {COMMAND_S_DEFAULT} s unless you set it, at most "
         f"{COMMAND_S_MAX} s. The network may be limited to http and https through the proxy in $https_proxy, or "
         "absent; a refusal says so. Prefer read_file, search_files, write_file and patch for files."
     ),
@@ -227,12 +234,13 @@ TERMINAL = ToolSpec(
             "command": {"type": "string", "description": "The command."},
             "background": {
                 "type": "boolean",
-                "description": "Not available here: commands run in the foreground.",
+                "description": "Return at once with a session_id; the process goes on, for a day at most.",
                 "default": False,
             },
             "timeout": {
                 "type": "integer",
-                "description": f"Seconds after which the command is ended, at most {COMMAND_S_MAX}.",
+                "description": f"Seconds after which the command is ended, at most {COMMAND_S_MAX}; in the background "
+                f"{PROCESS_S_MAX}, which is also what it has there if left out.",
                 "default": COMMAND_S_DEFAULT,
                 "minimum": 1,
             },
@@ -240,12 +248,21 @@ TERMINAL = ToolSpec(
                 "type": "string",
                 "description": "Folder to start in; the session's current folder if left out.",
             },
-            "pty": {"type": "boolean", "description": "Not available here.", "default": False},
-            "notify_on_complete": {"type": "boolean", "description": "Not available here.", "default": False},
+            "pty": {
+                "type": "boolean",
+                "description": "Give it a terminal, of the size in $LINES and $COLUMNS if you export them.",
+                "default": False,
+            },
+            "notify_on_complete": {
+                "type": "boolean",
+                "description": "With background: a message begins a new turn when it ends. For work with an end.",
+                "default": False,
+            },
             "watch_patterns": {
                 "type": "array",
                 "items": {"type": "string"},
-                "description": "Not available here.",
+                "description": "With background: plain texts; a message begins a new turn when a line of its output "
+                "contains one. For rare lines such as 'listening on port', not for every line.",
             },
         },
         "required": ["command"],
@@ -261,6 +278,56 @@ TERMINAL = ToolSpec(
         "from you and is no value; let the command take the secret from its file or variable instead"
     ),
     session_keys=(CWD_KEY, ENV_KEY),
+)
+
+PROCESS = ToolSpec(
+    name="process",
+    description=(
+        "Look at and control the processes that terminal started with background=true. Actions: list (all of this "
+        "session), poll (status and the last output), log (output in pages of lines), wait (up to "
+        f"{WAIT_S_MAX} s for its end), kill, write (data to its input as it is), submit (data and a line end), close "
+        "(end of its input). The last 200,000 bytes of output are kept, and for half an hour after its end."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {
+            "action": {
+                "type": "string",
+                "enum": ["list", "poll", "log", "wait", "kill", "write", "submit", "close"],
+            },
+            "session_id": {"type": "string", "description": "The id that terminal returned. For all but list."},
+            "data": {"type": "string", "description": "For write and submit."},
+            "timeout": {
+                "type": "integer",
+                "description": f"For wait: seconds, at most {WAIT_S_MAX}.",
+                "minimum": 0,
+            },
+            "offset": {"type": "integer", "description": "For log: skip so many lines.", "minimum": 0},
+            "limit": {"type": "integer", "description": "For log: how many lines.", "minimum": 1},
+        },
+        "required": ["action"],
+    },
+    toolset="terminal",
+    is_untrusted=False,
+    # Written twice, an input would be read twice.
+    replay=Replay.ONCE,
+    replay_by=(
+        "action",
+        {
+            "list": Replay.PURE,
+            "poll": Replay.PURE,
+            "log": Replay.PURE,
+            "wait": Replay.PURE,
+            # A process that has ended, or whose input has, stays as it is; and no other has its id.
+            "kill": Replay.KEYED,
+        },
+    ),
+    timeout_s=90,
+    refuses_markers=(
+        "nothing was written to the process: it contains a «redacted» marker, which stands for a secret that is hidden "
+        "from you and is no value"
+    ),
+    session_keys=(ENV_KEY,),
 )
 
 TODO_LIST = ToolSpec(
@@ -540,6 +607,7 @@ EXTENSION = Extension(
         ToolDeclaration(spec=PATCH, implementation="hermes_worker.agent.tools.files:PatchTool"),
         ToolDeclaration(spec=SEARCH_FILES, implementation="hermes_worker.agent.tools.search:SearchFilesTool"),
         ToolDeclaration(spec=TERMINAL, implementation="hermes_worker.agent.tools.terminal:TerminalTool"),
+        ToolDeclaration(spec=PROCESS, implementation="hermes_worker.agent.tools.process:ProcessTool"),
         ToolDeclaration(spec=TODO_LIST, implementation="hermes_worker.agent.tools.todo:TodoTool"),
         ToolDeclaration(spec=DELEGATE_TASK, implementation="hermes_worker.agent.tools.delegation:DelegateTool"),
         ToolDeclaration(spec=CLARIFY, implementation="hermes_worker.agent.tools.clarify:ClarifyTool"),

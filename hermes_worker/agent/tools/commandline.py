@@ -71,18 +71,18 @@ def refusal_to_run(command: str) -> str | None:
     if _DETACHED.search(plain):
         return (
             "nohup, setsid and disown do not keep a process alive here: everything a command leaves running is ended "
-            "with it. Run the command without them, in the foreground"
+            "with it. Run the command without them, and with background=true if it is to go on"
         )
     if _ENDS_IN_BACKGROUND.search(plain) and "wait" not in plain.split():
         return (
-            "the command puts its work in the background and ends, which would end the work too. Leave out the '&', "
-            "or do in the same command what needs the process: 'server & pid=$!; sleep 2; curl ...; kill $pid'"
+            "the command puts its work in the background and ends, which would end the work too. Leave out the '&' "
+            "and use background=true"
         )
     server = _NEVER_ENDS.search(plain)
     if server and not server["after"]:
         return (
-            "the command starts a server or a watcher that does not end by itself. Start it with '&' and use it and "
-            "stop it in the same command, or give it a limit with 'timeout 30 ...'"
+            "the command starts a server or a watcher that does not end by itself. Use background=true, or "
+            "give it a limit with 'timeout 30 ...'"
         )
     return None
 

@@ -155,7 +155,7 @@ def _outcome(tool: Tool, arguments: dict[str, Any], context: ToolContext, consul
             return error_result(f"{tool.spec.name} cannot go on: this worker's version of it asks no model")
         return _checked(tool, tool.finish(consulted.material, consulted.answers))
     except HostLost as error:
-        return _without_outcome(tool, error)
+        return _without_outcome(tool, arguments, error)
     except (WorkspaceError, ToolInterrupted) as error:
         return error_result(str(error))
     except Exception as error:
@@ -165,9 +165,9 @@ def _outcome(tool: Tool, arguments: dict[str, Any], context: ToolContext, consul
         return exception_result(error)
 
 
-def _without_outcome(tool: Tool, error: HostLost) -> ToolResult:
+def _without_outcome(tool: Tool, arguments: Mapping[str, Any], error: HostLost) -> ToolResult:
     """A tool that may run again is called again by a model that wants to know; any other has an unknown outcome."""
     log.warning("tool_call.host_lost", tool=tool.spec.name, reason=str(error))
-    if tool.spec.replay is not Replay.ONCE:
+    if tool.spec.replay_of(arguments) is not Replay.ONCE:
         return error_result(f"{error}; call {tool.spec.name} again")
     return ToolResult(text=OUTCOME_UNKNOWN, is_error=True, is_unknown=True)

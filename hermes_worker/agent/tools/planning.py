@@ -45,6 +45,13 @@ def planned_call(spec: ToolSpec | None, name: str, arguments_json: str, *, canon
     )
 
 
+def replay_of(spec: ToolSpec, arguments_json: str) -> Replay:
+    """The replay class of a call as a model wrote it."""
+    if spec.replay_by is None:
+        return spec.replay
+    return spec.replay_of(_arguments(arguments_json) or {})
+
+
 def only_reads(spec: ToolSpec) -> bool:
     """Whether a call of the tool looks at something and does nothing: the same result again is no progress."""
     looks = spec.is_parallel_safe or spec.path_argument is not None

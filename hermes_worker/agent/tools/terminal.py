@@ -6,32 +6,43 @@ ended in and the variables it exported, so the next command may run on another w
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
-from hermes_worker.agent.tools.builtin import COMMAND_S_DEFAULT, COMMAND_S_MAX, CWD_KEY, ENV_KEY, TERMINAL
+from hermes_worker.agent.tools.builtin import (
+    COMMAND_S_DEFAULT,
+    COMMAND_S_MAX,
+    CWD_KEY,
+    ENV_KEY,
+    PROCESS_S_MAX,
+    TERMINAL,
+)
 from hermes_worker.agent.tools.commandline import exit_code_meaning, refusal_to_run
 from hermes_worker.agent.tools.files import session_folder
+from hermes_worker.agent.tools.process import NOT_HERE
 from hermes_worker.agent.tools.results import error_result, json_result
-from hermes_worker.safety.redaction import is_secret_name
+from hermes_worker.agent.tools.screen import shown, without_ansi
+from hermes_worker.agent.tools.shell_variables import secrets_of, session_env, terminal_size
+from hermes_worker.core.errors import HermesError
+from hermes_worker.core.processes import PATTERN_CHARS_MAX, PATTERNS_MAX
 from hermes_worker.workspaces.base import (
     EXCESS_SENTENCES,
     CommandResult,
     Ending,
+    HostLost,
     Workspace,
     WorkspaceAway,
     WorkspaceError,
 )
+from hermes_worker.workspaces.processes import KeepsProcesses, ProcessOrder
 from hermes_worker.workspaces.sandbox.network import Network
 
 _OUTPUT_BYTES_MAX: Final = 50_000
 _ENV_CHARS_MAX: Final = 65_536
-_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|[ -/]*[0-~])")
-"""Colours, cursor movements and titles (ECMA-48); they are noise to a model."""
+_COMMAND_CHARS_KEPT: Final = 4_000
+"""So much of a background process's command is shown later."""
 
 
 class TerminalTool:
@@ -40,20 +51,24 @@ class TerminalTool:
     spec: Final = TERMINAL
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        if arguments.get("background"):
+            return _in_background(arguments, context)
         refusal = _unsupported(arguments) or refusal_to_run(arguments["command"])
         if refusal:
             return error_result(refusal)
+        terminal = terminal_size(context.session.get(ENV_KEY)) if arguments.get("pty") else None
         timeout_s = arguments.get("timeout", COMMAND_S_DEFAULT)
         context.workspace.require_free_space()
         started_in = _folder(arguments.get("workdir"), context)
         result = context.workspace.execute(
             arguments["command"],
             cwd=started_in,
-            env=_session_env(context.session.get(ENV_KEY)),
+            env=session_env(context.session.get(ENV_KEY)),
             timeout_s=timeout_s,
             output_bytes_max=_OUTPUT_BYTES_MAX,
             should_stop=context.cancelled.is_set,
             origin=context.origin,
+            terminal=terminal,
         )
         notes: list[str] = []
         updates = _updates(result, context, notes)
@@ -65,34 +80,81 @@ class TerminalTool:
             notes.append(f"the network proxy refused {'; '.join(result.refused)}")
         elif result.network == Network.NONE and result.exit_code != 0:
             notes.append("commands have no network here")
-        known = _secrets_of(context.session.get(ENV_KEY)) | _secrets_of(result.exported)
-        output = context.redactor.without(result.output.decode("utf-8", "replace"), known)
-        shown = replace(result, output=output.encode("utf-8", "replace"))
-        return _result(arguments["command"], shown, timeout_s, updates, notes)
-
-
-def _secrets_of(variables: object) -> frozenset[str]:
-    """The secrets among a shell's variables: ``echo $TOKEN`` prints one without its name."""
-    return frozenset(value for name, value in _session_env(variables).items() if is_secret_name(name))
+        known = secrets_of(context.session.get(ENV_KEY)) | secrets_of(result.exported)
+        written = result.output.decode("utf-8", "replace")
+        output = context.redactor.without(written if terminal is None else shown(written), known)
+        clean = replace(result, output=output.encode("utf-8", "replace"))
+        return _result(arguments["command"], clean, timeout_s, updates, notes)
 
 
 def _unsupported(arguments: Mapping[str, Any]) -> str | None:
     """Why the call asks for something that this tool does not do, and what to do instead."""
-    if arguments.get("background") or arguments.get("notify_on_complete") or arguments.get("watch_patterns"):
-        return (
-            "background processes are not available here. Run the command in the foreground with a timeout of up to "
-            f"{COMMAND_S_MAX} s; to test a server, start it with & and use it and stop it in the same command, for "
-            "example: 'server > server.log 2>&1 & pid=$!; sleep 2; curl -s localhost:8000; kill $pid'"
-        )
-    if arguments.get("pty"):
-        return "pty is not available here; use the program's options for running without a terminal"
+    if arguments.get("notify_on_complete") or arguments.get("watch_patterns"):
+        return "notify_on_complete and watch_patterns are for background=true: you wait for this command anyway"
     timeout = arguments.get("timeout", COMMAND_S_DEFAULT)
     if timeout > COMMAND_S_MAX:
         return (
-            f"a timeout of {timeout} s is more than the {COMMAND_S_MAX} s a command may take; split the work into "
-            "commands that each take less"
+            f"a timeout of {timeout} s is more than the {COMMAND_S_MAX} s a command may take; run it with "
+            "background=true and notify_on_complete=true, or split the work into commands that each take less"
         )
     return None
+
+
+def _in_background(arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+    """Start a process that outlives the call. Its row is written first, so that none runs of which nobody knows."""
+    rows, workspace, command = context.processes, context.workspace, arguments["command"]
+    if rows is None or not isinstance(workspace, KeepsProcesses):
+        return error_result(NOT_HERE)
+    if not command.strip():
+        return error_result("the command is empty")
+    patterns = [pattern for pattern in arguments.get("watch_patterns") or () if pattern]
+    if len(patterns) > PATTERNS_MAX or any(len(pattern) > PATTERN_CHARS_MAX for pattern in patterns):
+        return error_result(f"watch at most {PATTERNS_MAX} patterns of {PATTERN_CHARS_MAX} characters")
+    wants_telling = bool(arguments.get("notify_on_complete") or patterns)
+    is_told = wants_telling and rows.cannot_tell is None
+    context.workspace.require_free_space()
+    variables = context.session.get(ENV_KEY)
+    lifetime_s = float(min(arguments.get("timeout", PROCESS_S_MAX), PROCESS_S_MAX))
+    order = ProcessOrder(
+        command=command,
+        cwd=_folder(arguments.get("workdir"), context),
+        env=session_env(variables),
+        origin=context.origin,
+        lifetime_s=lifetime_s,
+        terminal=terminal_size(variables) if arguments.get("pty") else None,
+    )
+    redacted = context.redactor.result(context.redactor.without(command, secrets_of(variables)))
+    try:
+        process_id = rows.begin(
+            redacted[:_COMMAND_CHARS_KEPT],
+            lifetime_s=lifetime_s,
+            has_terminal=order.terminal is not None,
+            notifies=is_told and bool(arguments.get("notify_on_complete")),
+            patterns=patterns if is_told else (),
+        )
+    except HermesError as error:
+        return error_result(str(error))
+    try:
+        workspace.start_process(process_id, order)
+    except HostLost:
+        raise  # it may run: whoever looks at the row finds out
+    except WorkspaceError as error:
+        rows.not_started(process_id)
+        return error_result(str(error))
+    rows.started(process_id)
+    document: dict[str, object] = {
+        "output": "Background process started",
+        "session_id": process_id,
+        "exit_code": 0,
+        "error": None,
+    }
+    if is_told and arguments.get("notify_on_complete"):
+        document["notify_on_complete"] = True
+    if is_told and patterns:
+        document["watch_patterns"] = patterns
+    if wants_telling and not is_told:
+        document["note"] = f"you will not be told by a message: {rows.cannot_tell}. Use the tool process to look"
+    return json_result(document, is_error=False)
 
 
 def _folder(workdir: str | None, context: ToolContext) -> str | None:
@@ -109,17 +171,6 @@ def _folder(workdir: str | None, context: ToolContext) -> str | None:
     except WorkspaceError:
         return None
     return current
-
-
-def _session_env(document: object) -> dict[str, str]:
-    """The session's variables, without anything a shell could not have exported."""
-    if not isinstance(document, Mapping):
-        return {}
-    return {
-        name: value
-        for name, value in document.items()
-        if isinstance(name, str) and isinstance(value, str) and _VARIABLE.fullmatch(name) and "\0" not in value
-    }
 
 
 def _updates(result: CommandResult, context: ToolContext, notes: list[str]) -> dict[str, Any]:
@@ -156,7 +207,7 @@ def _result(
     command: str, result: CommandResult, timeout_s: int, updates: Mapping[str, Any], notes: list[str]
 ) -> ToolResult:
     document: dict[str, object] = {
-        "output": _ANSI.sub("", result.output.decode("utf-8", "replace")),
+        "output": without_ansi(result.output.decode("utf-8", "replace")),
         "exit_code": result.exit_code,
         "error": _ended_because(result.ending, timeout_s),
     }

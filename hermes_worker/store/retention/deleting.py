@@ -31,6 +31,7 @@ from hermes_worker.store.tables import (
     firings,
     idempotency_keys,
     messages,
+    processes,
     run_inputs,
     run_tags,
     runs,
@@ -62,6 +63,7 @@ _FEW: Sequence[sa.Column[Any]] = (
     deleted_responses.c.run_pk,
     budgets.c.root_pk,
     artifact_gatherings.c.run_pk,
+    processes.c.run_pk,
 )
 
 

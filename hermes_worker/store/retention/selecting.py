@@ -38,6 +38,7 @@ from hermes_worker.store.tables import (
     messages,
     parked_on_keys,
     principals,
+    processes,
     resources,
     run_inputs,
     run_tags,
@@ -73,6 +74,7 @@ BY_RUN: Sequence[sa.Column[Any]] = (
     artifact_gatherings.c.run_pk,
     artifacts.c.run_pk,
     parked_on_keys.c.run_pk,
+    processes.c.run_pk,
 )
 BY_SESSION: Sequence[sa.Column[Any]] = (
     sessions.c.pk,

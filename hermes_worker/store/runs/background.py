@@ -1,4 +1,4 @@
-"""The turn in which a session learns what its background children left.
+"""The turn in which a session learns what its background children left, or what became of its processes.
 
 Such a turn belongs to what caused it (design D16). It draws from the budget of the chain's first run and ends by that
 run's deadline, and who stops or pauses any run before it in the chain stops or pauses it too.
@@ -7,6 +7,7 @@ run's deadline, and who stops or pauses any run before it in the chain stops or 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -112,7 +113,6 @@ def insert_turn(connection: Connection, parent: ParentCall) -> CausedTurn | None
     is_stopped = origin.halt in (Halt.STOPPING.value, Halt.STOPPED.value)
     if is_stopped or origin.status in (RunStatus.CANCELLED.value, RunStatus.STOPPING.value):
         return None
-    is_paused = origin.halt == Halt.PAUSED.value
     call_key = f"{origin.run_id}.{parent.iteration}.{parent.position}"
     try:
         asked = RunSpec.from_json(origin.spec)
@@ -127,6 +127,56 @@ def insert_turn(connection: Connection, parent: ParentCall) -> CausedTurn | None
         program=__version__,
         metadata={**asked.metadata, "delegation_id": delegation_id(call_key), "delegated_by": origin.run_id},
     )
+    return _write(connection, origin, spec)
+
+
+_LOCK = sa.select(runs.c.pk).where(runs.c.pk == sa.bindparam("run")).with_for_update()
+_PLACE = sa.select(runs.c.root_pk, runs.c.session_pk).where(runs.c.pk == sa.bindparam("run"))
+
+
+class _PlaceRow(NamedTuple):
+    root_pk: int | None
+    session_pk: int
+
+
+def lock_chain(connection: Connection, run_pk: int) -> int:
+    """Lock the first run of the chain that a run belongs to, that run, and its session, in which a turn is to begin;
+    the first run's number. The caller holds neither a session nor a budget."""
+    found = one_of(connection.execute(_PLACE, {"run": run_pk}), _PlaceRow)
+    root = run_pk if found.root_pk is None else found.root_pk
+    for one in dict.fromkeys((root, run_pk)):
+        connection.execute(_LOCK, {"run": one})
+    connection.execute(_SESSION, {"session": found.session_pk})
+    return root
+
+
+def insert_message_turn(
+    connection: Connection, run_pk: int, text: str, metadata: Mapping[str, str]
+) -> CausedTurn | None:
+    """Write a turn of a run's session that begins with ``text``; ``None`` when that run was stopped. It has the policy
+    and the delivery targets of the run, and what is left of its limits. The caller holds the chain (``lock_chain``)."""
+    origin = one_of(connection.execute(_ORIGIN, {"run": run_pk}), _OriginRow)
+    is_stopped = origin.halt in (Halt.STOPPING.value, Halt.STOPPED.value)
+    if is_stopped or origin.status in (RunStatus.CANCELLED.value, RunStatus.STOPPING.value):
+        return None
+    try:
+        asked = RunSpec.from_json(origin.spec)
+    except ValueError as error:
+        log.error("run.broken", run_id=origin.run_id, error=f"a message for its session is lost: {error}")
+        return None
+    spec = replace(
+        asked,
+        input=text,
+        instructions=None,
+        history=(),
+        program=__version__,
+        metadata={**asked.metadata, **metadata, "caused_by": origin.run_id},
+    )
+    return _write(connection, origin, spec)
+
+
+def _write(connection: Connection, origin: _OriginRow, spec: RunSpec) -> CausedTurn:
+    is_paused = origin.halt == Halt.PAUSED.value
     session = one_of(connection.execute(_SESSION, {"session": origin.session_pk}), _NextOfSession)
     run_id = f"run_{uuid.uuid4().hex}"
     place = None if origin.place_rank is None else FleetPlace.WAITS.value

@@ -23,7 +23,7 @@ from hermes_worker.core.effects import RunTool
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.guardrails import NO_PRECEDENT
 from hermes_worker.core.messages import canonical_json
-from hermes_worker.core.notices import NOT_STARTED, TOO_MANY_DELEGATIONS
+from hermes_worker.core.notices import NOT_STARTED, OTHER_EFFECT, TOO_MANY_DELEGATIONS
 from hermes_worker.core.questions import APPROVED_KEY
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus
@@ -36,6 +36,7 @@ from hermes_worker.system.faults import FaultPoint
 from hermes_worker.tasks.calls.checkpointing import keep_checkpoint
 from hermes_worker.tasks.calls.delegating import delegate
 from hermes_worker.tasks.calls.permission import wait_for_permission
+from hermes_worker.tasks.calls.processes import ClaimedProcesses
 from hermes_worker.tasks.hooks.rewriting import before_call, on_result
 from hermes_worker.tasks.iteration.planning import tool_names
 from hermes_worker.tasks.leases import AbortReason
@@ -157,9 +158,12 @@ def _run(parts: Parts, claim: CallClaim, abort: AbortSignal, consulted: Sequence
         kept=partial(parts.calls.kept_result, claim.session_pk),
         finds_hints=finds_hints,
         redactor=parts.redactor,
+        processes=None if parts.processes is None else ClaimedProcesses(parts, parts.processes, claim),
     )
 
     def gate(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult | None:
+        if claim.replay is not Replay.ONCE and tool.spec.replay_of(arguments) is Replay.ONCE:
+            return error_result(OTHER_EFFECT)
         if tool.spec.name == DELEGATE_TOOL and _is_surplus(claim, parts.delegation.children_max):
             return error_result(TOO_MANY_DELEGATIONS.format(allowed=parts.delegation.children_max))
         pattern = guardrails.blocked(claim.precedent, parts.guardrails)

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from hermes_worker.agent.sourced import plain_definition
 from hermes_worker.agent.tools.catalog import Catalog
-from hermes_worker.agent.tools.planning import lexical, only_reads, planned_call
+from hermes_worker.agent.tools.planning import lexical, only_reads, planned_call, replay_of
 from hermes_worker.core import segments
 from hermes_worker.core.client_tools import CLIENT_SOURCE
 from hermes_worker.core.events import PlannedCall
@@ -39,7 +39,7 @@ def plan_calls(reply: ModelReply, catalog: Catalog) -> tuple[ModelReply, tuple[P
     calls = tuple(
         PlannedCall(
             name=request.name,
-            replay=spec.replay if spec else Replay.PURE,
+            replay=replay_of(spec, request.arguments) if spec else Replay.PURE,
             segment=segment,
             timeout_s=spec.timeout_s if spec else _NO_TOOL_TIMEOUT_S,
         )

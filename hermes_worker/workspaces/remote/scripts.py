@@ -52,7 +52,7 @@ for program in setsid readlink stat sha256sum head grep du; do command -v "$prog
 """ROOT ID: makes the workspace unless it is there, and writes its id: the one given when it was made."""
 
 REMOVE: Final = """
-for root; do rm -rf -- "$root" "${root%/*}/.${root##*/}.id"; done
+for root; do rm -rf -- "$root" "${root%/*}/.${root##*/}.id" "${root%/*}/.${root##*/}.processes"; done
 """
 
 ROOTS: Final = """

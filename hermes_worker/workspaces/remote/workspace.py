@@ -30,13 +30,16 @@ from hermes_worker.workspaces.base import (
     HostLost,
     HostUnreachable,
     PathNotFound,
+    TerminalSize,
     WorkspaceError,
     WorkspaceReset,
 )
 from hermes_worker.workspaces.output import HeadTail
+from hermes_worker.workspaces.processes import LOG_BYTES_MAX, ProcessLook, ProcessOrder
 from hermes_worker.workspaces.protection import Protection
 from hermes_worker.workspaces.remote import scripts
 from hermes_worker.workspaces.remote.host import Host
+from hermes_worker.workspaces.remote.processes import RemoteProcesses, in_terminal
 from hermes_worker.workspaces.sandbox.network import PEOPLE, RunOrigin
 from hermes_worker.workspaces.shell import check_command, state_of
 
@@ -170,14 +173,12 @@ class RemoteWorkspace:
         should_stop: Callable[[], bool],
         origin: RunOrigin = PEOPLE,
         on_output: Callable[[bytes], None] | None = None,
+        terminal: TerminalSize | None = None,
     ) -> CommandResult:
         check_command(command)
-        if origin.is_guest and not self._rules.serves_guests:
-            raise WorkspaceError(
-                f"runs of other tenants do not work on {self._host.name}, because nothing keeps them apart there"
-            )
-        if refusal := self._rules.refuses(origin):
-            raise WorkspaceError(f"the command is not run on {self._host.name}: {refusal}")
+        if terminal is not None:
+            command = in_terminal(command, terminal)
+        self._require_served(origin)
         folder = self.resolve(cwd) if cwd is not None else self._root
         self._begin()
         self.require_folder(str(folder))
@@ -185,6 +186,53 @@ class RemoteWorkspace:
         variables, text = _exports(env), command.encode()
         argv = self._supervised(one, str(folder), (len(variables), len(text)))
         return one.run(argv, variables + text, timeout_s, should_stop)
+
+    def start_process(self, name: str, order: ProcessOrder) -> None:
+        check_command(order.command)
+        self._require_served(order.origin)
+        folder = self.resolve(order.cwd) if order.cwd is not None else self._root
+        self._begin()
+        self.require_folder(str(folder))
+        given = (_exports(order.env), order.command.encode())
+        self._processes.start(name, order, str(folder), given, secrets.token_hex(8))
+
+    def look_at_process(self, name: str) -> ProcessLook:
+        return self._processes.look(name, LOG_BYTES_MAX)
+
+    def tell_process(self, name: str, data: bytes, *, is_last: bool = False) -> None:
+        self._processes.tell(name, data, is_last=is_last)
+
+    def end_process(self, name: str) -> None:
+        self._processes.end(name)
+
+    def forget_process(self, name: str) -> None:
+        self._processes.forget(name)
+
+    @property
+    def _processes(self) -> RemoteProcesses:
+        rules = self._rules
+
+        def run(words: Sequence[str], data: bytes) -> _Answer:
+            return self._run(words[0], *words[1:], data=data)
+
+        return RemoteProcesses(
+            run=run,
+            host=self._host.name,
+            wall=self._host.wall,
+            network=self._host.network,
+            root=self.root,
+            quota_kb=rules.bytes_max // 1024,
+            umask="" if rules.umask is None else f"{rules.umask:03o}",
+            limits="; ".join(rules.limits),
+        )
+
+    def _require_served(self, origin: RunOrigin) -> None:
+        if origin.is_guest and not self._rules.serves_guests:
+            raise WorkspaceError(
+                f"runs of other tenants do not work on {self._host.name}, because nothing keeps them apart there"
+            )
+        if refusal := self._rules.refuses(origin):
+            raise WorkspaceError(f"the command is not run on {self._host.name}: {refusal}")
 
     def _supervised(self, one: _Command, folder: str, sizes: tuple[int, int]) -> list[str]:
         rules = self._rules

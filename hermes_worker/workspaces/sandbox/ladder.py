@@ -6,8 +6,9 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
+from hermes_worker.net.urls import UrlPolicy
 from hermes_worker.observe import log
 from hermes_worker.workspaces.base import WorkspaceError
 from hermes_worker.workspaces.sandbox.base import Confinement, Rung
@@ -55,6 +56,25 @@ class Confined:
     """Where its network is a proxy."""
 
 
+def _sandbox_again(
+    positional: tuple[SandboxMode, SandboxPolicy, Sequence[Rung] | None],
+    *,
+    network: NetworkRules,
+    may_call_us: bool,
+    guests: SandboxPolicy,
+    urls: UrlPolicy,
+    is_shared: bool,
+) -> Sandbox:
+    return Sandbox(
+        *positional,
+        network=network,
+        proxy=EgressProxy(urls),
+        may_call_us=may_call_us,
+        guests=guests,
+        is_shared=lambda: is_shared,
+    )
+
+
 class Sandbox:
     """How the commands of a worker are confined. Thread-safe."""
 
@@ -83,6 +103,19 @@ class Sandbox:
         self._proxy = proxy or EgressProxy()
         self._is_shared = is_shared
         self._standing: SandboxStanding | None = None
+
+    def __reduce__(self) -> tuple[Callable[[], Sandbox], tuple[()]]:
+        """For a process of ours that starts a command in the place of this one."""
+        again = partial(
+            _sandbox_again,
+            (self._mode, self._policy, self._rungs),
+            network=self._network,
+            may_call_us=self.may_call_us,
+            guests=self._guests,
+            urls=self._proxy.policy,
+            is_shared=self._is_shared(),
+        )
+        return again, ()
 
     @property
     def limits(self) -> CommandLimits:

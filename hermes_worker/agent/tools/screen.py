@@ -1,0 +1,36 @@
+"""What a person would have seen of a terminal's output in the end, as far as a line of text can say it. Linear."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|[ -/]*[0-~])")
+"""Colours, cursor movements and titles (ECMA-48); they are noise to a model."""
+_CONTROLS: Final = re.compile(r"[\x00-\x07\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
+
+
+def without_ansi(text: str) -> str:
+    """``text`` without colours, cursor movements and titles."""
+    return _ANSI.sub("", text)
+
+
+def shown(text: str) -> str:
+    """What a terminal shows of ``text``: lines that were written over (progress bars) as they were last, what was
+    deleted again left out."""
+    lines = without_ansi(text).replace("\r\n", "\n").split("\n")
+    return _CONTROLS.sub("", "\n".join(_line(line) for line in lines))
+
+
+def _line(line: str) -> str:
+    if "\r" in line:
+        line = next((part for part in reversed(line.split("\r")) if part), "")
+    if "\b" not in line:
+        return line
+    kept: list[str] = []
+    for char in line:
+        if char != "\b":
+            kept.append(char)
+        elif kept:
+            kept.pop()
+    return "".join(kept)

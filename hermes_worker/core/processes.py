@@ -1,0 +1,98 @@
+"""When a session is told of its background processes, and in what words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+SPACING_S: Final = 15.0
+"""Between two messages about what a process wrote."""
+STRIKES_MAX: Final = 3
+"""So many times in a row it may write what is watched for faster than that; then it is not watched any more."""
+BURST_MAX: Final = 15
+BURST_S: Final = 10.0
+"""At most ``BURST_MAX`` messages about output begin within this, over all processes."""
+COOL_OFF_S: Final = 30.0
+"""After that many, so long nothing is told."""
+PATTERNS_MAX: Final = 10
+PATTERN_CHARS_MAX: Final = 200
+_LINES_MAX: Final = 20
+_LINE_CHARS_MAX: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """What was said so far about the output of one process."""
+
+    told_at: float | None = None
+    """Epoch seconds by the database's clock."""
+    strikes: int = 0
+    suppressed: int = 0
+    """Lines since then that nobody was told of."""
+    is_off: bool = False
+    """It wrote too much of it: its end is told instead."""
+
+
+def matched(watch: Watch, lines: int, now: float) -> tuple[Watch, bool]:
+    """What becomes of a watch when ``lines`` new lines match, and whether the session is told of them."""
+    if watch.is_off or lines == 0:
+        return watch, False
+    if watch.told_at is not None and now - watch.told_at < SPACING_S:
+        return replace(watch, suppressed=watch.suppressed + lines), False
+    strikes = watch.strikes + 1 if watch.suppressed else 0
+    if strikes >= STRIKES_MAX:
+        return replace(watch, strikes=strikes, is_off=True), False
+    return Watch(told_at=now, strikes=strikes), True
+
+
+def matching(text: str, patterns: Sequence[str]) -> list[str]:
+    """The lines in which one of ``patterns`` stands. Plain text, so no pattern takes long."""
+    return [line for line in text.splitlines() if any(pattern in line for pattern in patterns)]
+
+
+def new_text(output: bytes, total: int, seen: int, *, is_over: bool) -> tuple[str, int]:
+    """What a process wrote after its first ``seen`` bytes, in whole lines unless it ``is_over``, as far as it was kept;
+    and how many bytes are seen then. ``output`` is the end of its ``total`` bytes."""
+    fresh = output[max(0, len(output) - max(0, total - seen)) :]
+    if not is_over:
+        fresh = fresh[: fresh.rfind(b"\n") + 1]
+        if not fresh:
+            return "", seen if total - seen <= len(output) else total - len(output)
+        return fresh.decode("utf-8", "replace"), total - (len(output) - output.rfind(b"\n") - 1)
+    return fresh.decode("utf-8", "replace"), total
+
+
+def excerpt(lines: Sequence[str]) -> str:
+    """The last of these lines."""
+    left_out = len(lines) - _LINES_MAX
+    shown = [line[:_LINE_CHARS_MAX] for line in lines[-_LINES_MAX:]]
+    return "\n".join([f"({left_out} lines before these)", *shown] if left_out > 0 else shown)
+
+
+def ended_message(process_id: str, *, how: str, command: str, output: str) -> str:
+    """What begins the turn in which a session learns that a process has ended. ``output`` is in its wrapper."""
+    return (
+        f"[BACKGROUND PROCESS {process_id}: it {how}. This message comes from the system, not from the user; tell the "
+        f"user what matters of it.]\nCommand: {command}\n{output}"
+    )
+
+
+def watched_message(process_id: str, *, command: str, output: str, suppressed: int) -> str:
+    """The same for output that was watched for."""
+    more = f" {suppressed} earlier lines matched as well." if suppressed else ""
+    return (
+        f"[BACKGROUND PROCESS {process_id}: it wrote what you watch for, and it goes on.{more} This message comes from "
+        f"the system, not from the user; act on it if you need to.]\nCommand: {command}\n{output}"
+    )
+
+
+def how_it_ended(state: str, exit_code: int | None, ran_s: float, note: str | None) -> str:
+    """In words, behind ``it``."""
+    said = {
+        "exited": f"has ended by itself with exit code {exit_code}",
+        "killed": "was ended",
+        "timed_out": "was ended because it had run for as long as it may",
+    }.get(state, "has died, and nobody knows its exit code")
+    after = f"{said} after {ran_s:.0f} s"
+    return f"{after}: {note}" if note else after

@@ -1,0 +1,395 @@
+"""Background processes as rows: whose they are, which are due for a look, and what the session was told of them.
+
+A process itself runs where its workspace is (``workspaces.processes``). A row is written before it is started, under
+the claim of the call that starts it. Of any number of workers one gets a row that is due for a look, and for a minute
+nobody else does; a worker that dies with it leaves it to the next one.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.delegation import background_refusal
+from hermes_worker.core.errors import HermesError
+from hermes_worker.core.processes import BURST_MAX, BURST_S, Watch
+from hermes_worker.core.run import RunStatus
+from hermes_worker.observe import log
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import rows_of
+from hermes_worker.store.rows import Hint, read_record
+from hermes_worker.store.runs import background
+from hermes_worker.store.runs.budgets import lock_turns, promise_turn, share_budget
+from hermes_worker.store.runs.call_claims import HeldCall, lock_held
+from hermes_worker.store.runs.joining import start
+from hermes_worker.store.tables import processes, runs, sessions
+
+RUNNING_MAX: Final = 16
+"""Processes of one session that run at once."""
+_LOOK_S: Final = 60.0
+"""A worker that took a row for a look has it for so long."""
+_STARTING_S: Final = 60.0
+_KEPT_S: Final = 1800.0
+"""What is known of a process that has ended is kept for so long where it ran."""
+OPEN: Final = ("starting", "running")
+_TERMINAL: Final = [status.value for status in RunStatus if status.is_terminal]
+
+
+class TooManyProcesses(HermesError):
+    """The session has as many as it may."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewProcess:
+    """What is written before a process is started."""
+
+    command: str
+    """Secrets are hidden in it."""
+    lifetime_s: float
+    has_terminal: bool = False
+    notifies: bool = False
+    """A turn of the session begins when it ends."""
+    patterns: tuple[str, ...] = ()
+    """And when one of these stands in what it writes."""
+
+
+class ProcessRow(NamedTuple):
+    """A process as its session sees it."""
+
+    process_id: str
+    command: str
+    state: str
+    exit_code: int | None
+    has_terminal: int
+    started_at: float
+    ended_at: float | None
+    now: float
+
+
+class _DueRow(NamedTuple):
+    pk: int
+    process_id: str
+    session_pk: int
+    run_pk: int
+    tenant: str
+    workspace: str
+    command: str
+    state: str
+    exit_code: int | None
+    patterns: str | None
+    notifies: int
+    is_consumed: int
+    seen: int
+    told_at: float | None
+    strikes: int
+    suppressed: int
+    is_off: int
+    notices: int
+    started_at: float
+    ended_at: float | None
+    deadline_at: float
+    is_forsaken: int
+    now: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueProcess:
+    """A process to look at."""
+
+    pk: int
+    process_id: str
+    session_pk: int
+    run_pk: int
+    """That started it."""
+    tenant: str
+    workspace: str
+    """As its session stores it."""
+    command: str
+    state: str
+    exit_code: int | None
+    patterns: tuple[str, ...]
+    notifies: bool
+    seen: int
+    """Bytes of its output that were looked at."""
+    watch: Watch
+    notices: int
+    started_at: float
+    ended_at: float | None
+    is_consumed: bool
+    """Its session knows that it has ended."""
+    is_forsaken: bool
+    """It is to end: its session was ended or is being erased, the child that started it has ended, or its time is
+    over."""
+    now: float
+    """By the database's clock."""
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in OPEN
+
+    @property
+    def is_overdue_to_start(self) -> bool:
+        return self.state == "starting" and self.now > self.started_at + _STARTING_S
+
+    @property
+    def may_be_forgotten(self) -> bool:
+        return self.ended_at is not None and self.now > self.ended_at + _KEPT_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a look found, as it is written down."""
+
+    state: str
+    exit_code: int | None = None
+    seen: int = 0
+    watch: Watch = field(default_factory=Watch)
+    again_s: float | None = 2.0
+    """When to look again; ``None`` for never."""
+    told: str | None = None
+    """A message with which a turn of the session begins."""
+
+
+_WAS_LEFT = sa.or_(
+    sessions.c.erasure_pk.is_not(None),
+    sessions.c.ended_at > processes.c.started_at,
+    sa.and_(runs.c.parent_pk.is_not(None), runs.c.status.in_(_TERMINAL)),
+    processes.c.deadline_at < db_now(),
+)
+_SEES = (
+    processes.c.process_id,
+    processes.c.command,
+    processes.c.state,
+    processes.c.exit_code,
+    processes.c.has_terminal,
+    processes.c.started_at,
+    processes.c.ended_at,
+    db_now().label("now"),
+)
+_DUE = processes.c.next_look_at <= db_now()
+
+
+class Processes:
+    """The background processes in one database. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def begin(self, claim: HeldCall, session_pk: int, new: NewProcess) -> str:
+        """Write down that a process is about to be started, under the claim of the call that does; its id. Raises
+        ``LeaseLost``, ``TooManyProcesses``."""
+        process_id = f"proc_{secrets.token_hex(6)}"
+        with self._database.write() as connection:
+            lock_held(connection, claim)
+            ours = sa.and_(processes.c.session_pk == session_pk, processes.c.state.in_(OPEN))
+            running = connection.execute(sa.select(sa.func.count()).where(ours)).scalar_one()
+            if running >= RUNNING_MAX:
+                raise TooManyProcesses(
+                    f"{running} background processes run in this session already, and no more may: end one of them "
+                    "with the tool process"
+                )
+            tenant = sa.select(runs.c.tenant).where(runs.c.pk == claim.run_pk).scalar_subquery()
+            connection.execute(
+                sa.insert(processes).values(
+                    process_id=process_id,
+                    session_pk=session_pk,
+                    run_pk=claim.run_pk,
+                    tenant=tenant,
+                    command=new.command,
+                    state="starting",
+                    has_terminal=int(new.has_terminal),
+                    notifies=int(new.notifies),
+                    patterns=json.dumps(list(new.patterns)) if new.patterns else None,
+                    started_at=db_now(),
+                    deadline_at=db_now() + new.lifetime_s,
+                    next_look_at=db_now() + 2.0,
+                )
+            )
+        return process_id
+
+    def started(self, process_id: str) -> None:
+        """It runs. Idempotent."""
+        self._move(process_id, "starting", state="running")
+
+    def not_started(self, process_id: str) -> None:
+        """It was not started, and nothing is left of it. Idempotent."""
+        this = sa.and_(processes.c.process_id == process_id, processes.c.state == "starting")
+        with self._database.write() as connection:
+            connection.execute(sa.delete(processes).where(this))
+
+    def of_session(self, session_pk: int) -> list[ProcessRow]:
+        """The last hundred that the session started, in order."""
+        wanted = sa.select(*_SEES).where(processes.c.session_pk == session_pk, processes.c.state != "forgotten")
+        with self._database.read() as connection:
+            rows = rows_of(connection.execute(wanted.order_by(processes.c.pk.desc()).limit(100)), ProcessRow)
+        return rows[::-1]
+
+    def find(self, session_pk: int, process_id: str) -> ProcessRow | None:
+        wanted = sa.select(*_SEES).where(processes.c.session_pk == session_pk, processes.c.process_id == process_id)
+        with self._database.read() as connection:
+            found = rows_of(connection.execute(wanted), ProcessRow)
+        return found[0] if found else None
+
+    def was_told(self, process_id: str, state: str, exit_code: int | None) -> None:
+        """The session has seen that the process has ended, so no turn begins to say so. Idempotent."""
+        this = sa.and_(processes.c.process_id == process_id, processes.c.is_consumed == 0)
+        is_open = processes.c.state.in_(OPEN)
+        with self._database.write() as connection:
+            connection.execute(
+                sa.update(processes)
+                .where(this)
+                .values(
+                    is_consumed=1,
+                    state=sa.case((is_open, state), else_=processes.c.state),
+                    exit_code=sa.case((is_open, exit_code), else_=processes.c.exit_code),
+                    ended_at=sa.func.coalesce(processes.c.ended_at, db_now()),
+                )
+            )
+
+    def due(self, most: int = 20) -> list[DueProcess]:
+        """Take what is to be looked at now. Nobody else gets it for a minute."""
+        with self._database.read() as connection:
+            if connection.execute(sa.select(processes.c.pk).where(_DUE).limit(1)).first() is None:
+                return []
+        with self._database.write() as connection:
+            some = sa.select(processes.c.pk).where(_DUE).order_by(processes.c.next_look_at).limit(most)
+            pks = list(connection.execute(some.with_for_update(skip_locked=True)).scalars())
+            these = processes.c.pk.in_(pks)
+            connection.execute(sa.update(processes).where(these).values(next_look_at=db_now() + _LOOK_S))
+            columns = [
+                sa.case((_WAS_LEFT, 1), else_=0).label(name)
+                if name == "is_forsaken"
+                else db_now().label(name)
+                if name == "now"
+                else sessions.c.workspace
+                if name == "workspace"
+                else processes.c[name]
+                for name in _DueRow._fields
+            ]
+            wanted = sa.select(*columns).join(sessions, sessions.c.pk == processes.c.session_pk)
+            wanted = wanted.join(runs, runs.c.pk == processes.c.run_pk).where(these).order_by(processes.c.pk)
+            return [_due_of(row) for row in rows_of(connection.execute(wanted), _DueRow)]
+
+    def is_flooded(self) -> bool:
+        """Whether as many turns began for what processes wrote as may within a short time."""
+        lately = processes.c.told_at > db_now() - BURST_S
+        with self._database.read() as connection:
+            return connection.execute(sa.select(sa.func.count()).where(lately)).scalar_one() >= BURST_MAX
+
+    def saw(self, due: DueProcess, found: Seen, *, turns_max: int) -> tuple[bool, list[Hint]]:
+        """Write down what a look found, and begin the turn that tells of it, in one transaction; so a turn begins
+        exactly once, whoever is killed. Whether it was written: it is not when somebody else looked meanwhile, or when
+        the turn must wait for the run that started the process. Idempotent.
+
+        ``turns_max``: so many turns of a chain may begin that nobody asked for."""
+        try:
+            with self._database.write() as connection:
+                # The chain first, as whoever deletes it does.
+                root_pk = background.lock_chain(connection, due.run_pk) if found.told is not None else None
+                if not _written(connection, due, found):
+                    return False, []
+                if found.told is None or root_pk is None:
+                    return True, []
+                return True, _begin_turn(connection, due, root_pk, found.told, turns_max)
+        except _MustWait:
+            return False, []
+
+    def look_again(self, due: DueProcess, after_s: float) -> None:
+        """Nothing could be seen now."""
+        with self._database.write() as connection:
+            again = sa.update(processes).where(processes.c.pk == due.pk, processes.c.next_look_at.is_not(None))
+            connection.execute(again.values(next_look_at=db_now() + after_s))
+
+    def known(self, names: Collection[str]) -> set[str]:
+        """Which of these processes have a row."""
+        with self._database.read() as connection:
+            wanted = sa.select(processes.c.process_id).where(processes.c.process_id.in_(names))
+            return set(connection.execute(wanted).scalars())
+
+    def _move(self, process_id: str, before: str, *, state: str) -> None:
+        with self._database.write() as connection:
+            this = sa.and_(processes.c.process_id == process_id, processes.c.state == before)
+            connection.execute(sa.update(processes).where(this).values(state=state))
+
+
+class _MustWait(Exception):
+    """The run that started the process is in the middle of something."""
+
+
+def _written(connection: Connection, due: DueProcess, found: Seen) -> bool:
+    """Write down what was seen, unless the row is another by now."""
+    this = sa.and_(processes.c.pk == due.pk, processes.c.notices == due.notices, processes.c.seen == due.seen)
+    ends, watch = due.is_open and found.state not in OPEN, found.watch
+    is_told = found.told is not None
+    written = connection.execute(
+        sa.update(processes)
+        .where(this, processes.c.state == due.state, processes.c.is_consumed == int(due.is_consumed))
+        .values(
+            state=found.state,
+            exit_code=found.exit_code,
+            ended_at=db_now() if ends else processes.c.ended_at,
+            seen=found.seen,
+            told_at=watch.told_at,
+            strikes=watch.strikes,
+            suppressed=watch.suppressed,
+            is_off=int(watch.is_off),
+            notices=processes.c.notices + int(is_told),
+            is_consumed=1 if ends and is_told else processes.c.is_consumed,
+            next_look_at=None if found.again_s is None else db_now() + found.again_s,
+        )
+    )
+    return written.rowcount == 1
+
+
+def _begin_turn(connection: Connection, due: DueProcess, root_pk: int, text: str, turns_max: int) -> list[Hint]:
+    """Begin the turn, unless the chain may begin none any more. The caller holds the chain. Raises ``_MustWait``."""
+    root = read_record(connection, root_pk)
+    if root.budget_pk is None:
+        status = connection.execute(sa.select(runs.c.status).where(runs.c.pk == root_pk)).scalar_one()
+        if status not in _TERMINAL:
+            # It may be in a model call, which a budget made now would not know of. Its session is busy anyway.
+            raise _MustWait
+        share_budget(connection, root)
+    budget, turns = lock_turns(connection, root_pk)
+    refusal = background_refusal(budget, turns=turns, turns_max=turns_max, is_shared=False)
+    if refusal is not None:
+        log.info("process.not_told", process=due.process_id, reason=refusal)
+        return []
+    metadata = {"process_id": due.process_id, "notice": str(due.notices + 1)}
+    turn = background.insert_message_turn(connection, due.run_pk, text, metadata)
+    if turn is None:
+        return []
+    promise_turn(connection, root_pk)
+    if not turn.is_next:
+        return []
+    return list(start(connection, turn.session_pk, turn.run_pk, turn.run_id, turn.message_seq, turn.place))
+
+
+def _due_of(row: _DueRow) -> DueProcess:
+    return DueProcess(
+        pk=row.pk,
+        process_id=row.process_id,
+        session_pk=row.session_pk,
+        run_pk=row.run_pk,
+        tenant=row.tenant,
+        workspace=row.workspace,
+        command=row.command,
+        state=row.state,
+        exit_code=row.exit_code,
+        patterns=tuple(json.loads(row.patterns)) if row.patterns else (),
+        notifies=bool(row.notifies),
+        seen=row.seen,
+        watch=Watch(told_at=row.told_at, strikes=row.strikes, suppressed=row.suppressed, is_off=bool(row.is_off)),
+        notices=row.notices,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        is_consumed=bool(row.is_consumed),
+        is_forsaken=bool(row.is_forsaken),
+        now=row.now,
+    )

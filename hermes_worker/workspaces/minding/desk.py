@@ -1,0 +1,199 @@
+"""How workers and the minder of a background process speak: by files of one directory, which may be on a volume that
+many machines mount. Each file is replaced as a whole, so nobody ever reads half of one.
+
+``state``   what the minder says of the process, again every two seconds
+``log``     how many bytes the process wrote, a line end, and the last of them
+``in``      a file for each thing that the process is to be told, in the order of their names
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from hermes_worker.core.errors import reason_of
+from hermes_worker.workspaces.base import PathNotFound, WorkspaceError
+from hermes_worker.workspaces.processes import INPUT_BYTES_MAX, ProcessLook, ProcessOrder, ProcessState
+
+BEAT_S: Final = 2.0
+"""How often a minder says that it is there."""
+_SILENCE_S: Final = 30.0
+"""A minder elsewhere that said nothing for so long is gone."""
+_START_S: Final = 30.0
+_TICK_S: Final = 0.02
+_WAITING_MAX: Final = 64
+"""Things that a process was told and has not read."""
+DATA, LAST, KILL = "data", "last", "kill"
+"""What it is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MinderOrder:
+    """What a minder is handed over its standard input."""
+
+    directory: Path
+    workspace: Any
+    """A ``LocalWorkspace``."""
+    process: ProcessOrder
+
+
+def start(directory: Path, workspace: Any, order: ProcessOrder) -> None:
+    """Start a process and its minder; returns when the minder says that it runs, or that it has ended already. Raises
+    ``WorkspaceError``."""
+    try:
+        directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700)
+        (directory / "in").mkdir(mode=0o700)
+    except FileExistsError as error:
+        raise WorkspaceError(f"there is a process called {directory.name} already") from error
+    except OSError as error:
+        raise WorkspaceError(f"the process could not be started: {reason_of(error)}") from error
+    given = pickle.dumps(MinderOrder(directory=directory, workspace=workspace, process=order))
+    try:
+        minder = subprocess.Popen(
+            [sys.executable, "-I", "-m", "hermes_worker.workspaces.minding.minder"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            # Nothing of the worker's: its secrets are in its environment.
+            env={"PATH": "/usr/local/bin:/usr/bin:/bin"},
+            cwd="/",
+            start_new_session=True,
+        )
+        # It reads all of it, and then becomes nobody's child.
+        minder.communicate(given, timeout=_START_S)
+    except (OSError, subprocess.SubprocessError) as error:
+        forget(directory)
+        raise WorkspaceError(f"the process could not be started: {error}") from error
+    deadline = time.monotonic() + _START_S
+    while not (directory / "state").exists():
+        if time.monotonic() > deadline:
+            forget(directory)
+            raise WorkspaceError("the process could not be started: what was to watch it said nothing")
+        time.sleep(_TICK_S)
+    found = look(directory)
+    if found.state is ProcessState.FAILED:
+        forget(directory)
+        raise WorkspaceError(found.note or "the process could not be started")
+
+
+def look(directory: Path) -> ProcessLook:
+    """Raises ``PathNotFound``."""
+    said = _said(directory)
+    try:
+        total, _, output = (directory / "log").read_bytes().partition(b"\n")
+    except OSError:
+        total, output = b"0", b""
+    state, note = ProcessState(said["state"]), said.get("note")
+    if state is ProcessState.RUNNING and not _is_minded(said):
+        again = _said(directory)  # it may have ended between the two looks
+        state, note = ProcessState(again["state"]), again.get("note")
+        if state is ProcessState.RUNNING:
+            state, note = ProcessState.LOST, "what watched the process was killed, or its machine went away"
+        said = again
+    return ProcessLook(
+        state=state,
+        output=output,
+        total=int(total),
+        exit_code=said.get("exit_code"),
+        note=note,
+        sandbox=said.get("sandbox"),
+        network=said.get("network"),
+    )
+
+
+def tell(directory: Path, data: bytes, *, is_last: bool) -> None:
+    """Raises ``PathNotFound``, ``WorkspaceError``."""
+    if len(data) > INPUT_BYTES_MAX:
+        raise WorkspaceError(f"at most {INPUT_BYTES_MAX} bytes can be written to a process at once")
+    found = look(directory)
+    if not found.is_running:
+        raise WorkspaceError(f"the process reads nothing any more: it has {found.state.value.replace('_', ' ')}")
+    if len(list((directory / "in").iterdir())) >= _WAITING_MAX:
+        raise WorkspaceError("the process does not read what was written to it before")
+    _put(directory, LAST if is_last else DATA, data)
+
+
+def end(directory: Path) -> None:
+    """Raises ``PathNotFound``."""
+    if look(directory).is_running:
+        _put(directory, KILL, b"")
+
+
+def forget(directory: Path) -> None:
+    """Its minder ends it when it finds that it is gone."""
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def forget_strays(processes_dir: Path, names: Collection[str], known: Collection[str]) -> list[str]:
+    """Forget, and thereby end, those of ``names`` below ``processes_dir`` that are not ``known``; returns which."""
+    strays = sorted(set(names) - set(known))
+    for name in strays:
+        forget(processes_dir / name)
+    return strays
+
+
+def write(path: Path, data: bytes) -> None:
+    """Replace a file as a whole. Raises ``OSError``."""
+    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    new.write_bytes(data)
+    new.replace(path)
+
+
+def here() -> dict[str, Any]:
+    """This process, so that others know it again."""
+    pid = os.getpid()
+    return {"pid": pid, "began": _began(pid), "machine": _machine()}
+
+
+def _put(directory: Path, kind: str, data: bytes) -> None:
+    try:
+        write(directory / "in" / f"{time.time_ns():020d}-{secrets.token_hex(4)}.{kind}", data)
+    except OSError as error:
+        raise WorkspaceError(f"the process cannot be told: {reason_of(error)}") from error
+
+
+def _said(directory: Path) -> dict[str, Any]:
+    try:
+        said: dict[str, Any] = json.loads((directory / "state").read_bytes())
+    except FileNotFoundError as error:
+        raise PathNotFound(f"there is no process {directory.name!r} in this workspace") from error
+    except (OSError, ValueError) as error:
+        raise WorkspaceError(f"what is known of the process {directory.name!r} cannot be read") from error
+    return said
+
+
+def _is_minded(said: dict[str, Any]) -> bool:
+    if said["machine"] == _machine():
+        return bool(_began(said["pid"]) == said["began"])
+    return bool(time.time() - said["beat"] < _SILENCE_S)
+
+
+def _began(pid: int) -> int | None:
+    """When a process of this machine began, in ticks; ``None`` when it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+@cache
+def _machine() -> str:
+    """Where a process number means the same process."""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    return os.uname().nodename
