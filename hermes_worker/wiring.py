@@ -915,6 +915,7 @@ def _step_parts(shared: _Shared) -> Parts:
         now=client.database.now,
         delegation=delegation_policy(settings),
         checkpoints=_checkpointing(settings),
+        processes=Processes(client.database),
     )
 
 
@@ -931,7 +932,6 @@ def checkpoint_limits(settings: Settings) -> CheckpointLimits:
     chosen = settings.checkpoints
     return CheckpointLimits(
         checkpoints=chosen.kept, file_bytes=chosen.file_mb_max * 1024**2, store_bytes=chosen.mb_max * 1024**2
-        processes=Processes(client.database),
     )
 
 

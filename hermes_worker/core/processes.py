@@ -22,7 +22,7 @@ _LINE_CHARS_MAX: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
+class OutputWatch:
     """What was said so far about the output of one process."""
 
     told_at: float | None = None
@@ -34,7 +34,7 @@ class Watch:
     """It wrote too much of it: its end is told instead."""
 
 
-def matched(watch: Watch, lines: int, now: float) -> tuple[Watch, bool]:
+def matched(watch: OutputWatch, lines: int, now: float) -> tuple[OutputWatch, bool]:
     """What becomes of a watch when ``lines`` new lines match, and whether the session is told of them."""
     if watch.is_off or lines == 0:
         return watch, False
@@ -43,7 +43,7 @@ def matched(watch: Watch, lines: int, now: float) -> tuple[Watch, bool]:
     strikes = watch.strikes + 1 if watch.suppressed else 0
     if strikes >= STRIKES_MAX:
         return replace(watch, strikes=strikes, is_off=True), False
-    return Watch(told_at=now, strikes=strikes), True
+    return OutputWatch(told_at=now, strikes=strikes), True
 
 
 def matching(text: str, patterns: Sequence[str]) -> list[str]:

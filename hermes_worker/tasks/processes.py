@@ -34,7 +34,7 @@ from hermes_worker.safety.untrusted import marked
 from hermes_worker.store.runs.processes import DueProcess, Processes, Seen
 from hermes_worker.tasks.parts import CallStore, Sender
 from hermes_worker.workspaces.base import PathNotFound, Workspace, WorkspaceError
-from hermes_worker.workspaces.minding.desk import forget_strays
+from hermes_worker.workspaces.minding.talking import forget_strays
 from hermes_worker.workspaces.processes import PROCESS_NAME, KeepsProcesses, ProcessLook, ProcessState
 
 _LOOK_EVERY_S: Final = 2.0
@@ -77,7 +77,7 @@ class ProcessWatcher:
             threading.Thread(target=self._run, name="hermes_processes", daemon=True).start()
 
     def stop(self) -> None:
-        """Watch no more. Idempotent; waits for nobody."""
+        """OutputWatch no more. Idempotent; waits for nobody."""
         self._end.set()
 
     def _run(self) -> None:

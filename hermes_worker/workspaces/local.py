@@ -22,7 +22,7 @@ from hermes_worker.system.plainfiles import NotPlain, read_plain
 from hermes_worker.workspaces import shell
 from hermes_worker.workspaces.base import FILE_BYTES_MAX, CommandResult, PathNotFound, TerminalSize, WorkspaceError
 from hermes_worker.workspaces.environment import command_environment
-from hermes_worker.workspaces.minding import desk
+from hermes_worker.workspaces.minding import talking
 from hermes_worker.workspaces.processes import ProcessLook, ProcessOrder
 from hermes_worker.workspaces.protection import Protection
 from hermes_worker.workspaces.quota import Quota
@@ -168,23 +168,6 @@ class LocalWorkspace:
         terminal: TerminalSize | Terminal | None = None,
     ) -> CommandResult:
         """``terminal`` may be one that is open; it stays the caller's, and so does ``stdin``."""
-        if isinstance(terminal, TerminalSize):
-            try:
-                opened = Terminal.opened(terminal)
-            except OSError as error:
-                raise WorkspaceError(f"no terminal can be opened: {reason_of(error)}") from error
-            with closing(opened):
-                return self.execute(
-                    command,
-                    cwd=cwd,
-                    env=env,
-                    timeout_s=timeout_s,
-                    output_bytes_max=output_bytes_max,
-                    should_stop=should_stop,
-                    origin=origin,
-                    on_output=on_output,
-                    terminal=opened,
-                )
         folder = self.resolve(cwd) if cwd is not None else self._root
         # Opening it says in good words what starting the shell there would say in bad ones.
         self.require_folder(cwd or ".")
@@ -207,9 +190,8 @@ class LocalWorkspace:
             may_call_us=self.may_call_us,
             on_output=on_output,
             stdin=stdin,
-            terminal=terminal,
         )
-        result = shell.run(wanted, should_stop=should_stop)
+        result = _run(wanted, terminal, should_stop)
         if self._sandbox is None:
             return result
         refusals = confined.door.refusals if confined and confined.door else ()
@@ -230,19 +212,19 @@ class LocalWorkspace:
 
     def start_process(self, name: str, order: ProcessOrder) -> None:
         self.require_folder(order.cwd or ".")
-        desk.start(self._processes / name, self, order)
+        talking.start(self._processes / name, self, order)
 
     def look_at_process(self, name: str) -> ProcessLook:
-        return desk.look(self._processes / name)
+        return talking.look(self._processes / name)
 
     def tell_process(self, name: str, data: bytes, *, is_last: bool = False) -> None:
-        desk.tell(self._processes / name, data, is_last=is_last)
+        talking.tell(self._processes / name, data, is_last=is_last)
 
     def end_process(self, name: str) -> None:
-        desk.end(self._processes / name)
+        talking.end(self._processes / name)
 
     def forget_process(self, name: str) -> None:
-        desk.forget(self._processes / name)
+        talking.forget(self._processes / name)
 
     def _watched(self) -> Watched:
         allowed = self._quota.allowed() if self._quota else 0
@@ -290,6 +272,20 @@ class LocalWorkspace:
             raise IsADirectoryError
         with self._folder(canonical.parent, create=create) as folder:
             yield folder, canonical.name
+
+
+def _run(
+    wanted: shell.RunningCommand, terminal: TerminalSize | Terminal | None, should_stop: Callable[[], bool]
+) -> CommandResult:
+    """With a terminal of its own where only a size is given."""
+    if not isinstance(terminal, TerminalSize):
+        return shell.run(replace(wanted, terminal=terminal), should_stop=should_stop)
+    try:
+        opened = Terminal.opened(terminal)
+    except OSError as error:
+        raise WorkspaceError(f"no terminal can be opened: {reason_of(error)}") from error
+    with closing(opened):
+        return shell.run(replace(wanted, terminal=opened), should_stop=should_stop)
 
 
 def _made(name: str, folder: int) -> bool:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hermes_worker.core.processes import (
     SPACING_S,
     STRIKES_MAX,
-    Watch,
+    OutputWatch,
     excerpt,
     how_it_ended,
     matched,
@@ -16,8 +16,8 @@ from hermes_worker.core.processes import (
 
 
 def test_the_first_match_is_told_and_the_next_after_a_while() -> None:
-    watch, tells = matched(Watch(), 1, 100.0)
-    assert tells and watch == Watch(told_at=100.0)
+    watch, tells = matched(OutputWatch(), 1, 100.0)
+    assert tells and watch == OutputWatch(told_at=100.0)
     watch, tells = matched(watch, 2, 100.0 + SPACING_S - 1)
     assert not tells and watch.suppressed == 2
     watch, tells = matched(watch, 1, 100.0 + SPACING_S)
@@ -25,7 +25,7 @@ def test_the_first_match_is_told_and_the_next_after_a_while() -> None:
 
 
 def test_who_writes_too_much_of_it_is_not_watched_any_more() -> None:
-    watch, now, told = Watch(), 0.0, 0
+    watch, now, told = OutputWatch(), 0.0, 0
     for _ in range(100):
         watch, tells = matched(watch, 1, now)
         told += tells
@@ -35,12 +35,12 @@ def test_who_writes_too_much_of_it_is_not_watched_any_more() -> None:
 
 
 def test_a_quiet_while_forgives() -> None:
-    watch, _ = matched(Watch(strikes=2, told_at=0.0), 1, 100.0)
+    watch, _ = matched(OutputWatch(strikes=2, told_at=0.0), 1, 100.0)
     assert watch.strikes == 0
 
 
 def test_nothing_new_changes_nothing() -> None:
-    assert matched(Watch(told_at=3.0, suppressed=2), 0, 99.0) == (Watch(told_at=3.0, suppressed=2), False)
+    assert matched(OutputWatch(told_at=3.0, suppressed=2), 0, 99.0) == (OutputWatch(told_at=3.0, suppressed=2), False)
 
 
 def test_patterns_are_plain_text() -> None:

@@ -250,7 +250,7 @@ def test_a_chain_that_may_begin_no_more_turns_is_told_nothing(store: Store) -> N
 
 def test_nothing_is_told_to_who_was_stopped(store: Store) -> None:
     watched = Watched(store)
-    store.runs.cancel(watched.root)
+    store.runs.request_stop(watched.root)
     watched.plays(ProcessState.EXITED, exit_code=0)
     store.sweep()
     watched.look()

@@ -134,7 +134,7 @@ _LOCK = sa.select(runs.c.pk).where(runs.c.pk == sa.bindparam("run")).with_for_up
 _PLACE = sa.select(runs.c.root_pk, runs.c.session_pk).where(runs.c.pk == sa.bindparam("run"))
 
 
-class _PlaceRow(NamedTuple):
+class _ChainPlace(NamedTuple):
     root_pk: int | None
     session_pk: int
 
@@ -142,7 +142,7 @@ class _PlaceRow(NamedTuple):
 def lock_chain(connection: Connection, run_pk: int) -> int:
     """Lock the first run of the chain that a run belongs to, that run, and its session, in which a turn is to begin;
     the first run's number. The caller holds neither a session nor a budget."""
-    found = one_of(connection.execute(_PLACE, {"run": run_pk}), _PlaceRow)
+    found = one_of(connection.execute(_PLACE, {"run": run_pk}), _ChainPlace)
     root = run_pk if found.root_pk is None else found.root_pk
     for one in dict.fromkeys((root, run_pk)):
         connection.execute(_LOCK, {"run": one})

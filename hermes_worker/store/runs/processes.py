@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.delegation import background_refusal
 from hermes_worker.core.errors import HermesError
-from hermes_worker.core.processes import BURST_MAX, BURST_S, Watch
+from hermes_worker.core.processes import BURST_MAX, BURST_S, OutputWatch
 from hermes_worker.core.run import RunStatus
 from hermes_worker.observe import log
 from hermes_worker.store.engine.database import Database, db_now
@@ -117,7 +117,7 @@ class DueProcess:
     notifies: bool
     seen: int
     """Bytes of its output that were looked at."""
-    watch: Watch
+    watch: OutputWatch
     notices: int
     started_at: float
     ended_at: float | None
@@ -149,7 +149,7 @@ class Seen:
     state: str
     exit_code: int | None = None
     seen: int = 0
-    watch: Watch = field(default_factory=Watch)
+    watch: OutputWatch = field(default_factory=OutputWatch)
     again_s: float | None = 2.0
     """When to look again; ``None`` for never."""
     told: str | None = None
@@ -385,7 +385,7 @@ def _due_of(row: _DueRow) -> DueProcess:
         patterns=tuple(json.loads(row.patterns)) if row.patterns else (),
         notifies=bool(row.notifies),
         seen=row.seen,
-        watch=Watch(told_at=row.told_at, strikes=row.strikes, suppressed=row.suppressed, is_off=bool(row.is_off)),
+        watch=OutputWatch(told_at=row.told_at, strikes=row.strikes, suppressed=row.suppressed, is_off=bool(row.is_off)),
         notices=row.notices,
         started_at=row.started_at,
         ended_at=row.ended_at,

@@ -21,7 +21,7 @@ from typing import Any, Final
 from hermes_worker.workspaces.base import EXCESS_SENTENCES, CommandResult, Ending, WorkspaceError
 from hermes_worker.workspaces.local import LocalWorkspace
 from hermes_worker.workspaces.marking import worker_title
-from hermes_worker.workspaces.minding import desk
+from hermes_worker.workspaces.minding import talking
 from hermes_worker.workspaces.processes import ProcessOrder, ProcessState
 from hermes_worker.workspaces.shell import Terminal
 
@@ -111,7 +111,7 @@ class Minder:
                 if time.monotonic() >= logged_at + _LOG_S:
                     self._write_log()
                     logged_at = time.monotonic()
-                if time.monotonic() >= said_at + desk.BEAT_S:
+                if time.monotonic() >= said_at + talking.BEAT_S:
                     self._say({"state": ProcessState.RUNNING.value})
                     said_at = time.monotonic()
                 self._take_input()
@@ -121,9 +121,9 @@ class Minder:
             self._over.wait(_LOOK_S)
 
     def _say(self, what: dict[str, Any]) -> None:
-        said = {**desk.here(), "beat": time.time(), **what}
+        said = {**talking.here(), "beat": time.time(), **what}
         with suppress(FileNotFoundError):
-            desk.write(self._directory / "state", json.dumps(said).encode())
+            talking.write(self._directory / "state", json.dumps(said).encode())
 
     def _write_log(self) -> None:
         with self._lock:
@@ -131,21 +131,21 @@ class Minder:
                 return
             text, self._logged = b"%d\n%s" % (self._total, self._tail), self._total
         with suppress(FileNotFoundError):
-            desk.write(self._directory / "log", text)
+            talking.write(self._directory / "log", text)
 
     def _take_input(self) -> None:
         for file in sorted((self._directory / "in").iterdir()):
             if file.name.startswith("."):
                 continue
             kind = file.name.rpartition(".")[2]
-            if kind == desk.KILL:
+            if kind == talking.KILL:
                 self._to_end.set()
             elif len(self._pending) < _PENDING_BYTES_MAX and not self._is_input_over:
                 # Removed before it is written: what may have been read is not written again.
                 data = file.read_bytes()
                 file.unlink()
                 self._pending += data
-                if kind == desk.LAST:
+                if kind == talking.LAST:
                     self._is_input_over = True
                     if self._order.terminal is not None:
                         self._pending += _END_OF_INPUT
@@ -184,7 +184,7 @@ def main() -> None:
     if not text or os.fork():
         os._exit(0)
     # From a worker of ours over a pipe of ours.
-    order: desk.MinderOrder = pickle.loads(text)  # noqa: S301
+    order: talking.MinderOrder = pickle.loads(text)  # noqa: S301
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     minder = Minder(order.directory, order.process)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0138"
-down_revision = "0134"
+down_revision = "0136"
 branch_labels = None
 depends_on = None
 works_with = "0103"
@@ -43,9 +43,9 @@ def upgrade() -> None:
             "(state in ('starting', 'running')) = (ended_at is null)", name=op.f("ck_processes_open_or_ended")
         ),
         sa.ForeignKeyConstraint(
-            ["session_pk"], ["sessions.pk"], name=op.f("fk_processes_session_pk_sessions"), ondelete="CASCADE"
+            ["session_pk"], ["sessions.pk"], name=op.f("fk_processes_session_pk"), ondelete="CASCADE"
         ),
-        sa.ForeignKeyConstraint(["run_pk"], ["runs.pk"], name=op.f("fk_processes_run_pk_runs"), ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(["run_pk"], ["runs.pk"], name=op.f("fk_processes_run_pk"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("pk", name=op.f("pk_processes")),
         sa.UniqueConstraint("process_id", name=op.f("uq_processes_process_id")),
     )
