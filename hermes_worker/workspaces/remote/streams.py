@@ -52,7 +52,7 @@ class ServiceStream:
         port = parts.port or (443 if parts.scheme == "https" else 80)
         self._socket = socket.create_connection((str(parts.hostname), port), _CONNECT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        _keep_alive(self._socket)
         if parts.scheme == "https":
             try:
                 self._shake_hands(_context(address), str(parts.hostname))
@@ -141,6 +141,14 @@ class ServiceStream:
     def _flush(self) -> None:
         if data := self._outgoing.read():
             self._socket.sendall(data)
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    """Have a host that is silent taken for lost within half a minute, and not within hours."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _context(address: ServiceAddress) -> ssl.SSLContext:
