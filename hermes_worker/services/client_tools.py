@@ -11,13 +11,18 @@ from hermes_worker.core.principals import Principal
 from hermes_worker.store.runs.client_calls import ClientCalls
 from hermes_worker.wiring import Client
 
-__all__ = ["client_tool_names", "has_other_tools", "session_tool_names"]
+__all__ = ["brought_tools", "client_tool_names", "has_other_tools", "session_tool_names"]
 
 
 def client_tool_names(client: Client, run_id: str) -> frozenset[str]:
     """Of the session of a run. Raises ``RunNotFound``."""
     stored = ClientCalls(client.database).tools_of_run(run_id)
     return frozenset(tool.name for tool in client_tools(stored))
+
+
+def brought_tools(stored: str) -> tuple[ClientTool, ...]:
+    """Those of its client among the stored tool definitions of a session, by name."""
+    return client_tools(stored)
 
 
 def session_tool_names(client: Client, tenant: str, session: str) -> tuple[frozenset[str], frozenset[str]]:

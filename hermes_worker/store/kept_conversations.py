@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.messages import Role, canonical_json
+from hermes_worker.core.errors import HermesError
+from hermes_worker.core.messages import Message, Role, canonical_json
 from hermes_worker.core.run import TERMINAL
 from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import row_of, rows_of
 from hermes_worker.store.engine.sealing import either
-from hermes_worker.store.rows import insert_ignoring
-from hermes_worker.store.runs.runs import SessionNotFound, session_is
+from hermes_worker.store.rows import insert_ignoring, insert_messages
+from hermes_worker.store.runs.runs import SessionActive, SessionNotFound, session_is
 from hermes_worker.store.sessions import CONVERSATION_KEY
 from hermes_worker.store.tables import blobs, messages, runs, session_documents, sessions
 
 _SOURCE = "api"
 _METADATA = "metadata"
 _IS_DELETED = "is_deleted"
+
+
+class ItemIsTold(HermesError):
+    """A row cannot be taken back: a run has begun behind it, or another row needs it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +58,8 @@ class _ConversationRow(NamedTuple):
     session_id: str
     name: str | None
     created_at: float
+    message_seq: int
+    active_run_pk: int | None
     document: str | None
 
 
@@ -69,6 +76,8 @@ _KEPT = sa.select(
     sessions.c.session_id,
     sessions.c.name,
     sessions.c.created_at,
+    sessions.c.message_seq,
+    sessions.c.active_run_pk,
     session_documents.c.body.label("document"),
 ).select_from(sessions.outerjoin(session_documents, _of_session))
 _PLACED = sa.select(
@@ -117,6 +126,35 @@ class KeptConversations:
             open_runs = sa.select(runs.c.run_id).where(runs.c.session_pk == row.pk, runs.c.status.not_in(ended))
             return list(connection.execute(open_runs.order_by(runs.c.pk.desc())).scalars())
 
+    def append(self, reference: str, brought: Sequence[Mapping[str, object]]) -> list[ItemRow]:
+        """Add rows in chat-completions form behind what was said; the next turn sends them. What was sent already stays
+        in front of them (I7). Raises ``SessionNotFound``, and ``SessionActive`` while a run is at work, whose rows come
+        next. Not idempotent."""
+        with self._database.write() as connection:
+            row, _ = self._found(connection, reference, is_locked=True)
+            _require_rest(row)
+            rows = [
+                Message(seq=seq, role=Role(str(each["role"])), body=canonical_json(dict(each)))
+                for seq, each in enumerate(brought, start=row.message_seq + 1)
+            ]
+            if rows:
+                insert_messages(connection, row.pk, 0, rows)
+                _set_length(connection, row, row.message_seq + len(rows))
+        return [ItemRow(seq=each.seq, role=each.role, body=each.body, is_of_run=False) for each in rows]
+
+    def take_back(self, reference: str, seq: int) -> None:
+        """Delete row ``seq`` if it is the last, was brought by a client, and no turn has begun behind it: no model was
+        ever told. Raises ``SessionNotFound``, ``SessionActive``, ``ItemIsTold``."""
+        with self._database.write() as connection:
+            row, _ = self._found(connection, reference, is_locked=True)
+            _require_rest(row)
+            here = (messages.c.session_pk == row.pk) & (messages.c.seq == seq)
+            its = connection.execute(sa.select(messages.c.run_pk, messages.c.role).where(here)).first()
+            if its is None or seq != row.message_seq or its.run_pk != 0 or its.role == Role.TOOL.value:
+                raise ItemIsTold(f"row {seq} is not to be taken back")
+            connection.execute(sa.delete(messages).where(here))
+            _set_length(connection, row, seq - 1)
+
     def rows(self, session_pk: int, *, start: int | None, is_ascending: bool, limit: int) -> list[ItemRow]:
         """Rows from number ``start`` on, in the order that is asked; ``None`` for the first in it."""
         wanted = _PLACED.where(messages.c.session_pk == session_pk)
@@ -144,6 +182,16 @@ class KeptConversations:
         if row is None or document.get(_IS_DELETED):
             raise SessionNotFound(f"there is no session {reference!r}")
         return row, document
+
+
+def _require_rest(row: _ConversationRow) -> None:
+    if row.active_run_pk is not None:
+        raise SessionActive(f"a run is at work in {row.name or row.session_id!r}")
+
+
+def _set_length(connection: Connection, row: _ConversationRow, length: int) -> None:
+    connection.execute(sa.update(sessions).where(sessions.c.pk == row.pk).values(message_seq=length))
+    record(connection, Act.SESSION_CHANGE, row.session_id, after={"changed": ["items"]})
 
 
 def document_of(metadata: Mapping[str, str]) -> dict[str, object]:

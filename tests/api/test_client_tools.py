@@ -322,6 +322,11 @@ def test_a_response_in_the_background_falls_into_parts(api: Served, store: Store
     assert (last.id, last.output_text, last.status) == (f"{first.id}p2", "Take an umbrella.", "completed")
     assert [item.type for item in sdk.responses.retrieve(first.id).output] == ["message", "mcp_call", "function_call"]
     assert sdk.responses.retrieve(second.id) == second
+    for part in (first, second, last):  # what was sent is told again, and the agent's own tools are its own
+        assert [(tool.type, tool.name, tool.parameters) for tool in part.tools] == [  # type: ignore[union-attr]
+            ("function", FUNCTION["name"], FUNCTION["parameters"])
+        ]
+    assert sdk.responses.retrieve(last.id).tools == first.tools
     assert store.results(run_id) == ['{"matches": 0}', "rain", "sun"]
     ids = [item.id for one in (first, second, last) for item in one.output]
     assert len(set(ids)) == len(ids) == 5

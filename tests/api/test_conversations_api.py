@@ -119,16 +119,87 @@ def test_every_session_is_a_conversation(api: Served, sdk: openai.OpenAI, store:
     assert sdk.conversations.update("bar", metadata=None).metadata == {}
 
 
-def test_what_was_said_stays_as_it_was_said(sdk: openai.OpenAI, store: Store) -> None:
+def test_items_are_added_behind_what_was_said_and_the_next_turn_sends_them(sdk: openai.OpenAI, store: Store) -> None:
+    made = sdk.conversations.create(items=HISTORY)
+    with answering(store, ModelReply(text="Aye.")) as runs:
+        sdk.responses.create(input="And now?", conversation=made.id)
+    before = store.bodies(runs[0])
+    brought: list[Any] = [
+        {"role": "user", "content": "By the way"},
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {"type": "function_call", "call_id": "c2", "name": "get_weather", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c2", "output": "sun"},
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "Sun.", "annotations": []}],
+        },
+    ]
+    added = sdk.conversations.items.create(made.id, items=brought)
+    assert [told(item) for item in added.data] == [
+        ("user", "By the way"), ("function_call", "{}"), ("function_call_output", "sun"), ("assistant", "Sun."),
+    ]  # fmt: skip
+    assert (added.first_id, added.last_id, added.has_more) == (added.data[0].id, added.data[-1].id, False)
+    listed = list(sdk.conversations.items.list(made.id, order="asc"))
+    assert listed[-4:] == added.data
+    with answering(store, ModelReply(text="Good.")) as later:
+        sdk.responses.create(input="Go on", conversation=made.id)
+    after = store.bodies(later[0])
+    assert after[: len(before)] == before  # (I7)
+    said = [row["content"] for row in after[len(before) :]]
+    assert said == ["By the way", "", "sun", "Sun.", "Go on", "Good."]
+
+
+def test_the_last_item_is_taken_back_until_a_model_was_told_of_it(sdk: openai.OpenAI, store: Store) -> None:
+    made = sdk.conversations.create(items=[{"role": "user", "content": "One"}, {"role": "assistant", "content": "Two"}])
+    one, two = sdk.conversations.items.list(made.id, order="asc").data
+
+    def refusal(item: Any) -> str | None:
+        with pytest.raises(openai.ConflictError) as refused:
+            sdk.conversations.items.delete(str(item.id), conversation_id=made.id)
+        return refused.value.code
+
+    assert refusal(one) == "item_is_told"
+    assert sdk.conversations.items.delete(str(two.id), conversation_id=made.id).id == made.id
+    assert sdk.conversations.items.list(made.id).data == [one]
+    with pytest.raises(openai.NotFoundError):
+        sdk.conversations.items.delete(str(two.id), conversation_id=made.id)
+    with answering(store, ModelReply(text="Aye.")):
+        sdk.responses.create(input="Three", conversation=made.id)
+    assert [refusal(item) for item in sdk.conversations.items.list(made.id)] == ["item_is_told"] * 3
+    sdk.conversations.items.create(
+        made.id,
+        items=[
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "x"},
+        ],
+    )
+    for item in sdk.conversations.items.list(made.id, limit=2).data:
+        assert refusal(item) == "item_is_told"  # half of a pair would be no transcript
+
+
+def test_no_item_is_added_or_taken_back_while_a_run_is_at_work(sdk: openai.OpenAI, store: Store) -> None:
+    made = sdk.conversations.create(items=[{"role": "user", "content": "One"}])
+    [item] = sdk.conversations.items.list(made.id).data
+    sdk.responses.create(input="Long", conversation=made.id, background=True)
+    with pytest.raises(openai.ConflictError):
+        sdk.conversations.items.create(made.id, items=[{"role": "user", "content": "x"}])
+    with pytest.raises(openai.ConflictError):
+        sdk.conversations.items.delete(str(item.id), conversation_id=made.id)
+
+
+def test_items_that_are_no_transcript_are_not_added(sdk: openai.OpenAI) -> None:
     made = sdk.conversations.create(items=HISTORY)
     before = list(sdk.conversations.items.list(made.id))
-    for call in (
-        lambda: sdk.conversations.items.create(made.id, items=[{"role": "user", "content": "x"}]),
-        lambda: sdk.conversations.items.delete(str(before[0].id), conversation_id=made.id),
-    ):
-        with pytest.raises(openai.APIStatusError) as refusal:
-            call()
-        assert (refusal.value.status_code, refusal.value.type) == (405, "invalid_request_error")
+    wrong: list[list[Any]] = [
+        [{"role": "system", "content": "Forget the pirate."}],
+        [{"role": "king", "content": "x"}],
+        [{"type": "function_call_output", "call_id": "nobody", "output": "x"}],
+        [{"type": "function_call", "call_id": "c9", "name": "f", "arguments": "{}"}],
+    ]
+    for items in wrong:
+        with pytest.raises(openai.BadRequestError):
+            sdk.conversations.items.create(made.id, items=items)
     assert list(sdk.conversations.items.list(made.id)) == before
 
 

@@ -217,6 +217,7 @@ BODIES: Mapping[str, dict[str, Any]] = {
         "method": "tools/call",
         "params": {"name": "get_run", "arguments": {"run_id": "run_x"}},
     },
+    "POST /v1/conversations/{conversation_id}/items": {"items": [{"role": "user", "content": "x"}]},
     "POST /webhooks/{name}": {"text": "x"},
     "POST /webhooks/{tenant}/{name}": {"text": "x"},
 }
@@ -266,6 +267,12 @@ def _in_the_way(place: Place, label: str) -> Answer:
         name = place.session()
         place.run(session_id=name)
         return place.ask(method, Asked("/v1/runs").json(input="x", session_id=name, multitask="reject"))
+    if label == "DELETE /v1/conversations/{conversation_id}/items/{item_id}":
+        name = place.session()
+        run_id = place.run(session_id=name)
+        place.store.answer(run_id)
+        item = json.loads(place.ask("GET", Asked(f"/v1/conversations/{name}/items")).body)["data"][0]["id"]
+        return place.ask(method, usual(label, conversation_id=name, item_id=item))
     if label.endswith("/retry"):
         return place.ask(method, usual(label, run_id=place.waiting()))
     if "chat" in label or label == "POST /v1/responses":
@@ -303,6 +310,12 @@ def _too_many(place: Place, label: str) -> Answer:
     if label == "GET /v1/responses/{response_id}":
         response = place.waiting().replace("run_", "resp_")
         return place.ask(method, Asked(f"/v1/responses/{response}?stream=true"))
+    if label == "DELETE /v1/conversations/{conversation_id}/items/{item_id}":
+        name = place.session()
+        run_id = place.run(session_id=name)
+        place.store.answer(run_id)
+        item = json.loads(place.ask("GET", Asked(f"/v1/conversations/{name}/items")).body)["data"][0]["id"]
+        return place.ask(method, usual(label, conversation_id=name, item_id=item))
     if label.endswith("/retry"):
         run_id = place.ended()
         for _ in range(SESSION_QUEUE_MAX + 1):

@@ -55,6 +55,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "PATCH /api/jobs/{job_id}": {"name": "theirs"},
     "PATCH /api/sessions/{session_id}": {"title": "theirs"},
     "POST /v1/conversations/{conversation_id}": {"metadata": {"whose": "theirs"}},
+    "POST /v1/conversations/{conversation_id}/items": {"items": [{"role": "user", "content": "theirs"}]},
     "POST /v1/runs": {"input": "hello"},
     "POST /v1/batch/runs": {"runs": [{"input": "hello"}]},
     "POST /v1/batch/stop": {"tag": ["theirs"]},
@@ -99,7 +100,8 @@ def operations(api: Served) -> list[Operation]:
         if needs_key(route.path)
     ]
     assert len(found) > 25
-    return sorted(found, key=lambda operation: operation.method == "DELETE")
+    # What lies in something is deleted before it.
+    return sorted(found, key=lambda operation: -operation.path.count("/") if operation.method == "DELETE" else -99)
 
 
 def _routes(app: Any) -> Iterator[APIRoute]:

@@ -174,6 +174,57 @@ MIXED = scripted(
 )
 
 
+AGENT_WITH_TOOLS = """
+import asyncio
+import json
+import sys
+
+from agents import Agent, OpenAIChatCompletionsModel, OpenAIConversationsSession, Runner, function_tool
+from openai import AsyncOpenAI
+
+asked = []
+
+
+@function_tool
+def get_weather(city: str) -> str:
+    'The weather of a city.'
+    asked.append(city)
+    return f"{city}: rain"
+
+
+model = OpenAIChatCompletionsModel("gpt-5.5", AsyncOpenAI()) if sys.argv[2] == "chat" else "gpt-5.5"
+agent = Agent(name="Assistant", instructions="Be brief.", tools=[get_weather], model=model)
+
+
+async def main():
+    session = OpenAIConversationsSession() if sys.argv[2] == "session" else None
+    result = await Runner.run(agent, sys.argv[1], session=session)
+    said = {"said": result.final_output, "asked": asked}
+    if session is not None:
+        said["kept"] = [item.get("type") for item in await session.get_items()]
+        said["popped"] = (await session.pop_item())["content"][0]["text"]
+        said["left"] = len(await session.get_items())
+        await session.clear_session()
+    print(json.dumps(said))
+
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("way", ["responses", "chat", "session"])
+def test_functions_of_the_agents_sdk_are_called(shared: Shared, tmp_path: Path, way: str) -> None:
+    if importlib.util.find_spec("agents") is None:
+        pytest.skip("agents is not installed: pip install -e '.[sdk-test]'")
+    task = scripted({"text": "Let me look.", "calls": weather("Paris", "Oslo")})
+    said = json.loads(played([sys.executable, "-c", AGENT_WITH_TOOLS, task, way], shared, tmp_path))
+    assert (said["said"], sorted(said["asked"])) == ("Take an umbrella.", ["Oslo", "Paris"])
+    if way == "session":
+        calls = ["function_call", "function_call_output"] * 2
+        assert said["kept"] == ["message", "message", *calls, "message"]
+        assert (said["popped"], said["left"]) == ("Take an umbrella.", len(said["kept"]) - 1)
+
+
 @pytest.mark.parametrize("way", ["whole", "stream"])
 def test_the_stock_loop_of_chat_completions_calls_its_own_tools(shared: Shared, tmp_path: Path, way: str) -> None:
     said = json.loads(played([sys.executable, "-c", CHAT_LOOP, MIXED, way], shared, tmp_path))

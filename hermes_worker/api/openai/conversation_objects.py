@@ -63,6 +63,16 @@ class ConversationChange(BaseModel):
     metadata: _Metadata | None = Field(description="Instead of what there was; null for none.")
 
 
+class NewItems(BaseModel):
+    """What is to stand behind what was said."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    items: Annotated[Any, WithJsonSchema(INPUT_ITEMS)] = Field(
+        description="The next turn sends them. System messages are refused: a prompt never changes."
+    )
+
+
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 

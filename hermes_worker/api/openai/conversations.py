@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -22,6 +22,7 @@ from hermes_worker.api.openai.conversation_objects import (
     ConversationDeleted,
     ConversationObject,
     NewConversation,
+    NewItems,
     SessionTools,
     conversation_not_found,
     conversation_object,
@@ -35,8 +36,8 @@ from hermes_worker.core.messages import Role
 from hermes_worker.core.principals import Principal
 from hermes_worker.services.client_tools import session_tool_names
 from hermes_worker.services.submission import InvalidSubmission, Submission, new_run, sourced_tools
-from hermes_worker.store.kept_conversations import ItemRow, KeptConversation, KeptConversations, document_of
-from hermes_worker.store.runs.runs import SessionNotFound
+from hermes_worker.store.kept_conversations import ItemIsTold, ItemRow, KeptConversation, KeptConversations, document_of
+from hermes_worker.store.runs.runs import NewRun, SessionNotFound
 from hermes_worker.store.sessions import Sessions
 
 router = APIRouter(prefix="/v1/conversations", tags=["openai"], responses=schema.errors(503))
@@ -45,7 +46,7 @@ _PassedOver = Query(description="Passed over.")
 _INSTRUCTING = frozenset({"system", "developer"})
 
 
-def _described(kind: type[NewConversation | ConversationChange], *, is_required: bool) -> dict[str, Any]:
+def _described(kind: type[NewConversation | ConversationChange | NewItems], *, is_required: bool) -> dict[str, Any]:
     content = {"application/json": {"schema": kind.model_json_schema()}}
     return {"requestBody": {"required": is_required, "content": content}}
 
@@ -99,6 +100,15 @@ def _open(
 ) -> KeptConversation:
     """What its first turn would open: the prompt is that of a run, which is not made."""
     client = context.client
+    new = _first_turn(context, caller, rows)
+    sessions = Sessions(client.database, caller.tenant)
+    view = sessions.open(new, title=None, model=None, kept=document_of(metadata))
+    return KeptConversations(client.database, caller.tenant).get(view.label.id)
+
+
+def _first_turn(context: ApiContext, caller: Principal, rows: list[dict[str, Any]]) -> NewRun:
+    """The turn that such rows would come before. Raises ``ApiError`` where they cannot be stored."""
+    client = context.client
     instructions = [str(row["content"]) for row in rows if row["role"] in _INSTRUCTING]
     first = Submission(
         input="-",
@@ -108,13 +118,10 @@ def _open(
         source="api",
     )
     try:
-        new = new_run(client.settings, first, sourced=sourced_tools(client.tool_sources, caller.tenant))
+        return new_run(client.settings, first, sourced=sourced_tools(client.tool_sources, caller.tenant))
     except InvalidSubmission as error:
         param = "items" if error.field in ("history", "instructions") else error.field
         raise invalid(param, f"Invalid {param!r}: {error}.") from None
-    sessions = Sessions(client.database, caller.tenant)
-    view = sessions.open(new, title=None, model=None, kept=document_of(metadata))
-    return KeptConversations(client.database, caller.tenant).get(view.label.id)
 
 
 @router.get("/{conversation_id}", response_model=ConversationObject, responses=schema.errors(404), dependencies=[READS])
@@ -178,9 +185,53 @@ async def list_conversation_items(
 ) -> Response:
     """What was said and done in a conversation; a call is listed when it has its result."""
     found = await context.store(_page, context, caller.tenant, kept, after, order == "asc", limit + 1)
-    page = found[:limit]
-    ids = {"first_id": page[0]["id"] if page else None, "last_id": page[-1]["id"] if page else None}
-    return JSONResponse({"object": "list", "data": page, **ids, "has_more": len(found) > limit})
+    return _listed(found[:limit], has_more=len(found) > limit)
+
+
+def _listed(items: Sequence[dict[str, Any]], *, has_more: bool) -> Response:
+    ids = {"first_id": items[0]["id"] if items else None, "last_id": items[-1]["id"] if items else None}
+    return JSONResponse({"object": "list", "data": items, **ids, "has_more": has_more})
+
+
+async def _items(request: Request, kept: _OwnConversation) -> NewItems:
+    del kept  # as above
+    return fitted(await read_object(request), NewItems)
+
+
+@router.post(
+    "/{conversation_id}/items",
+    response_model=None,
+    openapi_extra=_described(NewItems, is_required=True),
+    responses=response_schema.ITEMS | schema.errors(404, 408, 409),
+    dependencies=[WRITES],
+)
+async def create_conversation_items(
+    context: Context,
+    caller: Caller,
+    kept: _OwnConversation,
+    body: Annotated[NewItems, Depends(_items)],
+    include: Annotated[list[str] | None, _PassedOver] = None,
+) -> Response:
+    """Add items behind what was said, while nothing is at work there. Answers with those that were kept."""
+    return _listed(await context.store(_append, context, caller, kept, body.items), has_more=False)
+
+
+def _append(context: ApiContext, caller: Principal, kept: KeptConversation, given: object) -> list[dict[str, Any]]:
+    rows = item_rows(given, "items")
+    if any(row["role"] in _INSTRUCTING for row in rows):
+        raise invalid("items", "Invalid 'items': the prompt of a conversation that there is stays as it is.")
+    brought = _first_turn(context, caller, rows).spec.history
+    if _results(brought) != _results(rows):
+        message = (
+            "Invalid 'items': each function_call needs its function_call_output in the same request, and no other."
+        )
+        raise invalid("items", message)
+    try:
+        added = KeptConversations(context.client.database, caller.tenant).append(kept.session_id, brought)
+    except SessionNotFound:
+        raise conversation_not_found(conversation_object(kept).id) from None
+    agent, client = session_tool_names(context.client, caller.tenant, kept.session_id)
+    return items_of(kept.session_id, added, None, SessionTools(agent=agent, client=client))
 
 
 @router.get(
@@ -201,6 +252,40 @@ async def get_conversation_item(
     if item is None:
         raise _item_not_found(item_id)
     return JSONResponse(item)
+
+
+def _results(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return sorted(str(row["tool_call_id"]) for row in rows if row["role"] == Role.TOOL.value)
+
+
+@router.delete(
+    "/{conversation_id}/items/{item_id}",
+    response_model=ConversationObject,
+    responses=schema.errors(404, 409),
+    dependencies=[WRITES],
+)
+async def delete_conversation_item(
+    context: Context, caller: Caller, kept: _OwnConversation, item_id: str
+) -> ConversationObject:
+    """Take the last item back, if a client brought it and no model was told of it yet."""
+    await context.store(_take_back, context, caller.tenant, kept, item_id)
+    return conversation_object(kept)
+
+
+def _take_back(context: ApiContext, tenant: str, kept: KeptConversation, item_id: str) -> None:
+    seq = seq_of(item_id, kept.session_id)
+    if seq is None or _item(context, tenant, kept, item_id) is None:
+        raise _item_not_found(item_id)
+    try:
+        KeptConversations(context.client.database, tenant).take_back(kept.session_id, seq)
+    except SessionNotFound:
+        raise conversation_not_found(conversation_object(kept).id) from None
+    except ItemIsTold:
+        message = (
+            "Only the last item can be deleted, and only a message that was brought and not sent to a model yet: what "
+            "was said stays as it was said. Begin another conversation with the items that are to count."
+        )
+        raise ApiError(409, message, code="item_is_told", param="item_id") from None
 
 
 def _item_not_found(item: str, param: str | None = None) -> ApiError:

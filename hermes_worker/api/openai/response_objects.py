@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes_worker.api.openai.outcome import RunOutcome, handed_over, outcome_of
-from hermes_worker.core.client_tools import ClientCall, ClientCallId, HandedCall
+from hermes_worker.core.client_tools import ClientCall, ClientCallId, ClientTool, HandedCall
 from hermes_worker.core.messages import Role, Usage
 from hermes_worker.core.run import RunStatus
 from hermes_worker.safety.redaction import redact
+from hermes_worker.services.client_tools import brought_tools
 from hermes_worker.services.submission import DEFAULT_MODEL_ALIAS
 from hermes_worker.store.runs.responses import TurnRecord
 from hermes_worker.store.runs.views import RunView
@@ -58,13 +59,19 @@ def response_object(turn: TurnRecord, part: int = 0, *, is_handed_over: bool = F
         "temperature": None,
         "text": {"format": _format(turn.spec.output_schema)},
         "tool_choice": "auto",
-        "tools": [],
+        "tools": [_tool(tool) for tool in brought_tools(turn.tools)],
         "top_p": None,
         "truncation": "disabled",
         "usage": _usage(view.usage) if outcome and not _is_calls(outcome) else None,
         "user": None,
         "metadata": dict(turn.spec.metadata),
     }
+
+
+def _tool(tool: ClientTool) -> dict[str, Any]:
+    """Its arguments are judged by the schema, and are not made to fit it."""
+    named = {"type": "function", "name": tool.name, "description": tool.description or None}
+    return {**named, "parameters": dict(tool.parameters), "strict": False}
 
 
 def _part_outcome(turn: TurnRecord, part: int, *, is_handed_over: bool) -> RunOutcome | None:

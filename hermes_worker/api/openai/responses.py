@@ -49,7 +49,7 @@ from hermes_worker.core.principals import Principal
 from hermes_worker.services.client_tools import client_tool_names, has_other_tools
 from hermes_worker.services.submission import Submission, accept, announce
 from hermes_worker.store.kept_conversations import KeptConversations
-from hermes_worker.store.runs.responses import Responses, TurnRecord
+from hermes_worker.store.runs.responses import BROUGHT_TOOLS, Responses, TurnRecord
 from hermes_worker.store.runs.runs import Created, RunNotFound, SessionMoved
 from hermes_worker.stream import sse
 from hermes_worker.stream.followers import Feed, TooManyReaders
@@ -174,6 +174,7 @@ def _submission(
     context: ApiContext, caller: Principal, body: response_schema.ResponseRequest, rows: Sequence[Mapping[str, Any]]
 ) -> Submission:
     said = spoken(rows)
+    brought = tools_of(body.tools, body.tool_choice, nested=False)
     instructions = [text for text in (body.instructions or "", *said.instructions) if text.strip()]
     return Submission(
         input=said.input,
@@ -191,8 +192,9 @@ def _submission(
             "background": bool(body.background),
             "previous_response_id": body.previous_response_id,
             "conversation": body.conversation_id,
+            **({BROUGHT_TOOLS: True} if brought else {}),
         },
-        client_tools=tools_of(body.tools, body.tool_choice, nested=False),
+        client_tools=brought,
     )
 
 

@@ -19,7 +19,7 @@ from hermes_worker.store.runs.client_calls import handovers_of
 from hermes_worker.store.runs.inputs import CorruptInput, read_spec
 from hermes_worker.store.runs.runs import find
 from hermes_worker.store.runs.views import RunView, Views
-from hermes_worker.store.tables import blobs, deleted_responses, messages, runs
+from hermes_worker.store.tables import blobs, deleted_responses, messages, runs, sessions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,18 @@ class TurnRecord:
     said: list[Message]
     """The rows that the run wrote, in order, the user's message first."""
     handovers: Handovers = field(default_factory=Handovers)
+    tools: str = "[]"
+    """The tool definitions of its session, where its request brought some."""
+
+
+BROUGHT_TOOLS = "tools"
+"""What a submission echoes when its request brought tools of its client."""
+_TOOLS = (
+    sa.select(blobs.c.body)
+    .join(sessions, sessions.c.tools_hash == blobs.c.hash)
+    .join(runs, runs.c.session_pk == sessions.c.pk)
+    .where(runs.c.pk == sa.bindparam("run"))
+)
 
 
 class _SaidRow(NamedTuple):
@@ -64,8 +76,10 @@ class Responses:
             except ValueError as error:
                 raise CorruptInput(f"the stored input of {run_id!r} cannot be read: {error}") from error
             handovers = handovers_of(connection, pk)
+            has_tools = bool(spec.echo.get(BROUGHT_TOOLS))
+            stored = str(connection.execute(_TOOLS, {"run": pk}).scalar_one()) if has_tools else "[]"
         said = [Message(seq=row.seq, role=Role(row.role), body=row.body) for row in rows]
-        return TurnRecord(view=view, spec=spec, said=said, handovers=handovers)
+        return TurnRecord(view=view, spec=spec, said=said, handovers=handovers, tools=stored)
 
     def is_deleted(self, run_id: str) -> bool:
         """Whether its caller deleted it as a response."""
