@@ -473,6 +473,20 @@ def pruner_of(database: Database, settings: Settings) -> Pruner:
     return Pruner(database, retention_rules_of(settings))
 
 
+def prune_files_here(database: Database, settings: Settings) -> dict[RetentionKind, int]:
+    """Remove what the rules let go of the files of this machine's home; how many of each kind."""
+    from hermes_worker.tasks.upkeep import prune_files
+
+    return prune_files(settings.home, pruner_of(database, settings), outputs_kept=settings.cron.outputs_kept)
+
+
+def remove_files_here(home: Path, tenant: str, sessions: Sequence[str], jobs: Sequence[str]) -> Mapping[str, int]:
+    """Remove what this machine has of erased sessions and jobs. Idempotent."""
+    from hermes_worker.tasks.upkeep import remove_files
+
+    return remove_files(home, tenant, sessions, jobs)
+
+
 def sweep_policy(settings: Settings) -> SweepPolicy:
     return SweepPolicy(
         interval_s=min(settings.lease.sweep_interval_s, settings.lease.ttl_s / 8),

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends
+from fastapi import Depends, Query
 
 from hermes_worker.api.auth import Caller
 from hermes_worker.api.context import Context
+from hermes_worker.api.errors import ApiError
+from hermes_worker.store.access.principals import TenantNotFound
 from hermes_worker.store.sessions import Sessions
+
+TENANT_FORM = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
 
 
 async def own_run(context: Context, caller: Caller, run_id: str) -> str:
@@ -31,6 +35,24 @@ async def own_session(context: Context, caller: Caller, session_id: str) -> str:
     return session_id
 
 
+async def acts_for(
+    context: Context,
+    caller: Caller,
+    tenant: Annotated[
+        str | None, Query(pattern=TENANT_FORM, description="Whose things are meant; only operators may name others.")
+    ] = None,
+) -> str:
+    """The tenant that is meant. That of somebody else is as none to whoever is no operator. Raises ``ApiError``."""
+    wanted = tenant or caller.tenant
+    try:
+        if wanted != caller.tenant and not caller.is_of_operators:
+            raise TenantNotFound(wanted)
+        return await context.store(context.tenants.require_tenant, wanted)
+    except TenantNotFound:
+        raise ApiError(404, f"Tenant not found: {wanted}", code="tenant_not_found", param="tenant") from None
+
+
+ActsFor = Annotated[str, Depends(acts_for)]
 OwnRun = Annotated[str, Depends(own_run)]
 OwnDelivery = Annotated[str, Depends(own_delivery)]
 OwnSession = Annotated[str, Depends(own_session)]

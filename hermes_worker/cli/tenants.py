@@ -10,15 +10,15 @@ from pathlib import Path
 
 import click
 
+from hermes_worker.cli.key_backend import ChangedLimits, open_keys
 from hermes_worker.cli.layout import moment, table
-from hermes_worker.cli.options import TEXT, OneOf, common, of_tenant, this_user
-from hermes_worker.cli.records import open_records
+from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
 from hermes_worker.cli.screen import one_line
 from hermes_worker.core.budget import NANO
-from hermes_worker.core.limits import Limit, LimitName
+from hermes_worker.core.limits import LimitName
 from hermes_worker.core.principals import KeyScope
-from hermes_worker.store.access.principals import KeyView, NewKey, Tenants
-from hermes_worker.store.runs.limits import LimitView, TenantLimits
+from hermes_worker.store.access.principals import KeyView, NewKey
+from hermes_worker.store.runs.limits import LimitView
 
 _DAY_S = 86_400.0
 _HOUR_S = 3_600.0
@@ -30,11 +30,11 @@ def tenants() -> None:
 
 
 @tenants.command("list")
-@common
+@reachable
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_tenants(home: Path | None, as_json: bool) -> None:
     """All tenants, with the number of their runs and of their keys that can be used."""
-    found = Tenants(open_records(home).database).tenants()
+    found = open_keys(home).tenants()
     if as_json:
         for view in found:
             click.echo(json.dumps(asdict(view)))
@@ -44,38 +44,31 @@ def list_tenants(home: Path | None, as_json: bool) -> None:
 
 
 @tenants.command(epilog="Example: hermes-worker tenants create acme && hermes-worker keys create ci --tenant acme")
-@common
+@reachable
 @click.argument("name", type=TEXT)
 def create(home: Path | None, name: str) -> None:
     """Make a tenant. Its commands must be confined from then on, and those of all others as well."""
-    Tenants(open_records(home).database).create_tenant(name)
+    open_keys(home).create_tenant(name)
     click.echo(f"{name} created; give somebody a key with 'hermes-worker keys create HOLDER --tenant {name}'")
 
 
 @tenants.command(epilog="Example: hermes-worker tenants disable acme --stop")
-@common
+@reachable
 @click.argument("name", type=TEXT)
 @click.option("--stop", "stops", is_flag=True, help="Stop its runs that have not ended as well.")
 def disable(home: Path | None, name: str, stops: bool) -> None:
     """Let nothing new begin for a tenant: its keys and routes are refused, and its schedule holds. What was accepted
     before goes on to its end, unless it is stopped."""
-    records = open_records(home)
-    Tenants(records.database).disable_tenant(name)
-    stopped: set[str] = set()
-    for run_id in records.views.open_run_ids(name) if stops else ():
-        if run_id not in stopped:  # with one that caused it
-            told = records.runs.stop_tree(run_id, by=this_user())
-            records.tell_stopped(told.run_ids, told.hints)
-            stopped.update(told.run_ids)
-    click.echo(f"{name} disabled{f'; {len(stopped)} runs stopped' if stops else ''}")
+    stopped = open_keys(home).disable_tenant(name, stops=stops)
+    click.echo(f"{name} disabled{f'; {stopped} runs stopped' if stops else ''}")
 
 
 @tenants.command()
-@common
+@reachable
 @click.argument("name", type=TEXT)
 def enable(home: Path | None, name: str) -> None:
     """Let a disabled tenant work again. Jobs that became due meanwhile are treated as after an outage."""
-    Tenants(open_records(home).database).enable_tenant(name)
+    open_keys(home).enable_tenant(name)
     click.echo(f"{name} enabled")
 
 
@@ -102,7 +95,7 @@ class LimitWord(click.ParamType[tuple[LimitName, int | None]]):
 
 
 @tenants.command("limits", epilog="Example: hermes-worker tenants limits acme --set runs=8 --set usd_per_day=50")
-@common
+@reachable
 @click.argument("name", type=TEXT)
 @click.option("--set", "changes", type=LimitWord(), multiple=True, help="NAME=NUMBER, or NAME=none. May be repeated.")
 @click.option("--waits", is_flag=True, help="What is beyond the limits of this command waits, and is not refused.")
@@ -123,30 +116,19 @@ def set_limits(
     runs: runs at work at once. queued: runs that wait for a place. model_calls: those in flight. submits_per_min.
     tokens_per_day, tokens_per_month, usd_per_day, usd_per_month: what its runs may spend, by days and months of UTC.
     """
-    records = open_records(home)
-    Tenants(records.database).require_tenant(name)
-    kept = TenantLimits(records.database)
-    if key_id:
-        Tenants(records.database).require_key(name, key_id)
-    for limit, value in changes:
-        if value is None:
-            kept.unset_limit(name, limit, key_id=key_id)
-        else:
-            kept.set_limit(name, Limit(name=limit, value=value, waits=waits), key_id=key_id)
-    if weight is not None:
-        kept.set_weight(name, weight)
-    _show_limits(kept.of_tenant(name), kept.weight_of(name), as_json)
+    asked = ChangedLimits(limits=dict(changes), waits=waits, weight=weight, key_id=key_id)
+    _show_limits(*open_keys(home).limits(name, asked), as_json)
 
 
 @tenants.command(epilog="Example: hermes-worker tenants places 64")
-@common
+@reachable
 @click.argument("number", type=TEXT)
 def places(home: Path | None, number: str) -> None:
     """How many runs may be at work at once in the whole fleet, where tenants share it: a NUMBER, or 'auto' for two for
     each model call that its workers can make at once."""
     if number != "auto" and not (number.isascii() and number.isdigit() and 1 <= int(number[:8]) <= 1_000_000):
         raise click.UsageError("the number of places is a number from 1 to 1,000,000, or 'auto'")
-    TenantLimits(open_records(home).database).set_places(None if number == "auto" else int(number))
+    open_keys(home).set_places(None if number == "auto" else int(number))
     click.echo(f"places: {number}")
 
 
@@ -170,7 +152,7 @@ def keys() -> None:
 
 
 @keys.command("create", epilog="Example: hermes-worker keys create ci --scope runs:write --scope runs:read --days 90")
-@common
+@reachable
 @of_tenant
 @click.argument("holder", type=TEXT)
 @click.option(
@@ -184,20 +166,18 @@ def keys() -> None:
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def create_key(home: Path | None, holder: str, scopes: tuple[str, ...], days: float | None, as_json: bool) -> None:
     """Make a key for HOLDER and show it, once: only a hash of it is kept."""
-    records = open_records(home)
     chosen = [KeyScope(word) for word in scopes] or [KeyScope.RUNS_READ, KeyScope.RUNS_WRITE]
     expires_in_s = None if days is None else days * _DAY_S
-    _show_new(Tenants(records.database).create_key(records.tenant, holder, chosen, expires_in_s=expires_in_s), as_json)
+    _show_new(open_keys(home).create_key(holder, chosen, expires_in_s), as_json)
 
 
 @keys.command("list")
-@common
+@reachable
 @of_tenant
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_keys(home: Path | None, as_json: bool) -> None:
     """The keys of a tenant, without what makes them keys."""
-    records = open_records(home)
-    found = Tenants(records.database).keys(records.tenant)
+    found = open_keys(home).keys()
     if as_json:
         for view in found:
             click.echo(json.dumps(asdict(view)))
@@ -209,7 +189,7 @@ def list_keys(home: Path | None, as_json: bool) -> None:
 
 
 @keys.command(epilog="Example: hermes-worker keys rotate key_0123456789ab --overlap-hours 1")
-@common
+@reachable
 @of_tenant
 @click.argument("key_id", type=TEXT)
 @click.option(
@@ -222,18 +202,16 @@ def list_keys(home: Path | None, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def rotate(home: Path | None, key_id: str, overlap_hours: float, as_json: bool) -> None:
     """Make a key with the same holder and scopes in the place of another."""
-    records = open_records(home)
-    _show_new(Tenants(records.database).rotate_key(records.tenant, key_id, overlap_s=overlap_hours * _HOUR_S), as_json)
+    _show_new(open_keys(home).rotate_key(key_id, overlap_hours * _HOUR_S), as_json)
 
 
 @keys.command(epilog="Servers that have just seen the key take it for five more seconds.")
-@common
+@reachable
 @of_tenant
 @click.argument("key_id", type=TEXT)
 def revoke(home: Path | None, key_id: str) -> None:
     """End a key now."""
-    records = open_records(home)
-    Tenants(records.database).revoke_key(records.tenant, key_id)
+    open_keys(home).revoke_key(key_id)
     click.echo(f"{key_id} revoked")
 
 

@@ -6,31 +6,23 @@ import json
 import sys
 import uuid
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
-from hermes_worker.channels.signature import sign
 from hermes_worker.channels.targets import shown
-from hermes_worker.channels.webhooks.route import NO_AUTH, RATE_PER_MIN, Route, RouteError, checked, new_secret
-from hermes_worker.channels.webhooks.sealed import opened_secret, sealed_secret
+from hermes_worker.channels.webhooks.route import NO_AUTH, RATE_PER_MIN, RouteError
 from hermes_worker.channels.webhooks.template import PLACEHOLDER, missing_fields
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.layout import table
-from hermes_worker.cli.options import TEXT, common, of_tenant
-from hermes_worker.cli.records import open_records
+from hermes_worker.cli.options import TEXT, of_tenant, reachable
+from hermes_worker.cli.route_backend import RouteView, open_routes
 from hermes_worker.cli.screen import one_line
 from hermes_worker.core.errors import ConfigurationError, reason_of
-from hermes_worker.local.paths import running_stack
 from hermes_worker.net.http import HttpRequest, NoAnswer
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
 from hermes_worker.net.wire import send
-from hermes_worker.settings import Settings
-from hermes_worker.settings.sealing import Keyring, SealedElsewhere
-from hermes_worker.settings.server_key import keyring_of
-from hermes_worker.store.outbox.webhooks import RouteNotFound, RouteRow, Webhooks, place_of_route
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -42,7 +34,7 @@ def webhook() -> None:
     epilog="Example: hermes-worker webhook add review --events pull_request --prompt 'Review {pull_request.html_url}' "
     "--deliver telegram:-1001"
 )
-@common
+@reachable
 @of_tenant
 @click.argument("name", type=TEXT)
 @click.option("--prompt", type=TEXT, default="", help="What to do; {a.b} stands for a part of the payload.")
@@ -64,67 +56,54 @@ def webhook() -> None:
 @click.option("--replace", is_flag=True, help="Replace the route of this name; its secret stays if none is given.")
 def add(home: Path | None, name: str, replace: bool, secret: str | None, disabled: bool, **given: Any) -> None:
     """Keep a route, and say where to send events and how to sign them."""
-    records = open_records(home)
-    webhooks = Webhooks(records.database, records.tenant)
-    before = webhooks.find(name) if replace else None
-    keyring = keyring_of(records.settings, makes=True)
     secret = sys.stdin.readline().strip() if secret == "-" else secret
-    kept = opened_secret(keyring, before.place, before.secret) if before and not secret else None
-    route = checked(
-        Route(
-            name=name,
-            secret=secret or kept or new_secret(),
-            prompt=given["prompt"],
-            events=_list(given["events"]),
-            filters=[_condition(text) for text in given["filters"]],
-            deliver=given["deliver"],
-            deliver_only=given["deliver_only"],
-            skills=given["skills"],
-            toolsets=_list(given["toolsets"]),
-            model=given["model"],
-            rate_per_min=given["rate_per_min"],
-            description=given["description"],
-            enabled=not disabled,
-        )
-    )
-    place = place_of_route(records.tenant, route.name)
-    sealed = sealed_secret(keyring, place, route.secret)
-    webhooks.add(route.name, sealed, route.to_json(), replaces=replace)
-    click.echo(f"url     {_address(records.settings)}/webhooks/{place}")
-    click.echo("secret  (as before)" if kept else f"secret  {route.secret}")
+    fields = {
+        "name": name,
+        "prompt": given["prompt"],
+        "events": _list(given["events"]),
+        "filters": [_condition(text) for text in given["filters"]],
+        "deliver": given["deliver"],
+        "deliver_only": given["deliver_only"],
+        "skills": given["skills"],
+        "toolsets": _list(given["toolsets"]),
+        "model": given["model"],
+        "rate_per_min": given["rate_per_min"],
+        "description": given["description"],
+        "enabled": not disabled,
+    }
+    kept = open_routes(home).add(fields, secret=secret, replaces=replace)
+    click.echo(f"url     {kept.url}")
+    click.echo(f"secret  {kept.secret or '(as before)'}")
 
 
 @webhook.command("list")
-@common
+@reachable
 @of_tenant
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_routes(home: Path | None, as_json: bool) -> None:
     """Every route, without its secret."""
-    records = open_records(home)
-    found = Webhooks(records.database, records.tenant).all()
-    keyring = keyring_of(records.settings)
+    found = open_routes(home).all()
     if as_json:
-        for row in found:
-            click.echo(json.dumps({"name": row.name, **json.loads(row.definition), "created_at": row.created_at}))
+        for view in found:
+            click.echo(json.dumps({"name": view.name, **json.loads(view.definition), "created_at": view.created_at}))
     elif found:
-        click.echo(table([_line(row, keyring) for row in found], ("ROUTE", "STATE", "EVENTS", "DELIVER", "PROMPT")))
+        click.echo(table([_line(view) for view in found], ("ROUTE", "STATE", "EVENTS", "DELIVER", "PROMPT")))
     else:
         click.echo("no routes", err=True)
 
 
 @webhook.command()
-@common
+@reachable
 @of_tenant
 @click.argument("name", type=TEXT)
 def remove(home: Path | None, name: str) -> None:
     """Forget a route; its runs stay."""
-    records = open_records(home)
-    Webhooks(records.database, records.tenant).remove(name)
+    open_routes(home).remove(name)
     click.echo(f"{name} removed")
 
 
 @webhook.command(epilog="The request looks like GitHub's, and is signed with a timestamp.")
-@common
+@reachable
 @of_tenant
 @click.argument("name", type=TEXT)
 @click.option("--payload", type=TEXT, default='{"test": true}', show_default=True, help="A JSON object.")
@@ -133,41 +112,34 @@ def remove(home: Path | None, name: str) -> None:
 @click.pass_context
 def test(ctx: click.Context, home: Path | None, name: str, payload: str, event: str, url: str | None) -> None:
     """Send an event to a route of a running server, and show its answer."""
-    records = open_records(home)
-    row = Webhooks(records.database, records.tenant).find(name)
-    if row is None:
-        raise RouteNotFound(f"there is no route {name!r}")
-    body = payload.encode()
-    secret = opened_secret(keyring_of(records.settings), row.place, row.secret)
+    routes = open_routes(home)
+    view, event_to = routes.get(name), routes.signed(name, payload, url)
     headers = {
         "Content-Type": "application/json",
         "X-GitHub-Event": event,
         "X-GitHub-Delivery": str(uuid.uuid4()),
         # With a timestamp: a body that is signed without one is taken once a day.
-        **sign(body, secret, datetime.now(UTC)),
+        **event_to.headers,
     }
-    address = (url or _address(records.settings)).rstrip("/")
-    request = HttpRequest(method="POST", url=f"{address}/webhooks/{row.place}", headers=headers, body=body)
+    request = HttpRequest(method="POST", url=event_to.url, headers=headers, body=payload.encode())
     try:
         response = send(request, UrlPolicy(allows_private=True))
     except (NoAnswer, UnsafeUrl) as error:
-        raise ConfigurationError(
-            f"the server at {address} cannot be asked: {reason_of(error)}; start it with 'up'"
-        ) from None
+        raise ConfigurationError(f"{event_to.url} cannot be asked: {reason_of(error)}; start it with 'up'") from None
     click.echo(f"{response.status} {one_line(response.body.decode('utf-8', 'replace'), 500)}")
-    if missing := _missing_in_prompt(row, payload):
+    if missing := _missing_in_prompt(view, payload):
         click.echo(f"note: the payload has no {', '.join(missing)}; the prompt shows such names unfilled", err=True)
     if response.status >= 400:
         ctx.exit(EXIT_FAILED)
 
 
-def _missing_in_prompt(row: RouteRow, payload: str) -> list[str]:
+def _missing_in_prompt(view: RouteView, payload: str) -> list[str]:
     """Fields that the route's prompt shows and the payload does not have."""
     try:
         document = json.loads(payload)
     except (ValueError, RecursionError):
         return []
-    prompt = Route.from_json(row.name, row.secret, row.definition).prompt
+    prompt = view.route.prompt
     return missing_fields(prompt, document) if isinstance(document, dict) else []
 
 
@@ -182,29 +154,12 @@ def _condition(text: str) -> Any:
         raise RouteError(f"A filter is a JSON object: {error}.") from None
 
 
-def _address(settings: Settings) -> str:
-    """Where the API of this home listens."""
-    stack = running_stack(settings.home)
-    if stack is not None and stack.api_url:
-        return stack.api_url
-    host = f"[{settings.server.host}]" if ":" in settings.server.host else settings.server.host
-    return f"{settings.server.scheme}://{host}:{settings.server.port}"
-
-
-def _state(row: RouteRow, route: Route, keyring: Keyring) -> str:
-    try:
-        opened_secret(keyring, row.place, row.secret)
-    except SealedElsewhere:
-        return "locked"  # 'webhook test' says why
-    return "enabled" if route.enabled else "disabled"
-
-
-def _line(row: RouteRow, keyring: Keyring) -> tuple[str, ...]:
-    route = Route.from_json(row.name, row.secret, row.definition)
+def _line(view: RouteView) -> tuple[str, ...]:
+    route = view.route
     deliver = ",".join(target if PLACEHOLDER.search(target) else shown(target) for target in route.deliver)
     return (
-        row.name,
-        _state(row, route, keyring),
+        view.name,
+        view.state,
         one_line(",".join(route.events) or "(all)", 30),
         one_line(deliver or "-", 40),
         one_line(route.prompt or "(the payload)", 50),

@@ -89,6 +89,8 @@ class ApiRequest(Generic[T]):
     headers: Mapping[str, str] = field(default_factory=dict)
     only_reads: bool = False
     """A POST that changes nothing."""
+    is_sent_once: bool = False
+    """A POST whose answer is kept nowhere, so that no idempotency key would bring it again."""
 
     @property
     def path(self) -> str:
@@ -113,7 +115,7 @@ class ApiRequest(Generic[T]):
 
     def keyed(self) -> ApiRequest[T]:
         """With an idempotency key, where it needs one."""
-        if self.method != "POST" or self.only_reads or KEY_HEADER in self.headers:
+        if self.method != "POST" or self.only_reads or self.is_sent_once or KEY_HEADER in self.headers:
             return self
         return replace(self, headers={**self.headers, KEY_HEADER: f"client-{uuid.uuid4().hex}"})
 

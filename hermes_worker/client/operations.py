@@ -574,6 +574,139 @@ def remove_provider_key(tenant: str, provider_key_id: str) -> ApiRequest[dict[st
     )
 
 
+def change_tenant_limits(
+    tenant: str, limits: Mapping[str, Any], *, weight: float | None = None, key_id: str | None = None
+) -> ApiRequest[LimitsDocument]:
+    """Change the limits that are named, and no others; ``None`` takes one away. For operators."""
+    return ApiRequest(
+        method="PATCH",
+        template="/v1/tenants/{tenant}/limits",
+        read=_reads(LimitsDocument),
+        names={"tenant": tenant},
+        params={"key_id": key_id},
+        body={"limits": dict(limits), "weight": weight},
+    )
+
+
+def tenants() -> ApiRequest[list[dict[str, Any]]]:
+    """All tenants, with the number of their runs and keys; for operators."""
+    return _get("/v1/tenants", _reads(list[dict[str, Any]], "data"))
+
+
+def create_tenant(name: str) -> ApiRequest[dict[str, Any]]:
+    """Make a tenant; for operators."""
+    return _post("/v1/tenants", _reads(dict[str, Any]), body={"name": name})
+
+
+def disable_tenant(tenant: str, *, stop: bool = False) -> ApiRequest[dict[str, Any]]:
+    """Let nothing new begin for a tenant; for operators. With ``stop``, ask some of its runs to stop as well, and tell
+    how many ``open_runs`` are left for the next request."""
+    read = _reads(dict[str, Any])
+    return _post("/v1/tenants/{tenant}/disable", read, {"tenant": tenant}, body={"stop": stop})
+
+
+def enable_tenant(tenant: str) -> ApiRequest[dict[str, Any]]:
+    """Let a disabled tenant work again; for operators. Idempotent."""
+    return _post("/v1/tenants/{tenant}/enable", _reads(dict[str, Any]), {"tenant": tenant})
+
+
+def set_places(places: int | None) -> ApiRequest[dict[str, Any]]:
+    """How many runs may be at work at once in the whole fleet; ``None`` for as many as its workers say. For
+    operators."""
+    body = {"places": places}
+    return ApiRequest(method="PUT", template="/v1/places", read=_reads(dict[str, Any]), body=body)
+
+
+def keys(*, tenant: str | None = None) -> ApiRequest[list[dict[str, Any]]]:
+    """The keys of the tenant, without what makes them keys; operators may name another ``tenant``."""
+    return _get("/v1/keys", _reads(list[dict[str, Any]], "data"), tenant=tenant)
+
+
+def create_key(
+    holder: str, *, scopes: Sequence[str] | None = None, expires_in_s: float | None = None, tenant: str | None = None
+) -> ApiRequest[dict[str, Any]]:
+    """Make a key: ``key`` of the answer is shown this once. Sent once: when the answer is lost, so is the key."""
+    body = {"holder": holder, "expires_in_s": expires_in_s, **({"scopes": list(scopes)} if scopes else {})}
+    made = _post("/v1/keys", _reads(dict[str, Any]), body=body)
+    return replace(made, params={"tenant": tenant}, is_sent_once=True)
+
+
+def rotate_key(key_id: str, *, overlap_s: float = 86_400.0, tenant: str | None = None) -> ApiRequest[dict[str, Any]]:
+    """Make a key in the place of another, which ends in ``overlap_s`` seconds. Sent once, as ``create_key``."""
+    made = _post("/v1/keys/{key_id}/rotate", _reads(dict[str, Any]), {"key_id": key_id}, body={"overlap_s": overlap_s})
+    return replace(made, params={"tenant": tenant}, is_sent_once=True)
+
+
+def revoke_key(key_id: str, *, tenant: str | None = None) -> ApiRequest[None]:
+    """End a key now. Idempotent."""
+    names = {"key_id": key_id}
+    return ApiRequest(
+        method="DELETE", template="/v1/keys/{key_id}", read=_nothing, names=names, params={"tenant": tenant}
+    )
+
+
+def webhook_routes() -> ApiRequest[list[dict[str, Any]]]:
+    """The routes on which others may send events to the tenant, without their secrets."""
+    return _get("/v1/webhook-routes", _reads(list[dict[str, Any]], "data"))
+
+
+def add_webhook_route(
+    name: str, *, secret: str | None = None, replaces: bool = False, **fields: Any
+) -> ApiRequest[dict[str, Any]]:
+    """Keep a route; ``secret`` may be left out only where one is replaced. ``fields`` are those of
+    ``POST /v1/webhook-routes``."""
+    body = {"name": name, "secret": secret, "replace": replaces, **fields}
+    return _post("/v1/webhook-routes", _reads(dict[str, Any]), body=body)
+
+
+def remove_webhook_route(name: str) -> ApiRequest[None]:
+    """Forget a route; its runs stay."""
+    return ApiRequest(method="DELETE", template="/v1/webhook-routes/{name}", read=_nothing, names={"name": name})
+
+
+def sign_webhook_event(name: str, payload: str) -> ApiRequest[dict[str, Any]]:
+    """What proves that ``payload`` comes from the holder of a route's secret: ``path`` and ``headers``."""
+    read = _reads(dict[str, Any])
+    asked = _post("/v1/webhook-routes/{name}/signature", read, {"name": name}, body={"payload": payload})
+    return replace(asked, only_reads=True)
+
+
+def retention_rules() -> ApiRequest[dict[str, str]]:
+    """How long things of the tenant are kept, by kind."""
+    return _get("/v1/retention", _reads(dict[str, str], "rules"))
+
+
+def change_retention(rules: Mapping[str, str | None]) -> ApiRequest[dict[str, str]]:
+    """Give the tenant rules of its own, by kind; ``None`` takes one back. All rules that hold then."""
+    body = {"rules": dict(rules)}
+    return ApiRequest(method="PATCH", template="/v1/retention", read=_reads(dict[str, str], "rules"), body=body)
+
+
+def holds() -> ApiRequest[list[dict[str, Any]]]:
+    """What is held of the tenant whatever the rules say."""
+    return _get("/v1/holds", _reads(list[dict[str, Any]], "data"))
+
+
+def place_hold(reason: str, *, run_id: str | None = None, session_id: str | None = None) -> ApiRequest[dict[str, Any]]:
+    """Hold the chain of a run, a session, or everything of the tenant, until it is released."""
+    body = {"reason": reason, "run_id": run_id, "session_id": session_id}
+    return _post("/v1/holds", _reads(dict[str, Any]), body=body)
+
+
+def release_hold(number: int) -> ApiRequest[None]:
+    """End a hold."""
+    return ApiRequest(method="DELETE", template="/v1/holds/{number}", read=_nothing, names={"number": str(number)})
+
+
+def prune(
+    *, dry_run: bool = True, all_tenants: bool = False, after: Mapping[str, str] | None = None
+) -> ApiRequest[dict[str, Any]]:
+    """Delete for some seconds what the rules let go, or count it: ``counts``, ``done``, and ``next``, which is the
+    ``after`` of the next request."""
+    body = {"dry_run": dry_run, "all_tenants": all_tenants, "after": after}
+    return replace(_post("/v1/prunes", _reads(dict[str, Any]), body=body), only_reads=dry_run)
+
+
 def backlog() -> ApiRequest[BacklogDocument]:
     """What waits and what is at work, by queue."""
     return _get("/v1/backlog", _reads(BacklogDocument))

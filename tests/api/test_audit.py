@@ -15,6 +15,7 @@ CHANGES_NOTHING = frozenset(
     {
         "POST /v1/responses/{response_id}/cancel",  # the one here has ended
         "POST /v1/batch/stop",  # nothing has its tag
+        "POST /v1/webhook-routes/{name}/signature",
     }
 )
 """Operations that are a POST and change nothing."""

@@ -51,6 +51,8 @@ FLEETING = {
     "artifact_id": "art_x",
     "credential": "nobody",
     "provider_key_id": "pkey_000000000000",
+    "number": "999999",
+    "receipt_id": "era_x",
 }
 """Names of nothing."""
 SIGNED = f"?expires=1&signature={'0' * 8}.{'0' * 64}"
@@ -209,6 +211,17 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "PUT /v1/limits/keys/{key_id}": {"limits": {}},
     "PUT /v1/tenants/{tenant}/limits": {"limits": {}},
     "POST /v1/tenants/{tenant}/provider-keys": {"provider": "openai", "key": "sk-0123456789"},
+    "PATCH /v1/tenants/{tenant}/limits": {"limits": {}},
+    "PUT /v1/places": {"places": None},
+    "POST /v1/tenants": {"name": "default"},
+    "POST /v1/tenants/{tenant}/disable": {"stop": False},
+    "POST /v1/keys": {"holder": "x"},
+    "POST /v1/keys/{key_id}/rotate": {"overlap_s": 1},
+    "POST /v1/webhook-routes": {"name": "open", "secret": "0123456789abcdef"},
+    "POST /v1/webhook-routes/{name}/signature": {"payload": "{}"},
+    "PATCH /v1/retention": {"rules": {}},
+    "POST /v1/holds": {"reason": "x", "run_id": "run_x"},
+    "POST /v1/prunes": {"dry_run": True},
     "POST /v1/conversations": {"metadata": {"a": "b"}},
     "POST /v1/conversations/{conversation_id}": {"metadata": {"a": "b"}},
     "POST /mcp": {
@@ -225,6 +238,8 @@ BODIES: Mapping[str, dict[str, Any]] = {
 
 
 MCP_SAID: Mapping[str, Any] = {"protocolVersion": "2026-07-28", "clientCapabilities": {}}
+OF_A_TENANT = {"GET /v1/keys", "POST /v1/keys"}
+"""Without a name in the path: only a tenant can be absent."""
 
 
 def usual(label: str, **names: str) -> Asked:
@@ -242,6 +257,8 @@ def _absent(label: str) -> Asked:
         routed = {"mcp-protocol-version": MCP_SAID["protocolVersion"], "mcp-method": "nothing"}
         return replace(asked, headers={**asked.headers, **routed})
     asked = usual(label, tenant="nobody") if "/tenants/" in label else usual(label)
+    if label in OF_A_TENANT:
+        return replace(asked, path=f"{asked.path}?tenant=nobody")
     return asked.json(input="x", previous_response_id="resp_x") if label == "POST /v1/responses" else asked
 
 

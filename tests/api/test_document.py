@@ -15,6 +15,7 @@ What no document can say is put right in ``World``, and nowhere else:
 * ``timeout_s``, which is waited for, and ``run_ids``;
 * ``cursor``, which the page before gives;
 * an end that lies behind the start, and a delay from now that lies before it: dates that depend on one another;
+* ``rules`` of retention and ``filters`` of a route, which have grammars of their own;
 * what a change leaves a job with, which depends on what the job was.
 """
 
@@ -161,11 +162,13 @@ class World:
         if "{session_id}" in path:
             found["session_id"] = self.talked()
         if "{name}" in path:
-            found["name"] = "open"
+            found["name"] = "open" if path.startswith("/webhooks") else self.route()
+        if "{number}" in path:
+            found["number"] = str(self.post("/v1/holds", reason="x", run_id=self.ended())["number"])
         if "{credential}" in path:
             found["credential"] = self.credential()
         if "{tenant}" in path:
-            found["tenant"] = "limited" if path.endswith("/limits") else "acme"
+            found["tenant"] = "limited" if path.startswith("/v1/tenants") else "acme"
         if "{artifact_id}" in path:
             found["artifact_id"] = "art_of_nobody"  # who has no signed address sees nothing else
         if "{key_id}" in path:
@@ -182,6 +185,12 @@ class World:
         if "{model}" in path:
             found["model"] = PRICED
         return found
+
+    def route(self) -> str:
+        """For events of others."""
+        name = f"route{next(self._numbers)}"
+        self.post("/v1/webhook-routes", name=name, secret="0123456789abcdef")
+        return name
 
     def credential(self) -> str:
         """Of a provider, closed."""
@@ -225,6 +234,8 @@ class World:
         if path.endswith("/wait") and case.method == "GET":
             case.query = dict(case.query or {})
         if isinstance(case.query, dict):
+            if case.query.get("tenant"):
+                case.query["tenant"] = "default" if "{key_id}" in path else "limited"
             if case.query.get("key_id"):
                 case.query["key_id"] = self.key("limited")
             case.query.pop("cursor", None)
@@ -265,6 +276,18 @@ class World:
             body.pop("store", None)
         if path == "/v1/batch/wait":
             body |= {"run_ids": [self.ended()], "timeout_s": 0}
+        if path == "/v1/tenants":
+            body["name"] = f"tenant-{next(self._numbers)}"
+        if path == "/v1/webhook-routes":
+            body |= {"name": f"added{next(self._numbers)}", "secret": "0123456789abcdef"}
+            body |= {"filters": [], "deliver": [], "deliver_only": False}  # with grammars of their own
+        if path == "/v1/retention":
+            body["rules"] = {kind: rule and "900d" for kind, rule in body["rules"].items()}
+        if path == "/v1/holds":
+            body["run_id"] = self.ended()  # everything of a tenant would stay
+            body.pop("session_id", None)
+        if path == "/v1/prunes" and body.get("after"):
+            del body["after"]
         if body.get("max_cost_usd"):
             body["model"] = PRICED
         if body.get("tools"):  # the schemas of the client's tools have rules of their own
@@ -440,7 +463,7 @@ def test_every_id_in_a_path_is_linked_from_where_it_comes(api: Served) -> None:
             for answer in operation["responses"].values():
                 for link in answer.get("links", {}).values():
                     linked |= {(link["operationId"], name.removeprefix("path.")) for name in link["parameters"]}
-    given = {"name", "tenant", "key_id", "credential"}  # by an operator, who names them
+    given = {"name", "tenant", "key_id", "credential", "number"}  # by an operator, who names them
     assert {(asked, name) for asked, name in named if name not in given} == linked
 
 

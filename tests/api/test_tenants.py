@@ -44,6 +44,8 @@ UNKNOWN = {
     "provider_key_id": f"pkey_{uuid.uuid4().hex[:12]}",
     "tenant": "nobody",
     "credential": "0123456789abcdef",
+    "name": "nobody",
+    "number": "999999",
 }
 """Ids that nobody has."""
 SHARED = {"model", "tenant", "credential", "provider_key_id"}
@@ -63,6 +65,17 @@ BODIES: dict[str, dict[str, Any]] = {
     "PUT /v1/limits/keys/{key_id}": {"limits": {"runs": {"at_most": 300}}},
     "PUT /v1/tenants/{tenant}/limits": {"limits": {}},
     "POST /v1/tenants/{tenant}/provider-keys": {"provider": "openai", "key": "sk-0123456789"},
+    "PATCH /v1/tenants/{tenant}/limits": {"limits": {}},
+    "PUT /v1/places": {"places": None},
+    "POST /v1/tenants": {"name": "made"},
+    "POST /v1/tenants/{tenant}/disable": {},
+    "POST /v1/keys": {"holder": "x"},
+    "POST /v1/keys/{key_id}/rotate": {},
+    "POST /v1/webhook-routes": {"name": "mine", "secret": "0123456789abcdef"},
+    "POST /v1/webhook-routes/{name}/signature": {"payload": "{}"},
+    "PATCH /v1/retention": {"rules": {"events": "900d"}},
+    "POST /v1/holds": {"reason": "x", "session_id": "nobody"},
+    "POST /v1/prunes": {"dry_run": False},
     "POST /api/jobs": {"name": "n", "schedule": "every 1h", "prompt": "x"},
 }
 
@@ -170,6 +183,9 @@ def one_of_each(http: httpx.Client, store: Store) -> dict[str, str]:
     sent = http.get("/v1/deliveries", params={"run_id": ended}).json()["data"][0]["delivery_id"]
     talk = http.post("/v1/conversations", json={"items": [{"role": "user", "content": "hello"}]}).json()["id"]
     item = http.get(f"/v1/conversations/{talk}/items").json()["data"][0]["id"]
+    route = f"r{uuid.uuid4().hex}"
+    kept = http.post("/v1/webhook-routes", json={"name": route, "secret": "0123456789abcdef"})
+    assert kept.status_code == 201, kept.text
     # A session that nobody named is called as its first run.
     return {
         "run_id": waiting,
@@ -183,6 +199,8 @@ def one_of_each(http: httpx.Client, store: Store) -> dict[str, str]:
         "provider_key_id": UNKNOWN["provider_key_id"],  # operators only have them
         "tenant": "acme",
         "credential": "key1",
+        "name": route,
+        "number": str(http.post("/v1/holds", json={"reason": "x", "run_id": ended}).json()["number"]),
     }
 
 

@@ -73,6 +73,7 @@ class Act(StrEnum):
     ROUTE_ADD = "route.add"
     ROUTE_REMOVE = "route.remove"
     DELIVERY_RETRY = "delivery.retry"
+    PRUNE = "prune"
     RULE_SET = "rule.set"
     RULE_UNSET = "rule.unset"
     HOLD_PLACE = "hold.place"

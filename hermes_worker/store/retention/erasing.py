@@ -204,9 +204,9 @@ class Erasures:
 
     # --- at it ---
 
-    def steps(self, erasure: Erasure) -> Iterator[str]:
-        """Delete, transaction by transaction; yields what was done. Raises ``RunsAtWork``, ``ErasureHeld``,
-        ``NotYetErased``; then it can be called again."""
+    def steps(self, erasure: Erasure, *, patience_s: float = _PATIENCE_S) -> Iterator[str]:
+        """Delete, transaction by transaction; yields what was done. ``patience_s`` is how long transactions from before
+        may take to end. Raises ``RunsAtWork``, ``ErasureHeld``, ``NotYetErased``; then it can be called again."""
         while count_what_is_over(self._database):
             pass
         with self._database.read() as connection:
@@ -237,7 +237,7 @@ class Erasures:
         yield "rows"
         self._erase_authorship(selected.authors)
         yield "authors"
-        self._erase_blobs()
+        self._erase_blobs(patience_s)
         yield "blobs"
 
     def finish(
@@ -404,15 +404,15 @@ class Erasures:
                 return
             mark = (rows[-1].run_pk, rows[-1].seq)
 
-    def _erase_blobs(self) -> None:
+    def _erase_blobs(self, patience_s: float) -> None:
         """Texts to which nothing refers any more go now and not in an hour: as soon as every transaction that may have
         seen them as known has ended."""
         released_at = self._database.now()
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + patience_s
         while not self._have_ended(released_at):
             if time.monotonic() > deadline:
                 raise NotYetErased(
-                    f"a transaction of the database is older than {_PATIENCE_S:g} s, so long texts cannot be deleted "
+                    f"a transaction of the database is older than {patience_s:g} s, so long texts cannot be deleted "
                     "yet; call 'hermes-worker erase --resume' when it has ended"
                 )
             time.sleep(_LOOK_EVERY_S)

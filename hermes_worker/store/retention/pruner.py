@@ -74,6 +74,10 @@ class Pruned:
     tenant: str
     """Empty for what belongs to nobody."""
     count: int
+    within: str = ""
+    """Whose pass it was, with the last word on a batch: a stop behind it leaves nothing uncounted."""
+    is_through: bool = False
+    """It was the last batch of that pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +147,13 @@ _Row = TypeVar("_Row", _EndedInPass, _SettledRow)
 _Step = Callable[[_Scope, float | None, _Mark], _Batch]
 
 
+def _place_of(after: Pruned, named: Sequence[str]) -> int:
+    """Of the tenant at which somebody stopped; behind all of them for what belongs to nobody, which comes last."""
+    if not after.tenant:
+        return len(named)
+    return named.index(after.tenant) if after.tenant in named else 0
+
+
 class Pruner:
     """Deletes what the rules let go. Thread-safe."""
 
@@ -187,23 +198,35 @@ class Pruner:
                 time.sleep(_PAUSE_S)
         return deleted
 
-    def steps(self, *, tenant: str | None = None, acts: bool = True) -> Iterator[Pruned]:
+    def steps(self, *, tenant: str | None = None, acts: bool = True, after: Pruned | None = None) -> Iterator[Pruned]:
         """Delete batch after batch, until all that may go is gone; stop between two of them when you like. One
-        ``tenant``, or all. Without ``acts`` nothing is deleted, and every batch says what would be."""
+        ``tenant``, or all. Without ``acts`` nothing is deleted, and every batch says what would be. To go on where
+        somebody stopped, give the batch ``after`` which that was."""
         self._looks += 1
         with self._database.read() as connection:
             named = every_tenant(connection) if tenant is None else [tenant]
         count_what_is_over(self._database)  # what is deleted was counted before
         first = self._looks % len(named)
         # A look that is out of time in the middle has not always served the same ones.
-        for each in (*named[first:], *named[:first]):
+        order = [*named[first:], *named[:first]] if after is None else named[_place_of(after, named) :]
+        for each in order:
             scope = self._scope(each, acts)
-            for kind in self._steps:
+            for kind in self._kinds(each, after):
                 for batch in self._pass(scope, kind):
-                    yield Pruned(what=kind.value, tenant=each, count=batch.count)
                     if batch.runs:
                         yield Pruned(what=RetentionKind.RUNS.value, tenant=each, count=batch.runs)
+                    is_through = batch.next is None
+                    yield Pruned(
+                        what=kind.value, tenant=each, count=batch.count, within=kind.value, is_through=is_through
+                    )
         yield from self._blobs(acts)
+
+    def _kinds(self, tenant: str, after: Pruned | None) -> Sequence[RetentionKind]:
+        """Of a tenant, behind those that are through."""
+        kinds = list(self._steps)
+        if after is None or after.tenant != tenant or after.within not in kinds:
+            return kinds
+        return kinds[kinds.index(RetentionKind(after.within)) + after.is_through :]
 
     def rules(self, tenant: str) -> dict[RetentionKind, RetentionRule]:
         """What holds for a tenant."""

@@ -1,0 +1,243 @@
+"""Tenants and keys: whose work it is, and who may ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, BackgroundTasks, Path
+from pydantic import BaseModel, ConfigDict, Field
+
+from hermes_worker.api import schema
+from hermes_worker.api.auth import FOR_OPERATORS, Caller, needs
+from hermes_worker.api.bodies import JsonRoute
+from hermes_worker.api.context import ApiContext, Context
+from hermes_worker.api.errors import ApiError, invalid
+from hermes_worker.api.owners import TENANT_FORM, ActsFor
+from hermes_worker.api.repeating import KEEPS
+from hermes_worker.core.principals import InvalidName, KeyScope, Principal
+from hermes_worker.store.access.principals import (
+    DefaultTenantStays,
+    KeyNotFound,
+    KeyView,
+    NewKey,
+    TenantExists,
+    TenantNotFound,
+    TenantView,
+)
+from hermes_worker.store.runs.limits import TenantLimits
+
+router = APIRouter(prefix="/v1", tags=["tenants"], route_class=JsonRoute, responses=schema.errors(503))
+_ADMIN = needs(KeyScope.ADMIN)
+_STOPPED_AT_ONCE = 100
+"""Of the open runs of a tenant, for one request."""
+_EXPIRES_S_MAX = 100 * 366 * 86_400.0
+_Tenant = Annotated[str, Path(pattern=TENANT_FORM)]
+_KeyId = Annotated[str, Path(pattern=r"^key_[0-9a-f]{12}$")]
+_SHOWN_ONCE = {KEEPS: "none"}
+"""Of an answer that holds a key: it is kept nowhere, so whoever loses it makes another key and revokes this one."""
+
+
+class TenantList(BaseModel):
+    """All tenants, the default one first."""
+
+    object: Literal["list"] = "list"
+    data: Sequence[TenantView]
+
+
+class NewTenant(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str = Field(pattern=TENANT_FORM)
+
+
+class TenantObject(BaseModel):
+    """A tenant, and whether its keys open anything."""
+
+    object: Literal["hermes.tenant"] = "hermes.tenant"
+    name: str
+    is_disabled: bool
+
+
+class DisableTenant(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    stop: bool = Field(False, description="Stop runs that have not ended as well, some with each request.")
+
+
+class DisabledTenant(TenantObject):
+    stopped: int
+    """Runs that this request asked to stop, with those that they caused."""
+    open_runs: int
+    """Runs that were not asked to stop yet: repeat the request while there are some. 0 without ``stop``."""
+
+
+class PlacesBody(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    places: Annotated[int, schema.WHOLE, Field(ge=1, le=1_000_000)] | None = Field(
+        description="Runs at work at once in the whole fleet; null for two for each model call of its workers."
+    )
+
+
+class KeyList(BaseModel):
+    """The keys of a tenant, oldest first, without what makes them keys."""
+
+    object: Literal["list"] = "list"
+    data: Sequence[KeyView]
+
+
+class NewKeyBody(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    holder: str = Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f/]*[^\s\x00-\x1f\x7f/\x85]$")
+    scopes: list[Literal["runs:read", "runs:write", "approve", "jobs", "ops:read", "admin"]] = Field(
+        ["runs:read", "runs:write"], min_length=1, max_length=20
+    )
+    expires_in_s: float | None = Field(None, gt=0, le=_EXPIRES_S_MAX, allow_inf_nan=False)
+
+
+class RotateKey(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    overlap_s: float = Field(
+        86_400.0, ge=0, le=_EXPIRES_S_MAX, allow_inf_nan=False, description="How long the old key can still be used."
+    )
+
+
+class NewKeyObject(BaseModel):
+    """A key that was just made. ``key`` is shown this once: only a hash of it is kept."""
+
+    key_id: str
+    tenant: str
+    holder: str
+    scopes: Sequence[str]
+    created_at: float
+    expires_at: float | None
+    last_used_at: float | None
+    revoked_at: float | None
+    replaced_by: str | None
+    key: str
+
+
+class RevokedKey(BaseModel):
+    key_id: str
+    revoked: Literal[True] = True
+
+
+@router.get("/tenants", dependencies=[FOR_OPERATORS])
+async def list_tenants(context: Context) -> TenantList:
+    """All tenants, with the number of their runs and of their keys that can be used."""
+    return TenantList(data=await context.store(context.tenants.tenants))
+
+
+@router.post("/tenants", status_code=201, dependencies=[FOR_OPERATORS], responses=schema.errors(409))
+async def create_tenant(context: Context, body: NewTenant) -> TenantObject:
+    """Make a tenant. Its commands must be confined from then on, and those of all others as well."""
+    try:
+        await context.store(context.tenants.create_tenant, body.name)
+    except InvalidName as error:
+        raise invalid("name", f"{error}.") from None
+    except TenantExists as error:
+        raise ApiError(409, str(error), code="tenant_exists", param="name") from None
+    return TenantObject(name=body.name, is_disabled=False)
+
+
+@router.post("/tenants/{tenant}/disable", dependencies=[FOR_OPERATORS], responses=schema.errors(404, 409))
+async def disable_tenant(
+    context: Context, caller: Caller, tenant: _Tenant, body: DisableTenant, later: BackgroundTasks
+) -> DisabledTenant:
+    """Let nothing new begin for a tenant: its keys and routes are refused, and its schedule holds. What was accepted
+    before goes on to its end, unless it is stopped. Idempotent."""
+    try:
+        await context.store(context.tenants.disable_tenant, tenant)
+    except TenantNotFound as error:
+        raise _no_tenant(error) from None
+    except DefaultTenantStays as error:
+        raise ApiError(409, str(error), code="default_tenant_stays", param="tenant") from None
+    stopped, left = await context.store(_stop_some, context, caller, tenant, later) if body.stop else (0, 0)
+    return DisabledTenant(name=tenant, is_disabled=True, stopped=stopped, open_runs=left)
+
+
+def _stop_some(context: ApiContext, caller: Principal, tenant: str, later: BackgroundTasks) -> tuple[int, int]:
+    stopped: set[str] = set()
+    still_open = context.client.views.open_run_ids(tenant)
+    asked_before = context.client.runs.stopping(still_open)
+    waiting = [run_id for run_id in still_open if run_id not in asked_before]
+    for run_id in waiting[:_STOPPED_AT_ONCE]:
+        if run_id not in stopped:  # with one that caused it
+            told = context.client.runs.stop_tree(run_id, by=caller.name)
+            later.add_task(context.tell_broker, context.client.publisher.tell_stopped, told.run_ids, told.hints)
+            stopped.update(told.run_ids)
+    return len(stopped), len([run_id for run_id in waiting[_STOPPED_AT_ONCE:] if run_id not in stopped])
+
+
+@router.post("/tenants/{tenant}/enable", dependencies=[FOR_OPERATORS], responses=schema.errors(404))
+async def enable_tenant(context: Context, tenant: _Tenant) -> TenantObject:
+    """Let a disabled tenant work again. Jobs that became due meanwhile are treated as after an outage. Idempotent."""
+    try:
+        await context.store(context.tenants.enable_tenant, tenant)
+    except TenantNotFound as error:
+        raise _no_tenant(error) from None
+    return TenantObject(name=tenant, is_disabled=False)
+
+
+def _no_tenant(error: TenantNotFound) -> ApiError:
+    return ApiError(404, str(error), code="tenant_not_found", param="tenant")
+
+
+@router.put("/places", dependencies=[FOR_OPERATORS])
+async def set_places(context: Context, body: PlacesBody) -> PlacesBody:
+    """How many runs may be at work at once in the whole fleet, where tenants share it."""
+    await context.store(TenantLimits(context.client.database).set_places, body.places)
+    return body
+
+
+# --- keys ------------------------------------------------------------------------------------------------------------
+
+
+@router.get("/keys", dependencies=[_ADMIN], responses=schema.errors(404))
+async def list_keys(context: Context, tenant: ActsFor) -> KeyList:
+    """The keys of a tenant; those that cannot be used any more as well."""
+    return KeyList(data=await context.store(context.tenants.keys, tenant))
+
+
+@router.post("/keys", status_code=201, dependencies=[_ADMIN], responses=schema.errors(404), openapi_extra=_SHOWN_ONCE)
+async def create_key(context: Context, tenant: ActsFor, body: NewKeyBody) -> NewKeyObject:
+    """Make a key for somebody who acts for the tenant. The answer is the only place where it stands."""
+    scopes = [KeyScope(word) for word in dict.fromkeys(body.scopes)]
+    try:
+        made = await context.store(
+            context.tenants.create_key, tenant, body.holder, scopes, expires_in_s=body.expires_in_s
+        )
+    except InvalidName as error:
+        raise invalid("holder", f"{error}.") from None
+    return _new_key(made)
+
+
+@router.post("/keys/{key_id}/rotate", dependencies=[_ADMIN], responses=schema.errors(404), openapi_extra=_SHOWN_ONCE)
+async def rotate_key(context: Context, tenant: ActsFor, key_id: _KeyId, body: RotateKey) -> NewKeyObject:
+    """Make a key with the same holder and scopes in the place of another."""
+    try:
+        return _new_key(await context.store(context.tenants.rotate_key, tenant, key_id, overlap_s=body.overlap_s))
+    except KeyNotFound as error:
+        raise _no_key(error) from None
+
+
+@router.delete("/keys/{key_id}", dependencies=[_ADMIN], responses=schema.errors(404))
+async def revoke_key(context: Context, tenant: ActsFor, key_id: _KeyId) -> RevokedKey:
+    """End a key now. Servers that have just seen it take it for five more seconds. Idempotent."""
+    try:
+        await context.store(context.tenants.revoke_key, tenant, key_id)
+    except KeyNotFound as error:
+        raise _no_key(error) from None
+    return RevokedKey(key_id=key_id)
+
+
+def _no_key(error: KeyNotFound) -> ApiError:
+    return ApiError(404, str(error), code="key_not_found", param="key_id")
+
+
+def _new_key(made: NewKey) -> NewKeyObject:
+    facts: dict[str, Any] = {name: getattr(made.view, name) for name in KeyView.__slots__}
+    return NewKeyObject(**facts, key=made.token)

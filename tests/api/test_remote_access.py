@@ -1,0 +1,185 @@
+"""Verbs of whoever administers an installation, over a server: tenants, keys, webhook routes, retention."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from remote_lines import at_server, fixed, keyed_file, local_line, played, same
+from serving import Served
+from support.commandline import CommandLine
+from support.store import Store
+
+from hermes_worker.core.run import RunStatus
+from hermes_worker.store.access.principals import Tenants
+from hermes_worker.store.tables import kept_answers
+from hermes_worker.wiring import pruner_of
+
+
+@pytest.fixture
+def local(api: Served) -> CommandLine:
+    return local_line(api)
+
+
+@pytest.fixture
+def remote(api: Served, tmp_path: Path) -> CommandLine:
+    return at_server(api.url, tmp_path, keyed_file(tmp_path / "key", api.key))
+
+
+def test_tenants_and_limits_are_changed_as_in_the_database(local: CommandLine, remote: CommandLine) -> None:
+    def lines(name: str) -> list[list[str]]:
+        of_it = ["tenants", "limits", name]
+        return [
+            ["tenants", "create", name],
+            ["tenants", "create", name],
+            ["tenants", "create", "Not a name"],
+            ["tenants", "places", "64"],
+            ["tenants", "places", "auto"],
+            [*of_it, "--set", "runs=8", "--set", "usd_per_day=12.5", "--waits", "--weight", "2"],
+            [*of_it, "--set", "runs=none", "--set", "queued=5"],
+            [*of_it, "--json"],
+            [*of_it, "--key", "key_000000000000", "--set", "runs=1"],
+            ["tenants", "limits", "nobody"],
+            ["tenants", "disable", name, "--stop"],
+            ["tenants", "enable", name],
+            ["tenants", "disable", "default"],
+            ["tenants", "disable", "nobody"],
+        ]
+
+    def told(hermes: CommandLine, name: str) -> list[str]:
+        return [repr(each).replace(name, "NAME") for each in played(hermes, lines(name))]
+
+    assert told(remote, "acme") == told(local, "bolt")
+    same(local, remote, [["tenants", "list"], ["tenants", "list", "--json"]])
+
+
+def test_runs_of_a_disabled_tenant_are_stopped_in_several_requests(
+    api: Served, remote: CommandLine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hermes_worker.api.routes.access._STOPPED_AT_ONCE", 2)
+    Tenants(api.client.database).create_tenant("acme")
+    run_ids = [store.submit(tenant="acme").run_id for _ in range(5)]
+    ended = remote.inline("tenants", "disable", "acme", "--stop")
+    assert (ended.code, ended.out) == (0, "acme disabled; 5 runs stopped\n")
+    assert {store.status(run_id) for run_id in run_ids} <= {RunStatus.STOPPING, RunStatus.CANCELLED}
+
+
+def test_keys_are_made_shown_once_and_revoked_as_in_the_database(
+    api: Served, local: CommandLine, remote: CommandLine, tmp_path: Path, store: Store
+) -> None:
+    Tenants(api.client.database).create_tenant("acme")
+
+    def life(hermes: CommandLine) -> list[object]:
+        made = json.loads(hermes.inline("keys", "create", "ci", "--scope", "admin", "--days", "9", "--json").out)
+        again = json.loads(hermes.inline("keys", "rotate", made["key_id"], "--overlap-hours", "1", "--json").out)
+        revoked = hermes.inline("keys", "revoke", again["key_id"])
+        theirs = hermes.inline("keys", "create", "theirs", "--tenant", "acme")
+        refused = [hermes.inline("keys", "revoke", "key_000000000000"), hermes.inline("keys", "create", "a/b")]
+        return [sorted(made), sorted(again), fixed(revoked), fixed(theirs), [each.code for each in refused]]
+
+    assert life(remote) == life(local)
+    shown = [["keys", "list"], ["keys", "list", "--json"], ["keys", "list", "--tenant", "acme"]]
+    same(local, remote, shown)
+    refused = remote.inline("keys", "list", "--tenant", "nobody")
+    assert (refused.code, "Tenant not found: nobody" in refused.err) == (2, True)
+    with store.database.read() as connection:
+        bodies = [row.body or "" for row in connection.execute(kept_answers.select())]
+    assert not [body for body in bodies if "hwk_" in body]
+
+    key = json.loads(remote.inline("keys", "create", "boss", "--tenant", "acme", "--scope", "admin", "--json").out)
+    guest = ["--key-file", str(keyed_file(tmp_path / "acme", key["key"]))]
+    assert "theirs" in remote.inline("keys", "list", *guest).out
+    for words in (["keys", "create", "x", "--tenant", "default"], ["tenants", "list"], ["tenants", "create", "y"]):
+        assert remote.inline(*words, *guest).code == (2 if "default" not in words else 0)
+    assert "whole installation" in remote.inline("tenants", "list", *guest).err
+    assert Tenants(api.client.database).keys("acme")[-1].holder == "x"  # its own tenant is the default for a key
+
+
+def test_webhook_routes_are_kept_listed_tried_and_removed(
+    api: Served, local: CommandLine, remote: CommandLine, store: Store
+) -> None:
+    add = ["webhook", "add", "review", "--events", "push, pull_request", "--prompt", "Review {url}"]
+    lines = [
+        [*add, "--deliver", "telegram:1", "--filter", '{"path": "a", "equals": 1}'],
+        [*add],
+        [*add, "--replace"],
+        [*add, "--replace", "--disabled"],
+        [*add, "--filter", "no json"],
+        ["webhook", "add", "Not a name"],
+        ["webhook", "add", "bare", "--deliver-only"],
+        ["webhook", "add", "mine", "--secret", "0123456789abcdef0"],
+        ["webhook", "list"],
+        ["webhook", "remove", "review"],
+        ["webhook", "remove", "review"],
+        ["webhook", "remove", "mine"],
+        ["webhook", "list"],
+    ]
+    here, there = played(local, lines), played(remote, lines)
+    assert [(words, code) for words, code, _ in there] == [(words, code) for words, code, _ in here]
+    assert [out for words, _, out in there if words[1] != "add"] == [out for words, _, out in here if words[1] != "add"]
+    assert remote.inline("webhook", "add", "tried", "--prompt", "See {a}").out.startswith(
+        f"url     {api.url}/webhooks/"
+    )
+    same(local, remote, [["webhook", "list"], ["webhook", "list", "--json"]])
+    for payload in ('{"a": "b"}', '{"b": "ü"}'):
+        tried = remote.inline("webhook", "test", "tried", "--payload", payload)
+        assert (tried.code, tried.out.startswith("202 ")) == (0, True), tried.err
+    assert "has no a" in tried.err
+    assert remote.inline("webhook", "test", "nobody").code == 2
+
+
+def test_rules_and_holds_are_changed_as_in_the_database(local: CommandLine, remote: CommandLine, store: Store) -> None:
+    run_id = store.submit().run_id
+    lines = [
+        ["retention", "set", "runs", "30d/100"],
+        ["retention", "show"],
+        ["retention", "unset", "runs"],
+        ["retention", "show", "--json"],
+        ["retention", "set", "runs", "sometimes"],
+        ["retention", "set", "cats", "1d"],
+        ["retention", "hold", "--run", run_id[:14], "--reason", "a court"],
+        ["retention", "hold", "--reason", "all of it"],
+        ["retention", "hold", "--run", f"run_{'0' * 32}", "--reason", "x"],
+        ["retention", "release", "77"],
+    ]
+    there = [
+        (words, code, out.replace("1 holds", "N").replace("2 holds", "N")) for words, code, out in played(remote, lines)
+    ]
+    same(local, remote, [["retention", "show", "--json"]])
+    for number in ("1", "2"):
+        assert remote.inline("retention", "release", number).out == f"{number} released\n"
+    same(local, remote, [["retention", "holds"]])
+    here = [
+        (words, code, out.replace("3 holds", "N").replace("4 holds", "N")) for words, code, out in played(local, lines)
+    ]
+    assert [(code, out.replace("1 holds", "N").replace("2 holds", "N")) for _, code, out in here] == [
+        (code, out) for _, code, out in there
+    ]
+    same(local, remote, [["retention", "holds"], ["retention", "holds", "--json"]])
+
+
+DAY_S = 86_400.0
+
+
+def test_pruning_goes_on_request_after_request(
+    api: Served, local: CommandLine, remote: CommandLine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = [store.submit().run_id for _ in range(3)]
+    for run_id in old:
+        store.answer(run_id)
+    store.let_pass(40 * DAY_S)
+    store.answer(store.submit().run_id)  # the newest stays
+    assert local.inline("retention", "set", "runs", "30d").code == 0
+    same(
+        local,
+        remote,
+        [["prune", "--dry-run"], ["prune", "--dry-run", "--json"], ["prune", "--dry-run", "--all-tenants"]],
+    )
+    monkeypatch.setattr("hermes_worker.api.routes.retention._AT_IT_S", 0.0)  # one batch for each request
+    done = json.loads(remote.inline("prune", "--json").out)
+    assert (done["deleted"]["runs"], done["interrupted"]) == (3, False)
+    assert "was deleted" in remote.inline("runs", "show", old[0]).err
+    counted = remote.inline("prune", "--dry-run")
+    assert "at least so many" in counted.err
+    assert sum(batch.count for batch in pruner_of(store.database, api.client.settings).steps(acts=False)) == 0
