@@ -27,6 +27,8 @@ STORE_THREADS = 8
 """Calls of the store at once. Fewer than there are database connections, so that nobody queues for one in a thread."""
 BROKER_THREADS = 4
 """Apart from those of the store: a broker that swallows packets must not stop the API."""
+LONG_READ_THREADS = 2
+"""For exports: they hold a connection of the database for as long as their reader takes."""
 HEALTH_THREADS = 2
 """Apart from both: health is asked for when the others are stuck."""
 ANNOUNCEMENTS_WAITING_MAX = 1_000
@@ -55,12 +57,17 @@ class ApiContext:
     """Set when this process was told to stop and still takes requests."""
     _spawned: set[asyncio.Task[None]] = field(default_factory=set)
     _store: anyio.CapacityLimiter = field(default_factory=_threads(STORE_THREADS))
+    _long_reads: anyio.CapacityLimiter = field(default_factory=_threads(LONG_READ_THREADS))
     _broker: anyio.CapacityLimiter = field(default_factory=_threads(BROKER_THREADS))
     _health: anyio.CapacityLimiter = field(default_factory=_threads(HEALTH_THREADS))
 
     async def store(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the store without blocking the event loop."""
         return await anyio.to_thread.run_sync(partial(call, *args, **kwargs), limiter=self._store)
+
+    async def long_read(self, call: Callable[[], T]) -> T:
+        """Read much, in a thread apart from those of requests that are answered at once."""
+        return await anyio.to_thread.run_sync(call, limiter=self._long_reads)
 
     async def tell_broker(self, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
         """Tell the broker something that may be lost. Dropped when too much waits already."""

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
@@ -30,10 +30,11 @@ from hermes_worker.client.exchange import (
     RefusedError,
     SendStep,
     exchange,
+    refusal,
 )
 from hermes_worker.client.streaming import Resumption, ToldEvent, typed, untyped
 from hermes_worker.client.waiting import joining, status_of
-from hermes_worker.client.wire import lost, parts_of
+from hermes_worker.client.wire import broken_off, lost, parts_of
 from hermes_worker.core.errors import reason_of
 
 P = ParamSpec("P")
@@ -180,6 +181,13 @@ class AsyncHermesClient:
     place_hold = _sends(operations.place_hold)
     release_hold = _sends(operations.release_hold)
     prune = _sends(operations.prune)
+    foretell_erasure = _sends(operations.foretell_erasure)
+    begin_erasure = _sends(operations.begin_erasure)
+    replay_erasure = _sends(operations.replay_erasure)
+    erasures = _sends(operations.erasures)
+    work_on_erasure = _sends(operations.work_on_erasure)
+    erasure_receipts = _sends(operations.erasure_receipts)
+    erasure_receipt = _sends(operations.erasure_receipt)
     backlog = _sends(operations.backlog)
     provider_states = _sends(operations.provider_states)
     alerts = _sends(operations.alerts)
@@ -223,6 +231,26 @@ class AsyncHermesClient:
                 with contextlib.suppress(RefusedError):  # somebody else was faster
                     await self.send(answer)
         return await self.result(run_id)
+
+    async def export(self, whom: Mapping[str, Any], *, tenant: str | None = None) -> AsyncIterator[str]:
+        """Everything of somebody as JSON Lines: see ``operations.export``. Lines that came are not all there is when it
+        breaks off, which is an error: ask again. Raises ``RefusedError``, ``UnavailableError``."""
+        request = operations.export(whom, tenant=tenant)
+        rest = b""
+        try:
+            async with self._http.stream(**parts_of(request)) as response:
+                if response.status_code != 200:
+                    raise refusal(
+                        ApiAnswer(
+                            status=response.status_code, headers=dict(response.headers), body=await response.aread()
+                        )
+                    )
+                async for chunk in response.aiter_bytes():
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    for line in lines:
+                        yield line.decode("utf-8")
+        except httpx2.HTTPError as error:
+            raise broken_off(self._address.place, error) from None
 
     async def _followed(
         self, request: Callable[[str], ApiRequest[None]], read: Callable[[ToldEvent], E], after: str

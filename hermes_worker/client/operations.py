@@ -707,6 +707,58 @@ def prune(
     return replace(_post("/v1/prunes", _reads(dict[str, Any]), body=body), only_reads=dry_run)
 
 
+def _at(tenant: str | None) -> Mapping[str, Any]:
+    return {"tenant": tenant}
+
+
+def export(whom: Mapping[str, Any], *, tenant: str | None = None) -> ApiRequest[None]:
+    """Everything of somebody, line by line: ``whom`` has the fields ``sessions``, ``named``, ``principals``,
+    ``holders``, ``targets`` and ``everybody``. Operators may name another ``tenant``."""
+    return replace(_post("/v1/exports", _nothing, body=dict(whom)), params=_at(tenant), only_reads=True)
+
+
+def foretell_erasure(whom: Mapping[str, Any], *, tenant: str | None = None) -> ApiRequest[dict[str, Any]]:
+    """What an erasure would erase; changes nothing. ``whom`` as for ``export``."""
+    asked = _post("/v1/erasures/foretold", _reads(dict[str, Any]), body=dict(whom))
+    return replace(asked, params=_at(tenant), only_reads=True)
+
+
+def begin_erasure(
+    whom: Mapping[str, Any], *, shared: bool = False, stop: bool = False, tenant: str | None = None
+) -> ApiRequest[dict[str, Any]]:
+    """Mark everything of somebody, so that nothing new begins; ``work_on_erasure`` with its ``receipt_id`` erases."""
+    body = {"whom": dict(whom), "shared": shared, "stop": stop}
+    return replace(_post("/v1/erasures", _reads(dict[str, Any]), body=body), params=_at(tenant))
+
+
+def replay_erasure(receipt: str, *, tenant: str | None = None) -> ApiRequest[dict[str, Any]]:
+    """Begin to erase again what a receipt, as text, tells of."""
+    asked = _post("/v1/erasures/replayed", _reads(dict[str, Any]), body={"receipt": receipt})
+    return replace(asked, params=_at(tenant))
+
+
+def erasures(*, tenant: str | None = None) -> ApiRequest[list[dict[str, Any]]]:
+    """Erasures that have begun and are not finished, oldest first."""
+    return _get("/v1/erasures", _reads(list[dict[str, Any]], "data"), tenant=tenant)
+
+
+def work_on_erasure(receipt_id: str, *, stop: bool = False, tenant: str | None = None) -> ApiRequest[dict[str, Any]]:
+    """Erase for some seconds; repeat it until ``done``, when there is a ``receipt``."""
+    read = _reads(dict[str, Any])
+    asked = _post("/v1/erasures/{receipt_id}/work", read, {"receipt_id": receipt_id}, body={"stop": stop})
+    return replace(asked, params=_at(tenant))
+
+
+def erasure_receipts() -> ApiRequest[list[dict[str, Any]]]:
+    """The receipts of erasures, oldest first."""
+    return _get("/v1/erasure-receipts", _reads(list[dict[str, Any]], "data"))
+
+
+def erasure_receipt(receipt_id: str) -> ApiRequest[dict[str, Any]]:
+    """One of them, once the server saw that nobody changed it."""
+    return _get("/v1/erasure-receipts/{receipt_id}", _reads(dict[str, Any]), {"receipt_id": receipt_id})
+
+
 def backlog() -> ApiRequest[BacklogDocument]:
     """What waits and what is at work, by queue."""
     return _get("/v1/backlog", _reads(BacklogDocument))

@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 
 from hermes_worker.client.exchange import ApiRequest, LostAnswer
-from hermes_worker.core.errors import reason_of
+from hermes_worker.core.errors import UnavailableError, reason_of
 
 
 def parts_of(request: ApiRequest[Any]) -> dict[str, Any]:
@@ -32,3 +32,10 @@ def lost(error: httpx2.HTTPError) -> LostAnswer:
     was_sent = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
     reason = reason_of(error)
     return LostAnswer(reason=reason, was_sent=was_sent, may_pass="CERTIFICATE_VERIFY_FAILED" not in reason)
+
+
+def broken_off(place: str, error: httpx2.HTTPError) -> UnavailableError:
+    """Of an answer that is read line by line."""
+    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+        return UnavailableError(f"{place} does not answer: {reason_of(error)}")
+    return UnavailableError(f"{place} broke off, and what came is not all there is ({reason_of(error)}); ask again")

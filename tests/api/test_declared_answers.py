@@ -220,6 +220,11 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "POST /v1/webhook-routes": {"name": "open", "secret": "0123456789abcdef"},
     "POST /v1/webhook-routes/{name}/signature": {"payload": "{}"},
     "PATCH /v1/retention": {"rules": {}},
+    "POST /v1/exports": {"principals": ["cli:nobody"]},
+    "POST /v1/erasures": {"whom": {"principals": ["cli:nobody"]}},
+    "POST /v1/erasures/foretold": {"principals": ["cli:nobody"]},
+    "POST /v1/erasures/replayed": {"receipt": "x"},
+    "POST /v1/erasures/{receipt_id}/work": {"stop": False},
     "POST /v1/holds": {"reason": "x", "run_id": "run_x"},
     "POST /v1/prunes": {"dry_run": True},
     "POST /v1/conversations": {"metadata": {"a": "b"}},
@@ -239,6 +244,10 @@ BODIES: Mapping[str, dict[str, Any]] = {
 
 MCP_SAID: Mapping[str, Any] = {"protocolVersion": "2026-07-28", "clientCapabilities": {}}
 OF_A_TENANT = {"GET /v1/keys", "POST /v1/keys"}
+OF_A_TENANT = {
+    *("GET /v1/keys", "POST /v1/keys", "POST /v1/exports", "GET /v1/erasures", "POST /v1/erasures"),
+    *("POST /v1/erasures/foretold", "POST /v1/erasures/replayed"),
+}
 """Without a name in the path: only a tenant can be absent."""
 
 

@@ -22,6 +22,7 @@ What no document can say is put right in ``World``, and nowhere else:
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
 from collections import Counter
@@ -163,6 +164,10 @@ class World:
             found["session_id"] = self.talked()
         if "{name}" in path:
             found["name"] = "open" if path.startswith("/webhooks") else self.route()
+        if "{receipt_id}" in path:
+            found["receipt_id"] = self.erasure()
+            if "receipts" in path:
+                self.post(f"/v1/erasures/{found['receipt_id']}/work", stop=False)
         if "{number}" in path:
             found["number"] = str(self.post("/v1/holds", reason="x", run_id=self.ended())["number"])
         if "{credential}" in path:
@@ -191,6 +196,13 @@ class World:
         name = f"route{next(self._numbers)}"
         self.post("/v1/webhook-routes", name=name, secret="0123456789abcdef")
         return name
+
+    def erasure(self) -> str:
+        """One of nobody that has begun."""
+        return str(self.post("/v1/erasures", whom={"principals": ["cli:nobody"]})["receipt_id"])
+
+    def receipt(self) -> str:
+        return json.dumps(self.post(f"/v1/erasures/{self.erasure()}/work", stop=False)["receipt"])
 
     def credential(self) -> str:
         """Of a provider, closed."""
@@ -276,6 +288,15 @@ class World:
             body.pop("store", None)
         if path == "/v1/batch/wait":
             body |= {"run_ids": [self.ended()], "timeout_s": 0}
+        if path == "/v1/places":
+            body["places"] = 1_000_000
+        if path.startswith(("/v1/exports", "/v1/erasures")) and path != "/v1/erasures/{receipt_id}/work":
+            nobody = {"principals": ["cli:nobody"]}
+            body.clear()
+            body |= {"whom": nobody} if path == "/v1/erasures" else nobody
+            if path.endswith("replayed"):
+                body.clear()
+                body["receipt"] = self.receipt()
         if path == "/v1/tenants":
             body["name"] = f"tenant-{next(self._numbers)}"
         if path == "/v1/webhook-routes":
@@ -463,7 +484,7 @@ def test_every_id_in_a_path_is_linked_from_where_it_comes(api: Served) -> None:
             for answer in operation["responses"].values():
                 for link in answer.get("links", {}).values():
                     linked |= {(link["operationId"], name.removeprefix("path.")) for name in link["parameters"]}
-    given = {"name", "tenant", "key_id", "credential", "number"}  # by an operator, who names them
+    given = {"name", "tenant", "key_id", "credential", "number", "receipt_id"}  # by an operator, who names them
     assert {(asked, name) for asked, name in named if name not in given} == linked
 
 

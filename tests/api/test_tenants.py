@@ -46,6 +46,7 @@ UNKNOWN = {
     "credential": "0123456789abcdef",
     "name": "nobody",
     "number": "999999",
+    "receipt_id": f"era_{uuid.uuid4().hex}",
 }
 """Ids that nobody has."""
 SHARED = {"model", "tenant", "credential", "provider_key_id"}
@@ -74,6 +75,10 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /v1/webhook-routes": {"name": "mine", "secret": "0123456789abcdef"},
     "POST /v1/webhook-routes/{name}/signature": {"payload": "{}"},
     "PATCH /v1/retention": {"rules": {"events": "900d"}},
+    "POST /v1/exports": {"principals": ["cli:nobody"]},
+    "POST /v1/erasures": {"whom": {"principals": ["cli:nobody"]}},
+    "POST /v1/erasures/foretold": {"principals": ["cli:nobody"]},
+    "POST /v1/erasures/{receipt_id}/work": {},
     "POST /v1/holds": {"reason": "x", "session_id": "nobody"},
     "POST /v1/prunes": {"dry_run": False},
     "POST /api/jobs": {"name": "n", "schedule": "every 1h", "prompt": "x"},

@@ -1,0 +1,74 @@
+"""Answers that are read from the database line by line while they are sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import anyio.to_thread
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from fastapi.responses import StreamingResponse
+
+from hermes_worker.api.context import ApiContext
+from hermes_worker.core.errors import UnavailableError
+from hermes_worker.observe import log
+
+JSON_LINES = "application/x-ndjson"
+_CHUNK_BYTES = 65_536
+_WAITING_MAX = 4
+"""Chunks that the reader has not taken yet."""
+_READER_PATIENCE_S = 30.0
+"""A reader that takes nothing for so long is left: it holds a connection of the database."""
+
+
+DECLARED: dict[str, Any] = {"description": "JSON Lines.", "content": {JSON_LINES: {"schema": {"type": "string"}}}}
+"""Of such an answer, in the document."""
+
+
+def lines_of(context: ApiContext, make: Callable[[], Iterator[str]]) -> StreamingResponse:
+    """What ``make`` gives, which is called and read in a thread."""
+    send, receive = anyio.create_memory_object_stream[bytes](_WAITING_MAX)
+    reading = asyncio.ensure_future(context.long_read(partial(_produce, make, send)))
+    return StreamingResponse(_taken(receive, reading), media_type=JSON_LINES)
+
+
+def _produce(make: Callable[[], Iterator[str]], send: MemoryObjectSendStream[bytes]) -> None:
+    chunk = bytearray()
+    try:
+        for line in make():
+            chunk += line.encode("utf-8", "replace") + b"\n"
+            if len(chunk) >= _CHUNK_BYTES:
+                anyio.from_thread.run(_sent, send, bytes(chunk))
+                chunk.clear()
+        anyio.from_thread.run(_sent, send, bytes(chunk))
+    finally:
+        anyio.from_thread.run_sync(send.close)
+
+
+async def _sent(send: MemoryObjectSendStream[bytes], chunk: bytes) -> None:
+    with anyio.fail_after(_READER_PATIENCE_S):
+        await send.send(chunk)
+
+
+async def _taken(receive: MemoryObjectReceiveStream[bytes], reading: asyncio.Future[None]) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in receive:
+            yield chunk
+        try:
+            await reading  # what went wrong there breaks the answer off
+        except UnavailableError as error:
+            log.warning("database.unreachable", doing="export", error=str(error))
+            raise
+    finally:
+        receive.close()
+        reading.add_done_callback(_seen)
+
+
+def _seen(reading: asyncio.Future[None]) -> None:
+    """The reader left, and nobody asks any more how it ended."""
+    if not reading.cancelled():
+        reading.exception()
