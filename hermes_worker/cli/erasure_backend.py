@@ -168,7 +168,9 @@ class RemoteErasures:
             yield str(json.loads(line)["kind"]), line
 
     def receipts(self, receipt_id: str | None) -> Sequence[Mapping[str, Any]]:
-        return self._client.erasure_receipts() if receipt_id is None else [self._client.erasure_receipt(receipt_id)]
+        if receipt_id is None:
+            return self._client.erasure_receipts(tenant=self._tenant)
+        return [self._client.erasure_receipt(receipt_id, tenant=self._tenant)]
 
     def foretell(self, person: Person) -> ForetoldView:
         told = self._client.foretell_erasure(_whom(person), tenant=self._tenant)

@@ -13,6 +13,7 @@ import click
 
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.options import TEXT, OneOf, common, did_you_mean, load_settings
+from hermes_worker.cli.server import not_of_server
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.local.process import title_process
 from hermes_worker.system import heap
@@ -224,6 +225,7 @@ def _await_schema(database: Database, wait_s: float) -> int:
 @click.command("scripted-model", epilog="Then: hermes-worker run --base-url http://127.0.0.1:8900/v1 --model scripted")
 @click.option("--port", type=click.IntRange(0, 65_535), default=8900, show_default=True, help="0 takes a free one.")
 @click.option("--latency-s", type=click.FloatRange(0, 3600), default=0.0, help="Seconds before each reply begins.")
+@not_of_server
 def scripted_model(port: int, latency_s: float) -> int:
     """Serve the scripted stand-in for a model.
 

@@ -749,14 +749,15 @@ def work_on_erasure(receipt_id: str, *, stop: bool = False, tenant: str | None =
     return replace(asked, params=_at(tenant))
 
 
-def erasure_receipts() -> ApiRequest[list[dict[str, Any]]]:
-    """The receipts of erasures, oldest first."""
-    return _get("/v1/erasure-receipts", _reads(list[dict[str, Any]], "data"))
+def erasure_receipts(*, tenant: str | None = None) -> ApiRequest[list[dict[str, Any]]]:
+    """The receipts of the tenant's erasures, oldest first."""
+    return _get("/v1/erasure-receipts", _reads(list[dict[str, Any]], "data"), tenant=tenant)
 
 
-def erasure_receipt(receipt_id: str) -> ApiRequest[dict[str, Any]]:
+def erasure_receipt(receipt_id: str, *, tenant: str | None = None) -> ApiRequest[dict[str, Any]]:
     """One of them, once the server saw that nobody changed it."""
-    return _get("/v1/erasure-receipts/{receipt_id}", _reads(dict[str, Any]), {"receipt_id": receipt_id})
+    read, names = _reads(dict[str, Any]), {"receipt_id": receipt_id}
+    return _get("/v1/erasure-receipts/{receipt_id}", read, names, tenant=tenant)
 
 
 def backlog() -> ApiRequest[BacklogDocument]:

@@ -186,7 +186,14 @@ FILE = {"id": "art_a", "url": "/v1/artifacts/art_a/content?expires=1&signature=x
 
 def _made() -> dict[str, tuple[str, ApiRequest[Any]]]:
     """Each request that ``operations`` can make, by method and path."""
-    examples: dict[str, Any] = {"run_ids": ["run_a"], "limits": {}, "submissions": [{}], "after": "0"}
+    examples: dict[str, Any] = {
+        "run_ids": ["run_a"],
+        "limits": {},
+        "submissions": [{}],
+        "after": "0",
+        "whom": {},
+        "rules": {},
+    }
     made = {}
     for name, make in vars(operations).items():
         if name.startswith("_") or not inspect.isfunction(make) or make.__module__ != operations.__name__:

@@ -246,6 +246,7 @@ MCP_SAID: Mapping[str, Any] = {"protocolVersion": "2026-07-28", "clientCapabilit
 OF_A_TENANT = {"GET /v1/keys", "POST /v1/keys"}
 OF_A_TENANT = {
     *("GET /v1/keys", "POST /v1/keys", "POST /v1/exports", "GET /v1/erasures", "POST /v1/erasures"),
+    "GET /v1/erasure-receipts",
     *("POST /v1/erasures/foretold", "POST /v1/erasures/replayed"),
 }
 """Without a name in the path: only a tenant can be absent."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import click
 import pytest
 from remote_lines import TIME, at_server, keyed_file, local_line, said
 from serving import Served, until
+from support.certificates import Authority
 from support.commandline import CommandLine
 from support.cutting import CuttingProxy
 from support.store import Store
@@ -21,6 +25,7 @@ from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
+from hermes_worker.settings import Settings
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.runs.waits import Waits
 
@@ -221,6 +226,73 @@ def test_what_needs_the_installation_refuses_with_a_reason(remote: CommandLine, 
     assert "cannot ask a server" in ended.err
     assert reason in ended.err
     assert not remote.home.exists()
+
+
+def test_every_verb_that_needs_the_installation_refuses_before_it_reads_its_arguments(remote: CommandLine) -> None:
+    refusing = [path for path, command in _leaves(commands, ()) if not _asks_server(command)]
+    refusing.remove("encryption new-key")  # it draws one, and asks nobody
+    for path in refusing:
+        ended = remote.inline(*path.split())
+        assert (ended.code, "cannot ask a server (" in ended.err) == (2, True), path
+    assert len(refusing) > 15
+    assert not {path.split()[0] for path in refusing} & {"runs", "cron", "deliveries", "keys", "tenants", "webhook"}
+
+
+class OlderServer(BaseHTTPRequestHandler):
+    """Of a version without any operation but ``/health``."""
+
+    def do_GET(self) -> None:
+        status = 200 if self.path == "/health" else 404
+        error = {"message": "There is nothing at this path.", "type": "x", "param": None, "code": "not_found"}
+        body = json.dumps({"version": "0.1.0"} if status == 200 else {"error": error}).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_what_goes_wrong_is_told_with_what_to_do(
+    api: Served, remote: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hermes_worker.cli.server._PATIENCE_S", 0.5)
+
+    def told(*words: str) -> str:
+        ended = remote.inline(*words)
+        assert ended.code == 2, ended.out
+        assert "Traceback" not in ended.err
+        return ended.err
+
+    wrong = str(keyed_file(tmp_path / "w", "wrong-key-0123456789"))
+    assert "see that --key-file holds the whole key" in told("cron", "list", "--key-file", wrong)
+    assert "the tenant of the key" in told("deliveries", "show", f"dlv_{'0' * 32}")
+    reader = Tenants(api.client.database).create_key("default", "reader", [KeyScope.RUNS_READ]).token
+    for words in (["keys", "list"], ["retention", "show"], ["alerts", "list"], ["cron", "list"]):
+        refused = told(*words, "--key-file", str(keyed_file(tmp_path / "reader", reader)))
+        assert "lacks the scope" in refused and "hermes-worker keys create" in refused
+    assert "see that the server runs" in told("cron", "list", "--server", "http://127.0.0.1:9")
+    assert "see that the server runs" in told("export", "--holder", "x", "--server", "http://127.0.0.1:9")
+    with ThreadingHTTPServer(("127.0.0.1", 0), OlderServer) as older:
+        threading.Thread(target=older.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{older.server_port}"
+        for words in (["cron", "list"], ["retention", "show"], ["tenants", "list"], ["webhook", "list"]):
+            refused = told(*words, "--server", url)
+            assert "has version 0.1.0 and no GET /v1/" in refused and "use the same on both sides" in refused
+        older.shutdown()
+
+
+def test_a_certificate_that_nobody_vouches_for_is_told_at_once(
+    serve: Callable[..., Served], settings: Settings, tmp_path: Path
+) -> None:
+    files = Authority(tmp_path / "tls").files("127.0.0.1")
+    tls = {"tls_certificate": files.certificate, "tls_key": files.key}
+    secure = serve(replace(settings, server=replace(settings.server, **tls)))
+    remote = at_server(secure.url, tmp_path, keyed_file(tmp_path / "key", secure.key))
+    ended = remote.inline("cron", "list")
+    assert (ended.code, "with --ca-file" in ended.err) == (2, True), ended.err
+    assert remote.inline("--ca-file", str(files.authority), "cron", "list").code == 0
 
 
 # ------------------------------------------------------------------------------------------------------------ document

@@ -191,7 +191,7 @@ async def release_hold(context: Context, caller: Caller, number: _Number) -> Hol
     try:
         await context.store(_retention(context).release, caller.tenant, number)
     except HoldNotFound:
-        raise ApiError(404, f"There is no hold {number}.", code="hold_not_found", param="number") from None
+        raise ApiError(404, "There is no such hold.", code="hold_not_found", param="number") from None
     return HoldReleased(number=number)
 
 
