@@ -44,7 +44,7 @@ UNKNOWN = {
     "provider_key_id": f"pkey_{uuid.uuid4().hex[:12]}",
     "tenant": "nobody",
     "credential": "0123456789abcdef",
-    "name": "no-such-route",
+    "name": f"r{uuid.uuid4().hex}",
     "number": "999999",
     "receipt_id": f"era_{uuid.uuid4().hex}",
 }
