@@ -243,7 +243,6 @@ BODIES: Mapping[str, dict[str, Any]] = {
 
 
 MCP_SAID: Mapping[str, Any] = {"protocolVersion": "2026-07-28", "clientCapabilities": {}}
-OF_A_TENANT = {"GET /v1/keys", "POST /v1/keys"}
 OF_A_TENANT = {
     *("GET /v1/keys", "POST /v1/keys", "POST /v1/exports", "GET /v1/erasures", "POST /v1/erasures"),
     "GET /v1/erasure-receipts",
