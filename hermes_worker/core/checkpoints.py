@@ -17,7 +17,7 @@ LEFT_OUT_MAX: Final = 1_000
 _FOLDERS: Final = frozenset(
     {
         *(".git", ".hg", ".svn", ".worktrees"),
-        *("node_modules", "dist", "build", "target", "out", ".next", ".nuxt", "coverage"),
+        *("node_modules", "dist", "build", "target", ".next", ".nuxt", "coverage"),
         *("__pycache__", ".cache", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".tox", ".gradle"),
         *(".venv", "venv", "env"),
     }

@@ -1,4 +1,4 @@
-"""From a task to its files in somebody else's hands: submitted, gathered, listed, fetched."""
+"""From a task to its files in somebody else's hands: submitted, gathered, listed, fetched; and back to before."""
 
 from __future__ import annotations
 
@@ -48,3 +48,12 @@ def test_the_files_of_a_run_are_kept_listed_and_fetched(shared: tuple[CommandLin
     answer = httpx.get(f"{url}/v1/runs/{run_id}/artifacts", headers={"Authorization": f"Bearer {key}"})
     assert answer.status_code == 200, answer.text
     assert httpx.get(url + answer.json()["data"][0]["url"]).text == "1,2\n"
+
+    # What was there before the command wrote: nothing. A restore takes the files away, and undoing it brings them back.
+    [before] = map(json.loads, hermes.inline("runs", "checkpoints", run_id, "--json").out.splitlines())
+    assert (before["run_id"], before["tool"], before["files"]) == (run_id, "terminal", 0)
+    assert "+1,2\n" in hermes.inline("runs", "diff", run_id).out
+    undone = hermes.inline("runs", "restore", run_id, before["checkpoint_id"], "--json")
+    assert json.loads(undone.out)["removed"] == ["notes.txt", "out/a.csv", "out/etc"]
+    again = hermes.inline("runs", "restore", run_id, json.loads(undone.out)["before"], "--json")
+    assert json.loads(again.out)["written"] == ["notes.txt", "out/a.csv", "out/etc"]
