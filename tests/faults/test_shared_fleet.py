@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import sqlalchemy as sa
 from support.fault_server import FaultServer, Received, Reply, finish_chunk, text_chunk
 from support.rig import Rig, rig_on, until
 
+from hermes_worker.core.sharing import jain
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.runs.limits import TenantLimits
@@ -80,3 +82,52 @@ def test_who_comes_with_few_runs_waits_for_two_of_the_others_at_most(
     print(f"beta waited {p95:.2f} s at p95, {p95 / slot:.2f} heavy runs of {slot:.2f} s; of {waits}")
     assert max(wait for wait, _ in theirs) > 3 * slot  # there was a queue to stand in
     assert p95 <= 2 * slot
+
+
+@pytest.mark.parametrize("each_thousands", [40, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+def test_ten_unequal_tenants_get_parts_by_cost_and_weight(
+    tmp_path: Path, postgres_url: str, broker_url: str, each_thousands: int
+) -> None:
+    weights = {f"team-{number}": 1 + number % 2 for number in range(10)}
+    costs = {name: 4 + number for number, name in enumerate(weights)}
+    due = {name: each_thousands * weight for name, weight in weights.items()}
+    all_queued = threading.Event()
+
+    def answer_later(request: Received, reply: Reply) -> None:
+        all_queued.wait(120)
+        answer(request, reply)
+
+    with FaultServer(answer_later) as server:
+        environ = {"HERMES_BASE_URL": server.base_url}
+        with rig_on(tmp_path, database_url=postgres_url, broker_url=broker_url, more_environ=environ) as rig:
+            kept = TenantLimits(rig.client.database)
+            kept.set_places(PLACES)
+            for name, weight in weights.items():
+                Tenants(rig.client.database).create_tenant(name)
+                kept.set_weight(name, weight)
+            # Three times what is due to each, so that nobody runs out of work before it is looked at.
+            counts = {name: 3 * due[name] // cost for name, cost in costs.items()}
+            for number in range(max(counts.values())):
+                for name, cost in costs.items():
+                    if number < counts[name]:
+                        submit(rig, name, cost)
+            all_queued.set()
+
+            def used_enough() -> dict[str, float] | None:
+                found = _used(rig)
+                return found if sum(found.values()) >= sum(due.values()) else None
+
+            used = until(used_enough, "the fleet to have worked enough", patience_s=600)
+    by_weight = [used.get(name, 0.0) / weight for name, weight in weights.items()]
+    print(f"Jain {jain(by_weight):.3f} of {[round(each) for each in by_weight]} thousand tokens by weight; {used}")
+    assert all(used[name] < 3 * due[name] - 2 * costs[name] for name in weights), "somebody had nothing left to do"
+    assert jain(by_weight) >= 0.95
+    heavy = sum(used[name] for name, weight in weights.items() if weight == 2)
+    assert 1.6 <= heavy / (sum(used.values()) - heavy) <= 2.5, "twice the weight, twice the part"
+
+
+def _used(rig: Rig) -> dict[str, float]:
+    """Thousands of tokens that ended runs of each tenant used."""
+    with rig.client.database.read() as connection:
+        summed = sa.select(runs.c.tenant, sa.func.sum(runs.c.input_tokens)).where(runs.c.finished_at.is_not(None))
+        return {tenant: float(tokens) / 1_000 for tenant, tokens in connection.execute(summed.group_by(runs.c.tenant))}
