@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -109,8 +110,16 @@ def test_git_finds_nothing_wrong_and_the_same_files(store: ShadowStore, root: Pa
     tree = repository[found.tree.encode()]
     assert tree.check() is None
     assert {entry.path for entry in tree.items()} == {os.fsencode(path.name) for path in root.iterdir()}
-    checked = subprocess.run(["git", "--git-dir", store.directory, "fsck", "--strict"], capture_output=True, text=True)
-    assert (checked.returncode, checked.stdout) == (0, "")
+    assert {name.decode() for name in repository.refs.allkeys()} >= {f"refs/checkpoints/run_s/{_reference(store)}"}
+    if shutil.which("git"):  # dulwich reads as git does; git also judges
+        words = ["git", "--git-dir", store.directory, "fsck", "--strict"]
+        checked = subprocess.run(words, capture_output=True, text=True)
+        assert (checked.returncode, checked.stdout) == (0, "")
+
+
+def _reference(store: ShadowStore) -> str:
+    [path] = (store.directory / "refs/checkpoints/run_s").iterdir()
+    return path.name
 
 
 def test_no_link_is_followed_neither_to_read_nor_to_write(store: ShadowStore, root: Path, tmp_path: Path) -> None:
