@@ -232,14 +232,15 @@ def begin(settings: Settings, *, needs_servers: bool = True) -> Installed:
             raise
         servers = ()
     chosen = (settings.terminal.workspace, settings.model.compactor, settings.model.api_mode)
-    key = (str(settings.home), enabled, *chosen, servers)
+    key = (str(settings.home), enabled, *chosen, servers, settings.browser)
     with _starting:
         if _Begun.key == key and _Begun.installed is not None:
             installed.put_in_force(_Begun.installed)
             return _Begun.installed
         found = installed.only_built_in()
-        if enabled or servers:
-            found = _folded(settings, (*installed.built_in(), *servers, *_imported(settings.home, enabled)))
+        ours = (*servers, *_browser(settings))
+        if enabled or ours:
+            found = _folded(settings, (*installed.built_in(), *ours, *_imported(settings.home, enabled)))
         _require_chosen(settings, found)
         installed.put_in_force(found)
         _Begun.key, _Begun.installed = key, found
@@ -308,10 +309,19 @@ def _mcp_servers(home: Path) -> tuple[Extension, ...]:
     return server_extensions(home)
 
 
+def _browser(settings: Settings) -> tuple[Extension, ...]:
+    """The tools of a browser, where sessions have one."""
+    if not settings.browser.is_enabled:
+        return ()
+    from hermes_worker.browser.declarations import browser_extension
+
+    return (browser_extension(has_cdp=settings.browser.has_cdp),)
+
+
 def check(settings: Settings, enabled: Sequence[str], *more: Extension) -> None:
     """Whether these extensions, and ``more``, could be used together, with all they require: imports them. Raises
     ``ConfigurationError``."""
-    ours = (*installed.built_in(), *_mcp_servers(settings.home), *more)
+    ours = (*installed.built_in(), *_mcp_servers(settings.home), *_browser(settings), *more)
     extensions = (*ours, *_imported(settings.home, enabled))
     fold(extensions, values_of((item for one in extensions for item in one.settings), settings.variables))
 

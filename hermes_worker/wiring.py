@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from hermes_worker.agent.prompt.compactors import Compactor
     from hermes_worker.agent.tools.base import Tool
     from hermes_worker.agent.tools.catalog import Catalog
+    from hermes_worker.browser.host import BrowserHost
     from hermes_worker.channels.dispatcher import Dispatcher
     from hermes_worker.channels.files import FileOutbox
     from hermes_worker.models.base import Provider
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from hermes_worker.models.login import Granting
     from hermes_worker.models.logins import Grants
     from hermes_worker.models.tenant_watch import TenantKeyWatch
+    from hermes_worker.net.urls import UrlPolicy
     from hermes_worker.tasks.artifacts import GatheringParts
     from hermes_worker.tasks.calls.checkpointing import Checkpointing
     from hermes_worker.tasks.calls.permission import ApprovalRules
@@ -997,16 +999,55 @@ def _catalog_of(shared: _Shared) -> Catalog:
     from scheduler.agent_jobs import AgentJobs
 
     database = shared.client.database
+    policy = UrlPolicy(allows_private=shared.settings.agent.allow_private_urls)
     catalog = default_catalog(
         *shared.options.more_tools,
         services={
             "jobs": AgentJobs(Jobs(database)),
             "messages": AgentMessages(Deliveries(database), Jobs(database), shared.client.publisher.send),
-            "fetching": Fetcher(policy=UrlPolicy(allows_private=shared.settings.agent.allow_private_urls)),
+            "fetching": Fetcher(policy=policy),
+            **_browsers_of(shared, policy),
         },
     )
     _load_what_runs_here(shared, catalog)
     return catalog
+
+
+def _browsers_of(shared: _Shared, policy: UrlPolicy) -> dict[str, object]:
+    """What tools use the browsers of sessions with, where they have any."""
+    if not shared.settings.browser.is_enabled:
+        return {}
+    from hermes_worker.browser.pages import Browsers
+    from hermes_worker.store.resources import Resources
+
+    return {"browsers": Browsers(Resources(shared.client.database), policy, network_rules(shared.settings))}
+
+
+def browser_host_of(settings: Settings, database: Database, *, name: str, alive_file: Path | None) -> BrowserHost:
+    """The browsers of this process. Raises ``NoBrowserHere``, ``OSError``."""
+    from hermes_worker.browser.chromium import Chromium, find_chromium, require_confinement
+    from hermes_worker.browser.host import BrowserHost, HostOptions
+    from hermes_worker.browser.relay import Relay
+    from hermes_worker.store.resources import Resources
+
+    chosen = settings.browser
+    program, sandbox = find_chromium(chosen.chromium), sandbox_of(settings)
+    require_confinement(sandbox)
+    address = chosen.address or (socket.gethostname() if chosen.host in ("0.0.0.0", "::", "[::]") else chosen.host)
+    options = HostOptions(
+        name=name,
+        browsers_max=chosen.browsers_max,
+        idle_s=chosen.idle_s,
+        ttl_s=settings.lease.ttl_s,
+        folder=settings.home / "browsers",
+        alive_file=alive_file,
+    )
+    return BrowserHost(
+        Resources(database),
+        lambda folder: Chromium(program, folder, sandbox),
+        options,
+        lambda may_use: Relay(chosen.host.strip("[]"), address, may_use),
+    )
 
 
 def _lister_of(shared: _Shared, catalog: Catalog) -> ToolLister:

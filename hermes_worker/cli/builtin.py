@@ -88,6 +88,11 @@ EXTENSION = Extension(
             implementation="hermes_worker.cli.roles:api",
         ),
         CommandDeclaration(
+            name="browser",
+            summary="Run one process that starts and ends browsers for sessions.",
+            implementation="hermes_worker.cli.roles:browser",
+        ),
+        CommandDeclaration(
             name="flower",
             summary="Show workers and tasks on the web page of Flower.",
             implementation="hermes_worker.cli.flower:flower",

@@ -126,6 +126,7 @@ def _findings(settings: Settings, workspace: Path | None) -> Iterator[DoctorFind
         ("API", lambda: _api(settings)),
         ("tools", lambda: _tools(settings)),
         ("sandbox", lambda: _sandbox(settings)),
+        *([("browser", lambda: _browser(settings))] if settings.browser.is_enabled else []),
         ("network", lambda: _network(settings)),
         *_mcp_checks(settings),
         *((("workspace", lambda: _workspace(workspace)),) if workspace else ()),
@@ -676,6 +677,21 @@ def _mcp_server(settings: Settings, name: str, server: McpServer) -> tuple[Grade
     if waiting := changed(server, offered):
         return Grade.NOTE, f"it answers, and {len(waiting)} of its tools wait for: hermes-worker mcp approve {name}"
     return Grade.OK, f"it answers, and its {len(offered)} tools are approved"
+
+
+def _browser(settings: Settings) -> tuple[Grade, str]:
+    """Whether this machine can be a host of browsers, and whether workers here can use one."""
+    from hermes_worker.browser.chromium import NoBrowserHere, find_chromium, missing_extra, require_confinement
+    from hermes_worker.wiring import sandbox_of
+
+    if lacking := missing_extra():
+        return Grade.BROKEN, f"tools of a browser are switched on, and {lacking}"
+    try:
+        program = find_chromium(settings.browser.chromium)
+        require_confinement(sandbox_of(settings))
+    except NoBrowserHere as error:
+        return Grade.NOTE, f"workers here can use browsers of other machines, and this one can host none: {error}"
+    return Grade.OK, f"up to {settings.browser.browsers_max} of {program}, confined by bubblewrap"
 
 
 def _sandbox(settings: Settings) -> tuple[Grade, str]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import socket
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -130,6 +133,49 @@ def beat(home: Path | None, alive_file: Path | None) -> int:
     log.info("worker.started", schedule="maintenance")
     service.start()
     log.info("worker.stopped")
+    return 0
+
+
+@click.command(epilog="Needs the extra browser, a Chromium and bubblewrap. Any number of hosts may run.")
+@common
+@click.option("--name", type=TEXT, help="Name among the hosts. Default: host and process number.")
+@click.option(
+    "--alive-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Touched several times a second while the database answers, for a liveness probe that looks at its age.",
+)
+def browser(home: Path | None, name: str | None, alive_file: Path | None) -> int:
+    """Run one process that starts and ends browsers for sessions.
+
+    Workers connect to it when a tool is called. On SIGTERM it ends its browsers; cookies stay with their sessions.
+    """
+    from hermes_worker import plugins
+    from hermes_worker.browser.chromium import missing_extra
+    from hermes_worker.core.errors import ConfigurationError
+    from hermes_worker.observe import configure_logging, log
+    from hermes_worker.settings.role_secrets import ProcessRole
+    from hermes_worker.wiring import browser_host_of, database_of
+
+    title_process("browser")
+    settings = load_settings(home)
+    plugins.require(settings, [ProcessRole.BROWSER])
+    configure_logging(settings.log, "browser", secrets=settings.secrets)
+    logging.getLogger("websockets").setLevel(logging.WARNING)  # its news of every connection is none
+    if (lacking := missing_extra()) is not None:
+        raise ConfigurationError(lacking)
+    database = database_of(settings)
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: stopping.set())
+    try:
+        known_as = name or f"{socket.gethostname()}:{os.getpid()}"
+        host = browser_host_of(settings, database, name=known_as, alive_file=alive_file)
+        heap.settle()
+        log.info("worker.started", schedule="browsers")
+        host.run(stopping)
+        log.info("worker.stopped")
+    finally:
+        database.close()
     return 0
 
 

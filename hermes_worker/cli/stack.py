@@ -86,6 +86,17 @@ class Stack:
         # Who holds credentials runs no commands, and who runs commands gets as few as can be.
         specs.append(self._worker("model", "model,delivery,system", self._plan.model_concurrency))
         specs.append(self._worker("tools", "tools", self._plan.tool_concurrency))
+        if (
+            self.settings.browser.is_enabled
+            and self._plan.has_beat
+            and (lacking := _lacks_browser(self.settings)) is None
+        ):
+            alive = self._mark("browser.alive")
+            name = f"{socket.gethostname()}:{os.getpid()}:browser"
+            arguments = ["browser", "--name", name, "--alive-file", str(alive)]
+            specs.append(self._role("browser", arguments, (ProcessRole.BROWSER,), ready=alive.exists))
+        elif self.settings.browser.is_enabled and self._plan.has_beat:
+            say(f"starting no browser host ({lacking})")
         if self._plan.has_beat:
             alive = self._mark("beat.alive")
             specs.append(
@@ -202,6 +213,17 @@ class Stack:
             return self.settings
         port = metrics.port + _METRICS_PORTS.index(name)
         return replace(self.settings, metrics=replace(metrics, port=port))
+
+
+def _lacks_browser(settings: Settings) -> str | None:
+    """What keeps this machine from having browsers, as a sentence."""
+    from hermes_worker.browser.chromium import NoBrowserHere, find_chromium, missing_extra
+
+    try:
+        find_chromium(settings.browser.chromium)
+    except NoBrowserHere as error:
+        return str(error)
+    return missing_extra()
 
 
 def import_for_roles(more: Sequence[str]) -> None:

@@ -696,6 +696,27 @@ class TerminalSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BrowserSettings:
+    """Browsers for sessions."""
+
+    is_enabled: bool = _setting("browser.enabled", "HERMES_BROWSER", SWITCH, False)
+    """Whether sessions have a browser: the tools `browser_*`. Their workers need the extra `browser`, and a process of
+    `hermes-worker browser` must run; `up` starts one."""
+    chromium: Path | None = _setting("browser.chromium", "HERMES_CHROMIUM", FILE)  # noqa: RUF009 - a field
+    """The Chromium to start. Not set: the one on PATH."""
+    browsers_max: int = _setting("browser.max", "HERMES_BROWSERS_MAX", integer(1, 200), 4)
+    """Browsers of one host at a time; each takes some 300 MB."""
+    idle_s: float = _setting("browser.idle_s", "HERMES_BROWSER_IDLE_S", number(5, 86_400, "seconds"), 600.0)
+    """Seconds after which a browser that nobody uses is ended. Its cookies are kept for the next one of its session."""
+    host: str = _setting("browser.host", "HERMES_BROWSER_HOST", HOST, "127.0.0.1")
+    """Address on which a host lets workers in. What they say to each other is not encrypted."""
+    address: str | None = _setting("browser.address", "HERMES_BROWSER_ADDRESS", HOST)
+    """What workers call this host. Not set: as `browser.host`, and the name of the machine if that is a wildcard."""
+    has_cdp: bool = _setting("browser.cdp", "HERMES_BROWSER_CDP", SWITCH, False)
+    """Whether sessions have `browser_cdp` as well, which sends any command of the DevTools protocol to their page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeliverySettings:
     """Where answers are sent. Credentials and home channels are read from the variables of their platforms."""
 
@@ -970,6 +991,7 @@ class Settings:
     agent: AgentSettings = field(default_factory=AgentSettings)
     delegation: DelegationSettings = field(default_factory=DelegationSettings)
     terminal: TerminalSettings = field(default_factory=TerminalSettings)
+    browser: BrowserSettings = field(default_factory=BrowserSettings)
     approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
     tool_loop_guardrails: GuardrailSettings = field(default_factory=GuardrailSettings)
     cron: CronSettings = field(default_factory=CronSettings)
@@ -1035,6 +1057,7 @@ _GROUPS: Mapping[str, type] = MappingProxyType(
         "agent": AgentSettings,
         "delegation": DelegationSettings,
         "terminal": TerminalSettings,
+        "browser": BrowserSettings,
         "approvals": ApprovalSettings,
         "tool_loop_guardrails": GuardrailSettings,
         "cron": CronSettings,
@@ -1089,6 +1112,9 @@ _REFERENCE_TOP_LEVEL = _words(
 )
 """Top-level keys of Hermes Agent 0.19 (hermes_cli/config.py, DEFAULT_CONFIG and the extra known roots)."""
 _REFERENCE_KEYS = _words(
+    "browser.allow_private_urls browser.auto_local_for_private_urls browser.camofox browser.cdp_url"
+    " browser.cloud_provider browser.command_timeout browser.dialog_policy browser.dialog_timeout_s browser.engine"
+    " browser.inactivity_timeout browser.record_sessions "
     "compression.abort_on_summary_failure compression.hygiene_hard_message_limit compression.in_place"
     " compression.protect_first_n compression.protect_last_n compression.summary_model compression.summary_provider"
     " compression.summary_base_url compression.target_ratio"

@@ -24,6 +24,8 @@ class ProcessRole(StrEnum):
     SYSTEM = "system"
     BEAT = "beat"
     API = "api"
+    BROWSER = "browser"
+    """Owns browsers. It needs the rows and nothing else."""
     SCRIPTED = "scripted"
     """The stand-in for a model: it needs nothing."""
 

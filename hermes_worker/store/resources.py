@@ -299,6 +299,15 @@ class Resources:
             )
             return done.rowcount == 1
 
+    def abandon(self, kind: ResourceKind, *, host: str) -> int:
+        """Say that those are lost that an earlier process of this name had; for a host that begins. Idempotent."""
+        with self._database.statement() as connection:
+            had = sa.update(resources).where(
+                resources.c.kind == kind.value, resources.c.host == host, resources.c.lease_token.is_not(None)
+            )
+            values = {"state": ResourceState.ENDED.value, "reason": "its host was lost", **_FREE}
+            return connection.execute(had.values(**values)).rowcount
+
     def end_lapsed(self) -> int:
         """Say that those are lost whose host has not renewed its lease. Any process may; idempotent."""
         with self._database.statement() as connection:

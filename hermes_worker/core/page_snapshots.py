@@ -1,0 +1,208 @@
+"""What a page looked like to a model, and whether what it wants to click is still the same.
+
+A snapshot is the text that ``aria_snapshot(mode="ai")`` of Playwright gives: a tree of lists with a role, a name and a
+``ref`` for each element that can be acted on. Refs belong to one connection and one look, so an element is known again
+by its *identity*: role, name and the roles and names of everything around it. A clock or an advertisement elsewhere
+does not change that. A page writes its names itself; one that gives two elements the same identity only makes it
+harder to click on either of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+SNAPSHOT_CHARS_MAX: Final = 400_000
+"""More of a page is not kept."""
+MASK: Final = "••••••"
+_LINE: Final = re.compile(r"(?P<indent> *)- (?P<rest>.*)")
+_ROLE: Final = re.compile(r"[a-z]+")
+_REF: Final = re.compile(r"\[ref=((?:f\d+)?e\d+)\]")
+_ATTRIBUTES: Final = re.compile(r"(?: \[[a-z-]+(?:=[^\]]*)?\])*")
+_HOLDS_INPUT: Final = frozenset({"textbox", "searchbox", "combobox", "spinbutton", "slider"})
+"""Roles of elements whose text is what somebody put in, and no part of what they are."""
+_OF_INTEREST: Final = frozenset(
+    {
+        *(
+            "alert",
+            "button",
+            "checkbox",
+            "combobox",
+            "dialog",
+            "heading",
+            "iframe",
+            "img",
+            "link",
+            "listbox",
+            "menuitem",
+        ),
+        *("menuitemcheckbox", "menuitemradio", "option", "radio", "searchbox", "slider", "spinbutton", "switch", "tab"),
+        *("textbox", "treeitem"),
+    }
+)
+_DECODER: Final = json.JSONDecoder()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageElement:
+    """One line of a snapshot."""
+
+    role: str
+    name: str
+    text: str
+    """What stands behind the colon."""
+    ref: str | None
+    around: tuple[tuple[str, str], ...]
+    """Role and name of what it is in, the outermost first."""
+    line: int
+    within: tuple[int, ...] = ()
+    """The lines of what it is in, in the order of ``around``."""
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        said = self.name or ("" if self.role in _HOLDS_INPUT else self.text)
+        return (self.role, said, self.around)
+
+
+class PageChange(StrEnum):
+    """Why an element cannot be acted on; each is the end of a sentence."""
+
+    UNKNOWN_REF = "the last snapshot has no such ref"
+    ADDRESS = "it is at another address"
+    GONE = "the element is not there any more, or it is called or placed otherwise"
+    AMBIGUOUS = "there are more or fewer elements like it than there were"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenPage:
+    """A look at a page."""
+
+    url: str
+    text: str
+
+
+def same_element(before: SeenPage, now: SeenPage, ref: str) -> PageElement | PageChange:
+    """The element of ``now`` that is what ``ref`` was ``before``."""
+    seen = list(elements(before.text))
+    wanted = next((one for one in seen if one.ref == ref), None)
+    if wanted is None:
+        return PageChange.UNKNOWN_REF
+    if before.url != now.url:
+        return PageChange.ADDRESS
+    there = list(elements(now.text))
+    alike_before, alike_now = _alike(seen, wanted), _alike(there, wanted)
+    if len(alike_before) > 1:
+        # Of several "Delete" it is the one in the same row, wherever that row is by now.
+        row = _company(seen, alike_before, wanted)
+        alike_before = [one for one in alike_before if _company(seen, alike_before, one) == row]
+        alike_now = [one for one in alike_now if _company(there, alike_now, one) == row]
+    if not alike_now:
+        return PageChange.GONE
+    if len(alike_now) != len(alike_before):
+        return PageChange.AMBIGUOUS
+    return alike_now[alike_before.index(wanted)]
+
+
+def _alike(page: Sequence[PageElement], wanted: PageElement) -> list[PageElement]:
+    return [one for one in page if one.ref is not None and one.identity == wanted.identity]
+
+
+def _company(page: Sequence[PageElement], alike: Sequence[PageElement], one: PageElement) -> tuple[object, ...]:
+    """What stands with ``one`` in the largest part of the page that holds no other of ``alike``."""
+    others = {line for other in alike if other is not one for line in (other.line, *other.within)}
+    own = next((line for line in one.within if line not in others), one.line)
+    part = (each for each in page if own == each.line or own in each.within)
+    return tuple((each.role, each.name, "" if each.role in _HOLDS_INPUT else each.text) for each in part)
+
+
+def elements(text: str) -> Iterator[PageElement]:
+    """Every line that has a role, in order; what cannot be read is left out."""
+    path: list[tuple[int, str, str, int]] = []
+    for number, line in enumerate(text.splitlines()):
+        match = _LINE.fullmatch(line)
+        if match is None:
+            continue
+        indent = len(match["indent"])
+        found = _read(match["rest"])
+        while path and path[-1][0] >= indent:
+            path.pop()
+        if found is None:
+            continue
+        role, name, ref, said = found
+        around = tuple((above, called) for _, above, called, _ in path)
+        within = tuple(line for _, _, _, line in path)
+        yield PageElement(role=role, name=name, text=said, ref=ref, around=around, line=number, within=within)
+        path.append((indent, role, name, number))
+
+
+def _read(rest: str) -> tuple[str, str, str | None, str] | None:
+    """Role, name, ref and text of a line."""
+    key, text = _key_and_text(rest)
+    role = _ROLE.match(key)
+    if role is None:
+        return None
+    name, end = "", role.end()
+    if key.startswith(' "', end):
+        try:
+            name, end = _DECODER.raw_decode(key, end + 1)
+        except json.JSONDecodeError:
+            return None
+    attributes = _ATTRIBUTES.match(key, end)
+    found = _REF.search(attributes[0]) if attributes is not None else None
+    return role[0], str(name), found[1] if found is not None else None, text
+
+
+def _key_and_text(rest: str) -> tuple[str, str]:
+    """A YAML entry, whose key is quoted where it has to be."""
+    if rest.startswith("'"):
+        end = 1
+        while (end := rest.find("'", end)) != -1 and rest.startswith("''", end):
+            end += 2
+        if end == -1:
+            return rest, ""
+        return rest[1:end].replace("''", "'"), rest[end + 1 :].removeprefix(":").strip()
+    role = _ROLE.match(rest)
+    end = role.end() if role is not None else 0
+    if rest.startswith(' "', end):
+        try:
+            _, end = _DECODER.raw_decode(rest, end + 1)
+        except json.JSONDecodeError:
+            return rest, ""
+    attributes = _ATTRIBUTES.match(rest, end)
+    end = attributes.end() if attributes is not None else end
+    return rest[:end], rest[end:].removeprefix(":").strip()
+
+
+def compact(text: str) -> str:
+    """The lines with what can be acted on, headings and images, and those that they are in."""
+    lines = text.splitlines()
+    kept: set[int] = set()
+    path: list[PageElement] = []
+    for one in elements(text):
+        del path[len(one.around) :]
+        path.append(one)
+        if one.role in _OF_INTEREST or (one.ref is not None and "[cursor=pointer]" in lines[one.line]):
+            kept |= {above.line for above in path}
+    return "\n".join(line for number, line in enumerate(lines) if number in kept)
+
+
+def cut(text: str, chars_max: int = SNAPSHOT_CHARS_MAX) -> str:
+    """Whole lines of ``text`` within ``chars_max``."""
+    if len(text) <= chars_max:
+        return text
+    kept, _, _ = text[:chars_max].rpartition("\n")
+    return f"{kept}\n- text: the page goes on; {len(text) - len(kept)} more characters are not shown"
+
+
+def without(text: str, secrets: Sequence[str]) -> str:
+    """``text`` with what stands in fields for passwords masked."""
+    for secret in sorted({" ".join(each.split()) for each in secrets if each.strip()}, key=len, reverse=True):
+        if len(secret) >= 4:
+            text = text.replace(secret, MASK)
+        else:
+            text = re.sub(rf'(: "?){re.escape(secret)}("?)$', rf"\g<1>{MASK}\g<2>", text, flags=re.MULTILINE)
+    return text
