@@ -33,7 +33,7 @@ class ProviderKeyBody(BaseModel):
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     provider: str = Field(min_length=1, max_length=100, description="A name of the catalogue, or an alias in it.")
-    key: SecretStr = Field(max_length=KEY_CHARS_MAX)
+    key: SecretStr = Field(min_length=8, max_length=KEY_CHARS_MAX, json_schema_extra={"pattern": "^[!-~]{8,4000}$"})
 
 
 class ProviderKeyObject(BaseModel):
@@ -84,7 +84,7 @@ async def create_provider_key(context: Context, tenant: _Tenant, body: ProviderK
     except TenantNotFound:
         raise _no_tenant(tenant) from None
     except ProviderUnknown as error:
-        raise ApiError(400, f"{error}.", code="provider_unknown", param="provider") from None
+        raise ApiError(404, f"{error}.", code="provider_unknown", param="provider") from None
     except ProviderKeyInvalid as error:
         raise ApiError(400, f"{error}.", code="key_invalid", param="key") from None
     except TextsInClear as error:
