@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSc
 
 from hermes_worker.api.errors import ApiError
 from hermes_worker.api.openai.response_objects import PartName, call_item, input_part
-from hermes_worker.api.openai.response_schema import INPUT_ITEMS, is_conversation_id
+from hermes_worker.api.openai.response_schema import ADDED_ITEMS, INPUT_ITEMS, is_conversation_id
 from hermes_worker.api.schema import Answers
 from hermes_worker.core.messages import Role
 from hermes_worker.store.kept_conversations import ItemRow, KeptConversation
@@ -68,7 +68,7 @@ class NewItems(BaseModel):
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
-    items: Annotated[Any, WithJsonSchema(INPUT_ITEMS)] = Field(
+    items: Annotated[Any, WithJsonSchema(ADDED_ITEMS)] = Field(
         description="The next turn sends them. System messages are refused: a prompt never changes."
     )
 

@@ -47,17 +47,16 @@ def _item(roles: list[str], parts: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-INPUT_ITEMS = {
-    "type": "array",
-    "maxItems": ITEMS_MAX,
-    "items": {
-        "anyOf": [
-            _item(["user"], [TEXT_PART, IMAGE_PART]),
-            _item(["assistant", "system", "developer"], [TEXT_PART]),
-            {"type": "object", "properties": {"type": {"enum": ["reasoning", "mcp_call"]}}, "required": ["type"]},
-        ]
-    },
-}
+def _items(*texts_of: str) -> dict[str, Any]:
+    """The user's messages, those of these roles, and what is passed over."""
+    passed_over = {"type": "object", "properties": {"type": {"enum": ["reasoning", "mcp_call"]}}, "required": ["type"]}
+    kinds = [_item(["user"], [TEXT_PART, IMAGE_PART]), _item([*texts_of], [TEXT_PART]), passed_over]
+    return {"type": "array", "maxItems": ITEMS_MAX, "items": {"anyOf": kinds}}
+
+
+INPUT_ITEMS = _items("assistant", "system", "developer")
+ADDED_ITEMS = _items("assistant")
+"""Behind what was said: a prompt that there is does not change."""
 _INPUT = {
     "anyOf": [{**TEXT, "pattern": NOT_BLANK}, {**INPUT_ITEMS, "minItems": 1}],
     "description": "The user's message, or items, the last of which is the user's message.",
