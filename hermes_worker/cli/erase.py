@@ -151,7 +151,7 @@ def _person(
 
 def _foretell(foretold: ForetoldView, as_json: bool) -> int:
     if as_json:
-        click.echo(json.dumps(foretold._asdict()))
+        click.echo(json.dumps(dict(zip(ForetoldView.__annotations__, foretold, strict=True))))
         return 0
     rows = [(kind, str(count)) for kind, count in sorted(foretold.would_erase.items())]
     click.echo(table(rows, ("KIND", "WOULD BE ERASED"), whole=(0, 1)) if rows else "nothing is there of them")
