@@ -348,7 +348,7 @@ async def _acted(work: Any) -> str | None:
 async def _title(visit: Visit) -> str:
     with suppress(Exception):
         async with asyncio.timeout(2):
-            return (await visit.page.title())[:500]
+            return str(await visit.page.title())[:500]
     return ""
 
 

@@ -15,7 +15,7 @@ from hermes_worker.core.messages import Message, Role, canonical_json
 from hermes_worker.core.run import TERMINAL
 from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.prepared import row_of, rows_of
+from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
 from hermes_worker.store.engine.sealing import either
 from hermes_worker.store.rows import insert_ignoring, insert_messages
 from hermes_worker.store.runs.runs import SessionActive, SessionNotFound, session_is
@@ -51,6 +51,11 @@ class ItemRow:
     body: str
     is_of_run: bool
     """A run wrote it; others were brought with the conversation."""
+
+
+class _LastRow(NamedTuple):
+    run_pk: int
+    role: str
 
 
 class _ConversationRow(NamedTuple):
@@ -149,7 +154,7 @@ class KeptConversations:
             row, _ = self._found(connection, reference, is_locked=True)
             _require_rest(row)
             here = (messages.c.session_pk == row.pk) & (messages.c.seq == seq)
-            its = connection.execute(sa.select(messages.c.run_pk, messages.c.role).where(here)).first()
+            its = row_of(connection.execute(sa.select(*columns_for(messages, _LastRow)).where(here)), _LastRow)
             if its is None or seq != row.message_seq or its.run_pk != 0 or its.role == Role.TOOL.value:
                 raise ItemIsTold(f"row {seq} is not to be taken back")
             connection.execute(sa.delete(messages).where(here))

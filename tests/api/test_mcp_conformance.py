@@ -27,7 +27,7 @@ from hermes_worker.mcp.requests import McpExchange, McpSession, call_tool, spoke
 from hermes_worker.mcp.servers import WITH_SESSIONS, McpServer
 from hermes_worker.settings import BrokerSettings, DatabaseSettings, ModelSettings, Secret, ServerSettings, Settings
 
-pytestmark = pytest.mark.machine
+pytestmark = pytest.mark.slow
 SUITE = shutil.which("conformance")
 OTHERS = """\
 server:
