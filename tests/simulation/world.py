@@ -241,7 +241,7 @@ class Process:
             live=NoLive(),
             catalog=world.catalog,
             chain=OneProvider(world.model),
-            workspace=lambda ref: None,
+            workspace=lambda ref: NoFiles(),
             now=world.clock_of_database,
             delegation=DELEGATION,
             approvals=APPROVALS,
@@ -396,6 +396,15 @@ class GuardedWorkers:
 class NoLive:
     def append(self, *_: object) -> None: ...
     def nudge(self, *_: object) -> None: ...
+
+
+class NoFiles:
+    """The workspace of a world in which nobody has files."""
+
+    root = "/"
+
+    def resolve(self, path: str, **_: object) -> str:
+        raise WorkspaceError(f"{path!r} is not there")
 
 
 class Sender:
