@@ -13,8 +13,8 @@ from hermes_worker.cli.records import Records, open_records
 from hermes_worker.cli.server import read, server_client
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.retention import RetentionKind, RetentionRule, rule_of
-from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.retention.holds import HoldView, Retention
+from hermes_worker.store.retention.pruner import note_prune
 from hermes_worker.wiring import prune_files_here, pruner_of, retention_rules_of
 
 if TYPE_CHECKING:
@@ -74,8 +74,7 @@ class LocalRetention:
         database, settings = self._records.database, self._records.settings
         tenant = None if all_tenants else self._records.tenant
         if not is_dry:
-            with database.write() as connection:
-                record(connection, Act.PRUNE, tenant or "all", tenant=tenant or DEFAULT_TENANT)
+            note_prune(database, tenant)
         for batch in pruner_of(database, settings).steps(tenant=tenant, acts=not is_dry):
             yield batch.what, batch.count
         if not is_dry and tenant in (None, DEFAULT_TENANT):

@@ -18,7 +18,7 @@ from support.commandline import CommandLine, wait_for
 from support.environments import environment_with
 from support.fault_server import USAGE_CHUNK, FaultServer, Received, Reply, finish_chunk, text_chunk
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 

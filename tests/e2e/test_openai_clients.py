@@ -44,10 +44,9 @@ def played(command: list[str], shared: Shared, tmp_path: Path) -> str:
 
 
 def needed(script: str) -> str:
-    """The package that a script begins with."""
-    found = re.search(r"^(?:from|import) (\w+)", script, re.MULTILINE)
-    assert found
-    return found[1]
+    """The package that a script imports beside Python's own."""
+    found = re.findall(r"^(?:from|import) (\w+)", script, re.MULTILINE)
+    return next(name for name in found if name not in sys.stdlib_module_names)
 
 
 @pytest.mark.parametrize("script", blocks("python"))

@@ -34,6 +34,7 @@ from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.outbox.webhooks import RouteNotFound, Webhooks
 from hermes_worker.store.retention.erasing import Erasures
 from hermes_worker.store.retention.holds import Retention
+from hermes_worker.store.retention.pruner import note_prune
 from hermes_worker.store.runs.control import Control
 from hermes_worker.store.runs.limits import TenantLimits
 from hermes_worker.store.runs.responses import Responses
@@ -110,6 +111,7 @@ def do_everything(store: Store) -> None:
     with database.write() as connection:
         connection.exec_driver_sql("update deliveries set state = 'failed', settled_at = 1.0, hinted_at = null")
     Deliveries(database).retry(sent.delivery_id)
+    note_prune(database, "acme")
     Erasures(database).begin("acme", Person(is_everybody=True), by="somebody")
 
 

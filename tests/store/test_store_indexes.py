@@ -135,7 +135,11 @@ def test_new_revisions_build_indexes_on_old_tables_ahead() -> None:
         if script.revision < FIRST.revision:
             continue
         ahead = getattr(script.module, "builds_ahead", {})
-        missing = {name for name, table in added if table not in made and name not in ahead}
+        # A partial index over a column that the revision itself adds cannot be built before, and is empty.
+        fresh = set(re.findall(r'add_column\(\s*"(\w+)",\s*sa\.Column\(\s*"(\w+)"', text))
+        conditions = " ".join(re.findall(r'sa\.text\("([^"]*)"\)', text))
+        empty = {table for table, column in fresh if re.search(rf"\b{column}\b", conditions)}
+        missing = {name for name, table in added if table not in made | empty and name not in ahead}
         assert not missing, f"{script.revision} stops writers while it builds {missing}; docs/migrations.md"
 
 

@@ -18,9 +18,8 @@ from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.formats import NO_NUL, NOT_BLANK
 from hermes_worker.core.principals import DEFAULT_TENANT, KeyScope
 from hermes_worker.core.retention import InvalidRule, RetentionKind, RetentionRule, rule_of
-from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.retention.holds import HoldNotFound, HoldView, Retention
-from hermes_worker.store.retention.pruner import Pruned
+from hermes_worker.store.retention.pruner import Pruned, note_prune
 from hermes_worker.store.runs.runs import RunNotFound, SessionNotFound
 from hermes_worker.wiring import prune_files_here, pruner_of, retention_rules_of
 
@@ -210,8 +209,7 @@ async def prune(context: Context, caller: Caller, body: PruneBody) -> PruneObjec
 def _prune(context: ApiContext, tenant: str | None, body: PruneBody) -> PruneObject:
     database, settings = context.client.database, context.client.settings
     if not body.dry_run and body.after is None:
-        with database.write() as connection:
-            record(connection, Act.PRUNE, tenant or "all", tenant=tenant or DEFAULT_TENANT)
+        note_prune(database, tenant)
     counts: Counter[str] = Counter()
     ends_at = time.monotonic() + _AT_IT_S
     after = Pruned(what="", count=0, **body.after.model_dump()) if body.after else None

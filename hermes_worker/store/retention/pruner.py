@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.retention import (
     COUNTABLE,
     RetentionKind,
@@ -28,6 +29,7 @@ from hermes_worker.core.retention import (
     chain_may_go,
     is_over,
 )
+from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
 from hermes_worker.store.retention import deleting
@@ -152,6 +154,12 @@ def _place_of(after: Pruned, named: Sequence[str]) -> int:
     if not after.tenant:
         return len(named)
     return named.index(after.tenant) if after.tenant in named else 0
+
+
+def note_prune(database: Database, tenant: str | None) -> None:
+    """Record that somebody has what rules let go deleted now: a tenant's, or with ``None`` everybody's."""
+    with database.write() as connection:
+        record(connection, Act.PRUNE, tenant or "all", tenant=tenant or DEFAULT_TENANT)
 
 
 class Pruner:
