@@ -25,11 +25,19 @@ async def read_json(request: Request, *, without_body: Any = None) -> Any:
     if not body and without_body is not None:
         return without_body
     try:
+        return json_value(body)
+    except ValueError as error:
+        raise invalid("body", f"Invalid JSON: {error}", "invalid_json") from None
+
+
+def json_value(body: bytes) -> Any:
+    """A body as JSON (RFC 8259), which knows no NaN. Raises ``ValueError`` that says what is wrong with it."""
+    try:
         return json.loads(body, parse_constant=_refuse_constant)
     except RecursionError:
-        raise invalid("body", "Invalid JSON: it is nested too deeply.", "invalid_json") from None
+        raise ValueError("it is nested too deeply.") from None
     except ValueError as error:
-        raise invalid("body", f"Invalid JSON: {_place_of(error)}", "invalid_json") from None
+        raise ValueError(_place_of(error)) from None
 
 
 async def read_object(request: Request, **more: Any) -> dict[str, Any]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from starlette.datastructures import Headers
+
+from hermes_worker.api.bodies import json_value
 
 STATELESS: Final = "2026-07-28"
 OLDER: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
@@ -120,9 +121,9 @@ def request_of(headers: Headers, body: bytes) -> RpcRequest:
 
 def _document(body: bytes) -> dict[str, Any]:
     try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
-        raise RpcRefusal(PARSE_ERROR, "The body is not JSON.") from None
+        document = json_value(body)
+    except ValueError as error:
+        raise RpcRefusal(PARSE_ERROR, f"The body is not JSON: {error}") from None
     if not isinstance(document, dict):
         raise RpcRefusal(INVALID_REQUEST, "The body must be one request of JSON-RPC, not a list.")
     return document
