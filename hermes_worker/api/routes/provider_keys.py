@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, WithJsonSchema
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import FOR_OPERATORS
@@ -27,13 +27,16 @@ from hermes_worker.store.access.provider_keys import (
 router = APIRouter(prefix="/v1/tenants", tags=["tenants"], route_class=JsonRoute, responses=schema.errors(503))
 
 
+_KEY = {"type": "string", "pattern": f"^[!-~]{{8,{KEY_CHARS_MAX}}}$", "writeOnly": True}
+
+
 class ProviderKeyBody(BaseModel):
     """A key that a tenant brings."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     provider: str = Field(min_length=1, max_length=100, description="A name of the catalogue, or an alias in it.")
-    key: SecretStr = Field(min_length=8, max_length=KEY_CHARS_MAX, json_schema_extra={"pattern": "^[!-~]{8,4000}$"})
+    key: Annotated[SecretStr, WithJsonSchema(_KEY)] = Field(min_length=8, max_length=KEY_CHARS_MAX)
 
 
 class ProviderKeyObject(BaseModel):
