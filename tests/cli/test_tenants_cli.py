@@ -17,7 +17,12 @@ from hermes_worker.store.outbox.deliveries import Deliveries
 
 NAMED = {"run_id", "run_ids", "job", "delivery_id", "key_id"}
 """Arguments that name something which has an owner."""
-MORE = {("runs", "steer"): ["faster"], ("runs", "answer"): ["yes"], ("cron", "edit"): ["--prompt", "x"]}
+MORE = {
+    ("runs", "steer"): ["faster"],
+    ("runs", "answer"): ["yes"],
+    ("runs", "restore"): ["4f1a2b"],
+    ("cron", "edit"): ["--prompt", "x"],
+}
 
 
 def named_commands() -> Iterator[tuple[str, str, str]]:

@@ -88,7 +88,7 @@ def test_the_example_is_installed_enabled_and_used(environment: Path, tmp_path: 
     hermes = CommandLine(tmp_path / "home", secrets, program=(str(environment), "-m", "hermes_worker"))
 
     listed = hermes("extensions", "list", "--json")
-    [shown] = [json.loads(line) for line in listed.out.splitlines()]
+    [shown] = [each for each in map(json.loads, listed.out.splitlines()) if each["name"] == "acme"]
     assert (shown["name"], shown["state"], shown["from"]) == ("acme", "disabled", "hermes-acme 1.0")
     assert shown["brings"]["tools"] == ["stock_level"]
     assert hermes("extensions", "enable", "acme").code == 0
