@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes_worker.cli.layout import moment, table
-from hermes_worker.cli.options import TEXT, client_settings, common, of_tenant, reachable
+from hermes_worker.cli.options import TEXT, client_settings, of_tenant, reachable
 from hermes_worker.cli.records import open_records
 from hermes_worker.cli.screen import one_line
-from hermes_worker.cli.server import server_client
+from hermes_worker.cli.server import chosen_server, server_client
+from hermes_worker.cli.tenant_backend import open_tenant
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.principals import DEFAULT_TENANT
-from hermes_worker.store.access.principals import Tenants
-from hermes_worker.store.outbox.alerts import AlertView, alert_targets_of, list_alerts, set_alert_targets, try_alerts
+from hermes_worker.store.outbox.alerts import AlertView, list_alerts, try_alerts
 from hermes_worker.wiring import alert_policy
 
 if TYPE_CHECKING:
@@ -63,21 +63,18 @@ def try_targets(home: Path | None) -> None:
 @alerts.command(
     "targets", epilog="Example: hermes-worker alerts targets --tenant acme --set webhook:https://acme.test/ops"
 )
-@common
+@reachable
 @of_tenant
 @click.option("--set", "targets", type=TEXT, multiple=True, help="A target, as of a delivery. May be repeated.")
 @click.option("--none", "has_none", is_flag=True, help="The tenant is told nothing.")
 def own_targets(home: Path | None, targets: tuple[str, ...], has_none: bool) -> None:
     """Show or replace where a tenant is told of alerts about its limits of spending and the budgets of its runs."""
-    from hermes_worker.services.submission import deliver_list
-
-    records = open_records(home)
-    if records.tenant == DEFAULT_TENANT:
+    if targets and has_none:
+        raise click.UsageError("--set names targets and --none takes all away; give one of them")
+    backend = open_tenant(home)
+    if backend.tenant == DEFAULT_TENANT and chosen_server() is None:
         raise click.UsageError("the installation's are alerts.targets (HERMES_ALERT_TARGETS); give --tenant NAME")
-    if targets or has_none:
-        Tenants(records.database).require_tenant(records.tenant)
-        set_alert_targets(records.database, records.tenant, deliver_list(targets, records.tenant))
-    for target in alert_targets_of(records.database).get(records.tenant, ()):
+    for target in backend.set_alert_targets(targets) if targets or has_none else backend.alert_targets():
         click.echo(target)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import click
 
 from hermes_worker.cli.layout import moment, table
-from hermes_worker.cli.options import TEXT, common, of_tenant, reachable
+from hermes_worker.cli.options import TEXT, of_tenant, reachable
 from hermes_worker.cli.records import open_records
 from hermes_worker.cli.screen import one_line
 from hermes_worker.cli.server import read, server_client
-from hermes_worker.store.access.provider_keys import KEY_CHARS_MAX, ProviderKeys, ProviderKeyView
+from hermes_worker.cli.tenant_backend import open_tenant
+from hermes_worker.store.access.provider_keys import KEY_CHARS_MAX, ProviderKeyView
 from hermes_worker.store.key_states import KeyRow, KeyStates
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def tenant_keys() -> None:
 
 
 @tenant_keys.command("add", epilog="Example: hermes-worker providers keys add openai --tenant acme --file acme.key")
-@common
+@reachable
 @of_tenant
 @click.argument("provider", type=TEXT)
 @click.option(
@@ -93,36 +94,31 @@ def tenant_keys() -> None:
 def add_key(home: Path | None, provider: str, source: BinaryIO, as_json: bool) -> None:
     """Have the tenant's runs be asked for with a key of its own at PROVIDER. From then on no key of the installation is
     used for it. Workers know within two seconds."""
-    from hermes_worker.services.provider_keys import add_provider_key
-
-    records = open_records(home)
-    made = add_provider_key(records.database, records.tenant, provider, _read_key(source))
-    _show_keys([made], as_json)
+    backend = open_tenant(home)
+    _show_keys([backend.add_provider_key(provider, _read_key(source))], as_json)
 
 
 @tenant_keys.command("list")
-@common
+@reachable
 @of_tenant
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_keys(home: Path | None, as_json: bool) -> None:
     """The provider keys of a tenant, without the keys."""
-    records = open_records(home)
-    _show_keys(ProviderKeys(records.database).of_tenant(records.tenant), as_json)
+    _show_keys(open_tenant(home).provider_keys(), as_json)
 
 
 @tenant_keys.command("remove", epilog="Example: hermes-worker providers keys remove pkey_0123456789ab --tenant acme")
-@common
+@reachable
 @of_tenant
 @click.argument("key_id", type=TEXT)
 def remove_key(home: Path | None, key_id: str) -> None:
     """Delete a provider key of a tenant. When it was the last, its runs are asked for with keys of the installation."""
-    records = open_records(home)
-    kept = ProviderKeys(records.database)
-    view = kept.remove(records.tenant, key_id)
+    backend = open_tenant(home)
+    view = backend.remove_provider_key(key_id)
     click.echo(f"{key_id} of {view.provider} removed")
-    if not kept.of_tenant(records.tenant):
+    if not backend.provider_keys():
         said = "its runs are asked for with HERMES_TENANT_KEYS, else with keys of the installation"
-        click.echo(f"the tenant {records.tenant!r} has no provider key in rows now: {said}", err=True)
+        click.echo(f"the tenant {view.tenant!r} has no provider key in rows now: {said}", err=True)
 
 
 def _read_key(source: BinaryIO) -> str:
@@ -133,7 +129,7 @@ def _read_key(source: BinaryIO) -> str:
     return data.decode("utf-8", "replace").strip()
 
 
-def _show_keys(views: list[ProviderKeyView], as_json: bool) -> None:
+def _show_keys(views: Sequence[ProviderKeyView], as_json: bool) -> None:
     if as_json:
         for view in views:
             click.echo(json.dumps(dict(zip(ProviderKeyView._fields, view, strict=True))))

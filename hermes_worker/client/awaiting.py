@@ -193,6 +193,8 @@ class AsyncHermesClient:
     alerts = _sends(operations.alerts)
     open_provider_key = _sends(operations.open_provider_key)
     try_alerts = _sends(operations.try_alerts)
+    alert_targets = _sends(operations.alert_targets)
+    set_alert_targets = _sends(operations.set_alert_targets)
     capabilities = _sends(operations.capabilities)
     toolsets = _sends(operations.toolsets)
     skills = _sends(operations.skills)

@@ -786,6 +786,18 @@ def try_alerts() -> ApiRequest[int]:
     return _post("/v1/alerts/test", _reads(int, "owed"))
 
 
+def alert_targets(*, tenant: str | None = None) -> ApiRequest[list[str]]:
+    """Where the tenant is told of alerts about itself; operators may name another ``tenant``."""
+    return _get("/v1/alerts/targets", _reads(list[str], "targets"), tenant=tenant)
+
+
+def set_alert_targets(targets: Sequence[str], *, tenant: str | None = None) -> ApiRequest[list[str]]:
+    """Let these be all of them, and say what they are then; none for no alerts. Idempotent."""
+    body = {"targets": list(targets)}
+    asked = ApiRequest(method="PUT", template="/v1/alerts/targets", read=_reads(list[str], "targets"), body=body)
+    return replace(asked, params={"tenant": tenant})
+
+
 def capabilities() -> ApiRequest[CapabilitiesDocument]:
     """What the server can do."""
     return _get("/v1/capabilities", _reads(CapabilitiesDocument))

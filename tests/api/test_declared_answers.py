@@ -213,6 +213,7 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "POST /v1/tenants/{tenant}/provider-keys": {"provider": "openai", "key": "sk-0123456789"},
     "PATCH /v1/tenants/{tenant}/limits": {"limits": {}},
     "PUT /v1/places": {"places": None},
+    "PUT /v1/alerts/targets": {"targets": []},
     "POST /v1/tenants": {"name": "default"},
     "POST /v1/tenants/{tenant}/disable": {"stop": False},
     "POST /v1/keys": {"holder": "x"},
@@ -244,6 +245,7 @@ BODIES: Mapping[str, dict[str, Any]] = {
 
 MCP_SAID: Mapping[str, Any] = {"protocolVersion": "2026-07-28", "clientCapabilities": {}}
 OF_A_TENANT = {
+    *("GET /v1/alerts/targets", "PUT /v1/alerts/targets"),
     *("GET /v1/keys", "POST /v1/keys", "POST /v1/exports", "GET /v1/erasures", "POST /v1/erasures"),
     "GET /v1/erasure-receipts",
     *("POST /v1/erasures/foretold", "POST /v1/erasures/replayed"),

@@ -372,6 +372,7 @@ def test_the_document_describes_what_is_there(http: httpx.Client) -> None:
         "/v1/backlog",
         "/v1/providers/states",
         "/v1/alerts",
+        "/v1/alerts/targets",
         "/v1/deliveries",
         "/v1/deliveries/{delivery_id}",
         "/v1/deliveries/{delivery_id}/retry",

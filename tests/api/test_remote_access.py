@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from remote_lines import at_server, fixed, keyed_file, local_line, played, same
+from remote_lines import at_server, fixed, keyed_file, local_line, played, said, same
 from serving import Served
 from support.commandline import CommandLine
 from support.store import Store
 
+from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.run import RunStatus
+from hermes_worker.settings import EncryptionSettings, Secret, Settings
+from hermes_worker.store.access.audit import AuditLog
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.tables import kept_answers
 from hermes_worker.wiring import pruner_of
@@ -183,3 +189,98 @@ def test_pruning_goes_on_request_after_request(
     counted = remote.inline("prune", "--dry-run")
     assert "at least so many" in counted.err
     assert sum(batch.count for batch in pruner_of(store.database, api.client.settings).steps(acts=False)) == 0
+
+
+# ------------------------------------------------------------------------------------ what a tenant has of its own
+
+
+TEXT_KEY = "hwt_" + "k" * 40
+
+
+@pytest.fixture
+def sealed(settings: Settings, serve: Callable[..., Served]) -> Served:
+    served = serve(replace(settings, encryption=EncryptionSettings(keys=(Secret(TEXT_KEY),))))
+    Tenants(served.client.database).create_tenant("acme")
+    return served
+
+
+def test_provider_keys_are_kept_as_in_the_database(sealed: Served, tmp_path: Path) -> None:
+    here = local_line(sealed)
+    here.environ["HERMES_ENCRYPTION_KEYS"] = TEXT_KEY
+    there = at_server(sealed.url, tmp_path, keyed_file(tmp_path / "operator", sealed.key))
+    secret = str(keyed_file(tmp_path / "theirs", "sk-acme-0123456789\n"))
+    bad = str(keyed_file(tmp_path / "bad", "sk acme\n"))
+    of_acme = ["--tenant", "acme"]
+    keys = ["providers", "keys"]
+
+    def life(hermes: CommandLine) -> list[object]:
+        add = [*keys, "add", "claude", "--file", secret]
+        made = json.loads(hermes.inline(*add, *of_acme, "--json").out)
+        lines = [
+            [*add, *of_acme],
+            [*keys, "list", *of_acme],
+            [*keys, "list", *of_acme, "--json"],
+            [*keys, "list"],
+            [*keys, "remove", made["key_id"]],
+            [*keys, "remove", made["key_id"], *of_acme],
+            [*keys, "remove", made["key_id"], *of_acme],
+            [*keys, "list", *of_acme],
+            [*keys, "list", "--tenant", "nobody"],
+            [*keys, "add", "nobodys", "--file", secret, *of_acme],
+            [*keys, "add", "openai", "--file", bad, *of_acme],
+            [*keys, "add", "openai", "--file", secret, "--tenant", "nobody"],
+        ]
+        ended = [hermes.inline(*words) for words in lines]
+        assert not [each for each in ended if "sk-acme-0123456789" in each.out + each.err]
+        assert "the tenant 'acme' has no provider key in rows now" in ended[5].err
+        hidden = [re.sub(r"pkey_\w+", "PKEY", repr(fixed(each))) for each in ended]
+        return [sorted(made), hidden]
+
+    assert life(there) == life(here)
+    acts = [row for row in AuditLog(sealed.client.database).page("acme") if row.act.startswith("provider_key")]
+    assert [row.act for row in acts] == ["provider_key.add", "provider_key.remove"] * 2
+    assert [row.address for row in acts] == ["127.0.0.1", "127.0.0.1", None, None]
+    boss = Tenants(sealed.client.database).create_key("acme", "boss", [KeyScope.ADMIN]).token
+    guest = ["--key-file", str(keyed_file(tmp_path / "boss", boss))]
+    refused = there.inline(*keys, "list", *of_acme, *guest)
+    assert (refused.code, "whole installation" in refused.err) == (2, True)
+
+
+def test_targets_of_alerts_are_set_as_in_the_database(
+    api: Served, local: CommandLine, remote: CommandLine, tmp_path: Path
+) -> None:
+    tenants = Tenants(api.client.database)
+    tenants.create_tenant("acme")
+    tenants.create_tenant("bolt")
+    targets = ["alerts", "targets"]
+    hook = "webhook:https://acme.example/ops"
+
+    def life(hermes: CommandLine) -> list[object]:
+        of_acme = [*targets, "--tenant", "acme"]
+        return [
+            said(hermes.inline(*words))
+            for words in (
+                of_acme,
+                [*of_acme, "--set", hook, "--set", "local", "--set", "local"],
+                of_acme,
+                [*of_acme, "--set", "telegram:5"],
+                [*of_acme, "--set", "pigeon:5"],
+                [*of_acme, "--set", "local", "--none"],
+                of_acme,
+                [*of_acme, "--none"],
+                [*targets, "--tenant", "nobody"],
+                targets,
+            )
+        ]
+
+    assert life(remote) == life(local)
+    assert life(local)[2] == (0, f"local\n{hook}\n")
+    mine = ["--key-file", str(keyed_file(tmp_path / "acme", tenants.create_key("acme", "a", [KeyScope.ADMIN]).token))]
+    assert remote.inline(*targets, "--set", "local", *mine).out == "local\n"
+    walled = remote.inline(*targets, "--tenant", "bolt", "--set", "local", *mine)
+    assert (walled.code, "Tenant not found: bolt" in walled.err) == (2, True)
+    weak = keyed_file(tmp_path / "weak", tenants.create_key("acme", "w", [KeyScope.RUNS_WRITE]).token)
+    assert remote.inline(*targets, "--key-file", str(weak)).code == 2
+    assert local.inline(*targets, "--tenant", "bolt").out == ""
+    [last] = [row for row in AuditLog(api.client.database).page("acme") if row.act == "alerts.targets"][-1:]
+    assert last.address == "127.0.0.1" and "local" not in repr(last)

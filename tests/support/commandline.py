@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import re
 import signal
@@ -21,6 +22,7 @@ from typing import IO, Any, TypeVar
 import psutil
 
 from hermes_worker.cli.entry import main
+from hermes_worker.observe import log
 from support.warm_commands import WarmProcess
 
 COMMAND = str(Path(sys.executable).parent / "hermes-worker")
@@ -95,12 +97,18 @@ class CommandLine:
         os.environ.update(self.environ)
         source = sys.stdin
         sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode()))
+        root = logging.getLogger()
+        handlers, level, ours = root.handlers[:], root.level, (log._level, log._emit)
         try:
             with redirect_stdout(out), redirect_stderr(err):
                 main(arguments)
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
         finally:
+            # The next test's server is in this process as well, and says what a command for people would leave out.
+            root.handlers[:] = handlers
+            root.setLevel(level)
+            log._level, log._emit = ours
             sys.stdin = source
             os.environ.clear()
             os.environ.update(before)

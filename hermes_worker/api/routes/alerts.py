@@ -1,20 +1,27 @@
-"""What operators were told is wrong."""
+"""What operators were told is wrong, and where tenants are told."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 from fastapi import APIRouter, BackgroundTasks, Query
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 
 from hermes_worker.api import schema
-from hermes_worker.api.auth import FOR_OPERATORS, FOR_SCALERS
+from hermes_worker.api.auth import FOR_OPERATORS, FOR_SCALERS, needs
+from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
-from hermes_worker.api.errors import ApiError
-from hermes_worker.store.outbox.alerts import list_alerts, try_alerts
+from hermes_worker.api.errors import ApiError, invalid
+from hermes_worker.api.formats import TextFormat, text
+from hermes_worker.api.owners import ActsFor
+from hermes_worker.channels.targets import TARGETS_MAX
+from hermes_worker.core.principals import DEFAULT_TENANT, KeyScope
+from hermes_worker.services.submission import InvalidSubmission, deliver_list
+from hermes_worker.store.outbox.alerts import list_alerts, set_alert_targets, stored_alert_targets, try_alerts
 from hermes_worker.wiring import alert_policy
 
-router = APIRouter(prefix="/v1/alerts", tags=["health"], responses=schema.errors(503))
+router = APIRouter(prefix="/v1/alerts", tags=["health"], route_class=JsonRoute, responses=schema.errors(503))
+_ADMIN = needs(KeyScope.ADMIN)
 
 
 @router.get("", response_model=schema.AlertList, dependencies=[FOR_SCALERS])
@@ -52,3 +59,48 @@ async def try_alert_targets(context: Context, later: BackgroundTasks) -> TriedAl
         raise ApiError(409, message, code="no_alert_targets")
     later.add_task(context.tell_broker, context.client.publisher.send, owed)
     return TriedAlerts(owed=len(owed))
+
+
+class AlertTargetsBody(BaseModel):
+    """All targets there are to be."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    targets: list[Annotated[str, text(TextFormat.TARGETS)]] = Field(
+        max_length=TARGETS_MAX, description="Where the tenant may send: 'local', 'webhook:...', 'apprise:...'."
+    )
+
+
+class AlertTargetsObject(BaseModel):
+    """Where a tenant is told of alerts about itself, in the order of the alphabet."""
+
+    tenant: str
+    targets: list[str]
+
+
+@router.get("/targets", dependencies=[_ADMIN], responses=schema.errors(404, 409))
+async def show_alert_targets(context: Context, tenant: ActsFor) -> AlertTargetsObject:
+    """Where a tenant is told of alerts about its limits of spending and the budgets of its runs."""
+    _require_own(tenant)
+    return AlertTargetsObject(
+        tenant=tenant, targets=await context.store(stored_alert_targets, context.client.database, tenant)
+    )
+
+
+@router.put("/targets", dependencies=[_ADMIN], responses=schema.errors(404, 409))
+async def replace_alert_targets(context: Context, tenant: ActsFor, body: AlertTargetsBody) -> AlertTargetsObject:
+    """Let these be all targets of a tenant for alerts about itself; none for no alerts. Idempotent."""
+    _require_own(tenant)
+    try:
+        targets = deliver_list(body.targets, tenant)
+    except InvalidSubmission as error:
+        raise invalid("targets", str(error)) from None
+    await context.store(set_alert_targets, context.client.database, tenant, targets)
+    return AlertTargetsObject(tenant=tenant, targets=sorted(set(targets)))
+
+
+def _require_own(tenant: str) -> None:
+    """Raises ``ApiError`` for the default tenant, whose targets are those of the installation."""
+    if tenant == DEFAULT_TENANT:
+        message = "The targets of the installation are alerts.targets (HERMES_ALERT_TARGETS); name another tenant."
+        raise ApiError(409, message, code="targets_in_settings", param="tenant")

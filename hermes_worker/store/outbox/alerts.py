@@ -38,7 +38,7 @@ from hermes_worker.store.rows import Hint, insert_ignoring, plain
 from hermes_worker.store.run_ends import RunEnd
 from hermes_worker.store.runs.limits import Owner, known_limits, spent_of
 from hermes_worker.store.runs.permits import holds_for_spending, used_at_work
-from hermes_worker.store.tables import alert_targets, alerts, budgets, dead_targets, runs
+from hermes_worker.store.tables import alert_targets, alerts, budgets, dead_targets, runs, tenants
 
 _DEAD_TARGETS_MAX = 500
 _NEWS_S = 3_600.0
@@ -195,10 +195,19 @@ def alert_targets_of(database: Database) -> Mapping[str, Sequence[str]]:
     return database.remembered.get("alert_targets", read)
 
 
+def stored_alert_targets(database: Database, tenant: str) -> list[str]:
+    """Where one tenant is told of alerts about itself, in the order of the alphabet."""
+    wanted = sa.select(alert_targets.c.target).where(alert_targets.c.tenant == tenant)
+    with database.read() as connection:
+        return sorted(connection.execute(wanted).scalars())
+
+
 def set_alert_targets(database: Database, tenant: str, targets: Sequence[str]) -> None:
     """Let these be all targets of a tenant for alerts about itself. The caller has looked whether it may send there.
     Idempotent."""
     with database.write() as connection:
+        # Whoever replaces them at the same moment waits, and does not add to these.
+        connection.execute(sa.select(tenants.c.name).where(tenants.c.name == tenant).with_for_update()).first()
         gone = sa.delete(alert_targets).where(alert_targets.c.tenant == tenant).returning(alert_targets.c.target)
         before = len(connection.execute(gone).all())
         wanted = [{"tenant": tenant, "target": target} for target in dict.fromkeys(targets)]
