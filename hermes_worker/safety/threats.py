@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -134,6 +134,16 @@ PATTERNS: tuple[ThreatPattern, ...] = (
 JOB_DIRECTIVE_IDS = frozenset({"prompt_injection", "deception_hide", "sys_prompt_override", "disregard_rules"})
 """The patterns that do not survive ordinary prose: the only ones an assembled prompt is scanned with."""
 
+
+class JobScan(StrEnum):
+    """Which text of a job is scanned."""
+
+    WRITTEN = "written"
+    """What somebody wrote, when it is saved and again before it runs."""
+    ASSEMBLED = "assembled"
+    """The whole prompt, which may quote a runbook that describes an attack."""
+
+
 _JOB_SECRET = r"\$\{?\w*(?:key|token|secret|password|credential|api)\w*\}?"
 
 JOB_PATTERNS: tuple[ThreatPattern, ...] = (
@@ -164,6 +174,11 @@ JOB_PATTERNS: tuple[ThreatPattern, ...] = (
         rf"\bcurl\s<line>(?:-h|--header)[\s=]*[\"']authorization:\s*(?:bearer|token|basic)\s+{_JOB_SECRET}[\"']",
     ),
 )
+
+JOB_SCANS: Mapping[JobScan, tuple[ThreatPattern, ...]] = {
+    JobScan.WRITTEN: JOB_PATTERNS,
+    JobScan.ASSEMBLED: tuple(pattern for pattern in JOB_PATTERNS if pattern.id in JOB_DIRECTIVE_IDS),
+}
 
 # The bundled GitHub skill's own call. The host must end where the name ends (api.github.com.evil.example and
 # api.github.com@evil.example are other hosts), what follows the path is left to be scanned, and a second address or a
@@ -220,8 +235,17 @@ def scan(text: str, scope: Scope) -> tuple[str, ...]:
     """Ids of everything suspicious in ``text``, each once, invisible characters first
     (``invisible_unicode_U+200B``)."""
     invisible = [f"invisible_unicode_{label}" for label in strip_invisible(text)[1]]
-    wanted = [pattern for pattern in PATTERNS if pattern.scope in _INCLUDED[scope]]
-    return (*invisible, *_matching_ids(_fold(text), wanted))
+    return (*invisible, *matching(text, scope))
+
+
+def matching(text: str, scope: Scope) -> tuple[str, ...]:
+    """Ids of the patterns of ``scope``, and of the scopes inside it, that match ``text``."""
+    return tuple(_matching_ids(_fold(text), (each for each in PATTERNS if each.scope in _INCLUDED[scope])))
+
+
+def job_threats(text: str, patterns: Iterable[ThreatPattern]) -> tuple[str, ...]:
+    """Ids of ``patterns`` that match what is to run as a job. The call of the bundled GitHub skill is none."""
+    return tuple(_matching_ids(_GITHUB_CALL.sub(_GITHUB_CALL_SCANNED_AS, _fold(text)), patterns))
 
 
 def scan_job_prompt(text: str) -> ThreatFinding | None:
@@ -236,8 +260,7 @@ def scan_job_prompt(text: str) -> ThreatFinding | None:
 def scan_assembled_prompt(text: str) -> AssembledScan:
     """Scan a job's prompt with its skills, script output and context in place."""
     cleaned, removed = strip_invisible(text)
-    directives = [pattern for pattern in JOB_PATTERNS if pattern.id in JOB_DIRECTIVE_IDS]
-    return AssembledScan(text=cleaned, removed=removed, finding=_first_finding(cleaned, directives))
+    return AssembledScan(text=cleaned, removed=removed, finding=_first_finding(cleaned, JOB_SCANS[JobScan.ASSEMBLED]))
 
 
 def strip_invisible(text: str) -> tuple[str, tuple[str, ...]]:
@@ -274,8 +297,7 @@ def _is_emoji(character: str) -> bool:
 
 
 def _first_finding(text: str, patterns: Iterable[ThreatPattern]) -> ThreatFinding | None:
-    scanned = _GITHUB_CALL.sub(_GITHUB_CALL_SCANNED_AS, _fold(text))
-    for identifier in _matching_ids(scanned, patterns):
+    for identifier in job_threats(text, patterns):
         message = f"Blocked: the prompt matches the threat pattern {identifier!r}; take that instruction out."
         return ThreatFinding(id=identifier, message=message)
     return None

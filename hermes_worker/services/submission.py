@@ -12,15 +12,13 @@ import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hermes_worker import __version__
 from hermes_worker.agent.prompt.pipeline import import_history
-from hermes_worker.agent.prompt.sources import ContextFacts, PromptBlock
-from hermes_worker.agent.prompt.system import PromptParts, build_system_prompt
+from hermes_worker.agent.prompt.sources import PromptBlock
 from hermes_worker.agent.sourced import client_definition
 from hermes_worker.agent.tools.catalog import catalog_with, has_tool_sources
 from hermes_worker.channels.targets import TargetError, normalize_deliver, parse_targets, require_open_to, text_of
@@ -39,7 +37,8 @@ from hermes_worker.models.catalog import find_provider, provider_of_host
 from hermes_worker.models.identity import STAND_IN, STAND_IN_MODEL, endpoint_identity, usual_address
 from hermes_worker.models.prices import is_priced
 from hermes_worker.observe import count, log
-from hermes_worker.services.context import asked_blocks, ordered, pure_blocks
+from hermes_worker.services.prompt_blocks import BlockFacts, blocks_of
+from hermes_worker.services.prompting import new_prompt
 from hermes_worker.settings import ModelSettings, Settings
 from hermes_worker.settings.kinds import named_model
 from hermes_worker.settings.shaping import configuration_of
@@ -346,16 +345,16 @@ def new_run(
     names, tools = _tools(toolsets, _UNATTENDED_WITHOUT if kind == "cron" else (), sourced)
     tools = _with_client_tools(settings, tools, submission.client_tools, catalog_with(sourced).names)
     workspace = _workspace(settings, submission, run_id)
-    facts = ContextFacts(tenant=submission.principal.tenant, source=kind, model=model, workspace=workspace.root)
-    asked = asked_blocks(facts) if context is None else context
-    prompt = PromptParts(
-        model=model,
-        provider=_usual_name(provider),
-        today=datetime.now().astimezone().date(),
+    facts = BlockFacts(
+        tenant=submission.principal.tenant,
+        principal=submission.principal.name,
+        source=kind,
         tools=names,
-        blocks=ordered((*pure_blocks(facts), *asked)),
-        instructions=submission.instructions or "",
+        toolsets=toolsets,
+        model=model,
     )
+    said, called = submission.instructions or "", _usual_name(provider)
+    prompt = new_prompt(facts, workspace, provider=called, instructions=said, context=context)
     return NewRun(
         tenant=submission.principal.tenant,
         principal=submission.principal.name,
@@ -363,7 +362,9 @@ def new_run(
         run_id=run_id,
         session_id=submission.session_id,
         after=submission.after,
-        system_prompt=build_system_prompt(prompt),
+        system_prompt=prompt.text,
+        gaps=prompt.gaps,
+        blocks=blocks_of(facts),
         tools=tools,
         workspace=workspace.to_json(),
         idempotency_key=submission.idempotency_key,

@@ -31,6 +31,7 @@ from hermes_worker.store.runs.runs import (
     NewRun,
     SessionActive,
     SessionNotFound,
+    fill_prompt,
     insert_history,
     new_run_id,
     require_kept,
@@ -245,6 +246,7 @@ class Sessions:
             tools_hash = store_blob(connection, new.tools)
             values = {**session_values(new, tools_hash), "title": title, "model": model}
             opened = self._opened(connection, {**values, "session_id": new.run_id or new_run_id()})
+            fill_prompt(connection, opened.pk, new)
             insert_history(connection, opened.pk, new.spec)
             if kept is not None:
                 document = {"session_pk": opened.pk, "key": CONVERSATION_KEY, "body": canonical_json(kept)}

@@ -10,11 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from hermes_worker.core.prompt_places import PromptPlace
 from hermes_worker.extension import ContextSourceDeclaration, Extension, SettingValue
 from hermes_worker.safety.threats import Scope, scan
 
 BEFORE_CALLER = 300
 """A block of a lower order stands before the caller's instructions, the others behind them."""
+WITH_MEMORY = 900
+"""From this order on a block stands in the volatile tier, behind what is remembered: it changes often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,13 @@ def block_of(declared: ContextSourceDeclaration, said: object) -> PromptBlock | 
     if found := scan(text, Scope.CONTEXT):
         text = f"[BLOCKED: this text was left out because it looks like an attack ({', '.join(found)})]"
     return PromptBlock(text=f"# {title}\n{shortened(text, declared.chars_max)}", order=declared.order)
+
+
+def place_of(block: PromptBlock) -> PromptPlace:
+    """Where a block stands."""
+    if block.order < BEFORE_CALLER:
+        return PromptPlace.ENVIRONMENT
+    return PromptPlace.SOURCES if block.order < WITH_MEMORY else PromptPlace.PROVIDER
 
 
 def shortened(text: str, chars_max: int) -> str:

@@ -1,9 +1,11 @@
 """The system prompt of a session (docs/behaviour.md, "System prompts").
 
 It is built once, stored with the session and sent as the same bytes on every call: the provider's prompt cache begins
-here (invariant I7). Three tiers, from what seldom changes to what often does, so that sessions share a beginning:
-*stable* (who the agent is and how it works), *context* (what the caller, the project and the context sources say),
-*volatile* (the day, the model). Pure: the same parts give the same text.
+here (invariant I7). ``core.prompt_places`` says which sections there are and in which order they stand. Pure: the same
+parts give the same text.
+
+Whoever brings a section of its own need not change this module: texts that stand in rows (memory, skills) come in
+through ``services.prompt_blocks``, those of extensions through context sources (``agent.prompt.sources``).
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from datetime import date
 
-from hermes_worker.agent.prompt.sources import BEFORE_CALLER, PromptBlock, shortened
+from hermes_worker.agent.prompt.sources import PromptBlock, place_of, shortened
 from hermes_worker.core.families import traits_of
+from hermes_worker.core.prompt_places import Assembled, PromptPlace, assembled
 from hermes_worker.safety.threats import Scope, scan
 
 CONTEXT_CHARS_MIN, CONTEXT_CHARS_MAX = 20_000, 500_000
@@ -58,10 +61,19 @@ class PromptParts:
     """The model's context window in tokens; bounds the context files."""
 
 
+OPEN_PLACES = (PromptPlace.SKILLS, PromptPlace.PROJECT, PromptPlace.MEMORY, PromptPlace.USER, PromptPlace.PROVIDER)
+"""What is filled later: from rows when the session is opened, from its workspace before its first model call."""
+
+
 def build_system_prompt(parts: PromptParts) -> str:
     """The text of the session's system row."""
-    tiers = (_stable(parts), _context(parts), _volatile(parts))
-    return "\n\n".join(section for tier in tiers for section in tier if section)
+    return assembled_prompt(parts).text
+
+
+def assembled_prompt(parts: PromptParts) -> Assembled:
+    """The same, with the gaps of what is filled later."""
+    still_open = OPEN_PLACES if not parts.context_files else set(OPEN_PLACES) - {PromptPlace.PROJECT}
+    return assembled(_sections(parts), still_open)
 
 
 def is_for(prompt: str, *, model: str, provider: str) -> bool:
@@ -80,29 +92,31 @@ def context_chars_max(window: int) -> int:
     return max(CONTEXT_CHARS_MIN, min(int(window * CONTEXT_WINDOW_SHARE * CHARS_PER_TOKEN), CONTEXT_CHARS_MAX))
 
 
-# ------------------------------------------------------------------------------------------------------------- tiers
+# ---------------------------------------------------------------------------------------------------------- sections
 
 
-def _stable(parts: PromptParts) -> Iterator[str]:
-    yield parts.identity.strip() or DEFAULT_IDENTITY
+def _sections(parts: PromptParts) -> Iterator[tuple[PromptPlace, str]]:
+    yield PromptPlace.IDENTITY, parts.identity.strip() or DEFAULT_IDENTITY
     if parts.tools:
-        yield from _WORKING
-        yield from (text for needed, text in _TOOL_GUIDANCE if needed & parts.tools)
+        yield from ((PromptPlace.WORKING, text) for text in _WORKING)
+        yield from ((PromptPlace.TOOLS, text) for needed, text in _TOOL_GUIDANCE if needed & parts.tools)
         if traits_of(parts.model).announces:
-            yield ACT_DO_NOT_ANNOUNCE
-    yield from (block.text for block in parts.blocks if block.order < BEFORE_CALLER)
+            yield PromptPlace.FAMILY, ACT_DO_NOT_ANNOUNCE
+    yield PromptPlace.CALLER, parts.instructions.strip()
+    yield PromptPlace.PROJECT, project_section(parts.context_files, parts.window)
+    yield from ((place_of(block), block.text) for block in parts.blocks)
+    yield PromptPlace.RUNTIME, _runtime(parts)
 
 
-def _context(parts: PromptParts) -> Iterator[str]:
-    yield parts.instructions.strip()
-    files = "\n\n".join(_context_section(file, context_chars_max(parts.window)) for file in parts.context_files)
-    yield f"# Project context\n\n{files}" if files else ""
-    yield from (block.text for block in parts.blocks if block.order >= BEFORE_CALLER)
+def project_section(files: Sequence[ContextFile], window: int) -> str:
+    """What the files of the project say, for a model with this window (tokens); empty when there are none."""
+    texts = "\n\n".join(_context_section(file, context_chars_max(window)) for file in files)
+    return f"# Project context\n\n{texts}" if texts else ""
 
 
-def _volatile(parts: PromptParts) -> Iterator[str]:
+def _runtime(parts: PromptParts) -> str:
     day = f"Today: {_WEEKDAYS[parts.today.weekday()]}, {parts.today.isoformat()}"
-    yield "\n".join((day, _named("Model", parts.model), _named("Provider", parts.provider)))
+    return "\n".join((day, _named("Model", parts.model), _named("Provider", parts.provider)))
 
 
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")

@@ -26,6 +26,7 @@ from hermes_worker.store.runs.runs import (
     Created,
     NewRun,
     asked_values,
+    fill_prompt,
     insert_run,
     keep_tags,
     new_run_id,
@@ -95,7 +96,11 @@ def _open_sessions(connection: Connection, news: Sequence[NewRun]) -> dict[str |
         .returning(sessions.c.session_id, sessions.c.pk),
         [{"session_id": new.run_id, **session_values(new, hashes[new.tools])} for new in news],
     )
-    return {session_id: int(pk) for session_id, pk in rows}
+    opened = {session_id: int(pk) for session_id, pk in rows}
+    for new in news:
+        if new.blocks is not None and new.run_id in opened:
+            fill_prompt(connection, opened[new.run_id], new)
+    return opened
 
 
 def _begin(connection: Connection, fresh: Mapping[int, NewRun]) -> dict[int, tuple[int, Created]]:

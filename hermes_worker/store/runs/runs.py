@@ -32,6 +32,7 @@ from hermes_worker.core.pricing import (
     worst_of,
 )
 from hermes_worker.core.principals import DEFAULT_TENANT
+from hermes_worker.core.prompt_places import Assembled, Gap, PromptPlace, filled
 from hermes_worker.core.run import STATE_VERSION, TERMINAL, ExitReason, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.sharing import FleetPlace
@@ -147,6 +148,11 @@ class NewRun:
     ``None`` starts a new one."""
     system_prompt: str
     """Stored with a new session, and used as stored ever after (invariant I7)."""
+    gaps: tuple[Gap, ...] = ()
+    """Where ``blocks`` may stand in it."""
+    blocks: Callable[[Connection], Mapping[PromptPlace, str]] | None = None
+    """What rows say in the prompt of a new session. Called in the transaction that opens it, and for no other run, so
+    that later runs of a session pay nothing."""
     tools: str
     """The tool definitions of a new session: a JSON array in its final bytes."""
     workspace: str
@@ -993,7 +999,8 @@ def start_held(connection: Connection, run_pk: int) -> list[Hint]:
 
 
 def session_values(new: NewRun, tools_hash: str) -> dict[str, object]:
-    """The columns of a session that ``new`` opens, but for its id and its time."""
+    """The columns of a session that ``new`` opens, but for its id and its time. The prompt is without ``new.blocks``,
+    which ``fill_prompt`` puts in once it is certain that there is a new session."""
     return {
         "tenant": new.tenant,
         "source": new.spec.source if new.session_id is not None else None,
@@ -1003,6 +1010,16 @@ def session_values(new: NewRun, tools_hash: str) -> dict[str, object]:
         "workspace": new.workspace,
         "title": first_title(new.spec.input),
     }
+
+
+def fill_prompt(connection: Connection, session_pk: int, new: NewRun) -> None:
+    """Put what rows say into the prompt of a session that was opened in this transaction."""
+    blocks = new.blocks(connection) if new.blocks is not None else {}
+    if not blocks:
+        return
+    prompt = filled(Assembled(text=new.system_prompt, gaps=new.gaps), blocks)
+    this = sa.update(sessions).where(sessions.c.pk == session_pk)
+    connection.execute(this.values(system_prompt=plain(prompt.text)))
 
 
 def _session_for(connection: Connection, run_id: str, new: NewRun) -> tuple[int, int | None, int]:
@@ -1017,6 +1034,7 @@ def _session_for(connection: Connection, run_id: str, new: NewRun) -> tuple[int,
         if inserted is not None:
             if new.after:
                 raise SessionMoved(f"there is no session {new.session_id!r} any more")
+            fill_prompt(connection, int(inserted), new)
             return int(inserted), None, insert_history(connection, int(inserted), new.spec)
     reference = new.session_id or run_id
     found = connection.execute(

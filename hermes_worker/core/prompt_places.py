@@ -1,0 +1,120 @@
+"""The places of a session's system prompt, in the order in which they stand, and how a place is filled later.
+
+A prompt has three tiers (docs/behaviour.md, "System prompts"), from what seldom changes to what often does, so that
+sessions share a beginning. Whoever has something to say names its place and hands in a text; nobody else decides where
+it stands. Some texts are known only when the prompt is put together (who the agent is), some in the transaction that
+opens the session (memory, skills: rows), and one only in the workspace (the project's files). So a prompt is text with
+*gaps*: positions at which a place that is still empty will stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+
+BETWEEN = "\n\n"
+"""Stands between two sections."""
+
+
+class Tier(StrEnum):
+    """How long what stands there stays as it is."""
+
+    STABLE = "stable"
+    """Who the agent is and how it works: the same for many sessions."""
+    CONTEXT = "context"
+    """What the caller and the project say."""
+    VOLATILE = "volatile"
+    """What is remembered, the day, the model."""
+
+
+class PromptPlace(Enum):
+    """Where a section of a system prompt stands: in the order of this list."""
+
+    IDENTITY = ("identity", Tier.STABLE)
+    """``SOUL.md``, or the default text about who the agent is."""
+    WORKING = ("working", Tier.STABLE)
+    """How to work with tools, whichever they are."""
+    TOOLS = ("tools", Tier.STABLE)
+    """How to use those that are there."""
+    FAMILY = ("family", Tier.STABLE)
+    """What models of this family have to be told."""
+    SKILLS = ("skills", Tier.STABLE)
+    """The index of skills."""
+    ENVIRONMENT = ("environment", Tier.STABLE)
+    """Where the tools act, who is there to ask, what the platform can show; context sources of a low order."""
+    CALLER = ("caller", Tier.CONTEXT)
+    """The caller's own system message."""
+    PROJECT = ("project", Tier.CONTEXT)
+    """The files of the project that are written for agents."""
+    SOURCES = ("sources", Tier.CONTEXT)
+    """Context sources of others."""
+    MEMORY = ("memory", Tier.VOLATILE)
+    """What the agent wrote down for itself."""
+    USER = ("user", Tier.VOLATILE)
+    """What it knows of the user."""
+    PROVIDER = ("provider", Tier.VOLATILE)
+    """What the provider of memory says."""
+    RUNTIME = ("runtime", Tier.VOLATILE)
+    """The day, the model and who serves it: always the last lines."""
+
+    def __init__(self, label: str, tier: Tier) -> None:
+        self.label = label
+        self.tier = tier
+
+
+_RANK: Mapping[PromptPlace, int] = {place: rank for rank, place in enumerate(PromptPlace)}
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """``place`` is empty and will stand at position ``at`` of the text, behind the section that ends there."""
+
+    place: PromptPlace
+    at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembled:
+    """A prompt, and where the places are that may still be filled."""
+
+    text: str
+    gaps: tuple[Gap, ...] = ()
+
+
+def assembled(sections: Iterable[tuple[PromptPlace, str]], open_places: Iterable[PromptPlace] = ()) -> Assembled:
+    """The sections in the order of their places, those of one place in the order given; empty ones say nothing. The
+    places of ``open_places`` get a gap behind their sections."""
+    of_place: dict[PromptPlace, list[str]] = {place: [] for place in PromptPlace}
+    for place, text in sections:
+        if text:
+            of_place[place].append(text)
+    still_open = set(open_places)
+    text, gaps = "", list[Gap]()
+    for place, texts in of_place.items():
+        for section in texts:
+            text = f"{text}{BETWEEN}{section}" if text else section
+        if place in still_open:
+            gaps.append(Gap(place, len(text)))
+    return Assembled(text=text, gaps=tuple(gaps))
+
+
+def filled(prompt: Assembled, blocks: Mapping[PromptPlace, str]) -> Assembled:
+    """The prompt with ``blocks`` in its gaps. What has no gap is left out: a place is filled once, so doing it again
+    changes nothing. The gaps that were not filled stay open."""
+    text, shift, left = prompt.text, 0, list[Gap]()
+    for gap in sorted(prompt.gaps, key=lambda gap: _RANK[gap.place]):
+        at = gap.at + shift
+        block = blocks.get(gap.place, "").strip("\n")
+        if not block.strip():
+            left.append(Gap(gap.place, at))
+            continue
+        section = f"{BETWEEN}{block}" if at else f"{block}{BETWEEN}"
+        text = f"{text[:at]}{section}{text[at:]}"
+        shift += len(section)
+    return Assembled(text=text, gaps=tuple(left))
+
+
+def gap_of(gaps: Sequence[Gap], place: PromptPlace) -> int | None:
+    """Where ``place`` will stand; ``None`` when it is not open."""
+    return next((gap.at for gap in gaps if gap.place is place), None)

@@ -1,0 +1,150 @@
+"""What becomes of text that others may have written, by where it comes from: one table for all ways in.
+
+``POLICIES`` says for each origin which patterns of ``safety.threats`` its text is judged with, and what is done about a
+match and about characters that show nothing:
+
+* *blocked*: the text does not reach a prompt, or is not kept; a line says so in its place;
+* *marked*: it is shown, and what it looks like is named beside it (``safety.untrusted`` puts it into its wrapper);
+* *stripped*: the characters are taken out, and the rest is judged.
+
+``judge`` is the one function that reads the table. Pure: no clock, nothing is written. Judging is a tripwire and no
+wall: what an agent can do is for its tools and its sandbox to decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+from hermes_worker.safety.threats import JOB_SCANS, JobScan, Scope, job_threats, matching, strip_invisible
+
+
+class Origin(StrEnum):
+    """Every way by which text of others gets in."""
+
+    MEMORY_WRITE = "memory_write"
+    """An entry of the memory, when somebody wants it kept."""
+    MEMORY = "memory"
+    """An entry of the memory that is about to enter a prompt; it may be older than a pattern."""
+    RECALLED_MEMORY = "recalled_memory"
+    """What a provider of memory found for a message."""
+    SKILL_WRITE = "skill_write"
+    """A skill or one of its files, when an agent or an import wants it kept."""
+    SKILL = "skill"
+    """A skill that is shown to an agent, and its line in the index."""
+    CONTEXT_FILE = "context_file"
+    """A file of the project for agents (``AGENTS.md``), and ``SOUL.md``."""
+    CONTEXT_SOURCE = "context_source"
+    """What a context source of an extension says."""
+    TOOL_RESULT = "tool_result"
+    """The result of a tool that says it is untrusted."""
+    FOLDER_NOTE = "folder_note"
+    """A file for agents that is shown behind the first result that touched its folder."""
+    WEBHOOK = "webhook"
+    """A value of an event's payload."""
+    SCRIPT = "script"
+    """The output of a job's script."""
+    JOB_ANSWER = "job_answer"
+    """The answer of another job or run."""
+    JOB_WRITE = "job_write"
+    """The prompt of a job, as a person or an agent wrote it."""
+    JOB_PROMPT = "job_prompt"
+    """The prompt of a job with its skills, its script's output and its context in place."""
+
+
+class Treatment(StrEnum):
+    """What is done about something suspicious."""
+
+    BLOCKED = "blocked"
+    MARKED = "marked"
+    STRIPPED = "stripped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What is done about text of one origin."""
+
+    patterns: Scope | JobScan
+    """Which patterns it is judged with."""
+    threat: Treatment
+    """What is done when one matches."""
+    invisible: Treatment
+    """What is done about characters that show nothing."""
+    thing: str
+    """What the text is called in the line that stands for it."""
+
+
+_KEPT = Treatment.BLOCKED
+_SHOWN = Treatment.MARKED
+_CLEANED = Treatment.STRIPPED
+
+POLICIES: Mapping[Origin, Policy] = MappingProxyType(
+    {
+        Origin.MEMORY_WRITE: Policy(patterns=Scope.STRICT, threat=_KEPT, invisible=_KEPT, thing="entry"),
+        Origin.MEMORY: Policy(patterns=Scope.STRICT, threat=_KEPT, invisible=_KEPT, thing="entry"),
+        Origin.RECALLED_MEMORY: Policy(patterns=Scope.CONTEXT, threat=_KEPT, invisible=_CLEANED, thing="memory"),
+        Origin.SKILL_WRITE: Policy(patterns=Scope.STRICT, threat=_KEPT, invisible=_KEPT, thing="skill"),
+        Origin.SKILL: Policy(patterns=Scope.CONTEXT, threat=_SHOWN, invisible=_CLEANED, thing="skill"),
+        Origin.CONTEXT_FILE: Policy(patterns=Scope.CONTEXT, threat=_KEPT, invisible=_KEPT, thing="file"),
+        Origin.CONTEXT_SOURCE: Policy(patterns=Scope.CONTEXT, threat=_KEPT, invisible=_KEPT, thing="text"),
+        Origin.TOOL_RESULT: Policy(patterns=Scope.CONTEXT, threat=_SHOWN, invisible=_SHOWN, thing="result"),
+        Origin.FOLDER_NOTE: Policy(patterns=Scope.CONTEXT, threat=_SHOWN, invisible=_SHOWN, thing="file"),
+        Origin.WEBHOOK: Policy(patterns=Scope.CONTEXT, threat=_SHOWN, invisible=_SHOWN, thing="event"),
+        Origin.SCRIPT: Policy(patterns=Scope.CONTEXT, threat=_SHOWN, invisible=_SHOWN, thing="output"),
+        Origin.JOB_ANSWER: Policy(patterns=Scope.CONTEXT, threat=_SHOWN, invisible=_SHOWN, thing="answer"),
+        Origin.JOB_WRITE: Policy(patterns=JobScan.WRITTEN, threat=_KEPT, invisible=_KEPT, thing="prompt"),
+        Origin.JOB_PROMPT: Policy(patterns=JobScan.ASSEMBLED, threat=_KEPT, invisible=_CLEANED, thing="prompt"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What was found in a text, and what may go on in its place."""
+
+    text: str
+    """What may enter a prompt: the text, without what was stripped; the line that says it was left out where it is
+    blocked. It is not wrapped."""
+    threats: tuple[str, ...] = ()
+    """Ids of what looks like an attack, each once: for the log and for people. They quote nothing."""
+    removed: tuple[str, ...] = ()
+    """Labels of the characters that were taken out, such as ``U+200B``."""
+    is_blocked: bool = False
+    """It must not be kept and not be shown."""
+
+
+def judge(text: str, origin: Origin) -> Judgement:
+    """What is to become of ``text``, which came in by ``origin``.
+
+    >>> judge("The tests run with make.", Origin.MEMORY_WRITE).is_blocked
+    False
+    """
+    policy = POLICIES[origin]
+    read, labels = strip_invisible(text.removeprefix("\ufeff"))
+    threats = _matching(read, policy.patterns)
+    match policy.invisible:
+        case Treatment.BLOCKED:
+            threats = (*(f"invisible_unicode_{label}" for label in labels), *threats)
+        case Treatment.MARKED:
+            # Zero-width characters are in ordinary pages as well and say nothing by themselves.
+            hidden = (label for label in labels if label not in _ORDINARY_INVISIBLE)
+            threats = (*(f"invisible_unicode_{label}" for label in hidden), *threats)
+        case Treatment.STRIPPED:
+            text = read
+    removed = labels if policy.invisible is Treatment.STRIPPED else ()
+    if threats and policy.threat is Treatment.BLOCKED:
+        return Judgement(text=_left_out(policy, threats), threats=threats, removed=removed, is_blocked=True)
+    return Judgement(text=text, threats=threats, removed=removed)
+
+
+_ORDINARY_INVISIBLE = frozenset({"U+200B", "U+200C", "U+200D", "U+2060", "U+FEFF"})
+
+
+def _matching(text: str, patterns: Scope | JobScan) -> tuple[str, ...]:
+    return matching(text, patterns) if isinstance(patterns, Scope) else job_threats(text, JOB_SCANS[patterns])
+
+
+def _left_out(policy: Policy, threats: tuple[str, ...]) -> str:
+    return f"[BLOCKED: this {policy.thing} was left out because it looks like an attack ({', '.join(threats)})]"

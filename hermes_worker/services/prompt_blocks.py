@@ -1,0 +1,62 @@
+"""The door by which rooms of the product put texts that stand in rows into the system prompt of a new session.
+
+A room that has something to say (memory, skills) writes a *reader*: a function that is given the open transaction and
+what is known of the session, and gives a text for each of its places (``core.prompt_places``). It is named in
+``READERS``, one line. Nothing else has to be changed: the prompt has a gap at each place, and the store fills it.
+
+* A reader is called in the transaction that opens a session, and only then. A later run of the session, a child run
+  and a fork (which has the bytes of its original) call nobody.
+* It may make one statement or two, quick ones, on the connection that it is given. It asks no network, reads no file
+  and does not commit. What takes time comes in through a context source (``agent.prompt.sources``).
+* Its text stands in the prompt as it is. Who reads what others wrote judges it first: ``safety.origins.judge``.
+* What it gives is stored as bytes with the session (invariant I7): what changes later is seen by the next session.
+* An exception of a reader refuses the submission: raise ``UnavailableError`` for a database that is away, and nothing
+  else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Protocol
+
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.prompt_places import PromptPlace
+
+USUAL_PROFILE = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockFacts:
+    """What a reader is told of the session that begins."""
+
+    tenant: str
+    principal: str | None
+    """Who asks (``core.principals``)."""
+    source: str
+    """The kind of what asked: ``api``, ``cli``, ``cron``, ``webhook``."""
+    tools: Set[str] = frozenset()
+    """Names of the session's tools: what there is no tool for need not be spoken of."""
+    toolsets: Sequence[str] = ()
+    model: str = ""
+    profile: str = USUAL_PROFILE
+
+
+class BlockReader(Protocol):
+    """What a room says in the prompt of a new session, by place; places without a text may be left out."""
+
+    def __call__(self, connection: Connection, facts: BlockFacts, /) -> Mapping[PromptPlace, str]: ...
+
+
+READERS: tuple[BlockReader, ...] = ()
+"""In any order: the places say where a text stands. Two readers do not fill one place."""
+
+
+def blocks_of(facts: BlockFacts) -> Callable[[Connection], Mapping[PromptPlace, str]] | None:
+    """What ``store.runs.runs.NewRun.blocks`` wants; ``None`` while nobody has anything to say."""
+    if not READERS:
+        return None
+    return lambda connection: {
+        place: text for reader in READERS for place, text in reader(connection, facts).items() if text
+    }
