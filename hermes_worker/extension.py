@@ -67,7 +67,7 @@ HOOK_TIMEOUT_S_MAX = 300.0
 CONTEXT_S_MAX = 10.0
 """A context source may take no longer: somebody waits for the answer to a submission."""
 _DELIVERS = "delivery"
-_ROLES = frozenset({"model", "tools", _DELIVERS, "system", "beat", "api"})
+_ROLES = frozenset({"model", "tools", _DELIVERS, "system", "beat", "api", "mcp"})
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -236,7 +236,10 @@ class ToolSourceDeclaration:
 
     name: str
     implementation: Reference
-    """Called with the extension's settings by name; returns a ``agent.tools.sources.ToolSource``."""
+    """Called with the extension's settings by name, and the services of ``needs`` as keywords; returns a
+    ``agent.tools.sources.ToolSource``."""
+    needs: tuple[str, ...] = ()
+    """Services of the process, as those of a ``ToolDeclaration``."""
     refresh_s: float = 300.0
     """Each worker for tools asks it this often."""
     timeout_s: float = 30.0

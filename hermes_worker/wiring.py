@@ -75,9 +75,10 @@ if TYPE_CHECKING:
     from hermes_worker.agent.prompt.compactors import Compactor
     from hermes_worker.agent.tools.base import Tool
     from hermes_worker.agent.tools.catalog import Catalog
-    from hermes_worker.browser.host import BrowserHost
     from hermes_worker.channels.dispatcher import Dispatcher
     from hermes_worker.channels.files import FileOutbox
+    from hermes_worker.hosting.host import ResourceHost
+    from hermes_worker.mcp.servers import McpServer
     from hermes_worker.models.base import Provider
     from hermes_worker.models.chain import Chain, ModelChoice
     from hermes_worker.models.endpoint import Endpoint
@@ -995,6 +996,7 @@ def _catalog_of(shared: _Shared) -> Catalog:
     from hermes_worker.net.urls import UrlPolicy
     from hermes_worker.store.jobs.jobs import Jobs
     from hermes_worker.store.outbox.deliveries import Deliveries
+    from hermes_worker.store.resources import Resources
     from hermes_worker.tasks.agent_messages import AgentMessages
     from scheduler.agent_jobs import AgentJobs
 
@@ -1006,6 +1008,7 @@ def _catalog_of(shared: _Shared) -> Catalog:
             "jobs": AgentJobs(Jobs(database)),
             "messages": AgentMessages(Deliveries(database), Jobs(database), shared.client.publisher.send),
             "fetching": Fetcher(policy=policy),
+            "resources": Resources(database),
             **_browsers_of(shared, policy),
         },
     )
@@ -1023,30 +1026,65 @@ def _browsers_of(shared: _Shared, policy: UrlPolicy) -> dict[str, object]:
     return {"browsers": Browsers(Resources(shared.client.database), policy, network_rules(shared.settings))}
 
 
-def browser_host_of(settings: Settings, database: Database, *, name: str, alive_file: Path | None) -> BrowserHost:
+def browser_host_of(settings: Settings, database: Database, *, name: str, alive_file: Path | None) -> ResourceHost:
     """The browsers of this process. Raises ``NoBrowserHere``, ``OSError``."""
     from hermes_worker.browser.chromium import Chromium, find_chromium, require_confinement
-    from hermes_worker.browser.host import BrowserHost, HostOptions
+    from hermes_worker.browser.host import browser_host
     from hermes_worker.browser.relay import Relay
+    from hermes_worker.hosting.host import HostOptions
     from hermes_worker.store.resources import Resources
 
     chosen = settings.browser
     program, sandbox = find_chromium(chosen.chromium), sandbox_of(settings)
     require_confinement(sandbox)
-    address = chosen.address or (socket.gethostname() if chosen.host in ("0.0.0.0", "::", "[::]") else chosen.host)
+    address = _known_as(chosen.host, chosen.address)
     options = HostOptions(
         name=name,
-        browsers_max=chosen.browsers_max,
+        hosted_max=chosen.browsers_max,
         idle_s=chosen.idle_s,
         ttl_s=settings.lease.ttl_s,
         folder=settings.home / "browsers",
         alive_file=alive_file,
     )
-    return BrowserHost(
+    return browser_host(
         Resources(database),
         lambda folder: Chromium(program, folder, sandbox),
         options,
         lambda may_use: Relay(chosen.host.strip("[]"), address, may_use),
+    )
+
+
+def _known_as(host: str, address: str | None) -> str:
+    return address or (socket.gethostname() if host in ("0.0.0.0", "::", "[::]") else host)
+
+
+def mcp_host_of(settings: Settings, database: Database, *, name: str, alive_file: Path | None) -> ResourceHost:
+    """The MCP servers of this process that have a command. Raises ``ConfigurationError``, ``OSError``."""
+    from hermes_worker.hosting.host import HostOptions
+    from hermes_worker.mcp.bridge import Bridge, mcp_host
+    from hermes_worker.mcp.servers import servers_of, token_variable
+    from hermes_worker.store.resources import Resources
+
+    chosen, servers = settings.mcp, servers_of(settings.home)
+
+    def known(server: str) -> tuple[McpServer, str | None] | None:
+        token = settings.variables.get(token_variable(server), "").strip() or None
+        return (servers[server], token) if server in servers else None
+
+    options = HostOptions(
+        name=name,
+        hosted_max=chosen.processes_max,
+        idle_s=chosen.idle_s,
+        ttl_s=settings.lease.ttl_s,
+        folder=settings.home / "mcp-servers",
+        alive_file=alive_file,
+    )
+    return mcp_host(
+        Resources(database),
+        known,
+        sandbox_of(settings),
+        options,
+        lambda may_use: Bridge(chosen.host.strip("[]"), _known_as(chosen.host, chosen.address), may_use),
     )
 
 

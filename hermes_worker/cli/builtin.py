@@ -93,6 +93,11 @@ EXTENSION = Extension(
             implementation="hermes_worker.cli.roles:browser",
         ),
         CommandDeclaration(
+            name="mcp-host",
+            summary="Run one process that starts and ends MCP servers that have a command, for sessions.",
+            implementation="hermes_worker.cli.roles:mcp_processes",
+        ),
+        CommandDeclaration(
             name="flower",
             summary="Show workers and tasks on the web page of Flower.",
             implementation="hermes_worker.cli.flower:flower",

@@ -672,11 +672,26 @@ def _mcp_server(settings: Settings, name: str, server: McpServer) -> tuple[Grade
     from hermes_worker.mcp.requests import list_tools
     from hermes_worker.mcp.servers import changed, token_variable
 
+    if server.is_process:
+        return _mcp_process(settings, name, server)
     token = settings.variables.get(token_variable(name), "").strip() or None
     offered = list_tools(server.model_copy(update={"timeout_s": min(server.timeout_s, 10.0)}), token)
     if waiting := changed(server, offered):
         return Grade.NOTE, f"it answers, and {len(waiting)} of its tools wait for: hermes-worker mcp approve {name}"
     return Grade.OK, f"it answers, and its {len(offered)} tools are approved"
+
+
+def _mcp_process(settings: Settings, name: str, server: McpServer) -> tuple[Grade, str]:
+    """Whether a host could start it here: it is not started for that."""
+    from hermes_worker.wiring import sandbox_of
+
+    there = f"its {len(server.tools)} tools are approved; hosts ('hermes-worker mcp-host') start it"
+    if shutil.which(server.command[0]) is None:
+        return Grade.NOTE, f"{there}, and this machine cannot be one: {server.command[0]!r} is not here"
+    standing = sandbox_of(settings).standing()
+    if standing.rung is None:
+        return Grade.NOTE, f"{there}, and this machine cannot be one: {'; '.join(standing.reasons)}"
+    return Grade.OK, f"{there}, confined by {standing.name}"
 
 
 def _browser(settings: Settings) -> tuple[Grade, str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,9 +24,9 @@ from hermes_worker.mcp.protocol import DEFINITION_CHARS_MAX
 from hermes_worker.mcp.requests import list_tools, spoken
 from hermes_worker.mcp.servers import (
     McpServer,
+    approved,
     changed,
     check_name,
-    digest,
     new_server,
     servers_of,
     token_variable,
@@ -33,7 +35,9 @@ from hermes_worker.mcp.servers import (
 )
 from hermes_worker.safety.threats import Scope, scan
 from hermes_worker.settings import Settings
+from hermes_worker.settings.role_secrets import is_secret
 
+_DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 _RESTART = "restart the processes of this home, and give every machine of the fleet the same mcp.json"
 
 
@@ -42,25 +46,74 @@ def mcp() -> None:
     """Add, list, test, approve and remove MCP servers whose tools agents may call."""
 
 
-@mcp.command(epilog="Example: hermes-worker mcp add tickets https://mcp.example.org/mcp")
+@mcp.command(epilog="Example: hermes-worker mcp add files --write /srv/data -- mcp-server-filesystem /srv/data")
 @common
 @click.argument("name", type=TEXT)
-@click.argument("url", type=TEXT)
+@click.argument("where", nargs=-1, required=True, metavar="URL | -- COMMAND [ARGUMENT]...")
 @click.option("--trust", is_flag=True, help="Believe what the server says about repeating its tools.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(1, 600), default=60.0, show_default=True, help="Seconds.")
+@click.option("--token-as", type=TEXT, help="The variable in which a command finds its token.")
+@click.option(
+    "--env", "env", multiple=True, metavar="NAME=VALUE", help="What a command's environment holds: no secret."
+)
+@click.option("--read", "reads", multiple=True, type=_DIRECTORY, help="A directory that a command may read.")
+@click.option("--write", "writes", multiple=True, type=_DIRECTORY, help="A directory that a command may change.")
 @click.option("--yes", is_flag=True, help="Approve the tools without asking.")
-def add(home: Path | None, name: str, url: str, trust: bool, timeout_s: float, yes: bool) -> None:
+def add(home: Path | None, name: str, where: tuple[str, ...], yes: bool, **chosen: Any) -> None:
     """Ask a server for its tools, show them, and keep the server with those that you approve."""
     settings = load_settings(home, uses_extensions=False)
     check_name(name)
     servers = servers_of(settings.home)
     if name in servers:
         raise ConfigurationError(f"there is an MCP server {name!r}; remove it first, or approve its tools again")
-    server = new_server(url=url, trusted=trust, timeout_s=timeout_s)
+    server = _new(where, chosen)
     plugins.check(settings, settings.extensions.enabled, extension_of(name, server))
-    server, offered = spoken(server, _token(settings, name))
+    server, offered = _asked(settings, name, server)
     _show(name, offered)
     _approve(settings, name, server, offered, is_sure=yes)
+
+
+def _new(where: tuple[str, ...], chosen: Mapping[str, Any]) -> McpServer:
+    usual = {"trusted": chosen["trust"], "timeout_s": chosen["timeout_s"]}
+    if len(where) == 1 and "://" in where[0]:
+        given = [option for option in ("token_as", "env", "reads", "writes") if chosen[option]]
+        if given:
+            raise ConfigurationError("--token-as, --env, --read and --write are for servers that have a command")
+        return new_server(url=where[0], **usual)
+    pairs = [one.partition("=") for one in chosen["env"]]
+    if any(not middle or not first.isidentifier() for first, middle, _ in pairs):
+        raise ConfigurationError("--env takes NAME=VALUE")
+    if secret := next((first for first, _, value in pairs if is_secret(first, value)), None):
+        raise ConfigurationError(
+            f"{secret} sounds like a secret, and this file holds none: set {token_variable('NAME')} and --token-as"
+        )
+    return new_server(
+        command=where,
+        env={first: value for first, _, value in pairs},
+        token_as=chosen["token_as"],
+        reads=tuple(str(path.resolve()) for path in chosen["reads"]),
+        writes=tuple(str(path.resolve()) for path in chosen["writes"]),
+        **usual,
+    )
+
+
+def _asked(
+    settings: Settings, name: str, server: McpServer, *, finds_out: bool = True
+) -> tuple[McpServer, Sequence[Mapping[str, Any]]]:
+    """The server with the revision that it speaks, and what it offers. One with a command is started for it, confined
+    as in a host. Raises ``ConfigurationError``, ``McpError``."""
+    token = _token(settings, name)
+    if not server.is_process:
+        return spoken(server, token) if finds_out else (server, list_tools(server, token))
+    from hermes_worker.hosting.program import NotStarted
+    from hermes_worker.mcp.stdio import offered_by
+    from hermes_worker.wiring import sandbox_of
+
+    with tempfile.TemporaryDirectory(prefix="hermes-mcp-") as folder:
+        try:
+            return server, offered_by(server, token, Path(folder) / "home", sandbox_of(settings))
+        except NotStarted as error:
+            raise ConfigurationError(f"{name} cannot be started here: {error}") from error
 
 
 @mcp.command("list")
@@ -87,7 +140,7 @@ def test(home: Path | None, name: str) -> None:
     """Ask a server for its tools, call none, and say what differs from what was approved."""
     settings = load_settings(home, uses_extensions=False)
     server = _server(settings, name)
-    offered = list_tools(server, _token(settings, name))
+    _, offered = _asked(settings, name, server, finds_out=False)
     waiting = changed(server, offered)
     gone = sorted(server.tools.keys() - {str(one["name"]) for one in offered})
     click.echo(f"{name} answers: {len(offered)} tools, {len(offered) - len(waiting)} of them approved")
@@ -105,7 +158,7 @@ def test(home: Path | None, name: str) -> None:
 def approve(home: Path | None, name: str, yes: bool) -> None:
     """Show what a server offers otherwise than it was approved, and approve what it offers now."""
     settings = load_settings(home, uses_extensions=False)
-    server, offered = spoken(_server(settings, name), _token(settings, name))
+    server, offered = _asked(settings, name, _server(settings, name))
     waiting = set(changed(server, offered))
     _show(name, [one for one in offered if one["name"] in waiting])
     _approve(settings, name, server, offered, is_sure=yes)
@@ -137,7 +190,9 @@ def _token(settings: Settings, name: str) -> str | None:
 
 def _row(settings: Settings, name: str, server: McpServer) -> tuple[str, ...]:
     token = "set" if _token(settings, name) else "none"
-    return str(len(server.tools)), server.protocol, token, "yes" if server.trusted else "no", one_line(server.url, 200)
+    protocol = "stdio" if server.is_process else server.protocol
+    where = one_line(server.url or shlex.join(server.command), 200)
+    return str(len(server.tools)), protocol, token, "yes" if server.trusted else "no", where
 
 
 def _show(name: str, tools: Sequence[Mapping[str, Any]]) -> None:
@@ -157,7 +212,6 @@ def _approve(
         if not sys.stdin.isatty():
             raise ConfigurationError("nobody is here to approve the tools: read them, then repeat with --yes")
         click.confirm(f"Approve {len(offered)} tools of {name}?", abort=True)
-    approved = server.model_copy(update={"tools": {str(one["name"]): digest(one) for one in offered}})
     prepare_home(settings.home)
-    write_servers(settings.home, {**servers_of(settings.home), name: approved})
+    write_servers(settings.home, {**servers_of(settings.home), name: approved(server, offered)})
     click.echo(f"{name}: {len(offered)} tools are approved; {_RESTART}")

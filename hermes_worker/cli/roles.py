@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,9 @@ from hermes_worker.system import heap
 from hermes_worker.workspaces.marking import worker_title
 
 if TYPE_CHECKING:
+    from hermes_worker.hosting.host import ResourceHost
+    from hermes_worker.settings import Settings
+    from hermes_worker.settings.role_secrets import ProcessRole
     from hermes_worker.store.engine.database import Database
 
 _SCHEMA_LOOK_S = 0.5
@@ -136,42 +140,77 @@ def beat(home: Path | None, alive_file: Path | None) -> int:
     return 0
 
 
-@click.command(epilog="Needs the extra browser, a Chromium and bubblewrap. Any number of hosts may run.")
-@common
-@click.option("--name", type=TEXT, help="Name among the hosts. Default: host and process number.")
-@click.option(
+_ALIVE_FILE = click.option(
     "--alive-file",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Touched several times a second while the database answers, for a liveness probe that looks at its age.",
 )
+_HOST_NAME = click.option("--name", type=TEXT, help="Name among the hosts. Default: host and process number.")
+
+
+@click.command(epilog="Needs the extra browser, a Chromium and bubblewrap. Any number of hosts may run.")
+@common
+@_HOST_NAME
+@_ALIVE_FILE
 def browser(home: Path | None, name: str | None, alive_file: Path | None) -> int:
     """Run one process that starts and ends browsers for sessions.
 
     Workers connect to it when a tool is called. On SIGTERM it ends its browsers; cookies stay with their sessions.
     """
-    from hermes_worker import plugins
     from hermes_worker.browser.chromium import missing_extra
     from hermes_worker.core.errors import ConfigurationError
-    from hermes_worker.observe import configure_logging, log
     from hermes_worker.settings.role_secrets import ProcessRole
-    from hermes_worker.wiring import browser_host_of, database_of
+    from hermes_worker.wiring import browser_host_of
 
-    title_process("browser")
+    def host_of(settings: Settings, database: Database, known_as: str) -> ResourceHost:
+        logging.getLogger("websockets").setLevel(logging.WARNING)  # its news of every connection is none
+        if (lacking := missing_extra()) is not None:
+            raise ConfigurationError(lacking)
+        return browser_host_of(settings, database, name=known_as, alive_file=alive_file)
+
+    return _run_host(home, ProcessRole.BROWSER, name, host_of)
+
+
+@click.command("mcp-host", epilog="Any number of hosts may run; each needs the programs of the servers.")
+@common
+@_HOST_NAME
+@_ALIVE_FILE
+def mcp_processes(home: Path | None, name: str | None, alive_file: Path | None) -> int:
+    """Run one process that starts and ends MCP servers that have a command, for sessions.
+
+    Workers connect to it when a tool is called. On SIGTERM it ends its servers.
+    """
+    from hermes_worker.settings.role_secrets import ProcessRole
+    from hermes_worker.wiring import mcp_host_of
+
+    def host_of(settings: Settings, database: Database, known_as: str) -> ResourceHost:
+        return mcp_host_of(settings, database, name=known_as, alive_file=alive_file)
+
+    return _run_host(home, ProcessRole.MCP, name, host_of)
+
+
+def _run_host(
+    home: Path | None,
+    role: ProcessRole,
+    name: str | None,
+    host_of: Callable[[Settings, Database, str], ResourceHost],
+) -> int:
+    from hermes_worker import plugins
+    from hermes_worker.observe import configure_logging, log
+    from hermes_worker.wiring import database_of
+
+    title_process(role.value)
     settings = load_settings(home)
-    plugins.require(settings, [ProcessRole.BROWSER])
-    configure_logging(settings.log, "browser", secrets=settings.secrets)
-    logging.getLogger("websockets").setLevel(logging.WARNING)  # its news of every connection is none
-    if (lacking := missing_extra()) is not None:
-        raise ConfigurationError(lacking)
+    plugins.require(settings, [role])
+    configure_logging(settings.log, role.value, secrets=settings.secrets)
     database = database_of(settings)
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: stopping.set())
     try:
-        known_as = name or f"{socket.gethostname()}:{os.getpid()}"
-        host = browser_host_of(settings, database, name=known_as, alive_file=alive_file)
+        host = host_of(settings, database, name or f"{socket.gethostname()}:{os.getpid()}")
         heap.settle()
-        log.info("worker.started", schedule="browsers")
+        log.info("worker.started", schedule=role.value)
         host.run(stopping)
         log.info("worker.stopped")
     finally:

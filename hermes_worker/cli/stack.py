@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
-from hermes_worker import plugins
+from hermes_worker import mcp, plugins
 from hermes_worker.cli.entry import main
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.local.children import ChildExit, ChildSpec
@@ -97,6 +97,11 @@ class Stack:
             specs.append(self._role("browser", arguments, (ProcessRole.BROWSER,), ready=alive.exists))
         elif self.settings.browser.is_enabled and self._plan.has_beat:
             say(f"starting no browser host ({lacking})")
+        if self._plan.has_beat and _has_processes(self.settings):
+            alive = self._mark("mcp.alive")
+            name = f"{socket.gethostname()}:{os.getpid()}:mcp"
+            arguments = ["mcp-host", "--name", name, "--alive-file", str(alive)]
+            specs.append(self._role("mcp", arguments, (ProcessRole.MCP,), ready=alive.exists))
         if self._plan.has_beat:
             alive = self._mark("beat.alive")
             specs.append(
@@ -213,6 +218,15 @@ class Stack:
             return self.settings
         port = metrics.port + _METRICS_PORTS.index(name)
         return replace(self.settings, metrics=replace(metrics, port=port))
+
+
+def _has_processes(settings: Settings) -> bool:
+    """Whether there are MCP servers that have a command. Raises ``ConfigurationError``."""
+    if not mcp.has_servers(settings.home):
+        return False
+    from hermes_worker.mcp.servers import servers_of
+
+    return any(server.is_process for server in servers_of(settings.home).values())
 
 
 def _lacks_browser(settings: Settings) -> str | None:

@@ -18,9 +18,10 @@ class _Source:
     name: str
     server: McpServer
 
-    def __call__(self, values: Mapping[str, SettingValue]) -> Any:
+    def __call__(self, values: Mapping[str, SettingValue], **services: Any) -> Any:
         token = values.get("token")
-        return load("hermes_worker.mcp.source:McpSource")(self.name, self.server, str(token) if token else None)
+        made = load("hermes_worker.mcp.source:McpSource")
+        return made(self.name, self.server, str(token) if token else None, **services)
 
 
 def extension_of(name: str, server: McpServer) -> Extension:
@@ -28,11 +29,16 @@ def extension_of(name: str, server: McpServer) -> Extension:
     token = SettingDeclaration(
         name="token",
         variable=token_variable(name),
-        summary=f"The bearer token for the MCP server {name}.",
+        summary=f"The token for the MCP server {name}.",
         is_secret=True,
-        roles=("tools",),
+        roles=("mcp",) if server.is_process else ("tools",),
     )
-    source = ToolSourceDeclaration(name=name, implementation=_Source(name, server), timeout_s=server.timeout_s + 5)
+    source = ToolSourceDeclaration(
+        name=name,
+        implementation=_Source(name, server),
+        needs=("resources",) if server.is_process else (),
+        timeout_s=server.timeout_s + 5,
+    )
     return Extension(
         name=f"mcp-{name}",
         version="1",

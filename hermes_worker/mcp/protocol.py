@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.messages import canonical_json
@@ -15,6 +15,8 @@ from hermes_worker.mcp.servers import STATELESS
 
 _META = "io.modelcontextprotocol/"
 _CLIENT = {"name": "hermes-worker", "version": "1"}
+KEY_META: Final = "hermes-worker/idempotency-key"
+"""Where a server finds what names the call, the same at each attempt."""
 _NAME = re.compile(r"[!-~]{1,128}")
 DEFINITION_CHARS_MAX = 50_000
 RESULT_CHARS_MAX = 1_000_000
@@ -52,7 +54,7 @@ def stateless(method: str, params: Mapping[str, Any], *, key: str | None = None)
         f"{_META}clientCapabilities": {},
     }
     if key is not None:
-        meta["hermes-worker/idempotency-key"] = key
+        meta[KEY_META] = key
     headers = {"MCP-Protocol-Version": STATELESS, "Mcp-Method": method}
     if method == "tools/call":
         headers["Mcp-Name"] = str(params["name"])

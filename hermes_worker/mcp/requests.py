@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from hermes_worker.mcp.protocol import (
+    KEY_META,
     McpAnswer,
     McpError,
     McpRefusal,
@@ -36,6 +37,10 @@ _PAGES_MAX = 50
 _LOOK_EVERY_S = 0.1
 _POLICY = UrlPolicy(allows_private=True)
 """The operator chose the address, not a model; metadata and link-local addresses stay refused."""
+
+
+class NotReached(McpError):
+    """The host of a server that is a process is not there, or not its host any more: nothing was sent to the server."""
 
 
 class _CallStopped(Protocol):
@@ -87,6 +92,9 @@ class McpExchange:
 
     def request(self, method: str, params: Mapping[str, Any], key: str | None = None) -> Mapping[str, Any]:
         """The result of one request, with whatever its revision needs before it. Raises ``McpError``."""
+        if self.server.is_process:  # its host has made its acquaintance
+            told = params if key is None else {**params, "_meta": {KEY_META: key}}
+            return self._result({}, message(method, told))
         if self.server.protocol == STATELESS:
             headers, body = stateless(method, params, key=key)
             return self._result(headers, body)
@@ -136,7 +144,7 @@ class McpExchange:
             raise
         except McpError as error:
             if response.status != 200:
-                raise _refused(response.status) from None
+                raise _refused(response.status, is_host=self.server.is_process) from None
             raise UnknownOutcome(str(error)) from None
 
     def _exchange(self, headers: Mapping[str, str], body: bytes, *, method: str = "POST") -> HttpResponse:
@@ -147,6 +155,8 @@ class McpExchange:
         try:
             return send(request, _POLICY, total_s=left_s, body_bytes_max=BODY_BYTES_MAX + 1)
         except NoAnswer as error:
+            if self.server.is_process and not error.was_sent:
+                raise NotReached(error.reason) from None
             raise (UnknownOutcome if error.was_sent else McpError)(error.reason) from None
         except (UnsafeUrl, ValueError) as error:
             raise McpError(f"the server's address cannot be used: {error}") from None
@@ -166,8 +176,10 @@ def _header_text(said: object) -> str | None:
     return said if isinstance(said, str) and re.fullmatch(r"[!-~]{1,1000}", said) else None
 
 
-def _refused(status: int) -> McpError:
+def _refused(status: int, *, is_host: bool) -> McpError:
     match status:
+        case 403 | 410 if is_host:
+            return NotReached("it has another one's process, or none")
         case 401 | 403:
             return McpRefusal(f"the server refused our token (HTTP {status}); the operator has to set another one")
         case 400 | 404 | 405 | 406 | 415 | 421 | 429:

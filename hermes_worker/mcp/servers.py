@@ -12,9 +12,9 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.messages import canonical_json
@@ -25,7 +25,10 @@ STATELESS: Final = "2026-07-28"
 WITH_SESSIONS: Final = "2025-11-25"
 TOOLS_MAX = 500
 """Of one server."""
-_BYTES_MAX = 1_000_000
+KEPT_CHARS_MAX: Final = 1_000_000
+"""Of the definitions of a server that is a process, all together."""
+_BYTES_MAX = 8_000_000
+_SAID: Final = ("name", "description", "inputSchema", "annotations")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,23}")
 _PLAIN_TOOL = re.compile(r"[A-Za-z0-9_-]+")
 _TOOL_NAME_CHARS_MAX = 64
@@ -37,7 +40,19 @@ class McpServer(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    url: str = Field(min_length=1, max_length=2_000)
+    url: str = Field(default="", max_length=2_000)
+    """Empty for a server that is a process."""
+    command: tuple[str, ...] = Field(default=(), max_length=100)
+    """The program of a server that speaks over its standard input and output, and its arguments. A host starts one for
+    each session that calls it (``hermes-worker mcp-host``)."""
+    env: Mapping[str, str] = Field(default_factory=dict, max_length=50)
+    """What its environment holds beside ``PATH``, ``HOME`` and the proxy: no secrets."""
+    token_as: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")
+    """The variable in which it finds its token."""
+    reads: tuple[str, ...] = Field(default=(), max_length=50)
+    """Directories of the host that it may read beside the system's."""
+    writes: tuple[str, ...] = Field(default=(), max_length=50)
+    """Directories of the host that it may read and write. Every session's process has the same ones."""
     protocol: Literal["2026-07-28", "2025-11-25"] = STATELESS
     """The revision that it spoke when it was added; older revisions than the second are negotiated from there."""
     trusted: bool = False
@@ -46,11 +61,34 @@ class McpServer(BaseModel):
     """Of one call, all its requests together."""
     tools: Mapping[str, str] = Field(default_factory=dict, max_length=TOOLS_MAX)
     """The approved tools, by the server's names: the digest of each definition."""
+    definitions: tuple[Mapping[str, Any], ...] = Field(default=(), max_length=TOOLS_MAX)
+    """Of a server that is a process, the approved definitions themselves: listing them starts nothing."""
+
+    @property
+    def is_process(self) -> bool:
+        return bool(self.command)
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> McpServer:
+        if bool(self.url) == bool(self.command):
+            raise ValueError("a server has either an address or a command")
+        if not self.command and (self.env or self.token_as or self.reads or self.writes or self.definitions):
+            raise ValueError("only a server with a command has an environment, directories and kept definitions")
+        if any(not Path(path).is_absolute() for path in (*self.reads, *self.writes)):
+            raise ValueError("directories of a server are absolute paths")
+        return self
+
+    @field_validator("command", "reads", "writes")
+    @classmethod
+    def _are_words(cls, words: tuple[str, ...]) -> tuple[str, ...]:
+        if any(not word or "\0" in word or len(word) > 4_000 for word in words):
+            raise ValueError("a word of a command, or a path, has 1 to 4,000 characters")
+        return words
 
     @field_validator("url")
     @classmethod
     def _is_http(cls, url: str) -> str:
-        if not re.match(r"https?://[^/@\s]+", url) or "@" in url.split("/")[2]:
+        if url and (not re.match(r"https?://[^/@\s]+", url) or "@" in url.split("/")[2]):
             raise ValueError("an address begins with http:// or https:// and holds no password")
         return url
 
@@ -83,10 +121,10 @@ def servers_of(home: Path) -> Mapping[str, McpServer]:
     return found
 
 
-def new_server(*, url: str, trusted: bool, timeout_s: float) -> McpServer:
+def new_server(**facts: Any) -> McpServer:
     """A server of which nothing is approved yet. Raises ``ConfigurationError``."""
     try:
-        return McpServer(url=url, trusted=trusted, timeout_s=timeout_s)
+        return McpServer(**facts)
     except ValidationError as error:
         raise ConfigurationError(f"the server cannot be used: {error.errors()[0]['msg']}") from None
 
@@ -113,9 +151,20 @@ def write_servers(home: Path, servers: Mapping[str, McpServer]) -> None:
     draft.replace(path)
 
 
+def approved(server: McpServer, offered: Sequence[Mapping[str, Any]]) -> McpServer:
+    """The server with all that it offers now as what was approved. Raises ``ConfigurationError``."""
+    found = {"tools": {str(one["name"]): digest(one) for one in offered}}
+    if not server.is_process:
+        return server.model_copy(update=found)
+    kept = [{key: one[key] for key in _SAID if one.get(key) is not None} for one in offered]
+    if len(canonical_json(kept)) > KEPT_CHARS_MAX:
+        raise ConfigurationError(f"the definitions of its tools have more than {KEPT_CHARS_MAX:,} characters")
+    return server.model_copy(update={**found, "definitions": tuple(kept)})
+
+
 def digest(definition: Mapping[str, object]) -> str:
     """Of what a model is told about a tool, and of what we conclude about repeating it."""
-    said = {key: definition.get(key) for key in ("name", "description", "inputSchema", "annotations")}
+    said = {key: definition.get(key) for key in _SAID}
     return hashlib.sha256(canonical_json(said).encode()).hexdigest()[:32]
 
 

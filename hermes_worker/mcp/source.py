@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +12,12 @@ from hermes_worker.agent.tools.results import error_result
 from hermes_worker.agent.tools.sources import ToolGone
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import ToolSpec
-from hermes_worker.mcp.protocol import McpError, UnknownOutcome
+from hermes_worker.mcp.protocol import McpAnswer, McpError, UnknownOutcome
+from hermes_worker.mcp.reaching import START_S, StdioServers
 from hermes_worker.mcp.requests import McpExchange, McpSession, call_tool, list_tools
 from hermes_worker.mcp.servers import STATELESS, McpServer, changed, tool_name
 from hermes_worker.observe import log
+from hermes_worker.store.resources import Resources
 
 _MARGIN_S = 5.0
 """A call's request ends this long before its worker would cancel it."""
@@ -24,8 +26,10 @@ _MARGIN_S = 5.0
 class McpSource:
     """Thread-safe; holds no connection."""
 
-    def __init__(self, name: str, server: McpServer, token: str | None) -> None:
+    def __init__(self, name: str, server: McpServer, token: str | None, resources: Resources | None = None) -> None:
+        """``resources`` are for a server that is a process."""
         self._name = name
+        self._processes = StdioServers(resources) if resources is not None else None
         self._server = server
         self._token = token
         self._session_key = f"mcp-session:{name}"
@@ -33,6 +37,8 @@ class McpSource:
 
     def list_tools(self) -> Sequence[ToolSpec]:
         """What it offers and the operator approved. Raises ``McpError``."""
+        if self._server.is_process:
+            return [self._spec(one) for one in self._server.definitions]
         offered = list_tools(self._server, self._token)
         waiting = set(changed(self._server, offered))
         if waiting:
@@ -43,21 +49,20 @@ class McpSource:
         """One request, or what its revision takes. Whatever goes wrong costs this call only."""
         if name not in self._originals:
             raise ToolGone("it is not approved any more")
+        if self._server.is_process:
+            return _told(lambda: self._of_process(name, arguments, context))
         ends_at = time.monotonic() + self._server.timeout_s
         session = McpSession.kept(context.session.get(self._session_key), self._server)
         asking = McpExchange(server=self._server, token=self._token, ends_at=ends_at, session=session)
-        result = self._called(asking, name, arguments, context)
+        tool, key = self._originals[name], context.idempotency_key
+        result = _told(lambda: call_tool(asking, tool, arguments, key, context.cancelled))
         return replace(result, session_updates={self._session_key: session.document}) if session.is_new else result
 
-    def _called(self, asking: McpExchange, name: str, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        try:
-            answer = call_tool(asking, self._originals[name], arguments, context.idempotency_key, context.cancelled)
-        except UnknownOutcome as error:
-            said = error_result(f"{error}. It may have acted all the same: look before you repeat the call")
-            return replace(said, is_unknown=True)
-        except McpError as error:
-            return error_result(f"{error}; nothing was done")
-        return ToolResult(text=answer.text, is_error=answer.is_error)
+    def _of_process(self, name: str, arguments: Mapping[str, Any], context: ToolContext) -> McpAnswer:
+        if self._processes is None:
+            raise McpError("this worker cannot reach servers that are processes")
+        asked = (self._originals[name], arguments, context.idempotency_key)
+        return self._processes.call(context.session_id, self._name, self._server, asked, context.cancelled)
 
     def _spec(self, tool: Mapping[str, Any]) -> ToolSpec:
         return ToolSpec(
@@ -67,9 +72,25 @@ class McpSource:
             toolset=self._name,
             replay=_replay(tool, is_trusted=self._server.trusted),
             is_untrusted=True,
-            timeout_s=self._server.timeout_s + _MARGIN_S,
-            session_keys=() if self._server.protocol == STATELESS else (self._session_key,),
+            timeout_s=self._server.timeout_s + _MARGIN_S + (START_S if self._server.is_process else 0.0),
+            session_keys=() if self._has_no_session else (self._session_key,),
         )
+
+    @property
+    def _has_no_session(self) -> bool:
+        return self._server.is_process or self._server.protocol == STATELESS
+
+
+def _told(work: Callable[[], McpAnswer]) -> ToolResult:
+    """What the model is told of a call. Raises ``UnavailableError``."""
+    try:
+        answer = work()
+    except UnknownOutcome as error:
+        said = error_result(f"{error}. It may have acted all the same: look before you repeat the call")
+        return replace(said, is_unknown=True)
+    except McpError as error:
+        return error_result(f"{error}; nothing was done")
+    return ToolResult(text=answer.text, is_error=answer.is_error)
 
 
 def _replay(tool: Mapping[str, Any], *, is_trusted: bool) -> Replay:

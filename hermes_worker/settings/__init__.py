@@ -717,6 +717,20 @@ class BrowserSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class McpSettings:
+    """Processes of MCP servers that have a command (docs/mcp.md)."""
+
+    processes_max: int = _setting("mcp.max", "HERMES_MCP_MAX", integer(1, 1_000), 16)
+    """Processes of one host at a time: one for each session and server that it calls."""
+    idle_s: float = _setting("mcp.idle_s", "HERMES_MCP_IDLE_S", number(5, 86_400, "seconds"), 900.0)
+    """Seconds after which a process that nobody calls is ended. What it remembered of its session is gone then."""
+    host: str = _setting("mcp.host", "HERMES_MCP_HOST", HOST, "127.0.0.1")
+    """Address on which a host lets workers in. What they say to each other is not encrypted."""
+    address: str | None = _setting("mcp.address", "HERMES_MCP_ADDRESS", HOST)
+    """What workers call this host. Not set: as `mcp.host`, and the name of the machine if that is a wildcard."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeliverySettings:
     """Where answers are sent. Credentials and home channels are read from the variables of their platforms."""
 
@@ -992,6 +1006,7 @@ class Settings:
     delegation: DelegationSettings = field(default_factory=DelegationSettings)
     terminal: TerminalSettings = field(default_factory=TerminalSettings)
     browser: BrowserSettings = field(default_factory=BrowserSettings)
+    mcp: McpSettings = field(default_factory=McpSettings)
     approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
     tool_loop_guardrails: GuardrailSettings = field(default_factory=GuardrailSettings)
     cron: CronSettings = field(default_factory=CronSettings)
@@ -1058,6 +1073,7 @@ _GROUPS: Mapping[str, type] = MappingProxyType(
         "delegation": DelegationSettings,
         "terminal": TerminalSettings,
         "browser": BrowserSettings,
+        "mcp": McpSettings,
         "approvals": ApprovalSettings,
         "tool_loop_guardrails": GuardrailSettings,
         "cron": CronSettings,

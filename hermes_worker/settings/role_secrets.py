@@ -26,6 +26,8 @@ class ProcessRole(StrEnum):
     API = "api"
     BROWSER = "browser"
     """Owns browsers. It needs the rows and nothing else."""
+    MCP = "mcp"
+    """Owns the processes of MCP servers, and gets the tokens of those."""
     SCRIPTED = "scripted"
     """The stand-in for a model: it needs nothing."""
 

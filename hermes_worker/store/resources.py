@@ -28,6 +28,8 @@ from hermes_worker.store.rows import insert_ignoring, plain
 from hermes_worker.store.tables import resources, sessions
 
 REASON_CHARS_MAX = 500
+NOT_STARTED = "it could not be started: "
+"""How the reason of a resource begins that no host could start: nobody used it."""
 
 
 class ResourceKind(StrEnum):

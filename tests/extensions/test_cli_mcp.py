@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -115,3 +116,34 @@ def test_a_file_that_cannot_be_used_is_one_line_of_doctor(home: Path, capsys: py
     assert "mcp.json cannot be used" in found["mcp"]["text"]
     assert found["settings"]["grade"] == "ok"
     assert len(found) > 8, "everything else is examined all the same"
+
+
+def test_a_server_with_a_command_is_added_with_its_definitions(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = Path(__file__).parents[1] / "support" / "mcp_odd.py"
+    command = ("--", sys.executable, str(odd), "others")
+    assert call("mcp", "add", "odd", "--read", str(odd.parent), "--env", "DESK=a", "--yes", *command) == 0
+    assert "mcp_odd_t0: others" in capsys.readouterr().out
+    server = servers_of(home)["odd"]
+    assert (server.command[-1], dict(server.env), server.reads) == ("others", {"DESK": "a"}, (str(odd.parent),))
+    assert [one["description"] for one in server.definitions] == ["others"]
+    assert call("mcp", "test", "odd") == 0
+    assert "1 tools, 1 of them approved" in capsys.readouterr().out
+    assert call("mcp", "list") == 0
+    assert "stdio" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--env", "DESK_TOKEN=a", "--", "true"), "sounds like a secret"),
+        (("--env", "DESK", "--", "true"), "NAME=VALUE"),
+        (("--token-as", "DESK", "http://127.0.0.1:1/"), "have a command"),
+        (("--", "/no/such/program"), "ended before it answered"),
+    ],
+)
+def test_a_command_that_cannot_be_added_is_one_sentence(
+    arguments: tuple[str, ...], said: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("mcp", "add", "odd", "--yes", *arguments) != 0
+    assert said in capsys.readouterr().err
+    assert not (home / "mcp.json").exists()

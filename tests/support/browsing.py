@@ -29,11 +29,12 @@ from hermes_worker.browser.chromium import (
     require_confinement,
 )
 from hermes_worker.browser.declarations import browser_extension
-from hermes_worker.browser.host import BrowserHost, HostOptions
+from hermes_worker.browser.host import browser_host
 from hermes_worker.browser.pages import Browsers
 from hermes_worker.browser.relay import Relay
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.extension import load
+from hermes_worker.hosting.host import HostOptions
 from hermes_worker.net.urls import HttpUrl, UrlPolicy, check_addresses
 from hermes_worker.store.resources import Resources
 from hermes_worker.store.tables import runs, sessions
@@ -177,7 +178,7 @@ class Stand:
 
     def begin_host(self, **options: Any) -> None:
         given = HostOptions(**{"name": "stand", "folder": self.folder / "browsers", **self._options, **options})
-        self.host = BrowserHost(
+        self.host = browser_host(
             self.rows,
             lambda folder: Chromium(self._program, folder, self._sandbox),
             given,

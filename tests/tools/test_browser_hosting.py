@@ -13,10 +13,11 @@ from support.store import opened
 
 from hermes_worker.browser.chromium import Chromium, NoBrowserHere, find_chromium, require_confinement
 from hermes_worker.browser.declarations import browser_extension
-from hermes_worker.browser.host import BrowserHost, HostOptions
+from hermes_worker.browser.host import browser_host
 from hermes_worker.browser.pages import BrowserFailed, Browsers
 from hermes_worker.browser.relay import DevTools, Refused, Relay, judged, may_show
 from hermes_worker.core.replay import Replay
+from hermes_worker.hosting.host import HostOptions
 from hermes_worker.store.resources import ResourceKind, Resources, ResourceState
 from hermes_worker.workspaces.sandbox.ladder import Sandbox
 from hermes_worker.workspaces.sandbox.network import Network, NetworkRules, RunOrigin
@@ -129,7 +130,7 @@ class PlayedHost:
     def __init__(self, rows: Resources, folder: Path, **options: Any) -> None:
         self.started: list[PlayedChromium] = []
         self.relay = PlayedRelay()
-        self.host = BrowserHost(
+        self.host = browser_host(
             rows,
             self._start,
             HostOptions(**{"name": "h", "folder": folder, "ttl_s": 0.4, "idle_s": 600.0, **options}),
@@ -202,7 +203,7 @@ def test_a_host_takes_no_more_than_it_may_and_removes_what_dead_ones_left(
     left = tmp_path / "browsers" / "1-dead"
     left.mkdir(parents=True)
     (left / "lock").touch()
-    played = PlayedHost(table, tmp_path / "browsers", browsers_max=1)
+    played = PlayedHost(table, tmp_path / "browsers", hosted_max=1)
     assert not left.exists()
     one = table.want(session_id, ResourceKind.BROWSER)
     played.look_until(lambda: played.host.pids)

@@ -259,7 +259,7 @@ def catalog_of(found: Installed, *more: ToolDeclaration | Tool, services: Mappin
     """The catalogue of the tools of ``found``, and ``more``."""
     values = {tool.name: found.values[one.name] for one in found.having("tools") for tool in one.tools}
     sources = {
-        source.name: partial(_source, source, found.values[one.name])
+        source.name: partial(_source, source, found.values[one.name], services)
         for one in found.having("tool_sources")
         for source in one.tool_sources
     }
@@ -268,8 +268,14 @@ def catalog_of(found: Installed, *more: ToolDeclaration | Tool, services: Mappin
     )
 
 
-def _source(declared: ToolSourceDeclaration, values: Mapping[str, SettingValue]) -> ToolSource:
-    source: ToolSource = load(declared.implementation)(values)
+def _source(
+    declared: ToolSourceDeclaration, values: Mapping[str, SettingValue], services: Mapping[str, Any]
+) -> ToolSource:
+    if lacking := [name for name in declared.needs if name not in services]:
+        raise ConfigurationError(
+            f"the tool source {declared.name!r} needs {', '.join(lacking)}, which this process has not"
+        )
+    source: ToolSource = load(declared.implementation)(values, **{name: services[name] for name in declared.needs})
     return source
 
 

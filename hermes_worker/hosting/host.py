@@ -1,0 +1,243 @@
+"""Owns the resources of one kind on one machine, and is the only one that ends them.
+
+It looks at the rows several times a second. A row that is wanted is claimed and gets a process; a row that nobody has
+used for a while is released first and then loses it; a row that is gone, or whose lease was lost, loses it at once. So
+what runs here follows from the rows. A host that is killed leaves no process behind (``program``), only directories,
+which the next host of the home removes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final, Protocol
+
+from hermes_worker.core.errors import UnavailableError
+from hermes_worker.hosting.program import NotStarted
+from hermes_worker.observe import log
+from hermes_worker.store.resources import NOT_STARTED, ResourceKind, ResourceLease, Resources, ResourceView
+
+TTL_S: Final = 15.0
+"""Of a lease; it is renewed four times in that time."""
+WANTS_WITHIN_S: Final = 60.0
+"""What was wanted longer ago is not begun: the call has given up."""
+KEEP_S: Final = 30 * 86_400.0
+"""Rows without a process, and what they keep for the next one, go after so long without use."""
+_LOOK_S: Final = 0.2
+_CLEAN_EVERY_S: Final = 600.0
+_LOCK: Final = "lock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostOptions:
+    """What a host is to do."""
+
+    name: str
+    hosted_max: int = 4
+    idle_s: float = 600.0
+    ttl_s: float = TTL_S
+    folder: Path
+    """Where the directories of its processes are; this user's own."""
+    alive_file: Path | None = None
+
+
+class Hosted(Protocol):
+    """A process, and the way to it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def endpoint(self) -> str:
+        """Where workers find it."""
+        ...
+
+    @property
+    def has_ended(self) -> bool:
+        """It ended by itself."""
+        ...
+
+    def keep_alive(self) -> None: ...
+
+    def end(self) -> None:
+        """End it and delete what it had. Idempotent."""
+        ...
+
+
+class StartHosted(Protocol):
+    def __call__(self, resource: ResourceView, folder: Path) -> Hosted:
+        """Start the process of ``resource``, with a folder of its own. Raises ``NotStarted``."""
+        ...
+
+
+@dataclass(slots=True)
+class _Holding:
+    lease: ResourceLease
+    process: Hosted
+
+
+class ResourceHost:
+    """The resources of one kind in this process."""
+
+    def __init__(self, rows: Resources, kind: ResourceKind, start: StartHosted, options: HostOptions) -> None:
+        self._rows = rows
+        self._kind = kind
+        self._start = start
+        self._options = options
+        self._holding: dict[str, _Holding] = {}
+        self._starting: dict[str, tuple[ResourceLease, Future[_Holding]]] = {}
+        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix=f"{kind.value}-start")
+        self._renewed_at = time.monotonic()
+        self._cleaned_at = -_CLEAN_EVERY_S
+        self._folder, self._lock = _own_folder(options.folder)
+        rows.abandon(kind, host=options.name)
+
+    @property
+    def pids(self) -> Mapping[str, int]:
+        """The processes that keep the hosted ones, by resource."""
+        return {name: one.process.pid for name, one in self._holding.items()}
+
+    def run(self, stopping: threading.Event) -> None:
+        """Until ``stopping`` is set; then everything is ended."""
+        try:
+            while not stopping.wait(_LOOK_S):
+                try:
+                    self.look()
+                except UnavailableError as error:
+                    log.warning("database.unreachable", doing=self._kind.value, error=str(error))
+                    self._end_untrusted()
+        finally:
+            self.close()
+
+    def look(self) -> None:
+        """Do what is due. Raises ``UnavailableError``."""
+        self._take_started()
+        self._end_dead()
+        if time.monotonic() - self._renewed_at > self._options.ttl_s / 4:
+            self._renew()
+        while len(self._holding) + len(self._starting) < self._options.hosted_max and self._begin_one():
+            pass
+        if time.monotonic() - self._cleaned_at > _CLEAN_EVERY_S:
+            self._cleaned_at = time.monotonic()
+            self._rows.delete_unused(self._kind, older_than_s=KEEP_S)
+        if (alive := self._options.alive_file) is not None:
+            alive.touch()
+
+    def close(self) -> None:
+        """End every process and say so in the rows. Idempotent."""
+        for name in tuple(self._starting):
+            self._await_started(name)
+        for name in tuple(self._holding):
+            with suppress(UnavailableError):
+                self._rows.release(self._holding[name].lease, "its host was stopped")
+            self._end(name)
+        self._pool.shutdown()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._lock.close()
+
+    def may_use(self, resource_id: str, token: str) -> bool:
+        """Whether a call with this token of a use has the resource now. Asks the rows; false when they are away."""
+        holding = self._holding.get(resource_id)
+        lease = holding.lease if holding is not None else self._starting.get(resource_id, (None,))[0]
+        try:
+            return lease is not None and self._rows.may_use(lease, token)
+        except UnavailableError:
+            return False
+
+    # --- beginning ---------------------------------------------------------------------------------------------------
+
+    def _begin_one(self) -> bool:
+        lease = self._rows.claim(
+            self._kind, host=self._options.name, ttl_s=self._options.ttl_s, wants_within_s=WANTS_WITHIN_S
+        )
+        if lease is None:
+            return False
+        name = lease.resource.resource_id
+        self._starting[name] = (lease, self._pool.submit(self._started, lease))
+        return True
+
+    def _started(self, lease: ResourceLease) -> _Holding:
+        name = lease.resource.resource_id
+        process = self._start(lease.resource, self._folder / f"{name}-{secrets.token_hex(4)}")
+        try:
+            if not self._rows.publish(lease, process.endpoint):
+                raise NotStarted("the lease was lost meanwhile")
+        except BaseException:
+            process.end()
+            raise
+        return _Holding(lease=lease, process=process)
+
+    def _take_started(self) -> None:
+        for name in [name for name, (_, started) in self._starting.items() if started.done()]:
+            self._await_started(name)
+
+    def _await_started(self, name: str) -> None:
+        lease, started = self._starting.pop(name)
+        try:
+            self._holding[name] = started.result()
+        except Exception as error:
+            reason = str(error) or type(error).__name__
+            log.warning("resource.not_started", resource_kind=self._kind.value, reason=reason)
+            with suppress(UnavailableError):
+                self._rows.release(lease, f"{NOT_STARTED}{reason}")
+        else:
+            session_id = lease.resource.session_id
+            log.info("resource.started", resource_kind=self._kind.value, resource_id=name, session_id=session_id)
+
+    # --- ending ------------------------------------------------------------------------------------------------------
+
+    def _renew(self) -> None:
+        began = time.monotonic()
+        leases = [one.lease for one in self._holding.values()]
+        leases += [lease for lease, _ in self._starting.values()]
+        held = self._rows.renew(leases, ttl_s=self._options.ttl_s)
+        self._renewed_at = began
+        self._rows.end_lapsed()
+        for name, one in tuple(self._holding.items()):
+            if name not in held:
+                self._end(name, reason="its row is gone or not ours any more")
+            elif held[name] > self._options.idle_s and self._rows.release(
+                one.lease, f"nobody used it for {self._options.idle_s:g} s", idle_s=self._options.idle_s
+            ):
+                self._end(name, reason="idle")
+            else:
+                one.process.keep_alive()
+
+    def _end_dead(self) -> None:
+        for name in [name for name, one in self._holding.items() if one.process.has_ended]:
+            self._rows.release(self._holding[name].lease, "it crashed")
+            self._end(name, reason="crashed")
+
+    def _end_untrusted(self) -> None:
+        """The rows could not be asked for a whole term: others may have what is ours."""
+        if time.monotonic() - self._renewed_at > self._options.ttl_s:
+            for name in tuple(self._holding):
+                self._end(name, reason="the database is away")
+
+    def _end(self, name: str, reason: str = "stopped") -> None:
+        self._holding.pop(name).process.end()
+        log.info("resource.ended", resource_kind=self._kind.value, resource_id=name, reason=reason)
+
+
+def _own_folder(folder: Path) -> tuple[Path, IO[bytes]]:
+    """A directory for this process, with a lock that it holds while it lives; those of dead hosts are removed."""
+    folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+    folder.chmod(0o700)
+    for other in folder.iterdir():
+        with suppress(OSError), (other / _LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(other, ignore_errors=True)
+    own = folder / f"{os.getpid()}-{secrets.token_hex(4)}"
+    own.mkdir(mode=0o700)
+    held = (own / _LOCK).open("wb")
+    fcntl.flock(held, fcntl.LOCK_EX)
+    return own, held

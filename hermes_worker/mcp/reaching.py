@@ -1,0 +1,125 @@
+"""A call of a server that is a process: its session's process is found or wanted, and asked once.
+
+A process that was lost is said to be lost: the next call begins with a sentence, because what the server remembered is
+gone. Until the request is sent nothing is lost but time, so a host that cannot be reached is waited for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+from hermes_worker.core.errors import UnavailableError
+from hermes_worker.mcp.protocol import McpAnswer, McpError
+from hermes_worker.mcp.requests import McpExchange, NotReached, call_tool
+from hermes_worker.mcp.servers import McpServer
+from hermes_worker.observe import log
+from hermes_worker.store.resources import (
+    NOT_STARTED,
+    Noted,
+    ResourceKind,
+    Resources,
+    ResourceState,
+    ResourceUse,
+    ResourceView,
+    SessionUnknown,
+)
+
+START_S: Final = 45.0
+"""A call waits so long for a host: a lost lease lapses in that time, and a server starts."""
+_LOOK_S: Final = 0.1
+_MARGIN_S: Final = 2.0
+"""A host gives its own answer to a call that takes too long; it is waited for."""
+
+
+class CallStopping(Protocol):
+    def is_set(self) -> bool: ...
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+class StdioServers:
+    """The processes of sessions, for the calls of this process. Thread-safe."""
+
+    def __init__(self, rows: Resources) -> None:
+        self._rows = rows
+
+    def call(
+        self,
+        session_id: str,
+        name: str,
+        server: McpServer,
+        asked: tuple[str, Mapping[str, Any], str],
+        cancelled: CallStopping,
+    ) -> McpAnswer:
+        """Run one tool; ``asked`` is its name, its arguments and the call's key. Raises ``McpError``,
+        ``UnavailableError``."""
+        tool, arguments, key = asked
+        deadline = time.monotonic() + START_S
+        while True:
+            use = self._taken(session_id, name, deadline, cancelled)
+            reached = server.model_copy(update={"url": use.resource.endpoint})
+            ends_at = time.monotonic() + server.timeout_s + _MARGIN_S
+            asking = McpExchange(server=reached, token=use.token, ends_at=ends_at)
+            try:
+                answer = call_tool(asking, tool, arguments, key, cancelled)
+            except NotReached as error:
+                # Its host is gone or frozen, and its lease has not lapsed yet.
+                _wait(cancelled, deadline, f"the host of the server cannot be reached ({error})", 5 * _LOOK_S)
+                continue
+            if (lost := _lost(use.resource)) is not None:
+                answer = replace(answer, text=f"{lost}\n{answer.text}")
+            self._note(use, name)
+            return answer
+
+    def _taken(self, session_id: str, name: str, deadline: float, cancelled: CallStopping) -> ResourceUse:
+        row: ResourceView | None = self._wanted(session_id, name)
+        while True:
+            if row is None:
+                raise McpError("its process was given up")
+            if row.state is ResourceState.LIVE and (use := self._rows.take(row.resource_id)) is not None:
+                return use
+            if row.state is ResourceState.ENDED:
+                if (row.reason or "").startswith(NOT_STARTED):
+                    raise McpError(f"the server: {row.reason}")
+                row = self._wanted(session_id, name)
+            _wait(cancelled, deadline, _nobody(row), _LOOK_S)
+            row = self._rows.find(session_id, ResourceKind.MCP_STDIO, name)
+
+    def _wanted(self, session_id: str, name: str) -> ResourceView:
+        try:
+            return self._rows.want(session_id, ResourceKind.MCP_STDIO, name)
+        except SessionUnknown as error:
+            raise McpError(str(error)) from None
+
+    def _note(self, use: ResourceUse, name: str) -> None:
+        try:
+            self._rows.note(use, Noted(url=f"stdio:{name}"))
+        except UnavailableError:
+            log.info("mcp.use_not_noted", resource_id=use.resource.resource_id)
+
+
+def _wait(cancelled: CallStopping, deadline: float, problem: str, seconds: float) -> None:
+    """Raises ``McpError`` when there is no more time."""
+    if time.monotonic() >= deadline:
+        raise McpError(problem)
+    if cancelled.wait(seconds):
+        raise McpError("it was cancelled")
+
+
+def _nobody(row: ResourceView) -> str:
+    if row.state is ResourceState.WANTED:
+        return (
+            "no host started the server in time. Hosts are processes of 'hermes-worker mcp-host': is one running, and "
+            "has it a place left?"
+        )
+    return "the server did not become ready in time"
+
+
+def _lost(row: ResourceView) -> str | None:
+    """What the model has to know of the process before this one."""
+    if row.reason is None or row.url is None:
+        return None
+    return f"[The server was started anew ({row.reason}): what it remembered of this session is gone.]"
