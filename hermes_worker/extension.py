@@ -104,6 +104,8 @@ class ToolSpec:
     their paths do not overlap."""
     command_argument: str | None = None
     """Name of the argument that holds a shell command: dangerous ones need permission (``safety.approvals``)."""
+    code_argument: str | None = None
+    """Name of the argument that holds a program: it needs permission as one that a shell hands to an interpreter."""
     changes_files: bool = False
     """Whether a call changes files of the workspace: a checkpoint is made before it. Commands are read instead."""
     session_keys: tuple[str, ...] = ()

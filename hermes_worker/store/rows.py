@@ -16,13 +16,15 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.budget import Amounts, usd_of
 from hermes_worker.core.effects import CallHook, Collect, Effect, GatherArtifacts, SendDelivery
+from hermes_worker.core.inner_calls import SCRIPT_RUNNERS, InnerCall
+from hermes_worker.core.inner_calls import read as read_inner
 from hermes_worker.core.messages import Message, Role
 from hermes_worker.core.metering import Usual
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import Call, CallStatus, Run, RunStatus, WaitKind
 from hermes_worker.store.engine.database import db_now
-from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.engine.prepared import Prepared, rows_of
 from hermes_worker.store.engine.sealing import either
 from hermes_worker.store.engine.texts import plain as plain
 from hermes_worker.store.row_keys import RunKey, SessionKey
@@ -477,6 +479,25 @@ def tool_call_ids(connection: Connection, loaded: LoadedRun) -> list[str]:
     asked_at = loaded.result_seqs[0] - 1
     rows = read_messages(connection, loaded.session_pk, asked_at, asked_at)
     return ids_of_calls(rows[0].body)
+
+
+class _ScriptRow(NamedTuple):
+    position: int
+    inner_calls: str | None
+
+
+def inner_calls(connection: Connection, loaded: LoadedRun) -> dict[int, tuple[InnerCall, ...]]:
+    """What scripts of this iteration have begun, by the position of their calls. Asks only where there is a script."""
+    scripts = [call.position for call in loaded.run.calls if call.name in SCRIPT_RUNNERS]
+    if not scripts:
+        return {}
+    statement = sa.select(tool_calls.c.position, tool_calls.c.inner_calls).where(
+        tool_calls.c.run_pk == loaded.pk,
+        tool_calls.c.iteration == loaded.run.iteration,
+        tool_calls.c.position.in_(scripts),
+    )
+    found = rows_of(connection.execute(statement), _ScriptRow)
+    return {row.position: read_inner(row.inner_calls) for row in found}
 
 
 def with_calls(loaded: LoadedRun, calls: Sequence[Call]) -> LoadedRun:

@@ -381,6 +381,7 @@ tool_calls = sa.Table(
     sa.Column("children_max", sa.SmallInteger()),
     sa.Column("approved_arguments", SealedText("tool_calls.approved_arguments")),
     sa.Column("rewritten_arguments", SealedText("tool_calls.rewritten_arguments")),
+    sa.Column("inner_calls", SealedText("tool_calls.inner_calls")),
     sa.Column("asks", sa.SmallInteger()),
     sa.Column("attempt", sa.SmallInteger(), nullable=False, server_default="1"),
     sa.Column("deaths", sa.SmallInteger()),

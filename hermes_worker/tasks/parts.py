@@ -14,6 +14,7 @@ from hermes_worker.core.delegation import DelegationPolicy
 from hermes_worker.core.effects import AskAuxiliary, CallHook, Iterate, RunTool
 from hermes_worker.core.guardrails import GuardrailRules
 from hermes_worker.core.hooks import NOT_OBSERVED, Observed
+from hermes_worker.core.inner_calls import InnerCall
 from hermes_worker.core.messages import Message, ModelReply, Usage
 from hermes_worker.core.pricing import NOTHING_SPENT, Cost, Price, Spent
 from hermes_worker.core.spec import RunSpec
@@ -85,6 +86,8 @@ class CallStore(Protocol):
     def release(self, claim: CallClaim) -> list[Hint]: ...
 
     def rewrite(self, claim: CallClaim, arguments: str) -> None: ...
+
+    def note_inner(self, claim: CallClaim, calls: Sequence[InnerCall]) -> None: ...
 
     def spec_of(self, run_pk: int) -> RunSpec: ...
 

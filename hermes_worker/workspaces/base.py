@@ -183,3 +183,23 @@ class Workspace(Protocol):
     def require_free_space(self) -> None:
         """Raise ``WorkspaceError`` when the disk of the workspace is nearly full. A workspace that holds what it may
         is told by ``write_bytes``, and a command in it may only tidy up."""
+
+
+@runtime_checkable
+class Converses(Protocol):
+    """A workspace whose commands can speak with the worker while they run."""
+
+    def converse(
+        self,
+        command: str,
+        *,
+        channel: int,
+        cwd: str | None,
+        env: Mapping[str, str],
+        timeout_s: float,
+        output_bytes_max: int,
+        should_stop: Callable[[], bool],
+        origin: RunOrigin = PEOPLE,
+    ) -> CommandResult:
+        """As ``Workspace.execute``, with ``channel``, a descriptor of a socket pair, as the command's standard input,
+        and with stderr apart. The descriptor stays the caller's."""

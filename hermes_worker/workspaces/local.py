@@ -202,6 +202,30 @@ class LocalWorkspace:
             refused=tuple(f"{refusal.target}: {refusal.reason}" for refusal in refusals),
         )
 
+    def converse(
+        self,
+        command: str,
+        *,
+        channel: int,
+        cwd: str | None,
+        env: Mapping[str, str],
+        timeout_s: float,
+        output_bytes_max: int,
+        should_stop: Callable[[], bool],
+        origin: RunOrigin = PEOPLE,
+    ) -> CommandResult:
+        return self.execute(
+            command,
+            cwd=cwd,
+            env=env,
+            timeout_s=timeout_s,
+            output_bytes_max=output_bytes_max,
+            should_stop=should_stop,
+            origin=origin,
+            has_own_errors=True,
+            stdin=channel,
+        )
+
     def __reduce__(self) -> tuple[Callable[[], LocalWorkspace], tuple[()]]:
         return self._again, ()
 

@@ -26,7 +26,7 @@ class Named:
 
 
 API_TOOLS = (
-    *("cronjob", "delegate_task", "patch", "read_file", "search_files", "terminal", "todo"),
+    *("cronjob", "delegate_task", "execute_code", "patch", "process", "read_file", "search_files", "terminal", "todo"),
     *("vision_analyze", "web_extract", "write_file"),
 )
 FILE_TOOLS = ("patch", "read_file", "search_files", "write_file")
@@ -38,8 +38,8 @@ CATALOG = default_catalog()
     ("toolsets", "expected"),
     [
         (["file"], FILE_TOOLS),
-        (["todo", "terminal"], ("terminal", "todo")),
-        (["debugging"], (*FILE_TOOLS[:3], "terminal", "web_extract", "write_file")),
+        (["todo", "terminal"], ("process", "terminal", "todo")),
+        (["debugging"], ("patch", "process", "read_file", "search_files", "terminal", "web_extract", "write_file")),
         (["hermes-api-server"], API_TOOLS),
         (["hermes-cli"], ("clarify", *API_TOOLS)),
         (["all"], EVERYTHING),
@@ -55,7 +55,7 @@ def test_a_toolset_holds_the_tools_of_all_it_includes(toolsets: list[str], expec
 def test_a_toolset_without_tools_is_an_error_that_names_those_there_are(toolset: str) -> None:
     with pytest.raises(
         ConfigurationError,
-        match=r"there is no toolset .*; use one or more of all, clarify, cronjob, debugging, delegation, file",
+        match=r"no toolset .*; use one or more of all, clarify, code_execution, cronjob, debugging, delegation",
     ):
         CATALOG.resolve([toolset])
 
@@ -65,6 +65,8 @@ def test_a_disabled_toolset_is_taken_out_again() -> None:
         "clarify",
         "cronjob",
         "delegate_task",
+        "execute_code",
+        "process",
         "terminal",
         "todo",
         "vision_analyze",
@@ -135,6 +137,8 @@ REPLAY = {
     "cronjob": Replay.ONCE,
     "send_message": Replay.KEYED,
     "terminal": Replay.ONCE,
+    "process": Replay.ONCE,
+    "execute_code": Replay.ONCE,
     "vision_analyze": Replay.PURE,
     "web_extract": Replay.PURE,
 }

@@ -30,6 +30,17 @@ class Cancellation(Protocol):
     def wait(self, timeout: float | None = None) -> bool: ...
 
 
+class InnerTools(Protocol):
+    """The tools that a script may call, for the call that runs it."""
+
+    @property
+    def parameters(self) -> Mapping[str, Sequence[str]]:
+        """Their names, and the names of their parameters in order."""
+
+    def call(self, name: str, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """Make one call, with the gate and under the rules of any call. Raises nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
     """What a call may use."""
@@ -54,6 +65,8 @@ class ToolContext:
     """Whether folders that the call is the first to touch have their say behind its result (``agent.tools.hints``)."""
     processes: SessionProcesses | None = None
     """The session's background processes; ``None`` where there can be none."""
+    inner: InnerTools | None = None
+    """For a tool that runs scripts; ``None`` for any other."""
     redactor: Redactor = field(default_factory=Redactor)
     """Hides secrets. What a tool returns goes through it in any case; a tool that shows text to others before it
     returns (a file, a model) hides them itself."""
@@ -82,6 +95,8 @@ class ToolResult:
     """What confined the command that the tool ran; ``None`` when it ran none."""
     network: str | None = None
     """The network that command had, where something confined it."""
+    is_untrusted: bool = False
+    """It holds text of strangers, although results of its tool need not."""
     is_unknown: bool = False
     """The host of the workspace vanished while the tool acted there: nobody knows what it did."""
 

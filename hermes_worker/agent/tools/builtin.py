@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from hermes_worker.core.delegation import DELEGATE_TOOL, ChildRole
+from hermes_worker.core.inner_calls import INNER_CALLS_MAX
 from hermes_worker.core.questions import CHOICES_MAX
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import Extension, ToolDeclaration, ToolSpec
@@ -52,6 +53,11 @@ PROCESS_S_MAX: Final = 86_400
 
 WAIT_S_MAX: Final = 10
 """No call waits longer for a process: a worker that waits does nothing else."""
+
+SCRIPT_S_MAX: Final = 300
+"""A script is ended after so long, with the call it is making."""
+
+SCRIPT_CHARS_MAX: Final = 100_000
 
 TODO_KEY: Final = "todo"
 
@@ -328,6 +334,39 @@ PROCESS = ToolSpec(
         "from you and is no value"
     ),
     session_keys=(ENV_KEY,),
+)
+
+EXECUTE_CODE = ToolSpec(
+    name="execute_code",
+    description=(
+        "Run a Python script in the workspace that can call your tools. Use it for three or more tool calls with logic "
+        "between them, to filter large results before you see them, and for loops. Use single calls where you must "
+        "think about each result. What the script prints is the result, so print what you need. Tools, as far as you "
+        "have them: from hermes_tools import web_search, web_extract, read_file, write_file, search_files, patch, "
+        "terminal. They take the parameters that you know and return the same documents as dicts, such as "
+        "terminal('make')['output'] and read_file('a.py', limit=50)['content']; an error is a dict with 'error'. Also "
+        "there: json_parse(text), shell_quote(text), retry(function, max_attempts=3, delay=2). Limits: "
+        f"{SCRIPT_S_MAX} s, {INNER_CALLS_MAX} tool calls, 50 KB of output. terminal runs in the foreground only. What "
+        "would need a person's permission is refused: call that tool yourself. Each script begins in the current "
+        "folder with fresh variables."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {"code": {"type": "string", "description": "The Python 3 program."}},
+        "required": ["code"],
+    },
+    toolset="code_execution",
+    is_untrusted=False,
+    # A program may do anything, and so may the tools it calls.
+    replay=Replay.ONCE,
+    timeout_s=SCRIPT_S_MAX + 30,
+    code_argument="code",
+    changes_files=True,
+    refuses_markers=(
+        "the script was not run: it contains a «redacted» marker. The marker stands for a secret that is hidden from "
+        "you and is no value; let the script read the secret from its file or variable instead"
+    ),
+    session_keys=(CWD_KEY, ENV_KEY),
 )
 
 TODO_LIST = ToolSpec(
@@ -608,6 +647,7 @@ EXTENSION = Extension(
         ToolDeclaration(spec=SEARCH_FILES, implementation="hermes_worker.agent.tools.search:SearchFilesTool"),
         ToolDeclaration(spec=TERMINAL, implementation="hermes_worker.agent.tools.terminal:TerminalTool"),
         ToolDeclaration(spec=PROCESS, implementation="hermes_worker.agent.tools.process:ProcessTool"),
+        ToolDeclaration(spec=EXECUTE_CODE, implementation="hermes_worker.agent.tools.code:ExecuteCodeTool"),
         ToolDeclaration(spec=TODO_LIST, implementation="hermes_worker.agent.tools.todo:TodoTool"),
         ToolDeclaration(spec=DELEGATE_TASK, implementation="hermes_worker.agent.tools.delegation:DelegateTool"),
         ToolDeclaration(spec=CLARIFY, implementation="hermes_worker.agent.tools.clarify:ClarifyTool"),

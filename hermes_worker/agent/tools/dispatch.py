@@ -13,7 +13,7 @@ from hermes_worker.agent.tools.hints import with_hints
 from hermes_worker.agent.tools.interruptible import ToolInterrupted, interruptible
 from hermes_worker.agent.tools.judging_time import UnusableSchema
 from hermes_worker.agent.tools.results import ResultLimits, error_result, exception_result, limited
-from hermes_worker.core.auxiliary import Consulted
+from hermes_worker.core.auxiliary import AuxiliaryAnswer, Consulted
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.notices import OUTCOME_UNKNOWN
 from hermes_worker.core.recovery.repair import ArgumentsOutcome, assess_arguments
@@ -25,6 +25,9 @@ from hermes_worker.workspaces.base import HostLost, WorkspaceError
 
 _QUICKLY_READ_CHARS = 20_000
 """So much of a result is read for secrets in no time."""
+
+NOT_ASKED = "not_asked"
+"""Why there is no answer to what a tool wanted to ask a model within a script."""
 
 Gate = Callable[[Tool, Mapping[str, Any]], ToolResult | None]
 """Looks at a call before it runs; a result it gives stands in for the call."""
@@ -68,9 +71,39 @@ def run_tool(
     # Last, so that the closing line is never cut off; and never around words of ours.
     if refused is not None:
         return shown
-    final = _marked(tool, shown) if tool.spec.is_untrusted else shown
+    final = _marked(tool, shown) if tool.spec.is_untrusted or shown.is_untrusted else shown
     is_over = not final.delegated and not context.cancelled.is_set()
     return with_hints(tool, arguments, context, final) if context.finds_hints and is_over else final
+
+
+def run_inner(
+    tool: Tool,
+    arguments_json: str,
+    context: ToolContext,
+    *,
+    gate: Gate,
+    revise: Revise | None = None,
+) -> ToolResult:
+    """Run a call that a script makes: as ``run_tool``, but its result is a program's to read and not a model's, so it
+    is neither shortened nor put into the wrapper of untrusted text. What would wait for somebody does not run; where a
+    model would be asked, the result is what it is without an answer."""
+    arguments = _arguments(tool, arguments_json)
+    if isinstance(arguments, ToolResult):
+        return _without_secrets(arguments, context)
+    outcome = _refusal(tool, arguments, context) or gate(tool, arguments)
+    if outcome is None:
+        outcome = _outcome(tool, arguments, context, None)
+        if outcome.consultation is not None and isinstance(tool, ConsultingTool):
+            asked = outcome.consultation
+            unanswered = [AuxiliaryAnswer(failure=NOT_ASKED) for _ in asked.questions]
+            outcome = tool.finish(asked.material, unanswered)
+        clean = _without_secrets(outcome, context, is_configuration=_reads_configuration(tool, arguments))
+        if revise is not None and not context.cancelled.is_set():
+            clean = _without_secrets(revise(clean), context)
+        return clean
+    if outcome.question is not None or outcome.consultation is not None:
+        return error_result(f"{tool.spec.name} was not run: it needs somebody's permission; call it without a script")
+    return _without_secrets(outcome, context)
 
 
 def _marked(tool: Tool, result: ToolResult) -> ToolResult:
@@ -119,7 +152,7 @@ def _without_secrets(result: ToolResult, context: ToolContext, *, is_configurati
 
 
 def _reads_configuration(tool: Tool, arguments: Mapping[str, Any]) -> bool:
-    names = (tool.spec.path_argument, tool.spec.command_argument)
+    names = (tool.spec.path_argument, tool.spec.command_argument, tool.spec.code_argument)
     said = (arguments.get(name) for name in names if name is not None)
     return any(prints_configuration(text) for text in said if isinstance(text, str))
 

@@ -15,6 +15,7 @@ from hermes_worker.core import events as ev
 from hermes_worker.core.delegation import TURNS_MAX, background_refusal, refusal_note
 from hermes_worker.core.effects import RunTool
 from hermes_worker.core.guardrails import GUARD_FIELD, NO_PRECEDENT, Precedent, precedent_from
+from hermes_worker.core.inner_calls import InnerCall, written
 from hermes_worker.core.messages import RESULT_KEY_PREFIX, Message, Role, ToolRequest, canonical_json, tool_body
 from hermes_worker.core.questions import Refusal
 from hermes_worker.core.replay import Replay
@@ -148,6 +149,10 @@ class _Rewritten(HeldCallKey):
     arguments: str
 
 
+class _NotedInner(HeldCallKey):
+    inner: str
+
+
 _claim_call = claim_call(
     RunTool,
     tool_calls.c.run_pk,
@@ -227,6 +232,17 @@ _REWRITE = Prepared(
     )
     .values(rewritten_arguments=sa.bindparam("arguments")),
     takes=_Rewritten,
+)
+_NOTE_INNER = Prepared(
+    sa.update(tool_calls)
+    .where(
+        tool_calls.c.run_pk == sa.bindparam("run"),
+        tool_calls.c.iteration == sa.bindparam("iter"),
+        tool_calls.c.position == sa.bindparam("pos"),
+        tool_calls.c.lease_token == sa.bindparam("token"),
+    )
+    .values(inner_calls=sa.bindparam("inner")),
+    takes=_NotedInner,
 )
 _HAND_OVER = Prepared(_hand_over, takes=_HandOver)
 _HAND_OVER_AND_WAIT = Prepared(
@@ -381,6 +397,13 @@ class ToolCalls:
         Raises ``LeaseLost``."""
         with self._database.statement() as connection:
             if _REWRITE.run(connection, {**claimed(claim), "arguments": arguments}) == 0:
+                raise lost(claim)
+
+    def note_inner(self, claim: CallClaim, calls: Sequence[InnerCall]) -> None:
+        """Write down what the script of a held call has begun, before the last of it begins. Safe to repeat. Raises
+        ``LeaseLost``: then it must not begin."""
+        with self._database.statement() as connection:
+            if _NOTE_INNER.run(connection, {**claimed(claim), "inner": written(calls)}) == 0:
                 raise lost(claim)
 
     def release(self, claim: CallClaim) -> list[Hint]:

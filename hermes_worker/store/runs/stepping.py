@@ -7,7 +7,7 @@ it has to know beside the two, ``look_up`` reads that, and ``store.runs.joining`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy.engine import Connection
@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.budget import Amounts, Budget, Dimension, Limits, Use, uses, warning
 from hermes_worker.core.effects import CallEffect, Effect, Iterate, outstanding
 from hermes_worker.core.hooks import NOT_OBSERVED, Observed
+from hermes_worker.core.inner_calls import InnerCall, with_begun
 from hermes_worker.core.messages import Message, Role, Usage, canonical_json, tool_body
 from hermes_worker.core.notices import STOPPED_ANSWER, result_without_a_run
 from hermes_worker.core.pricing import (
@@ -36,6 +37,7 @@ from hermes_worker.store.rows import (
     LoadedRun,
     ParentCall,
     blob_hash,
+    inner_calls,
     message_row,
     plain,
     tool_call_ids,
@@ -120,6 +122,8 @@ class Known:
     """What calls may have taken whose claims are taken away."""
     tool_call_ids: Sequence[str] = ()
     """What the model called the calls of this iteration."""
+    inner_calls: Mapping[int, tuple[InnerCall, ...]] = field(default_factory=dict)
+    """What scripts had begun whose outcome nobody knows, by the position of their calls."""
     said: Sequence[str] = ()
     """What the user said to the run and the model has not read."""
     budget: Budget | None = None
@@ -150,6 +154,7 @@ def look_up(connection: Connection, loaded: LoadedRun, wanted: Needed, pricing: 
     return Known(
         lost=lost,
         tool_call_ids=tool_call_ids(connection, loaded) if wanted.tool_call_ids else (),
+        inner_calls=inner_calls(connection, loaded) if wanted.tool_call_ids else {},
         said=pending(connection, loaded.pk) if wanted.said else (),
         budget=None if budget_pk is None else budgets.read_budget(connection, budget_pk),
     )
@@ -551,15 +556,16 @@ def _results_without_a_run(loaded: LoadedRun, after: Run, known: Known) -> list[
         Message(
             seq=loaded.result_seqs[call.position],
             role=Role.TOOL,
-            body=tool_body(known.tool_call_ids[call.position], _notice(before, call)),
+            body=tool_body(known.tool_call_ids[call.position], _notice(before, call, known)),
         )
         for before, call in _without_result(loaded.run, after)
     ]
 
 
-def _notice(before: Call, call: Call) -> str:
+def _notice(before: Call, call: Call, known: Known) -> str:
     was_running = before.may_have_acted or before.waits_for is WaitKind.CHILDREN
-    return result_without_a_run(call.status, was_running=was_running)
+    notice = result_without_a_run(call.status, was_running=was_running)
+    return with_begun(notice, known.inner_calls.get(call.position, ()))
 
 
 def _closing_rows(after: Run, message_seq: int, additions: Additions) -> tuple[int, list[Message]]:

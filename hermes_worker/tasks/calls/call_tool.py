@@ -35,6 +35,7 @@ from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
 from hermes_worker.tasks.calls.checkpointing import keep_checkpoint
 from hermes_worker.tasks.calls.delegating import delegate
+from hermes_worker.tasks.calls.inner import ClaimedInnerTools
 from hermes_worker.tasks.calls.permission import wait_for_permission
 from hermes_worker.tasks.calls.processes import ClaimedProcesses
 from hermes_worker.tasks.hooks.rewriting import before_call, on_result
@@ -158,6 +159,7 @@ def _run(parts: Parts, claim: CallClaim, abort: AbortSignal, consulted: Sequence
         kept=partial(parts.calls.kept_result, claim.session_pk),
         finds_hints=finds_hints,
         redactor=parts.redactor,
+        inner=ClaimedInnerTools(parts, claim, session, abort) if tool.spec.code_argument is not None else None,
         processes=None if parts.processes is None else ClaimedProcesses(parts, parts.processes, claim),
     )
 
@@ -242,7 +244,7 @@ def _tool(parts: Parts, name: str, tools: str) -> Tool:
 
 
 def _session_keys(tool: Tool) -> tuple[str, ...]:
-    guarded = tool.spec.command_argument is not None
+    guarded = tool.spec.command_argument is not None or tool.spec.code_argument is not None
     return (*tool.spec.session_keys, APPROVED_KEY) if guarded else tool.spec.session_keys
 
 

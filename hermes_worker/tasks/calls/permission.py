@@ -6,6 +6,7 @@ only when a dangerous pattern was found, so a harmless command costs no statemen
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -67,9 +68,8 @@ def wait_for_permission(
 ) -> ToolResult | None:
     """What stands in for a call that may not run now: a refusal, a question to a person, or one to a model, of which
     ``consulted`` has the answer once it was asked; ``None`` when the call may run."""
-    name = tool.spec.command_argument
-    command = arguments.get(name) if name is not None else None
-    if not isinstance(command, str):
+    command = _command_of(tool, arguments)
+    if command is None:
         return None
     policy = rules.policy(session)
     if claim.is_approved:
@@ -106,3 +106,13 @@ def wait_for_permission(
                 expires_s=expires_s,
             )
             return ToolResult(text="", question=question)
+
+
+def _command_of(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
+    """The command that the call runs. A program is judged as one that a shell hands to an interpreter."""
+    name, program = tool.spec.command_argument, tool.spec.code_argument
+    command = arguments.get(name) if name is not None else None
+    if isinstance(command, str):
+        return command
+    code = arguments.get(program) if program is not None else None
+    return f"python3 -c {shlex.quote(code)}" if isinstance(code, str) else None

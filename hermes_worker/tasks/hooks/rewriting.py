@@ -63,20 +63,45 @@ def before_call(
     hooks = parts.hooks.runner.of(PRE_TOOL_CALL)
     if not hooks or claim.is_rewritten or claim.is_approved or claim.has_asked:
         return claim, None
-    arguments = _object_of(claim.request.arguments)
-    if arguments is None:
+    if _object_of(claim.request.arguments) is None:
         return claim, None  # nobody can read them; the model is told so
-    asking = _AskingHooks(parts, claim.run_pk, f"{claim.idempotency_key}.{PRE_TOOL_CALL}", PRE_TOOL_CALL, abort)
-    payload, changed, stand_in = _call_payload(claim, session, arguments), None, None
-    for hook in hooks:
+    changed, stand_in = _decided(parts, claim, session, abort, claim.idempotency_key)
+    if changed != claim.request.arguments:
+        persist(partial(parts.calls.rewrite, claim, changed), abort, patience_s=parts.commit_patience_s)
+        claim = replace(claim, request=replace(claim.request, arguments=changed), is_rewritten=True)
+    return claim, stand_in
+
+
+def before_inner_call(
+    parts: Parts, claim: CallClaim, session: SessionContext, abort: AbortSignal, key: str
+) -> tuple[CallClaim, ToolResult | None]:
+    """The same for a call that a script makes, whose key is ``key`` and whose request is in ``claim``. Nothing is
+    stored, because it is never made again; where a hook wants a person to be asked, it does not run."""
+    if not parts.hooks.runner.of(PRE_TOOL_CALL) or _object_of(claim.request.arguments) is None:
+        return claim, None
+    changed, stand_in = _decided(parts, claim, session, abort, key)
+    if stand_in is not None and stand_in.question is not None:
+        stand_in = error_result(
+            f"{claim.request.name} was not run: it needs somebody's permission, which a script cannot wait for"
+        )
+    return replace(claim, request=replace(claim.request, arguments=changed)), stand_in
+
+
+def _decided(
+    parts: Parts, claim: CallClaim, session: SessionContext, abort: AbortSignal, key: str
+) -> tuple[str, ToolResult | None]:
+    """The arguments that hooks leave a call with, and what stands in for one that may not run now."""
+    asking = _AskingHooks(parts, claim.run_pk, f"{key}.{PRE_TOOL_CALL}", PRE_TOOL_CALL, abort)
+    arguments = _object_of(claim.request.arguments) or {}
+    payload, changed = _call_payload(claim, session, arguments), claim.request.arguments
+    for hook in parts.hooks.runner.of(PRE_TOOL_CALL):
         match asking.answer(hook, payload):
             case Block(reason=reason):
-                stand_in = _blocked(hook, reason)
-                break
+                return changed, _blocked(hook, reason)
             case Approve() as wish:
-                stand_in = _asked_for(parts, claim, hook, wish, changed or claim.request.arguments)
+                stand_in = _asked_for(parts, claim, hook, wish, changed)
                 if stand_in is not None:
-                    break
+                    return changed, stand_in
             case ReplaceArguments(arguments=new):
                 if holds_marker(new) and not holds_marker(claim.request.arguments):
                     asking.failed(hook, "its arguments contain the marker of a secret that was hidden from it")
@@ -84,17 +109,15 @@ def before_call(
                 changed, payload = new, {**payload, "args": json.loads(new)}
             case _:
                 pass
-    if changed is not None and changed != claim.request.arguments:
-        persist(partial(parts.calls.rewrite, claim, changed), abort, patience_s=parts.commit_patience_s)
-        claim = replace(claim, request=replace(claim.request, arguments=changed), is_rewritten=True)
-    return claim, stand_in
+    return changed, None
 
 
 def on_result(
-    parts: Parts, claim: CallClaim, session: SessionContext, abort: AbortSignal
+    parts: Parts, claim: CallClaim, session: SessionContext, abort: AbortSignal, *, key: str | None = None
 ) -> Callable[[ToolResult], ToolResult] | None:
     """What gives a tool's result to the hooks for it and takes the first text that one of them puts in its place;
-    ``None`` without such hooks. What it is given holds no secrets; what it gives may."""
+    ``None`` without such hooks. What it is given holds no secrets; what it gives may. ``key`` is that
+    of an inner call."""
     hooks = parts.hooks.runner.of(TRANSFORM_TOOL_RESULT)
     if not hooks:
         return None
@@ -102,7 +125,7 @@ def on_result(
 
     def revised(result: ToolResult) -> ToolResult:
         asking = _AskingHooks(
-            parts, claim.run_pk, f"{claim.idempotency_key}.{TRANSFORM_TOOL_RESULT}", TRANSFORM_TOOL_RESULT, abort
+            parts, claim.run_pk, f"{key or claim.idempotency_key}.{TRANSFORM_TOOL_RESULT}", TRANSFORM_TOOL_RESULT, abort
         )
         arguments = _object_of(claim.request.arguments) or {}
         payload = {

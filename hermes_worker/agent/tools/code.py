@@ -1,0 +1,247 @@
+"""``execute_code``: a Python script in the workspace that calls tools (docs/dispatch.md, "Scripts").
+
+The script is a command like any other: the same sandbox, limits, variables and permission. What is more is a socket
+pair, one end of which is its standard input: it needs no network, no file in the workspace and no address, and it ends
+with either side. A thread of the worker answers what comes over it, one call after the other. Whoever is at the other
+end is hostile: it may ask for tool calls and for nothing else, and what it says is bounded in size and number.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import socket
+import struct
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from contextvars import copy_context
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from hermes_worker.agent.tools.base import Cancellation, InnerTools, ToolContext, ToolResult
+from hermes_worker.agent.tools.builtin import ENV_KEY, EXECUTE_CODE, SCRIPT_CHARS_MAX, SCRIPT_S_MAX
+from hermes_worker.agent.tools.files import session_folder
+from hermes_worker.agent.tools.results import error_result, json_result
+from hermes_worker.agent.tools.screen import without_ansi
+from hermes_worker.agent.tools.shell_variables import secrets_of, session_env
+from hermes_worker.core.inner_calls import INNER_CALLS_MAX
+from hermes_worker.workspaces.base import EXCESS_SENTENCES, CommandResult, Converses, Ending
+from hermes_worker.workspaces.output import HeadTail
+
+_OUTPUT_BYTES_MAX: Final = 50_000
+_ERROR_BYTES_MAX: Final = 10_000
+_MESSAGE_BYTES_MAX: Final = 8_000_000
+"""Of a call that a script makes. A longer result is an error to it."""
+_REFUSED_MAX: Final = 1_000
+"""So many calls more than it may make are answered; then nothing is."""
+_NO_PYTHON: Final = 127
+_ENDED_S: Final = 30.0
+"""For a cancelled inner call to end."""
+
+
+class ExecuteCodeTool:
+    """``execute_code``."""
+
+    spec: Final = EXECUTE_CODE
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        code: str = arguments["code"]
+        workspace = context.workspace
+        if not code.strip():
+            return error_result("the script is empty")
+        if len(code) > SCRIPT_CHARS_MAX:
+            return error_result(f"the script has more than {SCRIPT_CHARS_MAX} characters; put data into files")
+        if "\0" in code:
+            return error_result("the script contains a NUL character")
+        if context.inner is None or not isinstance(workspace, Converses):
+            return error_result(
+                "scripts that call tools run in workspaces of the worker's own machine only; write the program to a "
+                "file, run it with terminal, and call the tools yourself"
+            )
+        workspace.require_free_space()
+        began = time.monotonic()
+        over = threading.Event()
+        until = Until(context.cancelled, over, began + SCRIPT_S_MAX)
+        inner = replace(context, cancelled=until, progress=lambda text: None, inner=None, processes=None)
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            session = ScriptTalk(ours, code, context.inner, inner, context)
+            server = threading.Thread(target=copy_context().run, args=(session.serve,), name="script", daemon=True)
+            server.start()
+            try:
+                result = workspace.converse(
+                    _command(),
+                    channel=theirs.fileno(),
+                    cwd=session_folder(context),
+                    env=session_env(context.session.get(ENV_KEY)),
+                    timeout_s=SCRIPT_S_MAX,
+                    output_bytes_max=_OUTPUT_BYTES_MAX,
+                    should_stop=lambda: context.cancelled.is_set() or session.is_lost,
+                    origin=context.origin,
+                )
+            finally:
+                over.set()
+                with suppress(OSError):
+                    ours.shutdown(socket.SHUT_RDWR)
+                server.join(_ENDED_S)
+        return _result(result, session, context, time.monotonic() - began)
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """Set when the call is cancelled, its script has ended or its time is over."""
+
+    cancelled: Cancellation
+    over: threading.Event
+    deadline: float
+
+    def is_set(self) -> bool:
+        return self.over.is_set() or time.monotonic() >= self.deadline or self.cancelled.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        deadline = self.deadline if timeout is None else min(self.deadline, time.monotonic() + timeout)
+        while not self.is_set():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            self.over.wait(min(left, 0.05))
+        return self.is_set()
+
+
+class ScriptTalk:
+    """What a script asks for, and is answered. ``serve`` runs in a thread of its own until the channel is shut."""
+
+    def __init__(
+        self, channel: socket.socket, code: str, tools: InnerTools, context: ToolContext, outer: ToolContext
+    ) -> None:
+        self._channel = channel
+        self._code = code
+        self._tools = tools
+        self._context = context
+        self._outer = outer
+        self.calls = 0
+        """That were made, whatever came of them."""
+        self.updates: dict[str, Any] = {}
+        """Session documents that they changed."""
+        self.has_strangers = False
+        """Whether any of them may have brought text of strangers."""
+        self.is_lost = False
+        """Whether the claim is gone, so that the script has nobody to work for."""
+
+    def serve(self) -> None:
+        """Hand over the script, and make the calls that it asks for."""
+        refused = 0
+        with suppress(OSError, ValueError, RecursionError):
+            self._send({"code": self._code, "tools": {name: list(of) for name, of in self._tools.parameters.items()}})
+            while refused < _REFUSED_MAX:
+                asked = self._receive()
+                if self._context.cancelled.is_set():
+                    break
+                if self.calls >= INNER_CALLS_MAX:
+                    refused += 1
+                    self._send({"result": _said(f"a script may call {INNER_CALLS_MAX} tools; this call was not made")})
+                    continue
+                self.calls += 1
+                text = self._answer(asked)
+                if len(text) > _MESSAGE_BYTES_MAX:
+                    text = _said("the result is too long for a script")
+                self._send({"result": text})
+
+    def _answer(self, asked: Any) -> str:
+        name = asked.get("tool") if isinstance(asked, dict) else None
+        arguments = asked.get("arguments") if isinstance(asked, dict) else None
+        if not isinstance(name, str) or not isinstance(arguments, dict):
+            return _said("this is no call")
+        if name not in self._tools.parameters:
+            return _said(f"a script cannot call {name[:100]!r}; it can call {', '.join(self._tools.parameters)}")
+        self._outer.progress(f"{name} ({self.calls} of {INNER_CALLS_MAX})")
+        documents = {**self._context.session, **self.updates}
+        context = replace(
+            self._context,
+            session={key: value for key, value in documents.items() if value is not None},
+            idempotency_key=f"{self._outer.idempotency_key}.{self.calls}",
+        )
+        result = self._tools.call(name, arguments, context)
+        self.updates.update(result.session_updates)
+        self.has_strangers = self.has_strangers or result.is_untrusted
+        self.is_lost = self.is_lost or result.is_unknown
+        return result.text
+
+    def _send(self, document: Mapping[str, Any]) -> None:
+        data = json.dumps(document).encode()
+        self._channel.sendall(struct.pack(">I", len(data)) + data)
+
+    def _receive(self) -> Any:
+        """Raises ``OSError`` at its end, ``ValueError`` for what is no message."""
+        (size,) = struct.unpack(">I", self._exactly(4))
+        if size > _MESSAGE_BYTES_MAX:
+            raise ValueError("the message is too long")
+        return json.loads(self._exactly(size))
+
+    def _exactly(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            piece = self._channel.recv(min(size - len(data), 65_536))
+            if not piece:
+                raise ConnectionResetError("the script is gone")
+            data += piece
+        return bytes(data)
+
+
+def _said(error: str) -> str:
+    return json.dumps({"error": error})
+
+
+@cache
+def _command() -> str:
+    """What the sandbox runs: the same for every script, which comes over the channel."""
+    program = files("hermes_worker.agent.tools").joinpath("script_side.py").read_text("utf-8")
+    variables = "PYTHONDONTWRITEBYTECODE=1 PYTHONUTF8=1"
+    return f"command -v python3 >/dev/null || exit {_NO_PYTHON}; {variables} python3 -u -c {shlex.quote(program)}"
+
+
+def _result(result: CommandResult, session: ScriptTalk, context: ToolContext, duration_s: float) -> ToolResult:
+    known = secrets_of(context.session.get(ENV_KEY))
+    output, errors = (
+        context.redactor.without(without_ansi(data.decode("utf-8", "replace")), known)
+        for data in (result.output, _shortened(result.errors))
+    )
+    document: dict[str, object] = {
+        "status": "success",
+        "output": output,
+        "tool_calls_made": session.calls,
+        "duration_seconds": round(duration_s, 2),
+    }
+    notes = [EXCESS_SENTENCES[result.excess].replace("command", "script")] if result.excess is not None else []
+    notes += ["processes that it left running were ended"] if result.left_running else []
+    notes += [f"the network proxy refused {'; '.join(result.refused)}"] if result.refused else []
+    if result.ending is Ending.TIMED_OUT:
+        document.update(status="timeout", error=f"the script was ended after {SCRIPT_S_MAX} s")
+    elif result.ending is Ending.CANCELLED:
+        document.update(status="interrupted", error="the script was interrupted; what it did before stays done")
+    elif result.exit_code == _NO_PYTHON and not output and not errors:
+        document.update(status="error", error="there is no python3 in this workspace")
+    elif result.exit_code != 0:
+        document.update(status="error", error=errors.strip() or f"the script exited with code {result.exit_code}")
+        errors = ""
+    if errors.strip():
+        document["stderr"] = errors
+    if notes:
+        document["note"] = "; ".join(notes)
+    return replace(
+        json_result(document, is_error=document["status"] != "success"),
+        session_updates=session.updates,
+        sandbox=result.sandbox,
+        network=result.network,
+        is_untrusted=session.has_strangers,
+    )
+
+
+def _shortened(errors: bytes) -> bytes:
+    kept = HeadTail(_ERROR_BYTES_MAX)
+    kept.append(errors)
+    return kept.render()
