@@ -89,8 +89,8 @@ READ_FILE = ToolSpec(
     name="read_file",
     description=(
         "Read a text file. Lines come numbered as 'NUMBER|TEXT'; the number is not part of the file. Read long "
-        "files in pages with offset and limit. Use this instead of cat, head or tail. Binary files and credential "
-        "files cannot be read."
+        "files in pages with offset and limit. Use this instead of cat, head or tail. Of PDF, DOCX, XLSX and PPTX "
+        "documents the text is shown. Other binary files and credential files cannot be read."
     ),
     parameters={
         "type": "object",

@@ -11,12 +11,9 @@ from __future__ import annotations
 import json
 import shlex
 import socket
-import struct
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
-from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -27,6 +24,7 @@ from hermes_worker.agent.tools.builtin import ENV_KEY, EXECUTE_CODE, SCRIPT_CHAR
 from hermes_worker.agent.tools.files import session_folder
 from hermes_worker.agent.tools.results import error_result, json_result
 from hermes_worker.agent.tools.screen import without_ansi
+from hermes_worker.agent.tools.script_channel import answered, receive_message, send_message
 from hermes_worker.agent.tools.shell_variables import secrets_of, session_env
 from hermes_worker.core.inner_calls import INNER_CALLS_MAX
 from hermes_worker.workspaces.base import EXCESS_SENTENCES, CommandResult, Converses, Ending
@@ -39,8 +37,6 @@ _MESSAGE_BYTES_MAX: Final = 8_000_000
 _REFUSED_MAX: Final = 1_000
 """So many calls more than it may make are answered; then nothing is."""
 _NO_PYTHON: Final = 127
-_ENDED_S: Final = 30.0
-"""For a cancelled inner call to end."""
 
 
 class ExecuteCodeTool:
@@ -67,27 +63,18 @@ class ExecuteCodeTool:
         over = threading.Event()
         until = Until(context.cancelled, over, began + SCRIPT_S_MAX)
         inner = replace(context, cancelled=until, progress=lambda text: None, inner=None, processes=None)
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            session = ScriptTalk(ours, code, context.inner, inner, context)
-            server = threading.Thread(target=copy_context().run, args=(session.serve,), name="script", daemon=True)
-            server.start()
-            try:
-                result = workspace.converse(
-                    _command(),
-                    channel=theirs.fileno(),
-                    cwd=session_folder(context),
-                    env=session_env(context.session.get(ENV_KEY)),
-                    timeout_s=SCRIPT_S_MAX,
-                    output_bytes_max=_OUTPUT_BYTES_MAX,
-                    should_stop=lambda: context.cancelled.is_set() or session.is_lost,
-                    origin=context.origin,
-                )
-            finally:
-                over.set()
-                with suppress(OSError):
-                    ours.shutdown(socket.SHUT_RDWR)
-                server.join(_ENDED_S)
+        session = ScriptTalk(code, context.inner, inner, context)
+        with answered(session.serve, over.set) as channel:
+            result = workspace.converse(
+                _command(),
+                channel=channel,
+                cwd=session_folder(context),
+                env=session_env(context.session.get(ENV_KEY)),
+                timeout_s=SCRIPT_S_MAX,
+                output_bytes_max=_OUTPUT_BYTES_MAX,
+                should_stop=lambda: context.cancelled.is_set() or session.is_lost,
+                origin=context.origin,
+            )
         return _result(result, session, context, time.monotonic() - began)
 
 
@@ -115,10 +102,7 @@ class Until:
 class ScriptTalk:
     """What a script asks for, and is answered. ``serve`` runs in a thread of its own until the channel is shut."""
 
-    def __init__(
-        self, channel: socket.socket, code: str, tools: InnerTools, context: ToolContext, outer: ToolContext
-    ) -> None:
-        self._channel = channel
+    def __init__(self, code: str, tools: InnerTools, context: ToolContext, outer: ToolContext) -> None:
         self._code = code
         self._tools = tools
         self._context = context
@@ -132,24 +116,25 @@ class ScriptTalk:
         self.is_lost = False
         """Whether the claim is gone, so that the script has nobody to work for."""
 
-    def serve(self) -> None:
-        """Hand over the script, and make the calls that it asks for."""
+    def serve(self, channel: socket.socket) -> None:
+        """Hand over the script, and make the calls that it asks for. Raises ``OSError`` at its end, ``ValueError`` and
+        ``RecursionError`` for what is no message."""
+        tools = {name: list(parameters) for name, parameters in self._tools.parameters.items()}
+        _send(channel, {"code": self._code, "tools": tools})
         refused = 0
-        with suppress(OSError, ValueError, RecursionError):
-            self._send({"code": self._code, "tools": {name: list(of) for name, of in self._tools.parameters.items()}})
-            while refused < _REFUSED_MAX:
-                asked = self._receive()
-                if self._context.cancelled.is_set():
-                    break
-                if self.calls >= INNER_CALLS_MAX:
-                    refused += 1
-                    self._send({"result": _said(f"a script may call {INNER_CALLS_MAX} tools; this call was not made")})
-                    continue
-                self.calls += 1
-                text = self._answer(asked)
-                if len(text) > _MESSAGE_BYTES_MAX:
-                    text = _said("the result is too long for a script")
-                self._send({"result": text})
+        while refused < _REFUSED_MAX:
+            asked = json.loads(receive_message(channel, _MESSAGE_BYTES_MAX))
+            if self._context.cancelled.is_set():
+                break
+            if self.calls >= INNER_CALLS_MAX:
+                refused += 1
+                _send(channel, {"result": _said(f"a script may call {INNER_CALLS_MAX} tools; this call was not made")})
+                continue
+            self.calls += 1
+            text = self._answer(asked)
+            if len(text) > _MESSAGE_BYTES_MAX:
+                text = _said("the result is too long for a script")
+            _send(channel, {"result": text})
 
     def _answer(self, asked: Any) -> str:
         name = asked.get("tool") if isinstance(asked, dict) else None
@@ -171,25 +156,9 @@ class ScriptTalk:
         self.is_lost = self.is_lost or result.is_unknown
         return result.text
 
-    def _send(self, document: Mapping[str, Any]) -> None:
-        data = json.dumps(document).encode()
-        self._channel.sendall(struct.pack(">I", len(data)) + data)
 
-    def _receive(self) -> Any:
-        """Raises ``OSError`` at its end, ``ValueError`` for what is no message."""
-        (size,) = struct.unpack(">I", self._exactly(4))
-        if size > _MESSAGE_BYTES_MAX:
-            raise ValueError("the message is too long")
-        return json.loads(self._exactly(size))
-
-    def _exactly(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            piece = self._channel.recv(min(size - len(data), 65_536))
-            if not piece:
-                raise ConnectionResetError("the script is gone")
-            data += piece
-        return bytes(data)
+def _send(channel: socket.socket, document: Mapping[str, Any]) -> None:
+    send_message(channel, json.dumps(document).encode())
 
 
 def _said(error: str) -> str:

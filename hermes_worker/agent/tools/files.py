@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import io
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -21,6 +22,7 @@ from hermes_worker.agent.tools.builtin import (
     READ_LINES_MAX,
     WRITE_FILE,
 )
+from hermes_worker.agent.tools.documents import Unextracted, document_kind, document_text
 from hermes_worker.agent.tools.fuzzy import EditRefused, is_already_there, replace_text
 from hermes_worker.agent.tools.interruptible import ToolInterrupted, interruptible
 from hermes_worker.agent.tools.results import error_result, json_result, result_key
@@ -28,6 +30,7 @@ from hermes_worker.agent.tools.textfile import NotText, TextFile, from_utf16, is
 from hermes_worker.safety.redaction import prints_configuration
 from hermes_worker.workspaces.base import FILE_BYTES_MAX, PathNotFound, Workspace, WorkspaceError
 
+DOCUMENT_BYTES_MAX: Final = 20 * 1024 * 1024
 _LINE_CHARS_MAX: Final = 2_000
 _READ_CHARS_MAX: Final = 100_000
 _SEEN_CHARS_MAX: Final = 2 * _LINE_CHARS_MAX
@@ -93,12 +96,37 @@ class ReadFileTool:
                 return _missing(path, canonical, context)
             data = kept
         data = from_utf16(data) or data
+        kind = document_kind(canonical, data) if is_binary(data) or data.startswith(b"%PDF-") else None
+        if kind is not None:
+            return _document(kind, data, arguments, context)
         if is_binary(data):
             return error_result(f"{path!r} {_what_it_is(canonical)}; it cannot be shown as text")
         limit = min(arguments.get("limit", READ_LINES_DEFAULT), READ_LINES_MAX)
         is_configuration = prints_configuration(path)
         conceal = partial(context.redactor.text, is_configuration=is_configuration)
         return _page(path, data, offset=arguments.get("offset", 1), limit=limit, conceal=conceal)
+
+
+def _document(kind: str, data: bytes, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+    """A page of a document's text."""
+    path: str = arguments["path"]
+    if len(data) > DOCUMENT_BYTES_MAX:
+        return error_result(f"{path!r} is a document of more than {DOCUMENT_BYTES_MAX // 1024**2} MB; it is not read")
+    try:
+        found = document_text(kind, data, context)
+    except Unextracted as error:
+        return error_result(f"{path!r} {error}")
+    limit = min(arguments.get("limit", READ_LINES_DEFAULT), READ_LINES_MAX)
+    text = found.text.encode("utf-8", "replace")
+    page = _page(path, text, offset=arguments.get("offset", 1), limit=limit, conceal=context.redactor.text)
+    if page.is_error:
+        return page
+    document = {**json.loads(page.text), "document": found.kind, "file_size": len(data), **found.facts}
+    if not found.text.strip():
+        document["hint"] = "the document holds no text; its pages may be pictures"
+    elif not found.is_whole:
+        document["note"] = "the document has more text than is read; this is its beginning"
+    return json_result(document)
 
 
 def _kept(canonical: str, context: ToolContext) -> bytes | None:
