@@ -76,6 +76,19 @@ FLEET = [
         ],
     ),
     Panel("Lag of events, 95 %", [(_p95("hermes_event_lag_seconds"), "lag")], "s"),
+    Panel(
+        "Places of tenants",
+        [
+            ("max by (share, state) (hermes_place_runs)", "{{share}}: {{state}}"),
+            ("max(hermes_places)", "places"),
+        ],
+    ),
+    Panel(
+        "Places given",
+        [('sum by (kind) (rate(hermes_process_events_total{event="places.given"}[$__rate_interval]))', "{{kind}}")],
+        "ops",
+    ),
+    Panel("Oldest held run", [("max by (share) (hermes_place_oldest_held_seconds)", "{{share}}")], "s"),
     Panel("Readers", [("sum(hermes_process_followers)", "readers")]),
     Panel(
         "Memory",

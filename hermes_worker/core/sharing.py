@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 NANO_USD_OF_TOKEN = 1_000
 """What a token counts for that has no price, or one that nobody knows: a dollar for a million."""
@@ -39,6 +39,21 @@ class FleetPlace(IntEnum):
     """A child: it works in the place of the run that it belongs to."""
     LEFT = 4
     """It has ended, and what it cost is not yet in its tenant's account."""
+
+
+class ShareSize(StrEnum):
+    """How much a tenant may have beside others, as metrics say it: they name no tenant."""
+
+    LESS = "less"
+    """A weight below 1."""
+    USUAL = "usual"
+    MORE = "more"
+
+    @classmethod
+    def of(cls, weight: float) -> ShareSize:
+        if weight == 1.0:
+            return cls.USUAL
+        return cls.LESS if weight < 1.0 else cls.MORE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

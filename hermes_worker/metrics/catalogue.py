@@ -126,6 +126,20 @@ METRICS: tuple[Metric, ...] = (
         "Keys of providers that are closed: without money, refused, or of a server that is down.",
         "condition",
     ),
+    _state("places", "Runs that may be at work at once, where tenants share the fleet."),
+    _state(
+        "place_runs",
+        "Runs of a fleet that tenants share: `held` ones wait for a place, those `at_work` have one, and `parked` ones "
+        "wait for their provider and use none. `share` says whether their tenants have the `usual` weight of 1, "
+        "`less` or `more`.",
+        "share",
+        "state",
+    ),
+    _state(
+        "place_oldest_held_seconds",
+        "How long ago the held run was submitted that was submitted first; 0 when none is held.",
+        "share",
+    ),
     _state("deliveries_put_off", "Deliveries whose next attempt has its time."),
     _state("jobs", "Scheduled jobs.", "state"),
     _state(

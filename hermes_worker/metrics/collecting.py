@@ -21,6 +21,7 @@ from hermes_worker.core.errors import FailureKind, UnavailableError
 from hermes_worker.core.key_states import KeyCondition
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, ExitReason, RunStatus, WaitKind
+from hermes_worker.core.sharing import ShareSize
 from hermes_worker.metrics.catalogue import BY_NAME, METRICS, MetricKind, MetricScope
 from hermes_worker.metrics.labels import LabelValues
 from hermes_worker.observe import DURATIONS_S, EVENTS, Durations, durations, log, snapshot
@@ -77,6 +78,8 @@ class ProcessCollector(Collector):
         yield "hermes_build_info", (version("hermes-worker"), newest(), self._role), 1.0
         for failure in FailureKind:
             yield "hermes_process_events", ("model.failed", failure.value), 0
+        for share in ShareSize:
+            yield "hermes_process_events", ("places.given", share.value), 0
         for name, number in snapshot().items():
             event, _, kind = (name, "", "") if name in EVENTS else name.rpartition(".")
             yield "hermes_process_events", (event, kind), number
@@ -167,6 +170,11 @@ def _of_fleet(state: FleetReading) -> Iterator[Sample]:
     ):
         for value, number in numbers.items():
             yield name, (value,), number
+    yield "hermes_places", (), state.places.places
+    for share, reading in state.places.shares.items():
+        for value, number in (("held", reading.held), ("at_work", reading.at_work), ("parked", reading.parked)):
+            yield "hermes_place_runs", (share.value, value), number
+        yield "hermes_place_oldest_held_seconds", (share.value,), reading.oldest_held_s
     yield "hermes_deliveries_put_off", (), state.deliveries_put_off
     yield "hermes_job_overdue_seconds", (), state.job_overdue_s
 

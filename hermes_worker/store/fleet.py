@@ -14,6 +14,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.store.backlog import QueueBacklog, read_backlog
 from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.runs.places import PlacesReading, read_places
 from hermes_worker.store.statistics import Totals, totals
 from hermes_worker.store.tables import deliveries, jobs, key_states, runs, waits, workers
 
@@ -29,6 +30,8 @@ class FleetReading:
     """Open ones, by status."""
     workers: Mapping[str, int]
     """Processes by state; those that are gone, for a day."""
+    places: PlacesReading
+    """How tenants that share the fleet use its places."""
     waits: Mapping[str, int]
     """Open questions to people, by kind."""
     jobs: Mapping[str, int]
@@ -49,6 +52,7 @@ def read_fleet(database: Database) -> FleetReading:
             totals=totals(connection),
             runs=_numbers(connection, _OPEN_RUNS),
             workers=_numbers(connection, _WORKERS),
+            places=read_places(database, connection),
             waits=_numbers(connection, _OPEN_WAITS),
             jobs=_numbers(connection, _JOBS),
             keys=_numbers(connection, _KEYS),

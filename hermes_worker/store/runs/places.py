@@ -12,7 +12,7 @@ meanwhile. Whatever else it locks it takes only if it is free, so it never waits
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypedDict
@@ -23,8 +23,8 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.limits import LimitName, Spending, key_of, room, used_in
 from hermes_worker.core.run import RunStatus
-from hermes_worker.core.sharing import USUAL_NANO_USD, Account, Admitted, FleetPlace, Used, admit
-from hermes_worker.observe import log
+from hermes_worker.core.sharing import USUAL_NANO_USD, Account, Admitted, FleetPlace, ShareSize, Used, admit
+from hermes_worker.observe import count, log
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Nothing, Prepared, rows_of
 from hermes_worker.store.row_keys import RunKey
@@ -57,6 +57,18 @@ class _CostRow(NamedTuple):
     nano_usd: int
     iteration: int
     unpriced_calls: int
+
+
+class _HeldRuns(NamedTuple):
+    tenant: str
+    runs: int
+    created_at: float
+
+
+class _PlacedRuns(NamedTuple):
+    tenant: str
+    status: str
+    runs: int
 
 
 class _TenantShareRow(NamedTuple):
@@ -151,6 +163,23 @@ _WORKING = Prepared(
     ),
     gives=_CostRow,
 )
+_heads = (
+    sa.select(runs.c.tenant, sa.func.count().label("runs"), sa.func.min(runs.c.pk).label("first"))
+    .where(_IS_HELD)
+    .group_by(runs.c.tenant)
+    .subquery("heads")
+)
+_first = runs.alias("first")
+_HELD_RUNS: Prepared[Nothing, _HeldRuns] = Prepared(
+    sa.select(_heads.c.tenant, _heads.c.runs, _first.c.created_at).join(_first, _first.c.pk == _heads.c.first),
+    gives=_HeldRuns,
+)
+_PLACED_RUNS: Prepared[Nothing, _PlacedRuns] = Prepared(
+    sa.select(runs.c.tenant, runs.c.status, sa.func.count().label("runs"))
+    .where(_IS_AT_WORK, sa.text(f"status in ({', '.join(repr(status.value) for status in (*_AT_WORK, _PARKED))})"))
+    .group_by(runs.c.tenant, runs.c.status),
+    gives=_PlacedRuns,
+)
 _SHARES = Prepared(
     sa.select(*(tenant_shares.c[name] for name in _TenantShareRow._fields)).where(tenant_shares.c.tenant != FLEET),
     gives=_TenantShareRow,
@@ -243,12 +272,17 @@ def _round(database: Database) -> list[Hint] | None:
         decided = _decided(database, connection, _HELD.all(connection, {}), clock, ended)
         hints: list[Hint] = []
         busy_sessions: set[int] = set()
+        given: Counter[ShareSize] = Counter()
         for tenant in dict.fromkeys(decided.admitted.tenants):
             most = decided.admitted.tenants.count(tenant)
             for candidate in _next_of(connection, tenant, most, decided.rooms.get(tenant, {})):
-                hints += _begin(connection, candidate, busy_sessions)
+                begun = _begin(connection, candidate, busy_sessions)
+                given[ShareSize.of(decided.admitted.accounts[tenant].weight)] += bool(begun)
+                hints += begun
         _write(connection, decided, clock, ended)
-        return hints
+    for share, number in given.items():
+        count(f"places.given.{share}", number)
+    return hints
 
 
 def _next_of(connection: Connection, tenant: str, most: int, rooms: _KeyRooms) -> list[_HeldRun]:
@@ -437,6 +471,51 @@ class WhyHeld:
     """The limit that is reached, of the tenant or of the key."""
     key_id: str = ""
     """Whose limit it is; empty for the tenant's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareReading:
+    """The runs of tenants that may have as much."""
+
+    held: int = 0
+    at_work: int = 0
+    """Runs with a place. Those that wait for people have theirs when somebody answers."""
+    parked: int = 0
+    """Runs that wait for their provider: they use no place."""
+    oldest_held_s: float = 0.0
+    """How long ago the held run was submitted that was submitted first; 0 when none is held."""
+
+    def __add__(self, other: ShareReading) -> ShareReading:
+        return ShareReading(
+            held=self.held + other.held,
+            at_work=self.at_work + other.at_work,
+            parked=self.parked + other.parked,
+            oldest_held_s=max(self.oldest_held_s, other.oldest_held_s),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacesReading:
+    """How the places of the fleet are used at one moment."""
+
+    places: int
+    """Runs that may be at work in the whole fleet, where tenants share it."""
+    shares: Mapping[ShareSize, ShareReading]
+
+
+def read_places(database: Database, connection: Connection) -> PlacesReading:
+    """As it is at the moment, for all tenants, by two indexes; nothing is locked. Raises ``UnavailableError``."""
+    weights = {row.tenant: row.weight for row in _SHARES.all(connection, {})}
+    now = connection.execute(sa.select(db_now())).scalar_one()
+    found = dict.fromkeys(ShareSize, ShareReading())
+    for held in _HELD_RUNS.all(connection, {}):
+        since = max(0.0, now - held.created_at)
+        found[ShareSize.of(weights.get(held.tenant, 1.0))] += ShareReading(held=held.runs, oldest_held_s=since)
+    for placed in _PLACED_RUNS.all(connection, {}):
+        is_parked = placed.status == _PARKED.value
+        number = {"parked" if is_parked else "at_work": placed.runs}
+        found[ShareSize.of(weights.get(placed.tenant, 1.0))] += ShareReading(**number)
+    return PlacesReading(places=places_of(connection, database), shares=found)
 
 
 def why_held(database: Database, connection: Connection, tenant: str, principal: str | None = None) -> WhyHeld:
