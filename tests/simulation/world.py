@@ -58,7 +58,7 @@ POLICY = SweepPolicy(interval_s=0.4, ttl_s=TTL_S, resend_grace_s=0.5)
 TROUBLE_ENDS_S = 40.0
 """From here on nothing more goes wrong, and everything has to come to its end."""
 HORIZON_S = 900.0
-_EPOCH_S = 1_000_000.0
+EPOCH_S = 1_000_000.0
 _ITERATIONS_MAX = 8
 """Of a run, or of all runs of a tree."""
 DELEGATION = DelegationPolicy(children_max=3, depth_max=2, turns_max=3)
@@ -652,7 +652,7 @@ class World:
     # --- time ---
 
     def clock_of_database(self) -> float:
-        return _EPOCH_S + self.now
+        return EPOCH_S + self.now
 
     def at(self, delay: float, action: Callable[[], None]) -> None:
         """Do ``action`` in ``delay`` seconds; what falls on the same moment comes in random order."""
