@@ -68,6 +68,7 @@ CONTEXT_S_MAX = 10.0
 """A context source may take no longer: somebody waits for the answer to a submission."""
 _DELIVERS = "delivery"
 _ROLES = frozenset({"model", "tools", _DELIVERS, "system", "beat", "api", "mcp"})
+_SKILLS = re.compile(r"[A-Za-z_][\w.]*:\w[\w./-]*")
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -232,6 +233,14 @@ class ContextSourceDeclaration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SkillsDeclaration:
+    """A directory of skills (docs/skills.md). Each is called ``EXTENSION:NAME``, and no agent changes it."""
+
+    folder: str
+    """``package:folder``, relative to the package; the package is not imported."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSourceDeclaration:
     """Tools that only a worker can learn of, by asking somebody. They are in the toolset that is called as the
     source."""
@@ -380,6 +389,7 @@ class Extension:
     memory_providers: tuple[MemoryProviderDeclaration, ...] = ()
     settings: tuple[SettingDeclaration, ...] = ()
     hooks: tuple[HookDeclaration, ...] = ()
+    skills: tuple[SkillsDeclaration, ...] = ()
 
     def __post_init__(self) -> None:
         """A tool that names no toolset is in that of its extension. What a memory provider does, its hooks do."""
@@ -528,6 +538,9 @@ def _unusable(one: Extension) -> Iterator[str]:
                 f"the context source {source.name!r} of the extension {one.name!r} must end within {CONTEXT_S_MAX:g} s "
                 "and may have at least one character"
             )
+    for brought in one.skills:
+        if not _SKILLS.fullmatch(brought.folder) or ".." in brought.folder:
+            yield f"{brought.folder!r} of the extension {one.name!r} has not the form 'package:folder'"
     toolsets = {tool.spec.toolset for tool in one.tools}
     for name in sorted(toolsets & one.toolsets.keys()):
         yield f"{name!r} of the extension {one.name!r} names both a toolset and a bundle of toolsets"

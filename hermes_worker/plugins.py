@@ -54,7 +54,7 @@ _PACKAGE = "hermes_plugins"
 _MANIFEST_BYTES_MAX = 100_000
 _BRINGS = (
     *("tools", "toolsets", "providers", "wires", "channels", "workspaces", "routers", "commands", "settings"),
-    *("hooks", "context_sources", "compactors", "tool_sources"),
+    *("hooks", "context_sources", "compactors", "tool_sources", "skills"),
 )
 _BUILT_IN_CHOICES = frozenset({"local", "summary"})
 """What the settings choose unless somebody says otherwise: looking it up would load declarations for nothing."""
@@ -419,6 +419,7 @@ def brought(extension: Extension) -> dict[str, tuple[str, ...]]:
         "memory_providers": tuple(one.name for one in extension.memory_providers),
         "settings": tuple(one.variable for one in extension.settings),
         "hooks": tuple(one.name for one in extension.hooks),
+        "skills": tuple(one.folder for one in extension.skills),
     }
     return {kind: names for kind, names in found.items() if names}
 

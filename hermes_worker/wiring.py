@@ -50,6 +50,7 @@ from hermes_worker.settings.kinds import NamedModel, named_model
 from hermes_worker.settings.role_secrets import ProcessRole
 from hermes_worker.settings.servers import servers_url_of
 from hermes_worker.settings.text_keys import current_keys
+from hermes_worker.skill_shelf import SkillShelf
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.pooler import require_statements_kept
@@ -63,6 +64,7 @@ from hermes_worker.store.runs.standings import Standings
 from hermes_worker.store.runs.trees import Trees
 from hermes_worker.store.runs.views import Views
 from hermes_worker.store.runs.waits import Waits
+from hermes_worker.store.skills import Skills
 from hermes_worker.store.sweep import Sweeper, SweepPolicy
 from hermes_worker.store.text_keys import begin as begin_sealing
 from hermes_worker.store.tool_sources import ToolSources
@@ -139,6 +141,7 @@ class Client:
     waits: Waits
     workers: Workers
     tool_sources: ToolSources
+    skills: SkillShelf
     publisher: Publisher
     redis: redis.Redis
 
@@ -241,6 +244,12 @@ def open_database(settings: Settings) -> Database:
     return database
 
 
+def shelf_of(settings: Settings, database: Database) -> SkillShelf:
+    """The skills of a database, and of the folders of this machine."""
+    chosen = settings.skills
+    return SkillShelf(Skills(database), settings.home, external=chosen.external_dirs, disabled=chosen.disabled)
+
+
 def open_client(settings: Settings) -> Client:
     """Connect to the database and the broker of ``settings``. Raises ``ConfigurationError``, ``UnavailableError``."""
     database = open_database(settings)
@@ -256,6 +265,7 @@ def open_client(settings: Settings) -> Client:
         waits=Waits(database),
         workers=Workers(database),
         tool_sources=ToolSources(database),
+        skills=shelf_of(settings, database),
         publisher=Publisher(client, traceparent=traceparent),
         redis=client,
     )
@@ -1253,6 +1263,7 @@ def _collecting_parts(shared: _Shared, dispatcher: Dispatcher) -> CollectingPart
         sender=shared.client.publisher,
         leases=shared.leases,
         home=settings.home,
+        skills=shared.client.skills,
         environ=settings.environ,
         env_passthrough=settings.terminal.env_passthrough,
         sandbox=shared.sandbox,

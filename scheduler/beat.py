@@ -88,7 +88,13 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         """Whether there is more to be done at once."""
         assert self._client is not None and self._jobs is not None
         try:
-            ticked = tick(self._jobs, self._settings, at_once=self._at_once, tool_sources=self._client.tool_sources)
+            ticked = tick(
+                self._jobs,
+                self._settings,
+                at_once=self._at_once,
+                tool_sources=self._client.tool_sources,
+                skills=self._client.skills,
+            )
             self._client.publisher.send(ticked.settled.hints)
             for run_id in ticked.settled.stopped:
                 self._stop(run_id)

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import PurePosixPath
 
+from hermes_worker.core.skills import ALONGSIDE
 from hermes_worker.safety.untrusted import Provenance, marked
 
 CONTEXT_CHARS_MAX = 8_000
@@ -27,7 +28,7 @@ CRON_HINT = (
     "If there is nothing new to report, answer exactly [SILENT] and nothing else; "
     "never mix [SILENT] with a report.]"
 )
-SKILL_NOTE = "The user gave this instruction alongside the skill(s) above:"
+SKILL_NOTE = ALONGSIDE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,8 @@ class CollectedTexts:
     script: ScriptResult | None = None
     skills: tuple[str, ...] = ()
     missing_skills: tuple[str, ...] = ()
+    skills_hash: str | None = None
+    """The set that the skills are from: the run has the same."""
     error: str | None = None
     """Why the run must not be."""
 
@@ -86,6 +89,7 @@ class CollectedTexts:
             script=ScriptResult(**script) if script is not None else None,
             skills=tuple(stored.get("skills", ())),
             missing_skills=tuple(stored.get("missing_skills", ())),
+            skills_hash=stored.get("skills_hash"),
             error=stored.get("error"),
         )
 

@@ -9,22 +9,25 @@ asked, if anything is.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from hermes_worker.agent.prompt.sources import ContextFacts, PromptBlock
 from hermes_worker.agent.tools.catalog import has_tool_sources
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.principals import Principal
+from hermes_worker.core.skills import SkillError
 from hermes_worker.observe import log
 from hermes_worker.safety.threats import scan_assembled_prompt
 from hermes_worker.safety.untrusted import Provenance, marked
 from hermes_worker.services.context import asked_blocks, is_asked
+from hermes_worker.services.skills import NO_SKILLS, OfferedSkills, offered
 from hermes_worker.services.submission import Submission, address_of, new_run, resolve_model, sourced_tools
 from hermes_worker.settings import Settings
+from hermes_worker.skill_shelf import SkillShelf
 from hermes_worker.store.jobs.executions import ExecutionState
 from hermes_worker.store.jobs.job_rows import (
     STOPPED_FOR_A_LATER_SLOT,
@@ -79,11 +82,18 @@ class Ticked:
     """Something was left for the next look, which should come at once."""
 
 
-def tick(jobs: Jobs, settings: Settings, *, at_once: int = AT_ONCE, tool_sources: ToolSources | None = None) -> Ticked:
+def tick(
+    jobs: Jobs,
+    settings: Settings,
+    *,
+    at_once: int = AT_ONCE,
+    tool_sources: ToolSources | None = None,
+    skills: SkillShelf | None = None,
+) -> Ticked:
     """Count what ended and settle the slots that are due. Any number of schedulers may do it at once. A job that
     cannot be read holds up no other. ``tool_sources`` holds the tools that workers learned of; ``None`` for none.
-    Raises ``UnavailableError``."""
-    gathering = _Gathering(jobs, tool_sources)
+    ``skills`` are those of everybody. Raises ``UnavailableError``."""
+    gathering = _Gathering(jobs, tool_sources, skills)
     settled = Settled()
     ended = _shuffled(jobs.ended())
     for batch in _batches([pk for pk, has_run in ended if has_run], at_once):
@@ -108,6 +118,10 @@ class Gathered:
     """What the context sources say."""
     sourced: Sequence[str] = ()
     """The tools of tool sources."""
+    skills: OfferedSkills = NO_SKILLS
+    """The skills that there are."""
+    stored_skills: Callable[[str], OfferedSkills] = lambda digest: NO_SKILLS
+    """Those of a set that was stored before, by its hash."""
 
 
 NOTHING_GATHERED = Gathered()
@@ -119,10 +133,11 @@ class _Gathering:
 
     jobs: Jobs
     tool_sources: ToolSources | None
+    shelf: SkillShelf | None
 
     @property
     def is_needed(self) -> bool:
-        return is_asked() or (self.tool_sources is not None and has_tool_sources())
+        return self.shelf is not None or is_asked() or (self.tool_sources is not None and has_tool_sources())
 
     def of(self, tenants: Sequence[str]) -> Mapping[str, Gathered]:
         """What is gathered for each of the tenants."""
@@ -132,7 +147,20 @@ class _Gathering:
         return Gathered(
             context=asked_blocks(ContextFacts(tenant=tenant, source="cron")),
             sourced=sourced_tools(self.tool_sources, tenant) if self.tool_sources is not None else (),
+            **({} if self.shelf is None else _skills_of(self.shelf, tenant)),
         )
+
+
+def _skills_of(shelf: SkillShelf, tenant: str) -> dict[str, Any]:
+    now = offered(shelf, tenant)
+
+    def stored(digest: str) -> OfferedSkills:
+        try:
+            return replace(now, found=shelf.stored_set(tenant, digest))
+        except SkillError:
+            return now  # more than a day has passed; the texts are in the prompt all the same
+
+    return {"skills": now, "stored_skills": stored}
 
 
 def _settled(gathering: _Gathering, pks: Sequence[int], settings: Settings) -> Settled:
@@ -308,7 +336,9 @@ def _run_of(
         # The document of a run is kept wherever the answer goes, also when the answer is silence.
         deliver=tuple(dict.fromkeys(("local", *spec.targets))),
     )
-    return new_run(settings, submission, context=gathered.context, sourced=gathered.sourced)
+    digest = collected.skills_hash
+    skills = gathered.skills if digest is None else gathered.stored_skills(digest)
+    return new_run(settings, submission, context=gathered.context, sourced=gathered.sourced, skills=skills)
 
 
 def _limits(asked: _JobAsked, spec: JobSpec, now: datetime) -> policy.DailyBudget:

@@ -17,6 +17,7 @@ from hermes_worker.settings import Settings
 from hermes_worker.store.jobs.job_rows import JobRow
 from hermes_worker.store.jobs.jobs import AmbiguousJob, FiringView, JobNotFound, Jobs
 from hermes_worker.store.short_ids import AmbiguousId
+from hermes_worker.wiring import shelf_of
 from scheduler import jobs as work
 from scheduler.jobtext import default_name
 from scheduler.schedule import slots_from
@@ -64,9 +65,11 @@ class LocalJobs:
         self._settings = settings
         self._tenant = records.tenant
         self._jobs = Jobs(records.database, records.tenant)
+        self._skills = shelf_of(settings, records.database)
 
     def require(self, needs: Needs) -> None:
-        require_all(self._settings, needs, self._tenant)
+        missing = self._skills.named(self._tenant, needs.skills).missing
+        require_all(self._settings, needs, self._tenant, missing_skills=missing)
 
     def all(self) -> Sequence[JobRow]:
         return self._jobs.all()

@@ -22,7 +22,6 @@ from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.principals import DEFAULT_TENANT, tenant_home
 from hermes_worker.settings import Settings
 from hermes_worker.wiring import dispatcher_of
-from hermes_worker.workspaces.skills import read_skill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,25 +35,25 @@ class Needs:
     toolsets: Sequence[str] = ()
 
 
-def lacks(settings: Settings, needs: Needs, tenant: str = DEFAULT_TENANT) -> list[str]:
+def lacks(
+    settings: Settings, needs: Needs, tenant: str = DEFAULT_TENANT, *, missing_skills: Sequence[str] = ()
+) -> list[str]:
     """A clause for each thing that cannot work with this home and these settings; what cannot even be read is left to
-    whoever checks its form."""
+    whoever checks its form. ``missing_skills`` are those that are not there."""
     home = tenant_home(settings.home, tenant)
     return [
         *_of_script(home / "scripts", needs.script),
-        *(
-            f"there is no skill {name!r} below {str(settings.home / 'skills')!r}"
-            for name in needs.skills
-            if read_skill(home / "skills", name) is None
-        ),
+        *(f"there is no skill {name!r}, here or below {str(home / 'skills')!r}" for name in missing_skills),
         *_of_toolsets(needs.toolsets),
         *_of_channels(dispatcher_of(settings), needs),
     ]
 
 
-def require_all(settings: Settings, needs: Needs, tenant: str = DEFAULT_TENANT) -> None:
+def require_all(
+    settings: Settings, needs: Needs, tenant: str = DEFAULT_TENANT, *, missing_skills: Sequence[str] = ()
+) -> None:
     """Raises ``ConfigurationError`` when something is lacking."""
-    if found := lacks(settings, needs, tenant):
+    if found := lacks(settings, needs, tenant, missing_skills=missing_skills):
         raise ConfigurationError(
             f"this job cannot work: {'; '.join(found)}; put that right, or keep the job all the same with --force"
         )

@@ -11,7 +11,7 @@ from hermes_worker import __version__
 from hermes_worker.core.errors import HermesError, UnavailableError
 from hermes_worker.core.principals import Principal
 from hermes_worker.observe import count, log
-from hermes_worker.services.submission import Submission, accept, new_run, sourced_tools
+from hermes_worker.services.submission import Submission, accept, prepared
 from hermes_worker.settings.shaping import configuration_of
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.new_runs import insert_runs
@@ -41,11 +41,11 @@ def accept_all(client: Client, submissions: Sequence[Submission]) -> list[Outcom
     plain: list[tuple[int, NewRun]] = []
     for index, submission in enumerate(submissions):
         if submission.session_id is None and submission.idempotency_key is None:
-            prepared = _tried(partial(_prepared, client, submission))
-            if isinstance(prepared, NewRun):
-                plain.append((index, prepared))
+            made = _tried(partial(prepared, client, submission))
+            if isinstance(made, NewRun):
+                plain.append((index, made))
             else:
-                outcomes[index] = prepared
+                outcomes[index] = made
         else:
             outcomes[index] = _tried(partial(accept, client, submission))
     for start in range(0, len(plain), _CHUNK):
@@ -61,11 +61,6 @@ def accept_all(client: Client, submissions: Sequence[Submission]) -> list[Outcom
             submitted(created.run_id, submissions[index].source)
     log.info("run.submitted", runs=len(plain), source=submissions[0].source if submissions else "")
     return [outcome for outcome in outcomes if outcome is not None]
-
-
-def _prepared(client: Client, submission: Submission) -> NewRun:
-    sourced = sourced_tools(client.tool_sources, submission.principal.tenant)
-    return new_run(client.settings, submission, sourced=sourced)
 
 
 _Done = TypeVar("_Done", NewRun, Created)

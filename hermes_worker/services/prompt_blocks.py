@@ -41,6 +41,8 @@ class BlockFacts:
     toolsets: Sequence[str] = ()
     model: str = ""
     profile: str = USUAL_PROFILE
+    skills_index: str = ""
+    """Of the set of skills that the first run names (``services.skills``)."""
 
 
 class BlockReader(Protocol):
@@ -49,7 +51,12 @@ class BlockReader(Protocol):
     def __call__(self, connection: Connection, facts: BlockFacts, /) -> Mapping[PromptPlace, str]: ...
 
 
-READERS: tuple[BlockReader, ...] = ()
+def _skills(connection: Connection, facts: BlockFacts) -> Mapping[PromptPlace, str]:
+    """Known before the transaction: the index is that of the set which the run's row names. No statement."""
+    return {PromptPlace.SKILLS: facts.skills_index}
+
+
+READERS: tuple[BlockReader, ...] = (_skills,)
 """In any order: the places say where a text stands. Two readers do not fill one place."""
 
 

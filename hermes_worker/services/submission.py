@@ -29,6 +29,7 @@ from hermes_worker.core.errors import ConfigurationError, HermesError, Unavailab
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.pricing import own_price
 from hermes_worker.core.principals import DEFAULT_TENANT, OPERATOR, Principal
+from hermes_worker.core.skills import SkillError
 from hermes_worker.core.sources import kind_of
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.urgency import LATEST_S, Priority
@@ -39,9 +40,11 @@ from hermes_worker.models.prices import is_priced
 from hermes_worker.observe import count, log
 from hermes_worker.services.prompt_blocks import BlockFacts, blocks_of
 from hermes_worker.services.prompting import new_prompt
+from hermes_worker.services.skills import NO_SKILLS, OfferedSkills, offered
 from hermes_worker.settings import ModelSettings, Settings
 from hermes_worker.settings.kinds import named_model
 from hermes_worker.settings.shaping import configuration_of
+from hermes_worker.skill_shelf import SkillShelf
 from hermes_worker.store.runs.runs import Created, Multitask, NewRun, SessionNotFound, fingerprint, new_run_id
 from hermes_worker.store.tool_sources import ToolSources
 from hermes_worker.system import faults
@@ -62,6 +65,8 @@ __all__ = [
     "announce",
     "deliver_list",
     "new_run",
+    "offered_skills",
+    "prepared",
     "resolve_model",
     "sourced_tools",
     "submit",
@@ -124,6 +129,8 @@ class Submission:
     source: str = "api"
     """``api``, ``cli``, ``cron`` or ``webhook:ROUTE``: the names above and the key below mean something within it, and
     within the tenant."""
+    skills: Sequence[str] = ()
+    """Skills and bundles to follow: their texts stand before ``input``."""
     artifacts: Sequence[str] | None = None
     """Patterns of the files that the run leaves (``core.artifacts``); an empty list for none at all."""
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -199,8 +206,7 @@ def submit(client: Client, submission: Submission) -> Created:
 def accept(client: Client, submission: Submission) -> Created:
     """Commit a run without announcing it. Raises as ``submit``."""
     try:
-        sourced = sourced_tools(client.tool_sources, submission.principal.tenant)
-        created = client.runs.create(new_run(client.settings, submission, sourced=sourced))
+        created = client.runs.create(prepared(client, submission))
     except SessionNotFound as error:
         raise InvalidSubmission("session_id", str(error)) from None
     if not created.was_replayed:
@@ -226,6 +232,17 @@ def announce(client: Client, created: Created) -> None:
         stopped.append(run_id)
         hints += more
     client.publisher.tell_stopped(stopped, hints)
+
+
+def prepared(client: Client, submission: Submission) -> NewRun:
+    """What is to be written, with the tools and skills that there are now. Raises ``InvalidSubmission``,
+    ``UnavailableError``."""
+    return new_run(
+        client.settings,
+        submission,
+        sourced=sourced_tools(client.tool_sources, submission.principal.tenant),
+        skills=offered_skills(client.skills, submission),
+    )
 
 
 def resolve_model(settings: ModelSettings, asked_for: str | None) -> tuple[str, str]:
@@ -324,16 +341,26 @@ def sourced_tools(rows: ToolSources, tenant: str) -> Sequence[str]:
     return [definition for row in rows.rows(tenant) for definition in row.definitions]
 
 
+def offered_skills(shelf: SkillShelf, submission: Submission) -> OfferedSkills:
+    """The skills that a run which is submitted now may see, and the texts of those that it is to follow. Raises
+    ``InvalidSubmission``, ``UnavailableError``."""
+    try:
+        return offered(shelf, submission.principal.tenant, submission.skills)
+    except SkillError as error:
+        raise InvalidSubmission("skills", str(error)) from None
+
+
 def new_run(
     settings: Settings,
     submission: Submission,
     *,
     context: Sequence[PromptBlock] | None = None,
     sourced: Sequence[str] = (),
+    skills: OfferedSkills = NO_SKILLS,
 ) -> NewRun:
     """What the store needs to write the run. ``context`` is what the context sources of others say; ``None`` asks them
-    now, which takes time: not to be done inside a transaction. ``sourced`` are the tools of ``sourced_tools``. Raises
-    ``InvalidSubmission``."""
+    now, which takes time: not to be done inside a transaction. ``sourced`` are the tools of ``sourced_tools``, and
+    ``skills`` those of ``offered_skills``. Raises ``InvalidSubmission``."""
     _require_valid(submission)
     run_id, kind = new_run_id(), kind_of(submission.source)
     model, provider = resolve_model(settings.model, submission.model)
@@ -352,13 +379,17 @@ def new_run(
         tools=names,
         toolsets=toolsets,
         model=model,
+        skills_index=skills.index(names),
     )
     said, called = submission.instructions or "", _usual_name(provider)
     prompt = new_prompt(facts, workspace, provider=called, instructions=said, context=context)
     return NewRun(
         tenant=submission.principal.tenant,
         principal=submission.principal.name,
-        spec=replace(_spec(settings, submission, model, toolsets), endpoint=endpoint),
+        spec=replace(
+            _spec(settings, submission, model, toolsets), endpoint=endpoint, input=skills.before(submission.input)
+        ),
+        skills=skills.set_hash,
         run_id=run_id,
         session_id=submission.session_id,
         after=submission.after,
@@ -483,6 +514,7 @@ _LATER_FIELDS = (
     "retry_of",
     "output_schema",
     "client_tools",
+    "skills",
 )
 """Fields that there were not always; who names none of them asks for what was asked for before."""
 

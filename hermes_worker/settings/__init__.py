@@ -815,6 +815,23 @@ class ArtifactSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SkillSettings:
+    """Instructions that agents load when a task needs them."""
+
+    writes: str = _setting("skills.writes", "HERMES_SKILL_WRITES", choice("allow", "ask", "off"), "allow")
+    """Whether agents may make and change skills: `allow`, `ask` (a person allows each change) or `off`. Only runs that
+    somebody asked for over the command line or the API may at all: see docs/skills.md."""
+    external_dirs: tuple[str, ...] = _setting(
+        "skills.external_dirs", "HERMES_SKILL_DIRS", names(r"[/~][^\x00-\x1f]{0,500}", "absolute directories"), ()
+    )
+    """Further directories of skills, beside `HOME/skills`; a name in the home stands before theirs."""
+    disabled: tuple[str, ...] = _setting(
+        "skills.disabled", "HERMES_SKILLS_DISABLED", names(r"[A-Za-z0-9_][\w.:-]{0,129}", "names of skills"), ()
+    )
+    """Skills that no agent is shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSettings:
     """What the files of a workspace were before an agent changed them."""
 
@@ -1013,6 +1030,7 @@ class Settings:
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     artifacts: ArtifactSettings = field(default_factory=ArtifactSettings)
+    skills: SkillSettings = field(default_factory=SkillSettings)
     checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)
     worker: WorkerSettings = field(default_factory=WorkerSettings)
     flower: FlowerSettings = field(default_factory=FlowerSettings)
@@ -1080,6 +1098,7 @@ _GROUPS: Mapping[str, type] = MappingProxyType(
         "delivery": DeliverySettings,
         "retention": RetentionSettings,
         "artifacts": ArtifactSettings,
+        "skills": SkillSettings,
         "checkpoints": CheckpointSettings,
         "worker": WorkerSettings,
         "flower": FlowerSettings,

@@ -148,6 +148,7 @@ runs = sa.Table(
     sa.Column("endpoint", sa.Text()),
     sa.Column("origin", sa.String(20)),
     sa.Column("network", sa.String(10)),
+    sa.Column("skills_hash", sa.String(64)),
     sa.Column("status", sa.String(24), nullable=False),
     sa.Column("parent_pk", BigId),
     sa.Column("parent_iteration", sa.Integer()),
@@ -281,6 +282,7 @@ runs = sa.Table(
     _partial("ix_runs_left", "pk", where="place = 4"),
     _partial("ix_runs_parts", "tenant", where="place = 3"),
     _partial("ix_runs_permits", "tenant", where="permit is not null"),
+    _partial("ix_runs_skills_hash", "skills_hash", where="skills_hash is not null"),
     sa.Index("ix_runs_session_pk", "session_pk", "pk"),
     postgresql_with={"fillfactor": "80", **_OFTEN_UPDATED},
 )
@@ -556,6 +558,55 @@ of ``workspaces.processes.ProcessState``. ``next_look_at``: when somebody looks 
 null when nothing is left of it where it ran. ``seen`` bytes of its output were looked at for ``patterns``;
 ``notices`` turns began with what was found, the last about output at ``told_at``. ``is_consumed``: the session knows
 that it has ended."""
+
+skills = sa.Table(
+    "skills",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("tenant", Tenant, nullable=False),
+    sa.Column("name", sa.String(130), nullable=False),
+    sa.Column("category", sa.String(64), nullable=False),
+    sa.Column("hash", sa.String(64), nullable=False),
+    sa.Column("facts", SealedText("skills.facts"), nullable=False),
+    sa.Column("origin", sa.String(100), nullable=False),
+    sa.Column("source_hash", sa.String(64)),
+    sa.Column("version", sa.Integer(), nullable=False, server_default="1"),
+    sa.Column("is_removed", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("changed_at", Seconds, nullable=False),
+    sa.UniqueConstraint("tenant", "name"),
+)
+"""The newest version of each skill: ``hash`` names its folder in ``skill_contents``, ``facts`` is what its front matter
+says. ``origin`` is ``people``, ``agent``, ``plugin:NAME``, or ``home:ID`` of the directory that it was read from, whose
+folder had the hash ``source_hash`` then. One with ``is_removed`` was removed while its folder is still there."""
+
+skill_contents = sa.Table(
+    "skill_contents",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("tenant", Tenant, nullable=False),
+    sa.Column("hash", sa.String(64), nullable=False),
+    sa.Column("is_set", sa.SmallInteger(), nullable=False),
+    sa.Column("body", SealedText("skill_contents.body"), nullable=False),
+    sa.Column("used_at", Seconds, nullable=False),
+    sa.UniqueConstraint("tenant", "hash"),
+    sa.Index("ix_skill_contents_used_at", "is_set", "used_at"),
+)
+"""Folders of skills, and sets of skills (``is_set``) that runs were begun with: ``runs.skills_hash`` names one. Never
+changed; what nothing refers to goes a day after its last use (``used_at``, to ten minutes)."""
+
+skill_changes = sa.Table(
+    "skill_changes",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("run_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE"), nullable=False),
+    sa.Column("call_key", sa.String(200), nullable=False, unique=True),
+    sa.Column("name", sa.String(130), nullable=False),
+    sa.Column("hash", sa.String(64)),
+    sa.Column("changed_at", Seconds, nullable=False),
+    sa.Index("ix_skill_changes_run_pk", "run_pk"),
+)
+"""What calls of agents made of skills, by the key of the call: a call that is made again finds its row, and changes
+nothing. ``hash`` is null where the skill was removed."""
 
 artifacts = sa.Table(
     "artifacts",

@@ -20,8 +20,10 @@ from hermes_worker.channels.dispatcher import Dispatcher
 from hermes_worker.core.effects import Collect
 from hermes_worker.core.principals import tenant_home
 from hermes_worker.local.paths import job_data_dir, output_dir
+from hermes_worker.skill_shelf import SkillShelf
 from hermes_worker.store.jobs.executions import Executions
 from hermes_worker.store.rows import Hint
+from hermes_worker.store.skills import Skills
 from hermes_worker.store.tables import firings
 from hermes_worker.store.workers import Workers
 from hermes_worker.tasks.jobs.collect import CollectingParts, collect
@@ -64,6 +66,7 @@ class Bench:
             sender=self.sent,
             leases=self.leases,
             home=home,
+            skills=SkillShelf(Skills(store.database), home),
             environ={
                 "PATH": "/usr/bin:/bin",
                 "OPENAI_API_KEY": "sk-secret",

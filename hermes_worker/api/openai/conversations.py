@@ -35,7 +35,7 @@ from hermes_worker.api.stopping import stop
 from hermes_worker.core.messages import Role
 from hermes_worker.core.principals import Principal
 from hermes_worker.services.client_tools import session_tool_names
-from hermes_worker.services.submission import InvalidSubmission, Submission, new_run, sourced_tools
+from hermes_worker.services.submission import InvalidSubmission, Submission, prepared
 from hermes_worker.store.kept_conversations import ItemIsTold, ItemRow, KeptConversation, KeptConversations, document_of
 from hermes_worker.store.runs.runs import NewRun, SessionNotFound
 from hermes_worker.store.sessions import Sessions
@@ -118,7 +118,7 @@ def _first_turn(context: ApiContext, caller: Principal, rows: list[dict[str, Any
         source="api",
     )
     try:
-        return new_run(client.settings, first, sourced=sourced_tools(client.tool_sources, caller.tenant))
+        return prepared(client, first)
     except InvalidSubmission as error:
         param = "items" if error.field in ("history", "instructions") else error.field
         raise invalid(param, f"Invalid {param!r}: {error}.") from None

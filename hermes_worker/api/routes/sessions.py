@@ -30,7 +30,7 @@ from hermes_worker.api.wire.session_objects import (
 )
 from hermes_worker.core.principals import Principal
 from hermes_worker.services.deleting import SessionOfChild, delete_session
-from hermes_worker.services.submission import InvalidSubmission, Submission, new_run, sourced_tools
+from hermes_worker.services.submission import InvalidSubmission, Submission, prepared
 from hermes_worker.store.retention.erasing import ErasureHeld, NotYetErased, RunsAtWork
 from hermes_worker.store.runs.runs import SessionNotFound
 from hermes_worker.store.sessions import Changes, InvalidFork, SessionExists, SessionPage, Sessions, SessionView
@@ -125,7 +125,7 @@ def _open(client: Client, caller: Principal, name: str, body: CreateSession) -> 
     first = Submission(
         input="-", session_id=name, instructions=body.system_prompt, model=body.model, principal=caller, source="api"
     )
-    new = new_run(client.settings, first, sourced=sourced_tools(client.tool_sources, caller.tenant))
+    new = prepared(client, first)
     return Sessions(client.database, caller.tenant).open(new, title=body.title or None, model=body.model)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,13 +34,12 @@ from hermes_worker.core.sources import RequestKeys, webhook_source
 from hermes_worker.observe import count, log
 from hermes_worker.services.submission import InvalidSubmission, Submission, accept, announce
 from hermes_worker.settings.sealing import SealedElsewhere
+from hermes_worker.skill_shelf import SkillShelf
 from hermes_worker.store.access.idempotency_keys import IdempotencyConflict, RequestReplayed
 from hermes_worker.store.access.principals import TenantDisabled, TenantNotFound
 from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.outbox.webhooks import RouteRow, Webhooks
 from hermes_worker.system.plainfiles import read_plain
-from hermes_worker.workspaces.skills import read_skill
-from scheduler.jobtext import SKILL_NOTE
 
 router = APIRouter(prefix="/webhooks", tags=["webhooks"])
 
@@ -214,11 +213,9 @@ async def _body(request: Request) -> bytes:
     return bytes(body)
 
 
-def _with_skill(route: Route, prompt: str, skills: Path) -> str:
-    """The first of the route's skills that there is, and then the prompt."""
-    texts = (read_skill(skills, name) for name in route.skills)
-    skill = next((text for text in texts if text is not None), None)
-    return prompt if skill is None else f"{skill}\n\n{SKILL_NOTE}\n\n{prompt}"
+def _first_skill(shelf: SkillShelf, route: Route, tenant: str) -> Sequence[str]:
+    """The first of the route's skills that there is; nothing for none."""
+    return next(([name] for name in route.skills if not shelf.named(tenant, [name]).missing), [])
 
 
 def _lists(route: Route, directory: Path) -> Mapping[str, Collection[str]]:
@@ -275,9 +272,10 @@ async def _begun(
     """A run in a session of its own; ``None`` for an event that has one. Raises ``IdempotencyConflict``,
     ``RequestReplayed``, ``_EventRefused``."""
     route, event, keys = taken.route, taken.event, taken.keys
-    home = tenant_home(context.client.settings.home, taken.tenant)
+    named = await context.store(_first_skill, context.client.skills, route, taken.tenant) if route.skills else []
     submission = Submission(
-        input=await asyncio.to_thread(_with_skill, route, event.prompt, home / "skills"),
+        input=event.prompt,
+        skills=named,
         toolsets=list(route.toolsets) or None,
         model=route.model,
         principal=Principal(tenant=taken.tenant, name=keys.source, scopes=frozenset()),

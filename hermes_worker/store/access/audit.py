@@ -73,6 +73,8 @@ class Act(StrEnum):
     ROUTE_ADD = "route.add"
     ROUTE_REMOVE = "route.remove"
     DELIVERY_RETRY = "delivery.retry"
+    SKILL_KEEP = "skill.keep"
+    SKILL_REMOVE = "skill.remove"
     PRUNE = "prune"
     RULE_SET = "rule.set"
     RULE_UNSET = "rule.unset"

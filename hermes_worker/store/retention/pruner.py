@@ -29,6 +29,7 @@ from hermes_worker.core.retention import (
     chain_may_go,
     is_over,
 )
+from hermes_worker.store import skills
 from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
@@ -65,6 +66,8 @@ _LOOK_S = 0.5
 _PAUSE_S = 0.01
 BLOBS = "blobs"
 """What ``Pruned`` calls texts that nothing refers to; there is no rule for them."""
+SKILL_CONTENTS = "skill_contents"
+"""What it calls folders and sets of skills that nothing refers to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +75,7 @@ class Pruned:
     """What one batch deleted, or would delete."""
 
     what: str
-    """A ``RetentionKind``, or ``blobs``."""
+    """A ``RetentionKind``, ``blobs`` or ``skill_contents``."""
     tenant: str
     """Empty for what belongs to nobody."""
     count: int
@@ -228,6 +231,8 @@ class Pruner:
                         what=kind.value, tenant=each, count=batch.count, within=kind.value, is_through=is_through
                     )
         yield from self._blobs(acts)
+        if unused := skills.prune(self._database, acts=acts):
+            yield Pruned(what=SKILL_CONTENTS, tenant="", count=unused)
 
     def _kinds(self, tenant: str, after: Pruned | None) -> Sequence[RetentionKind]:
         """Of a tenant, behind those that are through."""

@@ -45,6 +45,9 @@ from hermes_worker.store.tables import (
     runs,
     session_documents,
     sessions,
+    skill_changes,
+    skill_contents,
+    skills,
     steers,
     tool_calls,
     tool_sources,
@@ -75,6 +78,7 @@ BY_RUN: Sequence[sa.Column[Any]] = (
     artifacts.c.run_pk,
     parked_on_keys.c.run_pk,
     processes.c.run_pk,
+    skill_changes.c.run_pk,
 )
 BY_SESSION: Sequence[sa.Column[Any]] = (
     sessions.c.pk,
@@ -90,6 +94,8 @@ OF_TENANT: Sequence[sa.Table] = (
     allowed_patterns,
     dead_targets,
     tool_sources,
+    skills,
+    skill_contents,
     api_keys,
     principals,
 )

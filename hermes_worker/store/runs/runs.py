@@ -178,6 +178,8 @@ class NewRun:
     """Epoch seconds at which it expires, if ``spec.wall_s_max`` does not end it before."""
     retry_of: str | None = None
     """The run whose submission this repeats."""
+    skills: str | None = None
+    """The hash of the set of skills that it may see, to its end (``store.skills``)."""
 
     @property
     def is_put_off(self) -> bool:
@@ -889,6 +891,7 @@ def asked_values(new: NewRun) -> dict[str, object]:
         "endpoint": spec.endpoint,
         "origin": spec.source_kind,
         "network": spec.network,
+        "skills_hash": new.skills,
         "priority": spec.priority,
         "has_output_schema": int(spec.output_schema is not None),
         "artifacts": 1 if spec.artifacts else None,

@@ -24,6 +24,7 @@ from hermes_worker.core.principals import tenant_home
 from hermes_worker.local.paths import holds_state, job_data_dir
 from hermes_worker.observe import bound, count, log
 from hermes_worker.safety.redaction import Redactor, redact
+from hermes_worker.skill_shelf import SkillShelf
 from hermes_worker.store.jobs.executions import ExecutionClaim, Executions, ExecutionState, collect_hint
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
@@ -36,7 +37,6 @@ from hermes_worker.workspaces.base import EXCESS_SENTENCES, Ending, WorkspaceErr
 from hermes_worker.workspaces.local import LocalWorkspace
 from hermes_worker.workspaces.sandbox.ladder import Sandbox
 from hermes_worker.workspaces.sandbox.network import RunOrigin
-from hermes_worker.workspaces.skills import read_skill
 from scheduler.definition import JobSpec
 from scheduler.jobtext import (
     SCRIPT_CHARS_MAX,
@@ -65,6 +65,7 @@ class CollectingParts:
     sender: Sender
     leases: Leases
     home: Path
+    skills: SkillShelf
     environ: Mapping[str, str] = field(repr=False)
     env_passthrough: Collection[str]
     script_timeout_s: float
@@ -129,8 +130,7 @@ def _stops(parts: CollectingParts, claim: ExecutionClaim, abort: AbortSignal) ->
 
 def _collected(parts: CollectingParts, claim: ExecutionClaim, stops: Callable[[], bool]) -> CollectedTexts:
     spec = JobSpec.from_json(claim.definition)
-    home = tenant_home(parts.home, claim.tenant)
-    found = {name: read_skill(home / "skills", name) for name in spec.skills}
+    found = parts.skills.named(claim.tenant, spec.skills)
     try:
         script = _run_script(parts, claim, spec, stops) if spec.script is not None else None
     except (WorkspaceError, OSError) as error:
@@ -139,8 +139,9 @@ def _collected(parts: CollectingParts, claim: ExecutionClaim, stops: Callable[[]
         _keep_document(parts, claim, spec, script)
     return CollectedTexts(
         script=script,
-        skills=tuple(text for text in found.values() if text is not None),
-        missing_skills=tuple(name for name, text in found.items() if text is None),
+        skills=found.texts,
+        missing_skills=found.missing,
+        skills_hash=found.set_hash,
     )
 
 

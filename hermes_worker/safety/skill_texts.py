@@ -1,0 +1,113 @@
+"""What strangers wrote as a skill: its front matter, read without being led on, and what in it looks like an attack.
+
+YAML is a small language here: no anchors, no aliases, no tags, bounded in size and depth. So no document is larger when
+it was read than when it was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from hermes_worker.core.skills import (
+    BUNDLE_FILE,
+    SKILL_FILE,
+    SkillError,
+    SkillFacts,
+    SkillFile,
+    bundle_of,
+    facts_of,
+    main_text,
+    problems_of,
+)
+from hermes_worker.safety.threats import Scope, scan
+
+FRONT_CHARS_MAX = 20_000
+_EVENTS_MAX = 2_000
+_DEPTH_MAX = 8
+_FENCE = "---"
+
+
+def front_matter(text: str) -> tuple[Mapping[str, Any], str]:
+    """The front matter of a ``SKILL.md``, and what stands behind it; nothing where there is none. Scalars are texts.
+    Raises ``SkillError``."""
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    if not text.startswith(_FENCE + "\n"):
+        return {}, text
+    end = text.find(f"\n{_FENCE}", len(_FENCE))
+    if end < 0:
+        raise SkillError(f"the front matter of {SKILL_FILE} does not end: close it with a line '{_FENCE}'")
+    behind = text[end + 1 + len(_FENCE) :].partition("\n")[2]
+    return _mapping_of(text[len(_FENCE) + 1 : end + 1], SKILL_FILE), behind
+
+
+def _mapping_of(text: str, where: str) -> Mapping[str, Any]:
+    if len(text) > FRONT_CHARS_MAX:
+        raise SkillError(f"the front matter of {where} has more than {FRONT_CHARS_MAX:,} characters")
+    try:
+        _require_plain(text, where)
+        document = yaml.load(text, Loader=yaml.BaseLoader)
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
+        raise SkillError(f"the front matter of {where} is no YAML: {' '.join(str(error).split())[:200]}") from None
+    if document in (None, ""):
+        return {}
+    if not isinstance(document, dict) or not all(isinstance(name, str) for name in document):
+        raise SkillError(f"the front matter of {where} is no mapping of names")
+    return document
+
+
+def _require_plain(text: str, where: str) -> None:
+    """Raises ``SkillError``, ``yaml.YAMLError``."""
+    depth = 0
+    for number, event in enumerate(yaml.parse(text, Loader=yaml.BaseLoader)):
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) or getattr(event, "tag", None):
+            raise SkillError(f"the front matter of {where} has anchors, aliases or tags, which nobody needs there")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if number > _EVENTS_MAX or depth > _DEPTH_MAX:
+            raise SkillError(f"the front matter of {where} has too many values, or too deep ones")
+
+
+def facts_in(files: Sequence[SkillFile], *, called: str) -> SkillFacts:
+    """What a folder of this name says of itself. Raises ``SkillError``."""
+    if _is_bundle(files):
+        return bundle_of(_mapping_of(main_text(files), BUNDLE_FILE), called=called)
+    front, _ = front_matter(main_text(files))
+    return facts_of(front, called=called)
+
+
+def problems_in(files: Sequence[SkillFile], *, folder: str | None) -> list[str]:
+    """Why a folder is no skill as agentskills.io has it, in sentences; empty when it is one. Raises ``SkillError`` for
+    what cannot be read at all."""
+    if _is_bundle(files):
+        bundle_of(_mapping_of(main_text(files), BUNDLE_FILE), called=folder or "bundle")
+        return []
+    text = main_text(files)
+    front, behind = front_matter(text)
+    found = problems_of(front, folder=folder)
+    if not front:
+        return [f"{SKILL_FILE} must begin with front matter: a line '{_FENCE}', 'name', 'description' and '{_FENCE}'"]
+    if _FENCE in text[len(_FENCE) : text.index(f"\n{_FENCE}", len(_FENCE))]:
+        found.append(f"nothing in the front matter may hold '{_FENCE}': other readers take it for the end")
+    if not behind.strip():
+        found.append(f"{SKILL_FILE} has no instructions below its front matter")
+    return found
+
+
+def _is_bundle(files: Iterable[SkillFile]) -> bool:
+    names = {file.path for file in files}
+    return BUNDLE_FILE in names and SKILL_FILE not in names
+
+
+def threats_in(files: Sequence[SkillFile], scope: Scope = Scope.STRICT) -> tuple[str, ...]:
+    """What looks like an attack in the texts of a skill: ``PATH: PATTERN``, each once."""
+    found = (
+        f"{file.path}: {pattern}"
+        for file in files
+        for text in (file.text,)
+        if text is not None
+        for pattern in scan(text, scope)
+    )
+    return tuple(dict.fromkeys(found))
