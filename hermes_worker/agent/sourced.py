@@ -13,6 +13,16 @@ from dataclasses import replace
 from typing import Any
 
 from hermes_worker.core.client_tools import CLIENT_SOURCE, ClientTool
+from hermes_worker.core.deferred import (
+    BRIDGE,
+    BRIDGE_SOURCE,
+    CALL,
+    DEFERRED_KEY,
+    DESCRIBE,
+    SEARCH,
+    deferred,
+    is_too_much,
+)
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import ToolSpec
@@ -21,7 +31,7 @@ TOOLS_MAX = 500
 DEFINITIONS_CHARS_MAX = 1_000_000
 """Of one source: every session that has its tools stores them, and every request sends them."""
 _KEY = "_sourced"
-_MARK = f'{{"{_KEY}":'
+_MARK = f'"{_KEY}":'
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -90,6 +100,50 @@ def client_definition(tool: ClientTool, timeout_s: float) -> str:
     return _definition(CLIENT_SOURCE, spec)
 
 
+def with_deferred(definitions: Mapping[str, str], may_wait: Collection[str], window: int | None) -> tuple[str, ...]:
+    """A new session's definitions, by name, as it stores them: where those in ``may_wait`` would take too much of the
+    window, they are marked, and the three tools that lead to them stand among the others, by name."""
+    waiting = {name: definition for name, definition in definitions.items() if name in may_wait}
+    if BRIDGE & definitions.keys() or not is_too_much(tuple(waiting.values()), window):
+        return tuple(definitions[name] for name in sorted(definitions))
+    stored = {name: deferred(text) if name in waiting else text for name, text in definitions.items()}
+    stored |= {spec.name: _definition(BRIDGE_SOURCE, spec) for spec in _bridge(len(waiting))}
+    return tuple(stored[name] for name in sorted(stored))
+
+
+def _bridge(count: int) -> tuple[ToolSpec, ...]:
+    """The three tools, for a session that puts off ``count`` others."""
+    name = {"type": "string", "description": f"Of the tool, as {SEARCH} names it."}
+    said = {
+        SEARCH: (
+            f"You have {count} more tools than are listed here. Find them by words of what they do; the result names "
+            f"the best matches. Then read one with {DESCRIBE} and call it with {CALL}.",
+            {"query": {"type": "string", "description": "A few words."}, "limit": {"type": "integer", "minimum": 1}},
+            ["query"],
+        ),
+        DESCRIBE: (f"The description and parameters of a tool that {SEARCH} found.", {"name": name}, ["name"]),
+        CALL: (
+            f"Call a tool that {SEARCH} found. It is the same as a call of the tool itself.",
+            {"name": name, "arguments": {"type": "object", "description": f"As {DESCRIBE} shows them."}},
+            ["name", "arguments"],
+        ),
+    }
+    return tuple(
+        ToolSpec(
+            name=tool,
+            description=description,
+            parameters={"type": "object", "properties": properties, "required": required},
+            toolset=BRIDGE_SOURCE,
+            # They look at what the session stores. A call that names a tool is that tool's, with its class.
+            replay=Replay.PURE,
+            is_untrusted=False,
+            timeout_s=10.0,
+            is_parallel_safe=tool != CALL,
+        )
+        for tool, (description, properties, required) in said.items()
+    )
+
+
 def client_tools(tools: str) -> tuple[ClientTool, ...]:
     """Those of its client among a session's stored definitions, by name."""
     found = [spec for source, spec in frozen_specs(tools) if source == CLIENT_SOURCE]
@@ -101,7 +155,7 @@ def client_tools(tools: str) -> tuple[ClientTool, ...]:
 
 def plain_definition(definition: Mapping[str, Any]) -> Mapping[str, Any]:
     """A stored definition as models are sent it."""
-    return {key: value for key, value in definition.items() if key != _KEY}
+    return {key: value for key, value in definition.items() if key not in (_KEY, DEFERRED_KEY)}
 
 
 def frozen_specs(tools: str) -> Iterator[tuple[str, ToolSpec]]:

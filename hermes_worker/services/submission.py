@@ -19,12 +19,13 @@ from typing import Any, NamedTuple
 from hermes_worker import __version__
 from hermes_worker.agent.prompt.pipeline import import_history
 from hermes_worker.agent.prompt.sources import PromptBlock
-from hermes_worker.agent.sourced import client_definition
+from hermes_worker.agent.sourced import client_definition, with_deferred
 from hermes_worker.agent.tools.catalog import catalog_with, has_tool_sources
 from hermes_worker.channels.targets import TargetError, normalize_deliver, parse_targets, require_open_to, text_of
 from hermes_worker.core.artifacts import PATTERNS_MAX, wrong_pattern
 from hermes_worker.core.budget import NANO, BudgetMode
 from hermes_worker.core.client_tools import NAME, ClientTool
+from hermes_worker.core.deferred import BRIDGE
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.pricing import own_price
@@ -369,8 +370,9 @@ def new_run(
     if submission.cost_usd_max is not None:
         _require_known_prices(settings, model, provider)
     toolsets = tuple(submission.toolsets or settings.agent.toolsets or usual_toolsets(kind))
-    names, tools = _tools(toolsets, _UNATTENDED_WITHOUT if kind == "cron" else (), sourced)
-    tools = _with_client_tools(settings, tools, submission.client_tools, catalog_with(sourced).names)
+    without = _UNATTENDED_WITHOUT if kind == "cron" else ()
+    names, tools = _tools(toolsets, without, sourced, settings.model.window)
+    tools = _with_client_tools(settings, tools, submission.client_tools, catalog_with(sourced).names | names)
     workspace = _workspace(settings, submission, run_id)
     facts = BlockFacts(
         tenant=submission.principal.tenant,
@@ -534,14 +536,19 @@ def _fingerprint(submission: Submission) -> str:
     return fingerprint(asked_for)
 
 
-def _tools(toolsets: tuple[str, ...], disabled: tuple[str, ...], sourced: Sequence[str]) -> tuple[frozenset[str], str]:
+def _tools(
+    toolsets: tuple[str, ...], disabled: tuple[str, ...], sourced: Sequence[str], window: int | None
+) -> tuple[frozenset[str], str]:
     """The names of the tools, and their definitions as a session stores them."""
     try:
         catalog = catalog_with(sourced)
         names = catalog.resolve(toolsets, disabled=disabled)
     except ConfigurationError as error:
         raise InvalidSubmission("toolsets", str(error)) from error
-    return frozenset(names), f"[{','.join(catalog.tool_definitions(names))}]"
+    definitions = dict(zip(names, catalog.tool_definitions(names), strict=True))
+    stored = with_deferred(definitions, catalog.may_wait(names), window)
+    led_to = BRIDGE if len(stored) > len(names) else frozenset()
+    return frozenset(names) | led_to, f"[{','.join(stored)}]"
 
 
 def _ssh_workspace(settings: Settings, tenant: str, run_id: str) -> WorkspaceRef:

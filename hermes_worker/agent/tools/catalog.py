@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from hermes_worker import installed
 from hermes_worker.agent.sourced import frozen_specs, spec_of
 from hermes_worker.core.client_tools import CLIENT_SOURCE
+from hermes_worker.core.deferred import BRIDGE_SOURCE, deferred_functions
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.extension import Installed, SettingValue, ToolDeclaration, ToolSourceDeclaration, ToolSpec, load
@@ -79,6 +80,11 @@ class Catalog:
         return frozenset(self._declared)
 
     @property
+    def deferred(self) -> frozenset[str]:
+        """The names of the tools that ``tool_call`` leads to: only a session has such."""
+        return frozenset()
+
+    @property
     def toolsets(self) -> Mapping[str, tuple[str, ...]]:
         """Every toolset that holds a tool, and its tools."""
         resolved = {name: tuple(sorted(self._members(name))) for name in sorted({*self._own, *self._bundles})}
@@ -113,11 +119,15 @@ class Catalog:
         found = self._sessions.get(tools)
         if found is None:
             frozen = {spec.name: (source, spec) for source, spec in frozen_specs(tools)}
-            found = SessionCatalog(self, frozen) if frozen else self
+            found = SessionCatalog(self, frozen, deferred_functions(tools)) if frozen else self
             if len(self._sessions) >= _SESSIONS_MAX:
                 self._sessions.clear()
             self._sessions[tools] = found
         return found
+
+    def may_wait(self, names: Iterable[str]) -> frozenset[str]:
+        """Of ``names``, the tools that need not be shown to a model: those that others than the product brought."""
+        return frozenset(name for name in names if not _is_of_product(self._declaration(name)))
 
     def load_all(self) -> None:
         """Build every tool, so that one that cannot be built is known before anybody calls it. Raises
@@ -183,10 +193,21 @@ class Catalog:
 class SessionCatalog(Catalog):
     """A catalogue with the tools of sources that a session has."""
 
-    def __init__(self, base: Catalog, frozen: Mapping[str, tuple[str, ToolSpec]]) -> None:
+    def __init__(
+        self,
+        base: Catalog,
+        frozen: Mapping[str, tuple[str, ToolSpec]],
+        deferred: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """``deferred`` are the functions that the session's model is not shown."""
         super().__init__(())
         self._base = base
         self._frozen = frozen
+        self._deferred = deferred
+
+    @property
+    def deferred(self) -> frozenset[str]:
+        return frozenset(str(one["name"]) for one in self._deferred)
 
     @property
     def names(self) -> frozenset[str]:
@@ -200,10 +221,13 @@ class SessionCatalog(Catalog):
             return self._base.get(name)
         from hermes_worker.agent.tools.of_clients import ToolOfClient
         from hermes_worker.agent.tools.sources import SourcedTool
+        from hermes_worker.agent.tools.tool_search import BridgeTool
 
         source, spec = self._frozen[name]
         if source == CLIENT_SOURCE:
             return ToolOfClient(spec)
+        if source == BRIDGE_SOURCE:
+            return BridgeTool(spec, self._deferred)
         return SourcedTool(spec, self._base.source(source))
 
 
@@ -277,6 +301,10 @@ def _source(
         )
     source: ToolSource = load(declared.implementation)(values, **{name: services[name] for name in declared.needs})
     return source
+
+
+def _is_of_product(tool: ToolDeclaration) -> bool:
+    return isinstance(tool.implementation, str) and tool.implementation.startswith("hermes_worker.")
 
 
 def _at_hand(tool: Tool) -> ToolDeclaration:

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
+from hermes_worker.core.deferred import CALL, unwrapped
 from hermes_worker.core.delegation import TURNS_MAX, background_refusal, refusal_note
 from hermes_worker.core.effects import RunTool
 from hermes_worker.core.guardrails import GUARD_FIELD, NO_PRECEDENT, Precedent, precedent_from
@@ -431,7 +432,9 @@ def _claim_of(effect: RunTool, token: str, row: _ClaimedCall, run: RunRow, reply
         request=ToolRequest(
             id=asked["id"],
             name=row.name,
-            arguments=row.approved_arguments or row.rewritten_arguments or asked["function"]["arguments"],
+            arguments=row.approved_arguments
+            or row.rewritten_arguments
+            or _written_arguments(asked["function"], row.name),
         ),
         is_approved=row.approved_arguments is not None,
         is_rewritten=row.rewritten_arguments is not None,
@@ -444,6 +447,13 @@ def _claim_of(effect: RunTool, token: str, row: _ClaimedCall, run: RunRow, reply
         is_watched=loaded.is_watched,
         loaded=loaded,
     )
+
+
+def _written_arguments(function: Mapping[str, Any], name: str) -> str:
+    """As the model wrote them for the tool ``name``, which it may have called through ``tool_call``."""
+    arguments = str(function["arguments"])
+    found = unwrapped(arguments) if function["name"] == CALL != name else None
+    return arguments if found is None else found[1]
 
 
 def _as_call(effect: RunTool, row: _ClaimedCall) -> CallRow:

@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.budget import usd_of
 from hermes_worker.core.compactions import visible
+from hermes_worker.core.deferred import shown
 from hermes_worker.core.messages import Message
 from hermes_worker.core.metering import Usual, cost_of_lost, lost_attempt, tokens_in
 from hermes_worker.core.pricing import CostStatus, Pricing, Spent
@@ -125,7 +126,7 @@ def stored_tokens(connection: Connection, session_pk: int, message_seq: int) -> 
     """An estimate of the request that is built from a session's rows up to ``message_seq``."""
     head = _HEAD.one(connection, {"session": session_pk})
     rows = read_messages(connection, session_pk, 1, message_seq)
-    return tokens_in((head.system_prompt, head.tools)) + tokens_in(row.body for row in _shown(rows))
+    return tokens_in((head.system_prompt, shown(head.tools))) + tokens_in(row.body for row in _shown(rows))
 
 
 def _shown(rows: list[Message]) -> list[Message]:

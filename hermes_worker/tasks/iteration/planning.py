@@ -10,8 +10,10 @@ from functools import lru_cache
 from hermes_worker.agent.sourced import plain_definition
 from hermes_worker.agent.tools.catalog import Catalog
 from hermes_worker.agent.tools.planning import lexical, only_reads, planned_call, replay_of
+from hermes_worker.agent.tools.tool_search import bridge_name
 from hermes_worker.core import segments
 from hermes_worker.core.client_tools import CLIENT_SOURCE
+from hermes_worker.core.deferred import CALL, shown, unwrapped
 from hermes_worker.core.events import PlannedCall
 from hermes_worker.core.guardrails import GUARD_FIELD, precedents
 from hermes_worker.core.messages import Message, ModelReply, ToolRequest, canonical_json
@@ -31,10 +33,11 @@ def plan_calls(reply: ModelReply, catalog: Catalog) -> tuple[ModelReply, tuple[P
     if not reply.tool_requests:
         return reply, ()
     requests = tuple(_repaired(request, catalog) for request in dedupe(reply.tool_requests))
-    specs = [_spec(request.name, catalog) for request in requests]
+    meant = [_meant(request, catalog) for request in requests]
+    specs = [_spec(request.name, catalog) for request in meant]
     drafts = [
         planned_call(spec, request.name, request.arguments, canonical=lexical)
-        for request, spec in zip(requests, specs, strict=True)
+        for request, spec in zip(meant, specs, strict=True)
     ]
     calls = tuple(
         PlannedCall(
@@ -43,7 +46,7 @@ def plan_calls(reply: ModelReply, catalog: Catalog) -> tuple[ModelReply, tuple[P
             segment=segment,
             timeout_s=spec.timeout_s if spec else _NO_TOOL_TIMEOUT_S,
         )
-        for request, spec, segment in zip(requests, specs, _clients_last(segments.plan(drafts), specs), strict=True)
+        for request, spec, segment in zip(meant, specs, _clients_last(segments.plan(drafts), specs), strict=True)
     )
     return replace(reply, tool_requests=requests), calls
 
@@ -83,6 +86,15 @@ def _spec(name: str, catalog: Catalog) -> ToolSpec | None:
     return catalog.spec(name) if name in catalog.names else None
 
 
+def _meant(request: ToolRequest, catalog: Catalog) -> ToolRequest:
+    """The call that ``tool_call`` stands for; any other as it is."""
+    if request.name != CALL or not catalog.deferred:
+        return request
+    found = unwrapped(request.arguments)
+    name = None if found is None else bridge_name(request.name, found, catalog.deferred)
+    return request if found is None or name is None else replace(request, name=name, arguments=found[1])
+
+
 def _repaired(request: ToolRequest, catalog: Catalog) -> ToolRequest:
     if request.name in catalog.names:
         return request
@@ -93,7 +105,7 @@ def _repaired(request: ToolRequest, catalog: Catalog) -> ToolRequest:
 @lru_cache(maxsize=256)
 def tool_texts(tools: str) -> Sequence[str]:
     """A session's stored tool definitions as models are sent them, each as its own canonical JSON."""
-    return tuple(canonical_json(plain_definition(definition)) for definition in json.loads(tools))
+    return tuple(canonical_json(plain_definition(definition)) for definition in json.loads(shown(tools)))
 
 
 @lru_cache(maxsize=256)
