@@ -1291,6 +1291,7 @@ def _gathering_parts(shared: _Shared, parts: Parts) -> GatheringParts:
 
 
 def _keeper_of(shared: _Shared, sweeper: Sweeper) -> Keeper:
+    from hermes_worker.store.search.indexing import Indexer
     from hermes_worker.tasks.keeper import Keeper
 
     options = shared.options
@@ -1305,5 +1306,6 @@ def _keeper_of(shared: _Shared, sweeper: Sweeper) -> Keeper:
         alive_file=options.alive_file,
         suspects=lane_queues(options.queues),
         lanes=options.lanes,
+        indexer=None if options.is_lane else Indexer(shared.client.database),
         is_lane=options.is_lane,
     )

@@ -19,6 +19,7 @@ from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
 from hermes_worker.store.engine.sealing import either
 from hermes_worker.store.rows import insert_ignoring, insert_messages
 from hermes_worker.store.runs.runs import SessionActive, SessionNotFound, session_is
+from hermes_worker.store.search.due import forget, mark_due
 from hermes_worker.store.sessions import CONVERSATION_KEY
 from hermes_worker.store.tables import blobs, messages, runs, session_documents, sessions
 
@@ -145,6 +146,7 @@ class KeptConversations:
             if rows:
                 insert_messages(connection, row.pk, 0, rows)
                 _set_length(connection, row, row.message_seq + len(rows))
+                mark_due(connection, row.pk)
         return [ItemRow(seq=each.seq, role=each.role, body=each.body, is_of_run=False) for each in rows]
 
     def take_back(self, reference: str, seq: int) -> None:
@@ -157,6 +159,7 @@ class KeptConversations:
             its = row_of(connection.execute(sa.select(*columns_for(messages, _LastRow)).where(here)), _LastRow)
             if its is None or seq != row.message_seq or its.run_pk != 0 or its.role == Role.TOOL.value:
                 raise ItemIsTold(f"row {seq} is not to be taken back")
+            forget(connection, row.pk, beyond=seq - 1)
             connection.execute(sa.delete(messages).where(here))
             _set_length(connection, row, seq - 1)
 

@@ -38,6 +38,7 @@ from hermes_worker.store.runs.runs import (
     session_is,
     session_values,
 )
+from hermes_worker.store.search.due import mark_due
 from hermes_worker.store.tables import blobs, messages, runs, session_documents, sessions, tool_calls
 
 PAGE_MAX = 200
@@ -247,7 +248,8 @@ class Sessions:
             values = {**session_values(new, tools_hash), "title": title, "model": model}
             opened = self._opened(connection, {**values, "session_id": new.run_id or new_run_id()})
             fill_prompt(connection, opened.pk, new)
-            insert_history(connection, opened.pk, new.spec)
+            if insert_history(connection, opened.pk, new.spec):
+                mark_due(connection, opened.pk)
             if kept is not None:
                 document = {"session_pk": opened.pk, "key": CONVERSATION_KEY, "body": canonical_json(kept)}
                 connection.execute(sa.insert(session_documents).values(**document))
@@ -322,6 +324,7 @@ class Sessions:
             }
             opened = self._opened(connection, values)
             _copy(connection, source.pk, opened.pk, cut)
+            mark_due(connection, opened.pk)
             copied = {"from": source.session_id, "messages": cut}
             record(connection, Act.SESSION_FORK, opened.session_id, after=copied)
             connection.execute(sa.update(sessions).where(this).values(ended_at=db_now(), end_reason=BRANCHED))

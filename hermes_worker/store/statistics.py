@@ -23,6 +23,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.pricing import Cost, doubtful_nano_usd_of, nano_usd_of, unpriced_calls_of
 from hermes_worker.store.engine.database import Database
+from hermes_worker.store.search.due import mark_due_of_runs
 from hermes_worker.store.tables import deliveries, firings, runs, statistics, tool_calls
 
 RUNS_ACCEPTED = "runs_accepted"
@@ -130,6 +131,8 @@ def _count_batch(connection: Connection, table: _CountedTable, *only: sa.ColumnE
         these = rows.c.pk.in_(pks)
         add(connection, amounts(connection, these))
         connection.execute(sa.update(rows).where(these).values(is_counted=1))
+        if rows is runs:
+            mark_due_of_runs(connection, pks)  # what they said can be searched for now
     return len(pks)
 
 

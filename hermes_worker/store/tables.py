@@ -15,6 +15,7 @@ for each column that holds text, and says why it is clear if it is; a test compa
 from __future__ import annotations
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import TSVECTOR
 
 from hermes_worker.store.engine.sealing import SealedText
 
@@ -607,6 +608,41 @@ skill_changes = sa.Table(
 )
 """What calls of agents made of skills, by the key of the call: a call that is made again finds its row, and changes
 nothing. ``hash`` is null where the skill was removed."""
+
+search_rows = sa.Table(
+    "search_rows",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("session_pk", BigId, sa.ForeignKey("sessions.pk", ondelete="CASCADE"), nullable=False),
+    sa.Column("seq", sa.Integer(), nullable=False),
+    sa.Column("words", sa.Text().with_variant(TSVECTOR(), "postgresql")),
+    sa.UniqueConstraint("session_pk", "seq"),
+    sa.Index("ix_search_rows_words", "words", postgresql_using="gin", sqlite_where=sa.text("words is not null")),
+    postgresql_with=_OFTEN_ADDED,
+)
+"""Messages that can be searched for, in the order in which they got there. A session's rows are the first ones of its
+transcript, without a gap: the last of them is where the index of the session ends. ``words`` are those of
+``core.searching`` on PostgreSQL; SQLite has them in ``search_words``, by the same number."""
+
+SEARCH_WORDS = """
+create virtual table search_words using fts5(
+    words, content='', detail=none, columnsize=0, tokenize="ascii tokenchars '-._'"
+)
+"""
+"""Of SQLite. It keeps no texts and no places of words. Its tokenizer parts words at spaces only, because ours hold no
+other ASCII character than letters, digits and ``-._``."""
+sa.event.listen(search_rows, "after_create", sa.DDL(SEARCH_WORDS).execute_if(dialect="sqlite"))  # type: ignore[no-untyped-call]
+
+search_due = sa.Table(
+    "search_due",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("session_pk", BigId, sa.ForeignKey("sessions.pk", ondelete="CASCADE"), nullable=False),
+    sa.Index("ix_search_due_session_pk", "session_pk"),
+    postgresql_with=_OFTEN_UPDATED,
+)
+"""Sessions with messages that cannot be searched for yet, as often as somebody said so. Added in transactions of their
+own or by who counts runs that are over (``store.statistics``), never by a step."""
 
 artifacts = sa.Table(
     "artifacts",

@@ -34,6 +34,7 @@ from hermes_worker.store.engine.sealing import (
     text_keys,
 )
 from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.search.due import clear_index
 from hermes_worker.store.tables import metadata
 from hermes_worker.store.tables import text_keys as table_of_keys
 
@@ -202,6 +203,8 @@ def reseal(database: Database) -> Iterator[Resealed]:
     """Store every text by the key that is used now, or in clear if that is what is wanted, batch by batch. A row that
     somebody holds is left out: look with ``left`` and come again. It may be interrupted and be repeated at any time,
     and several may do it at once. Raises ``KeyMissing``, ``UnavailableError``."""
+    if database.sealer.keys.first != CLEAR and (cleared := clear_index(database)):
+        yield Resealed(table="search_rows", changed=cleared)
     for table, columns in sealed_columns().items():
         after: Sequence[object] | None = None
         while True:

@@ -1,4 +1,4 @@
-"""The threads beside the work: one renews the leases and sweeps, one listens for nudges.
+"""The threads beside the work: two renew the leases and sweep, one listens for nudges, one indexes what was said.
 
 Neither depends on the other or on Celery's event loop, and neither ever waits for a task.
 """
@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,6 +23,7 @@ from hermes_worker.core.pacing import Allowance
 from hermes_worker.observe import count, database_outage, log, took
 from hermes_worker.store.retention.pruner import Pruner
 from hermes_worker.store.runs.runs import Nudged
+from hermes_worker.store.search.indexing import Indexer
 from hermes_worker.store.sweep import Sweeper, Swept
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
@@ -31,6 +33,8 @@ if TYPE_CHECKING:  # what a task works with is more than a scheduler needs
     from hermes_worker.tasks.parts import Sender
 
 _PRUNE_EVERY_S = 600.0
+_INDEX_EVERY_S = 2.0
+_INDEX_S = 0.5
 STALLED_AFTER_S = 30.0
 """A process that claimed nothing for this long while its queue is not empty does not consume; see ``Keeper``."""
 EX_STALLED = 70
@@ -72,10 +76,13 @@ class Keeper:
         alive_file: Path | None,
         suspects: Collection[str] = (),
         lanes: LaneStarter | None = None,
+        indexer: Indexer | None = None,
         is_lane: bool = False,
         stalled_after_s: float = STALLED_AFTER_S,
     ) -> None:
-        """``suspects`` are the queues of the suspects that this process has tried in its ``lanes``."""
+        """``suspects`` are the queues of the suspects that this process has tried in its ``lanes``; ``indexer`` makes
+        what was said searchable, beside the work."""
+        self._indexer = indexer
         self._leases = leases
         self._sweeper = sweeper
         self._pruner = pruner
@@ -96,13 +103,17 @@ class Keeper:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        for target in (self._keep_leases, self._keep_sweeping):
-            thread = threading.Thread(target=target, name=f"hermes{target.__name__}", daemon=True)
+        targets = [self._keep_leases, self._keep_sweeping]
+        if self._indexer is not None:
+            targets.append(partial(self._keep_indexing, self._indexer))
+        for target in targets:
+            name = getattr(target, "__name__", "_keep_indexing")
+            thread = threading.Thread(target=target, name=f"hermes{name}", daemon=True)
             thread.start()
             self._threads.append(thread)
 
     def stop(self) -> None:
-        """End both threads; returns when they have, or after 2 s."""
+        """End all threads; returns when they have, or after 2 s."""
         self._end.set()
         for thread in self._threads:
             thread.join(timeout=2)
@@ -135,6 +146,17 @@ class Keeper:
                 database_outage.failed(doing="sweep", error=str(error))
             except Exception:
                 log.exception("thread.failed", doing="sweep")
+
+    def _keep_indexing(self, indexer: Indexer) -> None:
+        """A thread of its own, so that a long backlog (after an upgrade, say) holds up neither leases nor sweeps."""
+        while not self._end.wait(_INDEX_EVERY_S):
+            try:
+                if indexer.take_turn(_INDEX_EVERY_S):
+                    indexer.look(_INDEX_S, is_over=self._end.is_set)
+            except UnavailableError as error:
+                database_outage.failed(doing="index", error=str(error))
+            except Exception:
+                log.exception("thread.failed", doing="index")
 
     def _sweep_once(self) -> None:
         depths = self._sender.depths()

@@ -33,6 +33,7 @@ from hermes_worker.store.jobs.job_rows import (
 from hermes_worker.store.outbox.deliveries import owe
 from hermes_worker.store.rows import Hint, insert_messages, plain
 from hermes_worker.store.runs.runs import insert_run, start_held
+from hermes_worker.store.search.due import mark_due
 from hermes_worker.store.tables import blobs, firings, jobs, messages, runs, sessions
 
 _ERROR_CHARS_MAX = 500
@@ -322,4 +323,5 @@ def _append_note(connection: Connection, tenant: str, session_id: str, text: str
     body = canonical_json({"role": "user", "content": plain(text)})
     insert_messages(connection, session.pk, run_pk, [Message(seq=seq, role=Role.USER, body=body)])
     connection.execute(sa.update(sessions).where(sessions.c.pk == session.pk).values(message_seq=seq))
+    mark_due(connection, session.pk)
     return True

@@ -18,6 +18,7 @@ from hermes_worker.store.engine.database import Database, db_now, db_now_once
 from hermes_worker.store.engine.prepared import columns_for, rows_of
 from hermes_worker.store.retention.facts import is_needed_firing, members
 from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.search.due import forget
 from hermes_worker.store.tables import (
     artifact_gatherings,
     artifacts,
@@ -157,6 +158,7 @@ def delete_session(database: Database, session_pk: int, may_go: Callable[[Connec
         named = sa.select(messages.c.blob_hash).where(of_session, messages.c.blob_hash.is_not(None))
         released = sa.or_(blobs.c.hash.in_(named), blobs.c.hash == tools_hash)
         connection.execute(sa.update(blobs).where(released).values(released_at=db_now()))
+        forget(connection, session_pk)
         connection.execute(sa.delete(messages).where(of_session))
         connection.execute(sa.delete(sessions).where(sessions.c.pk == session_pk))
         return True

@@ -43,6 +43,8 @@ from hermes_worker.store.tables import (
     run_inputs,
     run_tags,
     runs,
+    search_due,
+    search_rows,
     session_documents,
     sessions,
     skill_changes,
@@ -85,6 +87,8 @@ BY_SESSION: Sequence[sa.Column[Any]] = (
     session_documents.c.session_pk,
     messages.c.session_pk,
     resources.c.session_pk,
+    search_rows.c.session_pk,
+    search_due.c.session_pk,
 )
 OF_TENANT: Sequence[sa.Table] = (
     webhook_routes,

@@ -1,0 +1,383 @@
+"""What of a text can be searched for, what a query asks, and which texts match it: the same whatever holds the index.
+
+Theory of operation. An index holds for each message a *set* of words that are made here (``words_of``) and knows
+neither languages nor positions. A query is read here as well (``read_query``). From it come the words that an index is
+asked for (``Filter``), which find every message that can match and perhaps some more, and a test of the text itself
+(``hits``), which decides. So two databases give the same messages, because neither of them decides anything.
+
+Texts are compared after NFKC and case folding. A *unit* is a run of letters and digits, or a run of characters of
+Chinese, Japanese and Korean (CJK), which are written without spaces. Units that stand beside each other with nothing
+between them, or with one to three of ``-._``, belong together: ``a-b.c_d``. An index gets every run of letters, every
+pair of neighbours in such a chain (``a-b``, ``b.c``, ``c_d``), every pair of neighbouring CJK characters, and the last
+character of a CJK run, so that a single character is the beginning of some word.
+
+``words_of`` decides what is stored: whoever changes what it returns adds a revision of the schema that empties the
+index (``tests/core/test_searching.py`` pins some texts). Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, NamedTuple
+
+QUERY_CHARS_MAX: Final = 2048
+"""Of the original; what is longer is cut."""
+TEXT_CHARS_MAX: Final = 100_000
+"""Of a message; what stands behind is not found."""
+_WORD_CHARS_MAX = 64
+_WORDS_BYTES_MAX = 900_000
+"""PostgreSQL keeps less than 1 MiB of words in a row (its manual, 12.11, "Limitations")."""
+_TERMS_MAX = 32
+_HITS_MAX = 1_000
+SNIPPET_WORDS: Final = 40
+"""Of the original."""
+_BEGIN, _END = ">>>", "<<<"
+
+_CJK = (
+    "\u1100-\u11ff\u2e80-\u2fdf\u3005-\u3007\u3031-\u3035\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff"
+    "\u3105-\u312f\u3131-\u318e\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97c\uac00-\ud7fb\uf900-\ufaff"
+    "\U00016fe0-\U00016fe3\U0001b000-\U0001b2fb\U00020000-\U0003ffff"
+)
+_LETTER = rf"[^\W_{_CJK}]"
+_JOINT = r"[-._]{1,3}"
+
+
+_ASCII_UNIT = re.compile(rf"[a-z0-9]+(?:{_JOINT}[a-z0-9]+)*")
+"""The units of a folded text of ASCII only, found four times as fast."""
+
+
+class _Patterns(NamedTuple):
+    unit: re.Pattern[str]
+    marks: str
+    ends: str
+    gap: str
+
+
+@cache
+def _patterns() -> _Patterns:
+    """Made when something is searched for first: to look for all marks takes 20 ms."""
+    marks = _marks()
+    word = rf"{_LETTER}+(?:[{marks}]+{_LETTER}*)*"
+    return _Patterns(
+        unit=re.compile(rf"[{_CJK}]+|{word}(?:{_JOINT}{word})*"),
+        marks=marks,
+        ends=rf"(?!{_LETTER}|[{marks}])",
+        gap=rf"(?:(?![{marks}{_CJK}])[\W_])*",
+    )
+
+
+def _marks() -> str:
+    """A character class of marks that belong to the letter in front of them, such as vowel signs of Devanagari."""
+    found = (chr(code) for code in range(0x300, 0x20000) if unicodedata.category(chr(code)).startswith("M"))
+    # Selectors of variants and the frame of a key stand behind symbols, which are no words.
+    return "".join(re.escape(char) for char in found if char not in "\u20e3" and not "\ufe00" <= char <= "\ufe0f")
+
+
+# --- texts -----------------------------------------------------------------------------------------------------------
+
+
+def text_of(body: str) -> str:
+    """What can be found of a message, from its canonical JSON: its text, and the names and arguments of the tools that
+    it asks for. Images and reasoning are left out."""
+    row = json.loads(body)
+    return "\n".join(_texts(row)) if isinstance(row, Mapping) else ""
+
+
+def _texts(row: Mapping[str, object]) -> Iterator[str]:
+    content = row.get("content")
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, list):
+        yield from (part["text"] for part in content if isinstance(part, Mapping) and isinstance(part.get("text"), str))
+    calls = row.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if isinstance(function, Mapping):
+            yield str(function.get("name", ""))
+            yield from _texts_of_arguments(str(function.get("arguments", "")))
+
+
+def _texts_of_arguments(text: str) -> Iterator[str]:
+    """Their keys and texts without the escapes of JSON; as it is where it is no JSON."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        yield text
+        return
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, Mapping):
+            for key, inner in reversed(list(each.items())):
+                waiting += [inner, key]
+        elif isinstance(each, list):
+            waiting += reversed(each)
+        elif each is not None:
+            yield str(each)
+
+
+def folded(text: str) -> str:
+    """``text`` as it is compared: without differences of case, width and composition, and not longer than
+    ``TEXT_CHARS_MAX``."""
+    start = text[:TEXT_CHARS_MAX]
+    if start.isascii():
+        return start.lower()
+    same = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", start).casefold())
+    return same[:TEXT_CHARS_MAX]
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a folded text for an index: each once, in the order of their code points. None has a character that
+    means something to a database, and none begins with ``-``, ``.`` or ``_``."""
+    found: set[str] = set()
+    size = 0
+    units = (_ASCII_UNIT if text.isascii() else _patterns().unit).findall(text)
+    for unit in dict.fromkeys(units):
+        for word in _words_of_unit(unit):
+            if word not in found:
+                size += len(word.encode())
+                if size > _WORDS_BYTES_MAX:
+                    return sorted(found)
+                found.add(word)
+    return sorted(found)
+
+
+def _words_of_unit(unit: str) -> Iterator[str]:
+    if unit.isalnum() and unit.isascii():
+        yield unit[:_WORD_CHARS_MAX]
+        return
+    if _is_cjk(unit[0]):
+        yield from (unit[place : place + 2] for place in range(len(unit)))
+        return
+    parts = _JOINTS.split(unit)
+    for place in range(0, len(parts), 2):
+        word = parts[place][:_WORD_CHARS_MAX]
+        yield word
+        if place:
+            yield parts[place - 2][:_WORD_CHARS_MAX] + parts[place - 1] + word
+
+
+def _is_cjk(char: str) -> bool:
+    return _CJK_CHAR.match(char) is not None
+
+
+_CJK_CHAR = re.compile(f"[{_CJK}]")
+_JOINTS = re.compile(f"({_JOINT})")
+
+
+# --- queries ---------------------------------------------------------------------------------------------------------
+
+
+class Wanted(NamedTuple):
+    """A word that an index is asked for."""
+
+    word: str
+    is_prefix: bool = False
+    """Any word that begins so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """What is looked for at one place of a text: a word, a chain of them, or a phrase."""
+
+    pattern: str
+    """Of the folded text, as a regular expression."""
+    words: tuple[Wanted, ...]
+    """Every text with this term has all of them."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every text with ``words`` has this term."""
+        return len(self.words) == 1 and not self.words[0].is_prefix and len(self.words[0].word) < _WORD_CHARS_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """Terms that a text must all have, and some that it must not have."""
+
+    all_of: tuple[Term, ...]
+    none_of: tuple[Term, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """A text matches when it matches any of the groups."""
+
+    groups: tuple[Alternative, ...]
+
+
+class Filter(NamedTuple):
+    """What an index is asked for in place of a ``Alternative``: it finds all texts that match, and perhaps others."""
+
+    all_of: tuple[Wanted, ...]
+    none_of: tuple[Wanted, ...]
+
+
+_ITEM = re.compile(r'"([^"]*)"?(\*)?|([^\s"]+)')
+_OPERATORS = frozenset({"AND", "OR", "NOT"})
+
+
+def read_query(text: str) -> Query | None:
+    """What ``text`` asks; ``None`` when nothing in it can be looked for.
+
+    Words must all be there. ``OR`` parts alternatives and binds less than ``AND``, which may be left out, and ``NOT``;
+    all three in capitals, and where they have nothing on one side they are left out. A phrase stands in quotes, a star
+    at the end of a word or a phrase takes every ending. Other signs part words.
+    """
+    groups: list[tuple[list[Term], list[Term]]] = [([], [])]
+    operator = "AND"
+    terms = 0
+    for item in _ITEM.finditer(text[:QUERY_CHARS_MAX]):
+        word = item[3]
+        if word in _OPERATORS:
+            operator = word
+            continue
+        is_prefix = bool(item[2]) if word is None else word.endswith("*")
+        term = _term(item[1] if word is None else word, is_prefix)
+        if term is None or terms == _TERMS_MAX:
+            continue
+        terms += 1
+        if operator == "OR" and groups[-1][0]:
+            groups.append(([], []))
+        # The first of a group has nothing that it could be taken from.
+        groups[-1][operator == "NOT" and bool(groups[-1][0])].append(term)
+        operator = "AND"
+    found = tuple(Alternative(all_of=tuple(wanted), none_of=tuple(unwanted)) for wanted, unwanted in groups if wanted)
+    return Query(groups=found) if found else None
+
+
+def _term(text: str, is_prefix: bool) -> Term | None:
+    same = folded(text)
+    patterns = _patterns()
+    pattern: list[str] = []
+    words: list[Wanted] = []
+    end = None
+    units = list(patterns.unit.finditer(same))
+    for number, unit in enumerate(units):
+        if end is not None and end < unit.start():
+            pattern.append(patterns.gap)
+        end = unit.end()
+        is_open = is_prefix and number == len(units) - 1
+        if _is_cjk(unit[0][0]):
+            pattern.append(re.escape(unit[0]))
+            words += _wanted_of_cjk(unit[0])
+            continue
+        pattern += [_whole(unit[0]), "" if is_open else patterns.ends]
+        words += _wanted_of_chain(unit[0], is_open)
+    return Term(pattern="".join(pattern), words=tuple(dict.fromkeys(words))) if units else None
+
+
+def _whole(unit: str) -> str:
+    """``unit`` where no letter stands in front of it. It is looked for first, which is fast, and then behind it."""
+    literal = re.escape(unit)
+    return rf"{literal}(?<!{_LETTER}{literal})(?<![{_patterns().marks}]{literal})"
+
+
+def _wanted_of_cjk(unit: str) -> list[Wanted]:
+    if len(unit) == 1:
+        return [Wanted(unit, True)]
+    return [Wanted(unit[place : place + 2]) for place in range(len(unit) - 1)]
+
+
+def _wanted_of_chain(unit: str, is_open: bool) -> list[Wanted]:
+    """The pairs of a chain say more than its parts."""
+    words = list(_words_of_unit(unit))
+    if len(words) == 1:
+        return [Wanted(words[0], is_open)]
+    pairs = words[2::2]
+    return [*map(Wanted, pairs[:-1]), Wanted(pairs[-1], is_open)]
+
+
+def filters_of(query: Query) -> tuple[Filter, ...]:
+    """Of each group. A term that an index cannot tell from others is not taken away there."""
+    return tuple(
+        Filter(
+            tuple(dict.fromkeys(word for term in group.all_of for word in term.words)),
+            tuple(dict.fromkeys(term.words[0] for term in group.none_of if term.is_exact)),
+        )
+        for group in query.groups
+    )
+
+
+def matches_words(filters: Collection[Filter], words: Collection[str]) -> bool:
+    """What an index does, for a single text: whether it is among those that ``filters`` find."""
+
+    def has(wanted: Wanted) -> bool:
+        if wanted.is_prefix:
+            return any(word.startswith(wanted.word) for word in words)
+        return wanted.word in words
+
+    return any(all(map(has, each.all_of)) and not any(map(has, each.none_of)) for each in filters)
+
+
+def hits(query: Query, text: str) -> int:
+    """How often a folded text has what ``query`` asks, over the groups that it matches; 0 where it matches none."""
+    return sum(_hits_of_group(group, text) for group in query.groups)
+
+
+def _hits_of_group(group: Alternative, text: str) -> int:
+    counts = [_count(term, text) for term in group.all_of]
+    if not all(counts) or any(_pattern(term.pattern).search(text) for term in group.none_of):
+        return 0
+    return sum(counts)
+
+
+def _count(term: Term, text: str) -> int:
+    found = 0
+    for _ in _pattern(term.pattern).finditer(text):
+        found += 1
+        if found == _HITS_MAX:
+            break
+    return found
+
+
+def _pattern(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)  # which remembers the last of them
+
+
+def snippet(query: Query, text: str) -> str:
+    """Up to ``SNIPPET_WORDS`` words around the first hit, on one line, with every hit between ``>>>`` and ``<<<``. In
+    the text's own letters, or folded where folding moved them."""
+    same = folded(text)
+    shown = text[: len(same)] if len(text[:TEXT_CHARS_MAX]) == len(same) else same
+    places = sorted({place for group in query.groups for term in group.all_of for place in _places(term, same)})
+    start = places[0][0] if places else 0
+    begin, end = _window(shown, start)
+    pieces, at = [], begin
+    for first, last in places:
+        if first < at or last > end:
+            continue
+        pieces += [shown[at:first], _BEGIN, shown[first:last], _END]
+        at = last
+    line = " ".join("".join([*pieces, shown[at:end]]).split())
+    return f"{'…' if begin else ''}{line}{'…' if end < len(shown) else ''}"
+
+
+def _places(term: Term, text: str) -> Iterator[tuple[int, int]]:
+    for number, found in enumerate(_pattern(term.pattern).finditer(text)):
+        if number == _HITS_MAX:
+            return
+        yield found.span()
+
+
+_SHOWN_CHARS_MAX = 400
+_WORD_END = re.compile(r"\s+")
+
+
+def _window(text: str, start: int) -> tuple[int, int]:
+    """From a quarter of the words in front of ``start`` to the rest behind it."""
+    low = max(0, start - _SHOWN_CHARS_MAX // 4)
+    before = [found.end() for found in _WORD_END.finditer(text, low, start)]
+    if low == 0:
+        before.insert(0, 0)
+    begin = before[-min(len(before), SNIPPET_WORDS // 4)] if before else start
+    high = min(len(text), start + _SHOWN_CHARS_MAX)
+    behind = [found.start() for found in _WORD_END.finditer(text, start, high)]
+    if len(behind) >= SNIPPET_WORDS * 3 // 4:
+        return begin, behind[SNIPPET_WORDS * 3 // 4 - 1]
+    return begin, high

@@ -1,0 +1,108 @@
+"""What of the index is due, and what has to leave it (``store.search.indexing`` has the theory)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.messages import Role
+from hermes_worker.core.searching import folded, text_of, words_of
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import rows_of
+from hermes_worker.store.engine.sealing import CLEAR, either
+from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.tables import blobs, maintenance, messages, runs, search_due, search_rows, sessions
+
+FORGOTTEN = "search_forgotten"
+"""The row of ``maintenance`` that says that something was deleted from SQLite's index and may be left in its files."""
+SEARCHED_ROLES = (Role.USER, Role.ASSISTANT, Role.TOOL)
+
+
+class _IndexedBody(NamedTuple):
+    pk: int
+    tenant: str
+    role: str
+    body: str
+
+
+STORED = messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash)
+BODY = either(messages.c.body, blobs.c.body).label("body")
+
+
+def mark_due(connection: Connection, session_pk: int) -> None:
+    """Say that a session has messages that no run wrote."""
+    connection.execute(sa.insert(search_due).values(session_pk=session_pk))
+
+
+def mark_due_of_runs(connection: Connection, run_pks: Sequence[int]) -> None:
+    """Say that the sessions of these runs have messages."""
+    theirs = sa.select(runs.c.session_pk).where(runs.c.pk.in_(run_pks)).distinct()
+    connection.execute(sa.insert(search_due).from_select(["session_pk"], theirs))
+
+
+def forget(connection: Connection, session_pk: int, *, beyond: int = 0) -> None:
+    """Delete a session's messages above number ``beyond`` from the index, in the transaction that deletes them and
+    before it does."""
+    here = sa.and_(search_rows.c.session_pk == session_pk, search_rows.c.seq > beyond)
+    if connection.dialect.name == "sqlite":
+        _forget_words(connection, here)
+    connection.execute(sa.delete(search_rows).where(here))
+
+
+def _forget_words(connection: Connection, which: sa.ColumnElement[bool]) -> None:
+    its = sa.and_(messages.c.session_pk == search_rows.c.session_pk, messages.c.seq == search_rows.c.seq)
+    wanted = (
+        sa.select(search_rows.c.pk, sessions.c.tenant, messages.c.role, BODY)
+        .select_from(search_rows.join(STORED, its).join(sessions, sessions.c.pk == search_rows.c.session_pk))
+        .where(which)
+    )
+    rows = rows_of(connection.execute(wanted), _IndexedBody)
+    gone = [
+        ("delete", row.pk, " ".join(words))
+        for row in rows
+        if (words := index_words(row.tenant, Role(row.role), row.body))
+    ]
+    if gone:
+        connection.exec_driver_sql("insert into search_words (search_words, rowid, words) values (?, ?, ?)", gone)
+        _note_forgotten(connection)
+
+
+def _note_forgotten(connection: Connection) -> None:
+    connection.execute(insert_ignoring(connection, maintenance), {"name": FORGOTTEN, "ran_at": 0.0})
+    connection.execute(sa.update(maintenance).where(maintenance.c.name == FORGOTTEN).values(ran_at=db_now()))
+
+
+def clear_index(database: Database) -> int:
+    """Throw the index away, and have all sessions indexed again when texts are in clear; how many messages it had."""
+    with database.write() as connection:
+        if connection.execute(sa.select(search_rows.c.pk).limit(1)).first() is None:
+            return 0
+        connection.execute(sa.delete(search_due))
+        every = sa.select(sessions.c.pk).order_by(sessions.c.pk)
+        connection.execute(sa.insert(search_due).from_select(["session_pk"], every))
+        if database.is_sqlite:
+            connection.exec_driver_sql("insert into search_words (search_words) values ('delete-all')")
+        return connection.execute(sa.delete(search_rows)).rowcount
+
+
+def is_searchable(database: Database) -> bool:
+    """Whether texts are in clear, so that they may be indexed."""
+    return database.sealer.keys.first == CLEAR
+
+
+def index_words(tenant: str, role: Role, body: str) -> list[str]:
+    """The words of a message, and whose and of whom it is; none where nothing can be found of it."""
+    words = words_of(folded(text_of(body))) if role in SEARCHED_ROLES else []
+    return [tenant_word(tenant), role_word(role), *words] if words else []
+
+
+def tenant_word(tenant: str) -> str:
+    """A word that no text has, because it begins with a dot."""
+    return f".t-{tenant}"
+
+
+def role_word(role: Role) -> str:
+    return f".r-{role.value}"

@@ -1,0 +1,312 @@
+"""The one way to ask what was said (``store.search.indexing`` has the theory)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.messages import Role
+from hermes_worker.core.principals import DEFAULT_TENANT
+from hermes_worker.core.searching import Filter, Query, Wanted, filters_of, folded, hits, read_query, snippet, text_of
+from hermes_worker.core.sources import SessionLabel, kind_of
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.owners import owned_by
+from hermes_worker.store.runs.runs import SessionNotFound, session_is
+from hermes_worker.store.search.due import BODY, SEARCHED_ROLES, STORED, is_searchable, role_word, tenant_word
+from hermes_worker.store.tables import messages, runs, search_due, search_rows, sessions
+
+FOUND_MAX = 100
+"""Messages that one search returns at most."""
+_MATCHES_MAX = 300
+"""The newest so many matches are put in order; of the original."""
+_CANDIDATES_MAX = 3_000
+_CANDIDATES_AT_ONCE = 300
+_READ_SEALED_MAX = 5_000
+"""Messages that are read, newest first, where there is no index."""
+
+
+class SearchOrder(StrEnum):
+    """Which of the messages that were found come first."""
+
+    HITS = "hits"
+    """Those with most hits, and of several the newest."""
+    NEWEST = "newest"
+    OLDEST = "oldest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageSearch:
+    """What to look for in the messages of a tenant."""
+
+    text: str
+    """As ``core.searching.read_query`` reads it."""
+    roles: tuple[Role, ...] = (Role.USER, Role.ASSISTANT)
+    order: SearchOrder = SearchOrder.HITS
+    limit: int = 20
+    """At most ``FOUND_MAX``."""
+    session: str | None = None
+    """Look in this session only: in all of it, indexed or not."""
+    without_sessions: frozenset[int] = frozenset()
+    """Numbers of sessions in which not to look."""
+    without_sources: frozenset[str] = frozenset()
+    """Kinds of sources in whose sessions not to look."""
+    principal: str | None = None
+    """Look in sessions only that nobody but this one began."""
+    has_children: bool = False
+    """Look in sessions of delegated work, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundMessage:
+    """A message that matches. ``at`` in epoch seconds."""
+
+    session: SessionLabel
+    session_pk: int
+    source: str | None
+    title: str | None
+    model: str | None
+    seq: int
+    role: Role
+    at: float
+    hits: int
+    snippet: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """What was found, in the order that was asked for."""
+
+    found: tuple[FoundMessage, ...] = ()
+    is_complete: bool = True
+    """Whether nothing was left out: neither older matches of a very common word, nor what is not indexed yet."""
+
+
+class _Candidate(NamedTuple):
+    session_pk: int
+    seq: int
+    role: str
+    body: str
+    at: float
+    session_id: str
+    source: str | None
+    name: str | None
+    title: str | None
+    model: str | None
+
+
+_CANDIDATES = sa.select(
+    messages.c.session_pk,
+    messages.c.seq,
+    messages.c.role,
+    BODY,
+    messages.c.created_at.label("at"),
+    sessions.c.session_id,
+    sessions.c.source,
+    sessions.c.name,
+    sessions.c.title,
+    sessions.c.model,
+)
+
+
+class Search:
+    """The messages of one tenant, as callers from one source name its sessions. Thread-safe."""
+
+    def __init__(self, database: Database, tenant: str = DEFAULT_TENANT, source: str = "api") -> None:
+        self._database = database
+        self._tenant = tenant
+        self._source = source
+
+    def find(self, wanted: MessageSearch) -> SearchResult:
+        """The messages that match. Nothing where the text asks for nothing. Raises ``SessionNotFound``."""
+        query = read_query(wanted.text)
+        with self._database.read() as connection:
+            if wanted.session is not None:
+                only = self._session(connection, wanted.session)
+            if query is None:
+                return SearchResult()
+            if wanted.session is not None:
+                pages = self._pages(connection, wanted, messages.c.session_pk == only, _CANDIDATES_MAX)
+            elif is_searchable(self._database):
+                pages = self._indexed(connection, wanted, query)
+            else:
+                pages = self._pages(connection, wanted, sa.true(), _READ_SEALED_MAX)
+            matches, is_complete = _matches(query, pages)
+            if is_complete and wanted.session is None and is_searchable(self._database):
+                is_complete = connection.execute(sa.select(search_due.c.pk).limit(1)).first() is None
+            return SearchResult(found=self._shown(connection, query, matches, wanted), is_complete=is_complete)
+
+    def _session(self, connection: Connection, reference: str) -> int:
+        its = sa.select(sessions.c.pk).where(
+            owned_by(self._tenant, sessions), session_is(self._tenant, self._source, reference)
+        )
+        pk = connection.execute(its).scalar()
+        if pk is None:
+            raise SessionNotFound(f"there is no session {reference!r}")
+        return int(pk)
+
+    def _conditions(self, wanted: MessageSearch) -> list[sa.ColumnElement[bool]]:
+        found = [owned_by(self._tenant, sessions), messages.c.role.in_([role.value for role in wanted.roles])]
+        if wanted.without_sessions:
+            found.append(sessions.c.pk.not_in(sorted(wanted.without_sessions)))
+        for source in sorted(wanted.without_sources):
+            is_from = sa.or_(sessions.c.source == source, sessions.c.source.startswith(f"{source}:", autoescape=True))
+            found.append(sa.or_(sessions.c.source.is_(None), sa.not_(is_from)))
+        its = runs.c.session_pk == sessions.c.pk
+        if wanted.principal is not None and wanted.session is None:
+            others = sa.or_(runs.c.principal.is_(None), runs.c.principal != wanted.principal)
+            found += [sa.exists().where(its).correlate(sessions), ~sa.exists().where(its, others).correlate(sessions)]
+        if not wanted.has_children and wanted.session is None:
+            found.append(~sa.exists().where(its, runs.c.parent_pk.is_not(None)).correlate(sessions))
+        return found
+
+    def _indexed(
+        self, connection: Connection, wanted: MessageSearch, query: Query
+    ) -> Iterator[tuple[Sequence[_Candidate], bool]]:
+        """Pages of candidates, newest first, and whether there are none behind them."""
+        text = _index_query(connection.dialect.name, self._tenant, wanted.roles, filters_of(query))
+        from_ = search_rows.join(
+            STORED, sa.and_(messages.c.session_pk == search_rows.c.session_pk, messages.c.seq == search_rows.c.seq)
+        ).join(sessions, sessions.c.pk == messages.c.session_pk)
+        conditions = self._conditions(wanted)
+        before, seen = 2**62, 0
+        while seen < _CANDIDATES_MAX:
+            pks = _candidates(connection, text, before)
+            seen += len(pks)
+            is_last = len(pks) < _CANDIDATES_AT_ONCE
+            page = _CANDIDATES.select_from(from_).where(search_rows.c.pk.in_(pks), *conditions)
+            rows = connection.execute(page.order_by(search_rows.c.pk.desc())) if pks else ()
+            yield ([_Candidate(*row) for row in rows], is_last)
+            if is_last:
+                return
+            before = pks[-1]
+
+    def _pages(
+        self, connection: Connection, wanted: MessageSearch, which: sa.ColumnElement[bool], most: int
+    ) -> Iterator[tuple[Sequence[_Candidate], bool]]:
+        """The same without an index: the newest messages of the newest sessions."""
+        from_ = STORED.join(sessions, sessions.c.pk == messages.c.session_pk)
+        place = sa.tuple_(messages.c.session_pk, messages.c.seq)
+        asked = _CANDIDATES.select_from(from_).where(which, *self._conditions(wanted))
+        asked = asked.order_by(messages.c.session_pk.desc(), messages.c.seq.desc()).limit(_CANDIDATES_AT_ONCE)
+        before: tuple[int, int] | None = None
+        for _ in range(0, most, _CANDIDATES_AT_ONCE):
+            here = asked if before is None else asked.where(place < sa.tuple_(*map(sa.literal, before)))
+            rows = [_Candidate(*row) for row in connection.execute(here)]
+            is_last = len(rows) < _CANDIDATES_AT_ONCE
+            yield rows, is_last
+            if is_last:
+                return
+            before = (rows[-1].session_pk, rows[-1].seq)
+
+    def _shown(
+        self, connection: Connection, query: Query, matches: Sequence[tuple[int, _Candidate]], wanted: MessageSearch
+    ) -> tuple[FoundMessage, ...]:
+        newest = sorted(matches, key=lambda each: (each[1].at, each[1].session_pk, each[1].seq), reverse=True)
+        if wanted.order is SearchOrder.OLDEST:
+            newest.reverse()
+        elif wanted.order is SearchOrder.HITS:
+            newest.sort(key=lambda each: -each[0])
+        first = newest[: min(wanted.limit, FOUND_MAX)]
+        origins = _origins(connection, {row.session_id for _, row in first if row.source is None})
+        return tuple(_shown_message(query, count, row, origins) for count, row in first)
+
+
+def _matches(
+    query: Query, pages: Iterator[tuple[Sequence[_Candidate], bool]]
+) -> tuple[list[tuple[int, _Candidate]], bool]:
+    """The newest messages that match, with their hits, and whether these are all."""
+    found: list[tuple[int, _Candidate]] = []
+    is_last = False
+    for rows, is_last in pages:
+        for row in rows:
+            count = hits(query, folded(text_of(row.body)))
+            if count:
+                found.append((count, row))
+        if len(found) >= _MATCHES_MAX:
+            return found[:_MATCHES_MAX], is_last and len(found) == _MATCHES_MAX
+    return found, is_last
+
+
+def _candidates(connection: Connection, text: str, before: int) -> list[int]:
+    """Numbers of rows, newest first."""
+    if connection.dialect.name == "sqlite":
+        asked = "select rowid from search_words where search_words match ? and rowid < ? order by rowid desc limit ?"
+        return list(connection.exec_driver_sql(asked, (text, before, _CANDIDATES_AT_ONCE)).scalars())
+    # As a part of the statement, so that PostgreSQL knows how many rows have these words. None has a quote in it.
+    query = sa.cast(sa.bindparam("query", text, sa.Text(), literal_execute=True), _TSQUERY)
+    asked_rows = sa.select(search_rows.c.pk).where(search_rows.c.words.op("@@")(query), search_rows.c.pk < before)
+    return list(connection.execute(asked_rows.order_by(search_rows.c.pk.desc()).limit(_CANDIDATES_AT_ONCE)).scalars())
+
+
+class _TsQuery(sa.types.UserDefinedType[str]):
+    cache_ok = True
+
+    def get_col_spec(self, **kw: Any) -> str:
+        return "tsquery"
+
+
+_TSQUERY = _TsQuery()
+
+
+class _Spelling(NamedTuple):
+    """How a kind of index spells a query."""
+
+    quote: str
+    prefix: str
+    both: str
+    any_of: str
+    without: str
+
+
+_SPELLINGS = {
+    "sqlite": _Spelling('"', " *", " AND ", " OR ", " NOT "),
+    "postgresql": _Spelling("'", ":*", " & ", " | ", " & !"),
+}
+
+
+def _index_query(dialect: str, tenant: str, roles: Collection[Role], filters: Sequence[Filter]) -> str:
+    spelling = _SPELLINGS[dialect]
+
+    def word(wanted: Wanted) -> str:
+        return f"{spelling.quote}{wanted.word}{spelling.quote}{spelling.prefix if wanted.is_prefix else ''}"
+
+    def group(each: Filter) -> str:
+        found = f"({spelling.both.join(map(word, each.all_of))})"
+        if each.none_of:
+            found = f"({found}{spelling.without}({spelling.any_of.join(map(word, each.none_of))}))"
+        return found
+
+    parts = [word(Wanted(tenant_word(tenant)))]
+    if not set(roles) >= set(SEARCHED_ROLES):
+        parts.append(f"({spelling.any_of.join(word(Wanted(role_word(role))) for role in roles)})")
+    parts.append(f"({spelling.any_of.join(map(group, filters))})")
+    return spelling.both.join(parts)
+
+
+def _origins(connection: Connection, session_ids: Collection[str]) -> dict[str, str | None]:
+    """The kinds of sources of sessions that nobody named: their first runs have their ids."""
+    if not session_ids:
+        return {}
+    wanted = sa.select(runs.c.run_id, runs.c.origin).where(runs.c.run_id.in_(sorted(session_ids)))
+    return {str(run_id): origin for run_id, origin in connection.execute(wanted)}
+
+
+def _shown_message(query: Query, count: int, row: _Candidate, origins: dict[str, str | None]) -> FoundMessage:
+    source = row.source or origins.get(row.session_id)
+    return FoundMessage(
+        session=SessionLabel(id=row.session_id, source=row.source, name=row.name),
+        session_pk=row.session_pk,
+        source=kind_of(source) if source else None,
+        title=row.title,
+        model=row.model,
+        seq=row.seq,
+        role=Role(row.role),
+        at=row.at,
+        hits=count,
+        snippet=snippet(query, text_of(row.body)),
+    )

@@ -1,0 +1,234 @@
+"""Add what was said to an index beside the transcripts, off the way of every step.
+
+Theory of operation. No step writes to the index. Whoever counts runs that are over (``store.statistics``) says in the
+same transaction that their sessions are *due*, and so does whoever adds messages without a run. An *indexer* takes due
+sessions, oldest first, makes the words of their new messages outside of any transaction, and adds them in a short one,
+together with the removal of what it found due. A session's rows in ``search_rows`` are the beginning of its transcript
+without a gap, so their last number says where to go on; a killed indexer leaves either all of a batch or nothing, and
+of two at once one finds the rows there. A transcript has gaps only while a run is at work; that run's end says again
+that the session is due.
+
+An index finds *candidates*, newest first; the text of each decides whether it matches and how often
+(``core.searching.hits``). So both databases give the same messages in the same order, and words of rows that are gone
+find nothing.
+
+SQLite's index keeps no texts. To delete from it, its words are made again from the texts, which must therefore still be
+there (``due.forget``). What it deleted stays in its files until it is merged: the indexer does that, in small parts.
+
+*Where texts are encrypted nothing is indexed*, because words, or hashes of them that are the same every time, would
+tell what texts hold. What had been indexed is thrown away. A search then reads the newest messages and says that it did
+not see the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.messages import Role
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import rows_of
+from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.search.due import BODY, FORGOTTEN, STORED, clear_index, index_words, is_searchable
+from hermes_worker.store.tables import maintenance, messages, search_due, search_rows, sessions
+
+_DUE_AT_ONCE = 40
+_MESSAGES_AT_ONCE = 200
+_CHARS_AT_ONCE = 400_000
+"""Of one batch, so that its transaction stays short."""
+_MERGED_PAGES = 200
+_TURN = "search"
+
+
+class _DueSession(NamedTuple):
+    pk: int
+    session_pk: int
+
+
+class _UnindexedRow(NamedTuple):
+    session_pk: int
+    session_id: str
+    tenant: str
+    seq: int
+    role: str
+    body: str
+    place: int
+
+
+class _IndexedRow(NamedTuple):
+    pk: int
+    session_pk: int
+    seq: int
+
+
+class Indexer:
+    """Adds messages to the index. Thread-safe; several at once do no harm, and some of their work twice."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def take_turn(self, interval_s: float) -> bool:
+        """Whether something is to be done and nobody looked in this interval: of all processes one is to look, so that
+        a fleet of any size indexes at the pace of one. Raises ``UnavailableError``."""
+        with self._database.read() as connection:
+            has_work = sa.exists(sa.select(search_due.c.pk))
+            if not is_searchable(self._database):
+                has_work = sa.exists(sa.select(search_rows.c.pk))
+            is_left = sa.exists(sa.select(maintenance.c.name).where(maintenance.c.name == FORGOTTEN))
+            if not connection.execute(sa.select(sa.or_(has_work, is_left))).scalar():
+                return False
+        with self._database.write() as connection:
+            connection.execute(insert_ignoring(connection, maintenance), {"name": _TURN, "ran_at": 0.0})
+            due = sa.and_(maintenance.c.name == _TURN, maintenance.c.ran_at <= db_now() - interval_s)
+            return connection.execute(sa.update(maintenance).where(due).values(ran_at=db_now())).rowcount == 1
+
+    def look(self, seconds: float = 0.25, *, pause_s: float = 0.02, is_over: Callable[[], bool] = lambda: False) -> int:
+        """Index for so long what is due, with a pause after each batch; how many messages that were. One statement when
+        nothing is due. Idempotent. Raises ``UnavailableError``."""
+        if not is_searchable(self._database):
+            clear_index(self._database)
+            return 0
+        ends_at = time.monotonic() + seconds
+        added = 0
+        while (batch := self.step()) is not None:
+            added += batch
+            if time.monotonic() >= ends_at or is_over():
+                return added
+            time.sleep(pause_s)
+        return added
+
+    def step(self) -> int | None:
+        """Index one batch; how many messages it had, or ``None`` when nothing is due. Raises ``UnavailableError``."""
+        with self._database.read() as connection:
+            due = self._due(connection)
+            rows = _new_rows(connection, sorted({row.session_pk for row in due})) if due else []
+        if not due:
+            return 0 if self._merge() else None
+        first = _first_part(rows)
+        whole = list(_unbroken(first))
+        found = [(row, index_words(row.tenant, Role(row.role), row.body)) for row in whole]
+        unread = {row.session_pk for row in rows[len(first) :]}
+        if len(rows) == _MESSAGES_AT_ONCE:
+            unread |= {row.session_pk for row in due if row.session_pk >= rows[-1].session_pk}
+        # Behind a gap nothing can be done before the run that is at work there has ended.
+        unread -= {row.session_pk for row in first} - {row.session_pk for row in whole}
+        done = [row.pk for row in due if row.session_pk not in unread]
+        with self._database.write() as connection:
+            added = _add(connection, found)
+            connection.execute(sa.delete(search_due).where(search_due.c.pk.in_(done)))
+        return added
+
+    def _due(self, connection: Connection) -> list[_DueSession]:
+        wanted = sa.select(search_due.c.pk, search_due.c.session_pk).order_by(search_due.c.pk).limit(_DUE_AT_ONCE)
+        return rows_of(connection.execute(wanted), _DueSession)
+
+    def _merge(self) -> bool:
+        """Write a part of SQLite's index anew, if something was deleted from it; whether it was."""
+        if not self._database.is_sqlite:
+            return False
+        deleted = sa.select(maintenance.c.ran_at).where(maintenance.c.name == FORGOTTEN)
+        with self._database.read() as connection:
+            at = connection.execute(deleted).scalar()
+        if at is None:
+            return False
+        with self._database.write() as connection:
+            before = connection.exec_driver_sql("select total_changes()").scalar_one()
+            merge = "insert into search_words (search_words, rank) values ('merge', ?)"
+            connection.exec_driver_sql(merge, (-_MERGED_PAGES,))
+            # SQLite's manual: less than two changes say that nothing was left to do.
+            if connection.exec_driver_sql("select total_changes()").scalar_one() - before < 2:
+                this = sa.and_(maintenance.c.name == FORGOTTEN, maintenance.c.ran_at == at)
+                connection.execute(sa.delete(maintenance).where(this))
+        return True
+
+
+def _new_rows(connection: Connection, session_pks: Sequence[int]) -> list[_UnindexedRow]:
+    """What of these sessions is not indexed, session by session in order."""
+    last = sa.select(sa.func.max(search_rows.c.seq)).where(search_rows.c.session_pk == sessions.c.pk)
+    behind = sa.func.coalesce(last.scalar_subquery(), 0)
+    wanted = (
+        sa.select(
+            messages.c.session_pk,
+            sessions.c.session_id,
+            sessions.c.tenant,
+            messages.c.seq,
+            messages.c.role,
+            BODY,
+            (messages.c.seq - behind).label("place"),
+        )
+        .select_from(STORED.join(sessions, sessions.c.pk == messages.c.session_pk))
+        .where(sessions.c.pk.in_(session_pks), messages.c.seq > behind)
+        .order_by(messages.c.session_pk, messages.c.seq)
+        .limit(_MESSAGES_AT_ONCE)
+    )
+    return rows_of(connection.execute(wanted), _UnindexedRow)
+
+
+def _first_part(rows: Sequence[_UnindexedRow]) -> Sequence[_UnindexedRow]:
+    """As many as make up a batch, and at least one."""
+    chars = 0
+    for number, row in enumerate(rows):
+        chars += len(row.body)
+        if number and chars > _CHARS_AT_ONCE:
+            return rows[:number]
+    return rows
+
+
+def _unbroken(rows: Sequence[_UnindexedRow]) -> Iterator[_UnindexedRow]:
+    """Up to the first gap of each session: there a run is still at work."""
+    for _, its in groupby(rows, key=lambda row: row.session_pk):
+        for number, row in enumerate(its, start=1):
+            if row.place != number:
+                break
+            yield row
+
+
+def _add(connection: Connection, found: Sequence[tuple[_UnindexedRow, Sequence[str]]]) -> int:
+    """Index what is still there and not indexed yet; how many messages."""
+    pks = {row.session_pk for row, _ in found}
+    # A number may belong to another session by now, whose id is another one.
+    known = sa.select(sessions.c.pk, sessions.c.session_id).where(sessions.c.pk.in_(pks))
+    ids = {int(pk): name for pk, name in connection.execute(known.with_for_update(read=True, key_share=True))}
+    words = {(row.session_pk, row.seq): its for row, its in found if ids.get(row.session_pk) == row.session_id}
+    if not words:
+        return 0
+    if connection.dialect.name == "sqlite":
+        return _add_to_sqlite(connection, words)
+    places = list(words)
+    # No word has a quote in it, so each may stand between two.
+    texts_of_all = [" ".join(f"'{word}'" for word in words[place]) or None for place in places]
+    arguments = {"pks": [pk for pk, _ in places], "seqs": [seq for _, seq in places], "texts": texts_of_all}
+    return int(connection.execute(_ADD_TO_POSTGRESQL, arguments).rowcount)
+
+
+def _add_to_sqlite(connection: Connection, words: Mapping[tuple[int, int], Sequence[str]]) -> int:
+    values = [{"session_pk": session_pk, "seq": seq} for session_pk, seq in words]
+    inserted = insert_ignoring(connection, search_rows).values(values)
+    returned = inserted.returning(search_rows.c.pk, search_rows.c.session_pk, search_rows.c.seq)
+    added = rows_of(connection.execute(returned), _IndexedRow)
+    texts = [(row.pk, " ".join(its)) for row in added if (its := words[row.session_pk, row.seq])]
+    if texts:
+        connection.exec_driver_sql("insert into search_words (rowid, words) values (?, ?)", texts)
+    return len(added)
+
+
+_ADD_TO_POSTGRESQL = sa.text(
+    "insert into search_rows (session_pk, seq, words) "
+    "select session_pk, seq, cast(words as tsvector) from "
+    "unnest(cast(:pks as bigint[]), cast(:seqs as integer[]), cast(:texts as text[])) as new (session_pk, seq, words) "
+    "on conflict do nothing"
+)
+
+
+def indexed_part(database: Database) -> Counter[str]:
+    """How many messages are indexed, and how many times a session was said to be due, for who looks after it."""
+    with database.read() as connection:
+        rows = connection.execute(sa.select(sa.func.count()).select_from(search_rows)).scalar_one()
+        due = connection.execute(sa.select(sa.func.count()).select_from(search_due)).scalar_one()
+    return Counter(indexed=int(rows), due=int(due))
