@@ -173,6 +173,11 @@ EXTENSION = Extension(
             implementation="hermes_worker.cli.doctor:doctor",
         ),
         CommandDeclaration(
+            name="tools",
+            summary="See which tools agents can have here, and what others need.",
+            implementation="hermes_worker.cli.tools:tools",
+        ),
+        CommandDeclaration(
             name="check",
             summary="Check the configuration without connecting to anything.",
             implementation="hermes_worker.cli.doctor:check",

@@ -641,7 +641,12 @@ def _tools(settings: Settings) -> tuple[Grade, str]:
     missing = [name for name in ("git", "rg") if shutil.which(name) is None]
     note = f"; not found: {', '.join(missing)} (agents do without)" if missing else ""
     from hermes_worker import plugins
+    from hermes_worker.cli.tools import standings
 
+    found = standings(settings)
+    here = [one for one in found if one.is_available]
+    note += f"; {len(here)} of {len(found)} tools (hermes-worker tools list)"
+    note += "".join(f"; {one.note}" for one in here if one.name == "read_file" and one.note)
     if addons := [one.name for one in plugins.addons() if one.name in settings.extensions.enabled]:
         return Grade.NOTE, f"bash found{note}; unverified live: {', '.join(addons)} (docs/addons.md)"
     return Grade.OK, f"bash found{note}"

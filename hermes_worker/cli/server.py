@@ -221,6 +221,7 @@ _REASONS = {
     "chaos": "it breaks a fleet of its own on this machine",
     "encryption": "the keys of texts are in the home",
     "extensions": "extensions are installed where the workers are",
+    "tools": "tools run where the workers are",
     "mcp": "MCP servers are approved where the workers are",
 }
 _PLAIN_REASON = "it works on the installation itself"

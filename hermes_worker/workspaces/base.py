@@ -186,6 +186,14 @@ class Workspace(Protocol):
 
 
 @runtime_checkable
+class HoldsEnvironmentFiles(Protocol):
+    """A workspace that says what stands in its environment files, so that it can be hidden in results."""
+
+    def env_texts(self) -> tuple[str, ...]:
+        """The texts of ``.env`` and its like near the root. Raises nothing."""
+
+
+@runtime_checkable
 class Converses(Protocol):
     """A workspace whose commands can speak with the worker while they run."""
 

@@ -21,6 +21,7 @@ from hermes_worker.core.errors import reason_of
 from hermes_worker.system.plainfiles import NotPlain, read_plain
 from hermes_worker.workspaces import shell
 from hermes_worker.workspaces.base import FILE_BYTES_MAX, CommandResult, PathNotFound, TerminalSize, WorkspaceError
+from hermes_worker.workspaces.env_files import env_texts
 from hermes_worker.workspaces.environment import command_environment
 from hermes_worker.workspaces.minding import talking
 from hermes_worker.workspaces.processes import ProcessLook, ProcessOrder
@@ -201,6 +202,9 @@ class LocalWorkspace:
             network=confined.network.value if confined else None,
             refused=tuple(f"{refusal.target}: {refusal.reason}" for refusal in refusals),
         )
+
+    def env_texts(self) -> tuple[str, ...]:
+        return env_texts(self.root)
 
     def converse(
         self,

@@ -68,8 +68,13 @@ def _is_secret_name(path: PurePosixPath) -> bool:
     parts = [part.casefold() for part in path.parts]
     if _SECRET_FOLDERS.intersection(parts) or not parts:
         return bool(parts)
-    name = parts[-1]
-    return name in _SECRET_NAMES or (name.startswith(".env.") and name not in _ENV_TEMPLATES)
+    return parts[-1] in _SECRET_NAMES or is_env_file(parts[-1])
+
+
+def is_env_file(name: str) -> bool:
+    """Whether a file of this name holds variables with secrets: ``.env``, ``.env.local``, ``.envrc`` ..."""
+    folded = name.casefold()
+    return folded in (".env", ".envrc") or (folded.startswith(".env.") and folded not in _ENV_TEMPLATES)
 
 
 def _below(folder: str | None, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -108,6 +108,15 @@ def test_a_process_is_started_written_to_and_waited_for(calls: Calls) -> None:
     assert (listed["session_id"], listed["status"]) == (process, "exited")
 
 
+def test_what_stands_in_environment_files_is_hidden_in_its_output(calls: Calls, session: Any) -> None:
+    session.workspace.write_bytes("env", b"API_TOKEN=plain-looking-words-of-nobody\nPORT=8080\n")
+    session("terminal", command="mv env .env")
+    process = calls.start("cut -d= -f2- .env; read a")
+    found = calls.until(process, "8080")
+    assert "plain-looking" not in json.dumps({**found, "command": ""}).replace("«redacted:plai", "")
+    assert "plain-looking" not in calls("process", action="poll", session_id=process)["output_preview"]
+
+
 def test_the_end_of_input_and_the_end_itself(calls: Calls) -> None:
     process = calls.start("cat; echo over; sleep 100")
     calls("process", action="write", session_id=process, data="no line end")

@@ -9,6 +9,7 @@ from typing import Any
 
 from hermes_worker.agent.tools.arguments import coerce, violations
 from hermes_worker.agent.tools.base import ConsultingTool, Tool, ToolContext, ToolResult
+from hermes_worker.agent.tools.env_secrets import workspace_secrets
 from hermes_worker.agent.tools.hints import with_hints
 from hermes_worker.agent.tools.interruptible import ToolInterrupted, interruptible
 from hermes_worker.agent.tools.judging_time import UnusableSchema
@@ -59,7 +60,8 @@ def run_tool(
     outcome = refused or _outcome(tool, arguments, context, consulted)
     if outcome.question is not None or outcome.consultation is not None:
         return outcome
-    clean = _without_secrets(outcome, context, is_configuration=_reads_configuration(tool, arguments))
+    clean = _without_files_secrets(tool, outcome, context)
+    clean = _without_secrets(clean, context, is_configuration=_reads_configuration(tool, arguments))
     if revise is not None and refused is None and not outcome.delegated and not context.cancelled.is_set():
         clean = _without_secrets(revise(clean), context)
     shown = limited(
@@ -97,7 +99,8 @@ def run_inner(
             asked = outcome.consultation
             unanswered = [AuxiliaryAnswer(failure=NOT_ASKED) for _ in asked.questions]
             outcome = tool.finish(asked.material, unanswered)
-        clean = _without_secrets(outcome, context, is_configuration=_reads_configuration(tool, arguments))
+        clean = _without_files_secrets(tool, outcome, context)
+        clean = _without_secrets(clean, context, is_configuration=_reads_configuration(tool, arguments))
         if revise is not None and not context.cancelled.is_set():
             clean = _without_secrets(revise(clean), context)
         return clean
@@ -132,6 +135,15 @@ def _refusal(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> 
     if tool.spec.refuses_markers and context.redactor.is_on and holds_marker(canonical_json(arguments)):
         return error_result(tool.spec.refuses_markers)
     return None
+
+
+def _without_files_secrets(tool: Tool, result: ToolResult, context: ToolContext) -> ToolResult:
+    """Without what stands in the environment files of the workspace, however the tool came by it."""
+    if not context.redactor.is_on:
+        return result
+    known = workspace_secrets(tool.spec.toolset, context.workspace)
+    text = context.redactor.without(result.text, known) if known else result.text
+    return result if text == result.text else replace(result, text=text)
 
 
 def _without_secrets(result: ToolResult, context: ToolContext, *, is_configuration: bool = False) -> ToolResult:

@@ -1,0 +1,68 @@
+"""The secrets in a workspace's environment files, hidden wherever a tool's result prints them.
+
+A command, a script, a background process or a page that a browser filled can show what stands in ``.env`` without its
+name beside it, so it is the values that are looked for. A text that was changed (encoded, cut into pieces) is not
+recognised: this is a seat belt. The wall is not to keep secrets where agents run commands.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from hermes_worker.safety.redaction import is_secret_name
+from hermes_worker.workspaces.base import HoldsEnvironmentFiles, Workspace
+
+_LINE: Final = re.compile(r"^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*(.*?)\s*$")
+_CHARS_MIN: Final = 8
+"""Of the value of a name that sounds like a secret's."""
+_RANDOM_CHARS_MIN: Final = 16
+_RANDOM: Final = re.compile(r"(?=.*[A-Za-z])(?=.*\d)[A-Za-z0-9_+/=.~-]+")
+"""What looks like a key, whatever it is called."""
+_NAME: Final = re.compile(r"(?i)key|secret|token|pass|pwd|auth|cred|dsn|private")
+"""In such a file, more names are believed than in other texts."""
+_PLAIN: Final = re.compile(r"(?i)true|false|none|null|development|production|localhost|changeme")
+_TOOLSETS: Final = frozenset({"browser", "code_execution", "file", "terminal"})
+"""Whose tools can show what stands in files of the workspace."""
+
+
+def workspace_secrets(toolset: str, workspace: Workspace) -> tuple[str, ...]:
+    """What is to be hidden in a result of a tool of ``toolset``; nothing where its tools see no files."""
+    if toolset not in _TOOLSETS or not isinstance(workspace, HoldsEnvironmentFiles):
+        return ()
+    # The longest first: one may hold another.
+    return tuple(sorted(set(_spellings(secrets_in(workspace.env_texts()))), key=len, reverse=True))
+
+
+def secrets_in(texts: Iterable[str]) -> Iterator[str]:
+    """The values of environment files that are secrets, by their name or by their look."""
+    for text in texts:
+        for line in text.splitlines():
+            if found := _LINE.match(line):
+                value = _unquoted(found[2])
+                if _is_secret(found[1], value):
+                    yield value
+
+
+def _unquoted(value: str) -> str:
+    if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
+        return value[1:-1]
+    return re.sub(r"\s+#.*$", "", value)
+
+
+def _is_secret(name: str, value: str) -> bool:
+    if _PLAIN.fullmatch(value):
+        return False
+    if is_secret_name(name) or _NAME.search(name):
+        return len(value) >= _CHARS_MIN
+    return len(value) >= _RANDOM_CHARS_MIN and _RANDOM.fullmatch(value) is not None and "/" not in value
+
+
+def _spellings(values: Iterable[str]) -> Iterator[str]:
+    """As they are, and as JSON writes them."""
+    for value in values:
+        yield value
+        yield json.dumps(value)[1:-1]
+        yield json.dumps(value, ensure_ascii=False)[1:-1]

@@ -1,0 +1,114 @@
+"""``hermes-worker tools list``: which tools there are, and why some are not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+
+from hermes_worker import installed, plugins
+from hermes_worker.agent.tools.catalog import declared_catalog
+from hermes_worker.cli.layout import table
+from hermes_worker.cli.options import common, load_settings
+from hermes_worker.settings import Settings
+
+_BROWSER: Final = "browser"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolStanding:
+    """One tool, as this home has it."""
+
+    name: str
+    toolset: str
+    is_available: bool
+    note: str = ""
+    """What is missing and how to get it; of an available one, what it does without."""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def tools() -> None:
+    """See which tools agents can have here."""
+
+
+@tools.command("list", epilog="Which of them a run has is decided by its toolsets: 'hermes-worker submit --help'.")
+@common
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def list_tools(home: Path | None, as_json: bool) -> None:
+    """Every tool: whether it is available, and what is missing where it is not."""
+    found = standings(load_settings(home))
+    if as_json:
+        for one in found:
+            click.echo(json.dumps(asdict(one)))
+        return
+    rows = [(one.name, one.toolset, "yes" if one.is_available else "no", one.note) for one in found]
+    click.echo(table(rows, ("TOOL", "TOOLSET", "THERE", "NOTE"), ids=(0,), whole=(3,)))
+
+
+def standings(settings: Settings) -> list[ToolStanding]:
+    """Every tool that this version knows of, by name."""
+    found = {one.name: one for one in (*_absent(settings), *_in_force(settings))}
+    return [found[name] for name in sorted(found)]
+
+
+def _in_force(settings: Settings) -> Iterator[ToolStanding]:
+    catalog = declared_catalog()
+    for name in sorted(catalog.names):
+        lacking = _lacking(name, catalog.spec(name).toolset, settings)
+        yield ToolStanding(
+            name=name,
+            toolset=catalog.spec(name).toolset,
+            is_available=not lacking,
+            note=lacking or _does_without(name, settings),
+        )
+    for source in sorted(installed.current().tool_sources):
+        yield ToolStanding(
+            name=f"{source}:*", toolset=source, is_available=True, note="tools of a source, which workers ask for them"
+        )
+
+
+def _lacking(name: str, toolset: str, settings: Settings) -> str:
+    if toolset == _BROWSER:
+        from hermes_worker.browser.chromium import missing_extra
+
+        return missing_extra() or ""
+    if name == "execute_code" and settings.terminal.workspace != "local":
+        return f"scripts run in local workspaces only, and terminal.workspace is {settings.terminal.workspace}"
+    return ""
+
+
+def _does_without(name: str, settings: Settings) -> str:
+    if name != "read_file":
+        return ""
+    if settings.terminal.workspace != "local":
+        return f"no text of documents: terminal.workspace is {settings.terminal.workspace}"
+    return documents_note()
+
+
+def documents_note() -> str:
+    """Which documents cannot be read here, and how they could be; empty when all can."""
+    from hermes_worker.agent.tools.documents import HOW_TO_INSTALL, missing_libraries
+
+    missing = missing_libraries()
+    return f"no text of {', '.join(missing)} documents: {HOW_TO_INSTALL}" if missing else ""
+
+
+def _absent(settings: Settings) -> Iterator[ToolStanding]:
+    """The tools of what comes with the product and is not switched on, and of what others brought and is not."""
+    for one in plugins.available(settings.home):
+        brought = one.manifest.brings if one.manifest is not None else {}
+        needed = ", ".join(brought.get("settings", ()))
+        how = f"hermes-worker extensions enable {one.name}" + (f"; it is set by {needed}" if needed else "")
+        for name in brought.get("tools", ()):
+            yield ToolStanding(name=name, toolset=one.name, is_available=False, note=one.problem or how)
+    if not settings.browser.is_enabled:
+        from hermes_worker.browser.chromium import missing_extra
+        from hermes_worker.browser.declarations import browser_extension
+
+        how = "; ".join(filter(None, ("switched off: HERMES_BROWSER=true", missing_extra())))
+        for tool in browser_extension(has_cdp=True).tools:
+            yield ToolStanding(name=tool.name, toolset=_BROWSER, is_available=False, note=how)
