@@ -140,6 +140,12 @@ class Place:
         return int(self.process.memory_full_info().pss)
 
     @property
+    def own_bytes(self) -> int:
+        """Pages that no other process has, in memory or swapped out: they move with nothing but this process."""
+        found = self.process.memory_full_info()
+        return int(found.uss + found.swap)
+
+    @property
     def cpu_s(self) -> float:
         times = self.process.cpu_times()
         return float(times.user + times.system)
@@ -424,6 +430,26 @@ def rows(kind: str, plan: Plan) -> list[Row]:
     return found
 
 
+def memory(kind: str, sizes: Sequence[int]) -> str:
+    """What idle readers take in one API process, as more and more of them connect. The first find room in what the
+    process freed after its start, so what one more costs is the difference of two rows."""
+    lines = ["", f"{kind}; own pages (USS and swap) of the API", "", _line(("readers", "own pages", "for one more"))]
+    lines.append(_line(["---"] * 3))
+    with place(kind) as there, ExitStack() as stack:
+        with crowded(there, Crowd(readers=20)):
+            pass  # what the first readers make the process import
+        connected, own = 0, there.own_bytes
+        lines.append(_line(["0", f"{own / 1e6:.1f} MB", "-"]))
+        for readers in sizes:
+            say(f"{kind}: {readers} readers")
+            stack.enter_context(crowded(there, Crowd(readers=readers - connected)))
+            before, own = own, there.own_bytes
+            each = f"{(own - before) / (readers - connected) / 1024:.1f} KiB"
+            lines.append(_line([str(readers), f"{own / 1e6:.1f} MB", each]))
+            connected = readers
+    return "\n".join(lines)
+
+
 def report(kind: str, found: Sequence[Row]) -> str:
     titles = (
         "beside",
@@ -470,6 +496,7 @@ def main() -> None:
     parser.add_argument("--readers", type=int, default=2_000, help="idle readers of streams (2,000)")
     parser.add_argument("--slow", type=int, default=50, help="readers that read nothing (50)")
     parser.add_argument("--half-closed", type=int, default=50, help="sockets that are half closed (50)")
+    parser.add_argument("--memory", action="store_true", help="only what readers take, quarter by quarter")
     options = parser.parse_args()
     allow_many_connections()
     plan = Plan(
@@ -480,6 +507,9 @@ def main() -> None:
         half_closed=options.half_closed,
     )
     for kind in (options.database,) if options.database else ("postgresql", "sqlite"):
+        if options.memory:
+            print(memory(kind, [options.readers * part // 4 for part in (1, 2, 3, 4)]), flush=True)
+            continue
         print(report(kind, rows(kind, plan)), flush=True)
 
 

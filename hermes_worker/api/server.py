@@ -23,7 +23,7 @@ from hermes_worker.api.app import create_app
 from hermes_worker.api.context import ApiContext
 from hermes_worker.api.errors import ApiError
 from hermes_worker.api.limits import HEAD_PATIENCE_S
-from hermes_worker.broker.queue import refuse_cluster
+from hermes_worker.broker.queue import broker_failed, refuse_cluster
 from hermes_worker.channels.webhooks.sealed import resealed_secret
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.observe import log
@@ -55,7 +55,8 @@ def serve(settings: Settings, *, on_ready: Callable[[str], None] = lambda url: N
     tls = server_context(settings.server, tell=_tell_certificate)
     client = open_client(settings)
     try:
-        refuse_cluster(broker_url_of(settings))
+        if (error := refuse_cluster(broker_url_of(settings))) is not None:
+            broker_failed("start", error)  # it serves what rows say until the broker is there
         server = ApiServer(client, listen(settings.server), on_ready=on_ready, tls=tls)
         seal_routes(client)
         trace_if_wanted(settings, "api", client.database)

@@ -80,17 +80,17 @@ class TaskName(StrEnum):
     MAINTAIN = "hermes.maintain"
 
 
-def redis_client(broker_url: str) -> redis.Redis:
+def redis_client(broker_url: str, *, answers_within_s: float = SOCKET_TIMEOUT_S) -> redis.Redis:
     """A client for everything that is not a Celery message. Thread-safe; connects when first used."""
+    options = {**_CLIENT, "socket_timeout": answers_within_s}
     if sentinels := sentinels_of(broker_url):
-        return _client_of_primary(sentinels)
+        return _client_of_primary(sentinels, options)
     url = socket_url(broker_url, "unix", "db")
     over_network: Mapping[str, Any] = {} if url.startswith("unix://") else {"socket_keepalive": True}
-    return redis.Redis.from_url(url, **_CLIENT, **over_network)
+    return redis.Redis.from_url(url, **options, **over_network)
 
 
 _CLIENT: Mapping[str, Any] = {
-    "socket_timeout": SOCKET_TIMEOUT_S,
     "socket_connect_timeout": CONNECT_TIMEOUT_S,
     "health_check_interval": 10,
     "client_name": "hermes-worker",
@@ -100,7 +100,7 @@ _CLIENT: Mapping[str, Any] = {
 }
 
 
-def _client_of_primary(sentinels: Sentinels) -> redis.Redis:
+def _client_of_primary(sentinels: Sentinels, options: Mapping[str, Any]) -> redis.Redis:
     """A client that asks the Sentinels for the primary whenever it connects."""
     tls: Mapping[str, Any] = {} if sentinels.tls is None else {"ssl": True, **sentinels.tls}
     asking = Sentinel(  # type: ignore[no-untyped-call]
@@ -112,7 +112,7 @@ def _client_of_primary(sentinels: Sentinels) -> redis.Redis:
         username=sentinels.user,
         password=sentinels.password,
         socket_keepalive=True,
-        **_CLIENT,
+        **options,
     )
 
 
@@ -148,15 +148,17 @@ def advice_on(error: Exception) -> str | None:
     return next((advice for kinds, advice in _ADVICE if isinstance(error, kinds)), None)
 
 
-def refuse_cluster(broker_url: str) -> None:
-    """Raises ``ConfigurationError`` when the broker is a Redis Cluster. One that does not answer may be none."""
-    with redis_client(broker_url) as client:
+def refuse_cluster(broker_url: str) -> Exception | None:
+    """Raises ``ConfigurationError`` when the broker is a Redis Cluster. One that does not answer soon may be none, and
+    nobody waits for it: what was wrong then is returned."""
+    with redis_client(broker_url, answers_within_s=CONNECT_TIMEOUT_S) as client:
         try:
             is_cluster = server_facts(client).get("mode") == "cluster"
-        except (redis.RedisError, OSError):
-            return
+        except (redis.RedisError, OSError) as error:
+            return error
     if is_cluster:
         raise ConfigurationError(CLUSTER_ADVICE)
+    return None
 
 
 def server_facts(client: redis.Redis) -> Mapping[str, str]:

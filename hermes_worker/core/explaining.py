@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from hermes_worker.core.limits import LimitName, period_left_s
 from hermes_worker.core.run import CallStatus, ExitReason, RunStatus, WaitKind
 from hermes_worker.core.standing import MODEL_QUEUE, TOOLS_QUEUE, Standing, StandingFacts, StandingReason, standing
 
@@ -322,7 +323,15 @@ def _not_begun(facts: RunFacts, base: Standing) -> Explanation:
 def _without_place(facts: RunFacts) -> Explanation:
     text = f"it waits for the next place of the tenant {facts.tenant!r}: "
     whose = f"the limit of the key {facts.limited_key}" if facts.limited_key else "its limit"
-    text += f"{whose} {facts.limit!r} is reached" if facts.limit else "tenants share the fleet"
+    until = None
+    if facts.limit is None:
+        text += "tenants share the fleet"
+    elif (limit := LimitName(facts.limit)).is_spending:
+        # Not all need be used: a run like its others has to fit into what is left.
+        text += f"{whose} {facts.limit!r} leaves no room for a run like its others until the period ends"
+        until = facts.standing.now + period_left_s(limit, facts.standing.now)
+    else:
+        text += f"{whose} {facts.limit!r} is reached"
     if facts.held_behind is not None:
         counted = facts.held_behind
         text += f"; {'at least ' if counted >= AHEAD_COUNTED_MAX else ''}{counted} of its runs go before"
@@ -333,7 +342,7 @@ def _without_place(facts: RunFacts) -> Explanation:
         "limit": facts.limit,
         "limited_key": facts.limited_key,
     }
-    return Explanation(because=Because.FLEET_IS_SHARED, text=text, facts=said)
+    return Explanation(because=Because.FLEET_IS_SHARED, text=text, until=until, facts=said)
 
 
 def _in_queue(facts: RunFacts, base: Standing) -> Explanation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
@@ -100,6 +100,19 @@ def room(limit: Limit, used: Spending, expected: Spending) -> int:
     spent, each = (used.nano_usd, expected.nano_usd) if limit.name.is_money else (used.tokens, expected.tokens)
     left = limit.value - spent
     return max(0, left // max(1, each))
+
+
+def why_refused(limit: Limit, whose: str, used: Spending, expected: Spending) -> str:
+    """What keeps a call from being made that is expected to take ``expected``, where ``used`` counts against a limit of
+    ``whose``. While something is left, that a call is dearer is the reason, and is said."""
+    spent, each = (used.nano_usd, expected.nano_usd) if limit.name.is_money else (used.tokens, expected.tokens)
+    left = limit.value - spent
+    if not limit.name.is_spending or left <= 0:
+        return f"the limit {limit.name.value} of {whose} ({limit.shown}) is reached"
+    of_it = f"of the limit {limit.name.value} of {whose} ({limit.shown}) {replace(limit, value=left).shown} is left"
+    return (
+        f"{of_it} and the next call is expected to take {replace(limit, value=each).shown}; it waits for a new period"
+    )
 
 
 def used_in(limit: Limit, by_period: Mapping[str, Spending], now: float) -> Spending:

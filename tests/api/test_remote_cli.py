@@ -218,6 +218,8 @@ def test_a_key_that_may_only_read_is_told_which_scope_it_lacks(
         (["worker"], "the installation itself"),
         (["chaos", "--runs", "1"], "a fleet of its own"),
         (["mcp", "list"], "where the workers are"),
+        (["workspaces", "list"], "where the workers are"),
+        (["browser"], "a process of the installation"),
     ],
 )
 def test_what_needs_the_installation_refuses_with_a_reason(remote: CommandLine, words: list[str], reason: str) -> None:

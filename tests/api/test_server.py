@@ -105,6 +105,17 @@ def _refused(answer: httpx.Response) -> httpx.Response | None:
     return answer if answer.status_code == 503 else None
 
 
+@pytest.mark.parametrize("process", [{"HERMES_BROKER_URL": "redis://127.0.0.1:9/0"}], indirect=True)
+def test_a_broker_that_is_away_is_said_and_the_server_serves(
+    process: subprocess.Popen[str], installed: Settings
+) -> None:
+    assert process.stdout is not None and process.stderr is not None
+    assert "broker.unreachable" in process.stderr.readline()
+    url = process.stdout.readline().strip()
+    accepted = httpx.post(f"{url}/v1/runs", json={"input": "hello"}, headers=lets_in(installed))
+    assert accepted.status_code == 202
+
+
 def test_a_port_that_is_taken_is_a_sentence(installed: Settings) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import pytest
 import redis
@@ -13,13 +14,15 @@ from strict_server import Fault, StrictServer, silence, status
 
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.auxiliary import AuxTask
-from hermes_worker.core.errors import FailureKind, ModelCallError
+from hermes_worker.core.errors import Classification, FailureKind, ModelCallError
 from hermes_worker.core.messages import ModelRequest, user_body
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.recovery import retry
 from hermes_worker.models.chain import Chain, ModelChoice
 from hermes_worker.models.credentials import CredentialPool
-from hermes_worker.models.governor import ConfiguredLimits, Governing, Governor, Ungoverned
+from hermes_worker.models.governor import ConfiguredLimits, Governing, Governor, KeyPlace, Ungoverned
+from hermes_worker.models.key_watch import AllOpen
+from hermes_worker.store.key_states import Probe
 from hermes_worker.tasks.calls.auxiliary import Auxiliary, AuxiliaryReply
 from hermes_worker.tasks.iteration.metering import Bill
 
@@ -127,6 +130,56 @@ def test_a_provider_that_may_not_be_asked_soon_is_passed_over(servers: list[Stri
     governor = Governor(client, ConfiguredLimits(requests_per_min=1))
     assert ask(servers, governor=governor).text == "answer 1"
     assert ask(servers, governor=governor).text == "answer 2"
+
+
+@dataclass
+class Noted(AllOpen):
+    """What calls say of keys."""
+
+    said: list[str] = field(default_factory=list)
+    closes: bool = False
+
+    def failed(
+        self, place: KeyPlace, failure: Classification, *, run_id: str, probe: Probe | None, is_renewable: bool
+    ) -> bool:
+        self.said.append(f"{run_id} {failure.kind.value}")
+        return self.closes
+
+    def answered(self, place: KeyPlace, probe: Probe | None) -> None:
+        self.said.append("answered")
+
+
+def test_what_a_call_beside_the_conversation_finds_out_counts_for_its_key(servers: list[StrictServer]) -> None:
+    servers[0].faults(*[status(402, "insufficient credits")] * 9)
+    keys = Noted()
+    calls = Auxiliary(
+        main=Chain(choice(servers[0]), [choice(servers[1])]), governor=Ungoverned(), keys=keys, run_id="run_1"
+    )
+    calls.ask(AuxTask.COMPRESSION, REQUEST, AbortSignal(), ticket="run:1", bill=Bill())
+    assert keys.said == [f"run_1 {FailureKind.BILLING.value}", "answered"]
+
+
+def test_a_key_that_is_closed_by_a_failure_is_not_tried_again(
+    servers: list[StrictServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry, "backoff_s", lambda *_, **__: 0.01)
+    servers[0].faults(*[status(500, "down")] * 20)
+    main = Chain(choice(servers[0]), [choice(servers[1])])
+    for closes, tries in ((True, 1), (False, AuxTask.COMPRESSION.tries_max)):
+        before = len(servers[0].requests)
+        calls = Auxiliary(main=main, governor=Ungoverned(), keys=Noted(closes=closes))
+        assert calls.ask(AuxTask.COMPRESSION, REQUEST, AbortSignal(), ticket="run:1", bill=Bill()).text == "answer 2"
+        assert len(servers[0].requests) - before == tries
+
+
+def test_a_call_that_was_aborted_says_nothing_of_its_key(servers: list[StrictServer]) -> None:
+    servers[0].faults(silence)
+    keys, abort = Noted(), AbortSignal()
+    threading.Timer(0.2, abort.set, ["stop"]).start()
+    calls = Auxiliary(main=Chain(choice(servers[0])), governor=Ungoverned(), keys=keys)
+    with pytest.raises(ModelCallError):
+        calls.ask(AuxTask.COMPRESSION, REQUEST, abort, ticket="run:1", bill=Bill())
+    assert keys.said == []
 
 
 def test_a_key_that_rests_is_not_used_here_either(servers: list[StrictServer], broker_url: str) -> None:

@@ -12,7 +12,7 @@ from support.plans import statements
 from support.store import ANSWER, Store, asks, new_run
 
 from hermes_worker.core.effects import Iterate
-from hermes_worker.core.limits import CallsNow, Limit, LimitName, Spending, refused_by
+from hermes_worker.core.limits import CallsNow, Limit, LimitName, Spending, refused_by, why_refused
 from hermes_worker.core.pricing import billed
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
@@ -140,7 +140,7 @@ def test_a_call_that_waits_can_be_stopped_and_paused(store: Store, limited: Tena
 
 def test_a_run_that_has_begun_stops_asking_where_its_tenants_day_is_spent(store: Store, limited: TenantLimits) -> None:
     """A run was let go on to its end, so many at once could spend any multiple of the limit."""
-    limited.set_limit("acme", Limit(name=LimitName.USD_PER_DAY, value=10_000_000_000, waits=True))
+    limited.set_limit("acme", Limit(name=LimitName.USD_PER_DAY, value=11_000_000_000, waits=True))
     made = submit(store, 4)
     for run_id in made:
         won = claim(store, run_id)
@@ -151,9 +151,12 @@ def test_a_run_that_has_begun_stops_asking_where_its_tenants_day_is_spent(store:
 
     second = [claim(store, run_id, 2) for run_id in made]
 
-    # Eight of ten dollars are spent, and a call takes two.
+    # Eight of eleven dollars are spent, and a call takes two.
     assert [each is not None for each in second] == [True, False, False, False]
-    assert "usd_per_day of the tenant 'acme' (10 USD)" in Explanations(store.database).of(made[1]).text
+    assert Explanations(store.database).of(made[1]).text == (
+        "its next model call waits: of the limit usd_per_day of the tenant 'acme' (11 USD) 1 USD is left and the next "
+        "call is expected to take 2 USD; it waits for a new period"
+    )
 
 
 def test_without_a_limit_a_claim_is_one_statement(store: Store, limited: TenantLimits) -> None:
@@ -185,6 +188,16 @@ def test_what_refuses_a_call(
     found = refused_by({name: Limit(name=name, value=value)}, now, Spending(tokens=expected), 0.0)
 
     assert (found is not None) is is_refused
+
+
+def test_a_limit_that_is_used_up_is_said_to_be_reached() -> None:
+    limit = Limit(name=LimitName.TOKENS_PER_DAY, value=100)
+    told = [why_refused(limit, "the key k", Spending(tokens=used), Spending(tokens=30)) for used in (80, 100, 120)]
+    assert told == [
+        "of the limit tokens_per_day of the key k (100) 20 is left and the next call is expected to take 30; it waits "
+        "for a new period",
+        *["the limit tokens_per_day of the key k (100) is reached"] * 2,
+    ]
 
 
 def test_usage_counts_once(store: Store, limited: TenantLimits) -> None:

@@ -21,7 +21,17 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
-from hermes_worker.core.limits import CallsNow, Limit, LimitName, Spending, key_of, period_left_s, refused_by
+from hermes_worker.core.limits import (
+    CallsNow,
+    Limit,
+    LimitName,
+    Spending,
+    key_of,
+    period_left_s,
+    refused_by,
+    used_in,
+    why_refused,
+)
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.step import apply
 from hermes_worker.store.engine.database import Database, db_now
@@ -99,6 +109,18 @@ class _Calls:
     at_work: Mapping[Owner, _Sums]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Refusal:
+    """Why a run gets no permit."""
+
+    owner: Owner
+    limit: Limit
+    used: Spending
+    """What counts against it."""
+    expected: Spending
+    """What the call is expected to take."""
+
+
 def require_permit(database: Database, loaded: LoadedRun, tenant: str) -> bool:
     """Whether the model call that ``loaded`` was just claimed for may be made now. If not, the claim was given up, and
     the run waits."""
@@ -115,7 +137,7 @@ def require_permit(database: Database, loaded: LoadedRun, tenant: str) -> bool:
         if refused is None:
             _mark(connection, loaded.pk, str(loaded.lease_token))
             return True
-        return _park(connection, loaded, *refused, now=calls.now)
+        return _park(connection, loaded, refused, now=calls.now)
 
 
 def pass_on(database: Database, tenant: str) -> list[Hint]:
@@ -219,27 +241,25 @@ def used_at_work(connection: Connection, owner: Owner) -> _Sums:
     return _Sums(*(int(value) for value in connection.execute(sa.select(*sums)).one()))
 
 
-def _refused(calls: _Calls, row: _PermitRow, in_flight: Sequence[_PermitRow]) -> tuple[Owner, Limit] | None:
-    """Which limit refuses the next call of a run a permit, and whose it is."""
+def _refused(calls: _Calls, row: _PermitRow, in_flight: Sequence[_PermitRow]) -> _Refusal | None:
+    """What refuses the next call of a run a permit."""
     for owner in dict.fromkeys((Owner(calls.tenant), Owner(calls.tenant, key_of(row.principal)))):
         found = calls.limits.get(owner)
         if not found:
             continue
         theirs = [each for each in in_flight if owner.key_id in ("", key_of(each.principal))]
         sums = calls.at_work.get(owner, _Sums(0, 0, 0))
-        expected = sum((_expected(each, sums) for each in theirs), start=Spending())
-        limit = refused_by(
-            found,
-            CallsNow(
-                in_flight=len(theirs),
-                used=Spending(tokens=sums.tokens, nano_usd=sums.nano_usd) + expected,
-                by_period=calls.spent.get(owner, {}),
-            ),
-            _expected(row, sums),
-            calls.now,
+        taking = sum((_expected(each, sums) for each in theirs), start=Spending())
+        now_used = CallsNow(
+            in_flight=len(theirs),
+            used=Spending(tokens=sums.tokens, nano_usd=sums.nano_usd) + taking,
+            by_period=calls.spent.get(owner, {}),
         )
+        expected = _expected(row, sums)
+        limit = refused_by(found, now_used, expected, calls.now)
         if limit is not None:
-            return owner, limit
+            used = used_in(limit, now_used.by_period, calls.now) + now_used.used
+            return _Refusal(owner=owner, limit=limit, used=used, expected=expected)
     return None
 
 
@@ -251,9 +271,10 @@ def _expected(row: _PermitRow, sums: _Sums) -> Spending:
     return Spending(tokens=int(tokens) // max(1, calls), nano_usd=int(nano) // max(1, calls))
 
 
-def _park(connection: Connection, loaded: LoadedRun, owner: Owner, limit: Limit, *, now: float) -> bool:
+def _park(connection: Connection, loaded: LoadedRun, refused: _Refusal, *, now: float) -> bool:
+    owner, limit = refused.owner, refused.limit
     whose = f"the key {owner.key_id}" if owner.key_id else f"the tenant {owner.tenant!r}"
-    reason = f"the limit {limit.name.value} of {whose} ({limit.shown}) is reached"
+    reason = why_refused(limit, whose, refused.used, refused.expected)
     wait_s = period_left_s(limit.name, now) if limit.name.is_spending else _LOOK_AGAIN_S
     event = ev.CapacityAwaited(
         resume_at=now + wait_s, recovery=loaded.run.recovery or "", memory=loaded.run.memory, reason=reason

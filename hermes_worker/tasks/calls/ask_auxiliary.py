@@ -67,7 +67,7 @@ def _answer(parts: Parts, claim: AuxiliaryClaim, abort: AbortSignal, bill: Bill)
         output_tokens_max=claim.question.output_tokens_max,
         reasoning_effort=claim.question.reasoning_effort,
     )
-    auxiliary = Auxiliary.of(parts, claim.loaded)
+    auxiliary = Auxiliary.of(parts, claim.loaded, claim.run_id)
     try:
         said = auxiliary.ask(task, request, abort, ticket=f"{claim.key}:{claim.attempt}", bill=bill)
     except ModelCallError as error:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.auxiliary import AuxTask
-from hermes_worker.core.errors import ConfigurationError, FailureKind, ModelCallError
+from hermes_worker.core.errors import Classification, ConfigurationError, FailureKind, ModelCallError
 from hermes_worker.core.messages import ModelReply, ModelRequest
 from hermes_worker.core.metering import metered
 from hermes_worker.core.pricing import Price, Spent
@@ -53,12 +53,14 @@ class Auxiliary:
     prices: Mapping[tuple[str, str], Price] = field(default_factory=dict)
     """The installation's own."""
     keys: KeyGuarding = field(default_factory=AllOpen)
-    """Closed ones are not used: a call beside the conversation is no probe."""
+    """Closed ones are not used: a call beside the conversation is no probe. What it finds out is told them."""
+    run_id: str = ""
+    """Whose call it is: several runs have to find a server down before its keys are closed."""
     order: int | None = None
     """Of the run they are made for, as the governor has it."""
 
     @classmethod
-    def of(cls, parts: Parts, loaded: RunRecord) -> Auxiliary:
+    def of(cls, parts: Parts, loaded: RunRecord, run_id: str) -> Auxiliary:
         """With what a worker has for the tenant of a run."""
         models = parts.models_of(loaded.session_pk)
         return cls(
@@ -68,6 +70,7 @@ class Auxiliary:
             own=models.auxiliary,
             prices=parts.prices,
             keys=parts.keys,
+            run_id=run_id,
             order=loaded.root_pk,
         )
 
@@ -124,6 +127,8 @@ class _AuxiliaryAsking:
         self._tries_max = task.tries_max
         self._governor = auxiliary.governor
         self._order = auxiliary.order
+        self._keys = auxiliary.keys
+        self._run_id = auxiliary.run_id
         self._prices = auxiliary.prices
         self._route = route
         self._abort = abort
@@ -145,6 +150,8 @@ class _AuxiliaryAsking:
                 if classification.kind is FailureKind.RATE_LIMIT:
                     self._governor.cool_down(self._place, classification.retry_after_s or 2.0)
                 situation = retry.Situation(remedies=remedies, attempts_max=self._tries_max, jitter=random.random())
+                if self._is_closed(classification):
+                    raise
                 decision = retry.decide(classification, history, situation)
                 history = retry.advance(history, decision, classification)
                 match decision:
@@ -155,10 +162,18 @@ class _AuxiliaryAsking:
                     case _:
                         raise
             else:
+                self._keys.answered(self._place, None)
                 reply = metered(answered, request)
                 self._governor.settle(permit, usage=reply.usage, limits=reply.limits)
                 self._bill.add(Spent(usage=reply.usage, cost=cost_of_reply(reply, self._route, self._prices)))
                 return AuxiliaryReply(text=strip_think_blocks(reply.text).strip(), reply=reply)
+
+    def _is_closed(self, failure: Classification) -> bool:
+        """Whether nobody may use the key now, after what this call found out: nothing, when it was aborted."""
+        if self._abort.is_set():
+            return False
+        is_renewable = self._route.renew is not None
+        return self._keys.failed(self._place, failure, run_id=self._run_id, probe=None, is_renewable=is_renewable)
 
     def _permit(self, request: ModelRequest) -> Permit:
         """Leave to ask, waited for if that is not long. Raises ``ModelCallError``."""

@@ -377,7 +377,7 @@ class _ModelCall:
             made = compact(
                 self._rows,
                 self._bounds(state.window),
-                Auxiliary.of(self._parts, self._claim.loaded),
+                Auxiliary.of(self._parts, self._claim.loaded, self._claim.run_id),
                 self._abort,
                 model=self._claim.loaded.model,
                 ticket=self._ticket,

@@ -43,7 +43,7 @@ def give_title(parts: Parts, claim: IterationClaim, answered: Answered, answer: 
     bill, title = Bill(), None
     try:
         try:
-            said = Auxiliary.of(parts, claim.loaded).ask(
+            said = Auxiliary.of(parts, claim.loaded, claim.run_id).ask(
                 AuxTask.TITLE, request, AbortSignal(), ticket=f"title:{claim.run_id}", bill=bill
             )
             title = title_of(said.text)
