@@ -101,6 +101,7 @@ if TYPE_CHECKING:
     from hermes_worker.tasks.parts import ModelChain as TaskChain
     from hermes_worker.tasks.places import PlaceKeeper
     from hermes_worker.tasks.processes import ProcessWatcher
+    from hermes_worker.tasks.remote_tasks import TaskCloser
     from hermes_worker.tasks.tool_sources import ToolLister
     from hermes_worker.workspaces.base import Workspace
     from hermes_worker.workspaces.remote.docker import DockerAccount
@@ -192,6 +193,7 @@ class WorkerProcess:
     lister: ToolLister
     places: PlaceKeeper
     watcher: ProcessWatcher
+    closer: TaskCloser
     database: Database
 
     def close(self) -> None:
@@ -201,6 +203,7 @@ class WorkerProcess:
         self.lister.stop()
         self.places.stop()
         self.watcher.stop()
+        self.closer.stop()
         self.parts.leases.retire()
         flush()
         self.database.close()
@@ -849,7 +852,8 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
     lister = _lister_of(shared, parts.catalog)
     places = _places_of(shared)
     watcher = _watcher_of(shared, parts)
-    for thread in (keeper, listener, lister, places, watcher):
+    closer = _closer_of(shared, parts)
+    for thread in (keeper, listener, lister, places, watcher, closer):
         thread.start()
     return WorkerProcess(
         pid=os.getpid(),
@@ -865,6 +869,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         lister=lister,
         places=places,
         watcher=watcher,
+        closer=closer,
         database=client.database,
     )
 
@@ -909,6 +914,7 @@ def _step_parts(shared: _Shared) -> Parts:
     from hermes_worker.store.runs.auxiliary import AuxiliaryCalls
     from hermes_worker.store.runs.calls import ToolCalls
     from hermes_worker.store.runs.processes import Processes
+    from hermes_worker.store.runs.remote_tasks import RemoteTasks
     from hermes_worker.store.runs.transcripts import Transcripts
     from hermes_worker.tasks.fair_semaphore import FairSemaphore
     from hermes_worker.tasks.parts import Parts
@@ -920,6 +926,7 @@ def _step_parts(shared: _Shared) -> Parts:
         calls=ToolCalls(client.database),
         waits=client.waits,
         auxiliary_calls=AuxiliaryCalls(client.database),
+        remote_tasks=RemoteTasks(client.database),
         approvals=approval_rules(settings),
         guardrails=guardrail_rules(settings),
         transcripts=Transcripts(client.database),
@@ -977,6 +984,15 @@ def _watcher_of(shared: _Shared, parts: Parts) -> ProcessWatcher:
         turns_max=parts.delegation.turns_max,
     )
     return ProcessWatcher(watching, is_on=QueueName.TOOLS in shared.options.queues)
+
+
+def _closer_of(shared: _Shared, parts: Parts) -> TaskCloser:
+    """What tells servers of tasks that nobody wants any more: in a worker for tools, where there are tool sources."""
+    from hermes_worker.store.runs.remote_tasks import RemoteTasks
+    from hermes_worker.tasks.remote_tasks import TaskCloser
+
+    has_sources = bool(installed.current().tool_sources) and QueueName.TOOLS in shared.options.queues
+    return TaskCloser(RemoteTasks(shared.client.database), parts.catalog.source, is_on=has_sources)
 
 
 def _hooks_of(shared: _Shared) -> Hooks:

@@ -118,9 +118,13 @@ class WaitKind(StrEnum):
     """Somebody has to answer a question. The answer is its result."""
     CHILDREN = "children"
     """Other runs have to end. What they leave is its result."""
+    TASK = "task"
+    """A task of a server has to end (``core.remote_tasks``). Now and then the call is pending again, to look."""
 
     @property
     def parked_as(self) -> RunStatus:
+        if self is WaitKind.TASK:
+            return RunStatus.WAITING_FOR_CHILDREN  # others work for it, here as there
         return RunStatus(f"waiting_for_{self.value}")
 
 

@@ -139,7 +139,7 @@ def _waiting_for_person(facts: StandingFacts) -> Standing:
 
 
 def _waiting_for_children(facts: StandingFacts) -> Standing:
-    text = "it waits for what it delegated"
+    text = "it waits for what it delegated" if facts.children_total else "it waits for a task that a server works on"
     if facts.children_total:
         text += f": {facts.children_ended} of {facts.children_total} children have ended"
     return Standing(reason=StandingReason.WAITING_FOR_CHILDREN, text=text)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from hermes_worker.core.errors import HermesError
@@ -17,6 +17,11 @@ _META = "io.modelcontextprotocol/"
 _CLIENT = {"name": "hermes-worker", "version": "1"}
 KEY_META: Final = "hermes-worker/idempotency-key"
 """Where a server finds what names the call, the same at each attempt."""
+TASKS: Final = "io.modelcontextprotocol/tasks"
+"""The extension for calls that take long."""
+TASK_STATES: Final = frozenset({"working", "input_required", "completed", "failed", "cancelled"})
+_NAMED_BY: Final = {"tools/call": "name", "tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId"}
+_TASK_ID = re.compile(r"[!-~]{1,500}")
 _NAME = re.compile(r"[!-~]{1,128}")
 DEFINITION_CHARS_MAX = 50_000
 RESULT_CHARS_MAX = 1_000_000
@@ -28,6 +33,11 @@ class McpError(HermesError):
 
 class McpRefusal(McpError):
     """A server answered with an error of the protocol, so it did not do what was asked."""
+
+    def __init__(self, message: str, code: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        """Of JSON-RPC; ``None`` for a refusal of HTTP."""
 
 
 class UnknownOutcome(McpError):
@@ -46,18 +56,35 @@ class McpAnswer:
     is_error: bool
 
 
-def stateless(method: str, params: Mapping[str, Any], *, key: str | None = None) -> tuple[dict[str, str], bytes]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskView:
+    """What a server says of a task (modelcontextprotocol.io, extension Tasks, SEP-2663)."""
+
+    task_id: str
+    status: str
+    """``working``, ``input_required``, ``completed``, ``failed`` or ``cancelled``."""
+    message: str = ""
+    wished_s: float = 0.0
+    result: Mapping[str, Any] | None = None
+    error: str = ""
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    """What it asks, by its keys."""
+
+
+def stateless(
+    method: str, params: Mapping[str, Any], *, key: str | None = None, capabilities: Mapping[str, Any] | None = None
+) -> tuple[dict[str, str], bytes]:
     """Headers and body of a request that stands by itself. ``key`` names the call, the same at each attempt."""
     meta: dict[str, Any] = {
         f"{_META}protocolVersion": STATELESS,
         f"{_META}clientInfo": _CLIENT,
-        f"{_META}clientCapabilities": {},
+        f"{_META}clientCapabilities": dict(capabilities or {}),
     }
     if key is not None:
         meta[KEY_META] = key
     headers = {"MCP-Protocol-Version": STATELESS, "Mcp-Method": method}
-    if method == "tools/call":
-        headers["Mcp-Name"] = str(params["name"])
+    if (named := _NAMED_BY.get(method)) is not None:
+        headers["Mcp-Name"] = str(params[named])
     return headers, message(method, {**params, "_meta": meta})
 
 
@@ -106,13 +133,15 @@ def _result(found: Mapping[str, Any]) -> Mapping[str, Any]:
     error = found.get("error")
     if isinstance(error, dict):
         code = error.get("code")
-        refused = McpRefusal if isinstance(code, int) and code in _NOTHING_DONE else UnknownOutcome
-        raise refused(f"the server answered with an error: {str(error.get('message'))[:500]} (code {str(code)[:20]})")
+        said = f"the server answered with an error: {str(error.get('message'))[:500]} (code {str(code)[:20]})"
+        if isinstance(code, int) and code in _NOTHING_DONE:
+            raise McpRefusal(said, code)
+        raise UnknownOutcome(said)
     result = found.get("result")
     if not isinstance(result, dict):
         raise McpError("the server ended its answer without a result")
     kind = result.get("resultType", "complete")
-    if kind != "complete":
+    if kind not in ("complete", "task"):
         raise McpError(f"the server wants to go on with {str(kind)[:40]!r}{_asked_in(result)}, which is refused here")
     return result
 
@@ -164,6 +193,36 @@ def answer_of(result: Mapping[str, Any]) -> McpAnswer:
     if len(text) > RESULT_CHARS_MAX:
         text = f"{text[:RESULT_CHARS_MAX]}\n[the rest, {len(text) - RESULT_CHARS_MAX:,} characters, is left out]"
     return McpAnswer(text=text or "(an empty result)", is_error=result.get("isError") is True)
+
+
+def task_of(result: Mapping[str, Any], task_id: str | None = None) -> TaskView | None:
+    """The task in the result of ``tools/call``, ``None`` when it is none; or in that of ``tasks/get`` for ``task_id``.
+    Raises ``McpError``."""
+    if task_id is None and result.get("resultType") != "task":
+        return None
+    named, status = result.get("taskId"), result.get("status")
+    if not isinstance(named, str) or not _TASK_ID.fullmatch(named) or (task_id is not None and named != task_id):
+        raise McpError("the server answered with a task that has no usable id")
+    if status not in TASK_STATES:
+        raise McpError(f"the server answered with a task in the state {str(status)[:40]!r}")
+    found, error, wished = result.get("result"), result.get("error"), result.get("pollIntervalMs")
+    asked = result.get("inputRequests")
+    if status == "completed" and not isinstance(found, dict) and task_id is not None:
+        raise McpError("the server answered with a task that is completed without a result")
+    return TaskView(
+        task_id=named,
+        status=status,
+        message=str(result.get("statusMessage") or "")[:500],
+        wished_s=_seconds(wished),
+        result=found if isinstance(found, dict) else None,
+        error=str(error.get("message"))[:500] if isinstance(error, dict) else "",
+        asked=asked if isinstance(asked, dict) else {},
+    )
+
+
+def _seconds(milliseconds: object) -> float:
+    """0 for what makes no sense."""
+    return milliseconds / 1000 if isinstance(milliseconds, int | float) and 0 < milliseconds < 3.6e6 else 0.0
 
 
 def _part(one: object) -> str:

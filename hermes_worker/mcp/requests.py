@@ -12,13 +12,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from hermes_worker.mcp.protocol import (
     KEY_META,
+    TASKS,
     McpAnswer,
     McpError,
     McpRefusal,
+    TaskView,
     UnknownOutcome,
     answer_of,
     definitions_of,
@@ -26,6 +28,7 @@ from hermes_worker.mcp.protocol import (
     message,
     result_of,
     stateless,
+    task_of,
 )
 from hermes_worker.mcp.servers import STATELESS, TOOLS_MAX, WITH_SESSIONS, McpServer
 from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
@@ -34,6 +37,9 @@ from hermes_worker.net.wire import send
 
 BODY_BYTES_MAX = 4_000_000
 _PAGES_MAX = 50
+_TAKES_TASKS: Mapping[str, Any] = {"extensions": {TASKS: {}}}
+_TAKES_QUESTIONS: Mapping[str, Any] = {"extensions": {TASKS: {}}, "elicitation": {"form": {}}}
+_T = TypeVar("_T")
 _LOOK_EVERY_S = 0.1
 _POLICY = UrlPolicy(allows_private=True)
 """The operator chose the address, not a model; metadata and link-local addresses stay refused."""
@@ -90,13 +96,19 @@ class McpExchange:
     session: McpSession | None = None
     """``None`` for requests that need none of ours: the server's ends with them."""
 
-    def request(self, method: str, params: Mapping[str, Any], key: str | None = None) -> Mapping[str, Any]:
+    def request(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        key: str | None = None,
+        capabilities: Mapping[str, Any] | None = None,
+    ) -> Mapping[str, Any]:
         """The result of one request, with whatever its revision needs before it. Raises ``McpError``."""
         if self.server.is_process:  # its host has made its acquaintance
             told = params if key is None else {**params, "_meta": {KEY_META: key}}
             return self._result({}, message(method, told))
         if self.server.protocol == STATELESS:
-            headers, body = stateless(method, params, key=key)
+            headers, body = stateless(method, params, key=key, capabilities=capabilities)
             return self._result(headers, body)
         if self.session is not None:
             return self._in_session(self.session, message(method, params))
@@ -220,14 +232,37 @@ def spoken(server: McpServer, token: str | None) -> tuple[McpServer, Sequence[Ma
 
 def call_tool(
     asking: McpExchange, tool: str, arguments: Mapping[str, Any], key: str, cancelled: _CallStopped
-) -> McpAnswer:
-    """Run one tool. On a thread of its own, because nothing else can be told to stop waiting. Raises ``McpError``."""
+) -> McpAnswer | TaskView:
+    """Run one tool, or have a task made of it by a server that has such. On a thread of its own, because nothing else
+    can be told to stop waiting. Raises ``McpError``."""
     params = {"name": tool, "arguments": dict(arguments)}
-    return _interruptibly(lambda: answer_of(asking.request("tools/call", params, key)), cancelled)
+    takes_tasks = asking.server.protocol == STATELESS and not asking.server.is_process
+
+    def work() -> McpAnswer | TaskView:
+        result = asking.request("tools/call", params, key, _TAKES_TASKS if takes_tasks else None)
+        return task_of(result) or answer_of(result)
+
+    return _interruptibly(work, cancelled)
 
 
-def _interruptibly(work: Callable[[], McpAnswer], cancelled: _CallStopped) -> McpAnswer:
-    outcome: list[McpAnswer | McpError] = []
+def look_at_task(asking: McpExchange, task_id: str, cancelled: _CallStopped) -> TaskView:
+    """What the server says of a task now. Raises ``McpError``; ``McpRefusal`` for one that it does not know."""
+
+    def work() -> TaskView:
+        found = task_of(asking.request("tasks/get", {"taskId": task_id}, None, _TAKES_QUESTIONS), task_id)
+        assert found is not None
+        return found
+
+    return _interruptibly(work, cancelled)
+
+
+def tell_task(asking: McpExchange, method: str, params: Mapping[str, Any]) -> None:
+    """``tasks/update`` or ``tasks/cancel``; both may be repeated. Raises ``McpError``."""
+    asking.request(method, params, None, _TAKES_QUESTIONS)
+
+
+def _interruptibly(work: Callable[[], _T], cancelled: _CallStopped) -> _T:
+    outcome: list[_T | McpError] = []
 
     def run() -> None:
         try:

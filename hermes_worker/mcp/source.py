@@ -10,12 +10,14 @@ from typing import Any
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.results import error_result
 from hermes_worker.agent.tools.sources import ToolGone
+from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import ToolSpec
-from hermes_worker.mcp.protocol import McpAnswer, McpError, UnknownOutcome
+from hermes_worker.mcp.protocol import McpAnswer, McpError, TaskView, UnknownOutcome
 from hermes_worker.mcp.reaching import START_S, StdioServers
 from hermes_worker.mcp.requests import McpExchange, McpSession, call_tool, list_tools
 from hermes_worker.mcp.servers import STATELESS, McpServer, changed, tool_name
+from hermes_worker.mcp.tasks import begun, cancel, looked_at
 from hermes_worker.observe import log
 from hermes_worker.store.resources import Resources
 
@@ -49,13 +51,15 @@ class McpSource:
         """One request, or what its revision takes. Whatever goes wrong costs this call only."""
         if name not in self._originals:
             raise ToolGone("it is not approved any more")
+        if context.task is not None:
+            return looked_at(self._asking(), context.task, context)
         if self._server.is_process:
-            return _told(lambda: self._of_process(name, arguments, context))
+            return self._told(name, lambda: self._of_process(name, arguments, context))
         ends_at = time.monotonic() + self._server.timeout_s
         session = McpSession.kept(context.session.get(self._session_key), self._server)
         asking = McpExchange(server=self._server, token=self._token, ends_at=ends_at, session=session)
         tool, key = self._originals[name], context.idempotency_key
-        result = _told(lambda: call_tool(asking, tool, arguments, key, context.cancelled))
+        result = self._told(name, lambda: call_tool(asking, tool, arguments, key, context.cancelled))
         return replace(result, session_updates={self._session_key: session.document}) if session.is_new else result
 
     def _of_process(self, name: str, arguments: Mapping[str, Any], context: ToolContext) -> McpAnswer:
@@ -76,21 +80,30 @@ class McpSource:
             session_keys=() if self._has_no_session else (self._session_key,),
         )
 
+    def cancel_task(self, task: RemoteTask) -> None:
+        """Tell the server that nobody wants it any more. Raises ``McpError``."""
+        cancel(self._asking(), task)
+
+    def _asking(self) -> McpExchange:
+        ends_at = time.monotonic() + self._server.timeout_s
+        return McpExchange(server=self._server, token=self._token, ends_at=ends_at)
+
+    def _told(self, name: str, work: Callable[[], McpAnswer | TaskView]) -> ToolResult:
+        """What the model is told of a call, if it is over. Raises ``UnavailableError``."""
+        try:
+            answer = work()
+        except UnknownOutcome as error:
+            said = error_result(f"{error}. It may have acted all the same: look before you repeat the call")
+            return replace(said, is_unknown=True)
+        except McpError as error:
+            return error_result(f"{error}; nothing was done")
+        if isinstance(answer, TaskView):
+            return begun(self._name, name, answer)
+        return ToolResult(text=answer.text, is_error=answer.is_error)
+
     @property
     def _has_no_session(self) -> bool:
         return self._server.is_process or self._server.protocol == STATELESS
-
-
-def _told(work: Callable[[], McpAnswer]) -> ToolResult:
-    """What the model is told of a call. Raises ``UnavailableError``."""
-    try:
-        answer = work()
-    except UnknownOutcome as error:
-        said = error_result(f"{error}. It may have acted all the same: look before you repeat the call")
-        return replace(said, is_unknown=True)
-    except McpError as error:
-        return error_result(f"{error}; nothing was done")
-    return ToolResult(text=answer.text, is_error=answer.is_error)
 
 
 def _replay(tool: Mapping[str, Any], *, is_trusted: bool) -> Replay:

@@ -29,6 +29,7 @@ from hermes_worker.store.runs.auxiliary import AuxiliaryClaim
 from hermes_worker.store.runs.calls import CallClaim, Settlement
 from hermes_worker.store.runs.new_children import NewChild
 from hermes_worker.store.runs.processes import Processes
+from hermes_worker.store.runs.remote_tasks import RemoteTasks
 from hermes_worker.store.runs.runs import CompactionRow, IterationClaim, SessionContext
 from hermes_worker.stream.live import Live
 from hermes_worker.tasks.calls.checkpointing import Checkpointing
@@ -227,6 +228,8 @@ class Parts:
     keys: KeyGuarding = field(default_factory=AllOpen)
     """Which keys may be used at all: those that have money and whose server works."""
     model: ModelOptions = field(default_factory=ModelOptions)
+    remote_tasks: RemoteTasks | None = None
+    """The rows of tasks that servers work on."""
     processes: Processes | None = None
     """The rows of background processes; ``None`` where none can be started."""
     hooks: Hooks = field(default_factory=Hooks)

@@ -45,7 +45,7 @@ const gone = what => fetch('/gone?' + what);</script>"""
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    with stand(tmp_path_factory.mktemp("browser"), browsers_max=6) as made:
+    with stand(tmp_path_factory.mktemp("browser"), hosted_max=6) as made:
         yield made
 
 

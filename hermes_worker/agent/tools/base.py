@@ -16,6 +16,7 @@ from hermes_worker.agent.tools.background import SessionProcesses
 from hermes_worker.core.auxiliary import AuxiliaryAnswer, Consultation
 from hermes_worker.core.delegation import ChildTask
 from hermes_worker.core.questions import Question, Refusal
+from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.extension import ToolSpec
 from hermes_worker.safety.redaction import Redactor
 from hermes_worker.workspaces.base import Workspace
@@ -61,6 +62,8 @@ class ToolContext:
     """Tells whoever watches the run how far the call is. Best effort; it must hold no secret."""
     kept: Callable[[str], str | None] = lambda key: None
     """The full text of a long result of this session by the key of its document, ``None`` when there is none."""
+    task: RemoteTask | None = None
+    """The task that an earlier attempt of this call left: the call goes on with it and begins nothing."""
     finds_hints: bool = False
     """Whether folders that the call is the first to touch have their say behind its result (``agent.tools.hints``)."""
     processes: SessionProcesses | None = None
@@ -87,6 +90,9 @@ class ToolResult:
     """Instead of a result: the call has done nothing and waits for somebody's answer."""
     consultation: Consultation | None = None
     """Instead of a result: the call has had no effect and goes on when models have answered."""
+    task: RemoteTask | None = None
+    """Instead of a result: somebody else works on it, and the call looks again later. With a ``question`` its answer is
+    handed on."""
     delegated: Sequence[ChildTask] = ()
     """Tasks for child runs. Their results become the result of the call, and ``text`` is not shown."""
     is_background: bool = False

@@ -58,7 +58,7 @@ def run_tool(
         return _without_secrets(arguments, context)
     refused = _refusal(tool, arguments, context) or (gate(tool, arguments) if gate is not None else None)
     outcome = refused or _outcome(tool, arguments, context, consulted)
-    if outcome.question is not None or outcome.consultation is not None:
+    if outcome.question is not None or outcome.consultation is not None or outcome.task is not None:
         return outcome
     clean = _without_files_secrets(tool, outcome, context)
     clean = _without_secrets(clean, context, is_configuration=_reads_configuration(tool, arguments))
@@ -76,6 +76,12 @@ def run_tool(
     final = _marked(tool, shown) if tool.spec.is_untrusted or shown.is_untrusted else shown
     is_over = not final.delegated and not context.cancelled.is_set()
     return with_hints(tool, arguments, context, final) if context.finds_hints and is_over else final
+
+
+_TASK_OF_SCRIPT = (
+    "the server made a task of {tool}, and nobody waits for one from a script. It may act all the same: look before "
+    "you repeat the call, and call {tool} without a script"
+)
 
 
 def run_inner(
@@ -99,6 +105,8 @@ def run_inner(
             asked = outcome.consultation
             unanswered = [AuxiliaryAnswer(failure=NOT_ASKED) for _ in asked.questions]
             outcome = tool.finish(asked.material, unanswered)
+        if outcome.task is not None:
+            outcome = replace(error_result(_TASK_OF_SCRIPT.format(tool=tool.spec.name)), is_unknown=True)
         clean = _without_files_secrets(tool, outcome, context)
         clean = _without_secrets(clean, context, is_configuration=_reads_configuration(tool, arguments))
         if revise is not None and not context.cancelled.is_set():

@@ -212,6 +212,8 @@ class AuxiliaryCalls:
         """What a claimed call asked, in order, with the answers."""
         with self._database.read() as connection:
             rows = _ALL.all(connection, _key(claim))
+        if not rows:
+            return []  # it has a task of a server and asked no model
         starts = [index for index, row in enumerate(rows) if row.material is not None]
         return [_consulted(rows[start:end]) for start, end in zip(starts, [*starts[1:], len(rows)], strict=True)]
 

@@ -18,7 +18,7 @@ from hermes_worker.core.budget import Amounts
 from hermes_worker.core.messages import Message, Role, tool_body
 from hermes_worker.core.notices import result_without_a_run
 from hermes_worker.core.pricing import NOTHING_SPENT, CostStatus, Spent, doubtful_nano_usd_of, unpriced_calls_of
-from hermes_worker.core.run import CallStatus, RunStatus
+from hermes_worker.core.run import CallStatus, RunStatus, WaitKind
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.sharing import FleetPlace
 from hermes_worker.observe import log
@@ -99,10 +99,11 @@ def end_run(connection: Connection, run_pk: int, end: EndRun) -> list[Hint]:
 
 
 def close_waits(connection: Connection, run_pk: int, *call: sa.ColumnElement[bool]) -> None:
-    """The questions of a run, or of one ``call`` of it, get no answer any more."""
+    """The questions of a run, or of one ``call`` of it, get no answer any more. Tasks of servers stay open until these
+    were told (``remote_tasks``)."""
     connection.execute(
         sa.update(waits)
-        .where(waits.c.run_pk == run_pk, waits.c.closed_at.is_(None), *call)
+        .where(waits.c.run_pk == run_pk, waits.c.closed_at.is_(None), waits.c.kind != WaitKind.TASK.value, *call)
         .values(closed_at=db_now(), outcome="cancelled")
     )
 

@@ -563,7 +563,7 @@ def _results_without_a_run(loaded: LoadedRun, after: Run, known: Known) -> list[
 
 
 def _notice(before: Call, call: Call, known: Known) -> str:
-    was_running = before.may_have_acted or before.waits_for is WaitKind.CHILDREN
+    was_running = before.may_have_acted or before.waits_for in (WaitKind.CHILDREN, WaitKind.TASK)
     notice = result_without_a_run(call.status, was_running=was_running)
     return with_begun(notice, known.inner_calls.get(call.position, ()))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -21,6 +21,7 @@ from hermes_worker.core.errors import Failure, HermesError
 from hermes_worker.core.messages import Message, Role, canonical_json, tool_body
 from hermes_worker.core.principals import TIMEOUT
 from hermes_worker.core.questions import (
+    ANSWER_CHARS_MAX,
     APPROVED_KEY,
     Question,
     Refusal,
@@ -30,6 +31,7 @@ from hermes_worker.core.questions import (
     denied_by_time,
     unanswered,
 )
+from hermes_worker.core.remote_tasks import IS_TASKS, RemoteTask
 from hermes_worker.core.run import CallStatus, ExitReason, WaitKind
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.sources import SessionLabel
@@ -158,7 +160,9 @@ class _WaitRow(NamedTuple):
     request: str
 
 
-class _NewWait(NamedTuple):
+class NewWait(NamedTuple):
+    """Of a question that was just asked."""
+
     pk: int
     expires_at: float | None
 
@@ -189,7 +193,7 @@ _OPEN = (
             & (tool_calls.c.position == waits.c.position),
         )
     )
-    .where(waits.c.closed_at.is_(None))
+    .where(waits.c.closed_at.is_(None), waits.c.kind != WaitKind.TASK.value)
     .order_by(waits.c.pk)
 )
 
@@ -246,7 +250,7 @@ class Waits:
             if after.calls[claim.position].status is not CallStatus.WAITING:
                 # The run is being stopped; the call was cancelled.
                 return save(connection, loaded, after)
-            asked = _asked_event(claim, question, _insert(connection, claim, question))
+            asked = asked_with(claim, question, insert_wait(connection, claim, question))
             return save(connection, loaded, after, Additions(events=[asked]))
 
     def open(
@@ -324,6 +328,8 @@ def settle_input(connection: Connection, pk: int, text: str, *, by: str, wait_id
     request = json.loads(wait.request)
     _close(connection, wait.pk, "answered", by, None)
     record(connection, Act.QUESTION_ANSWER, loaded.run.run_id, after={"wait": wait.pk})
+    if request.get(IS_TASKS):
+        return _hand_on(connection, loaded, wait, text, _answered_event(loaded, wait, by=by))
     result = answered(request, request.get("choices", ()), text)
     event = _answered_event(loaded, wait, by=by)
     return _settle(connection, loaded, wait, result, event)
@@ -353,6 +359,8 @@ def expire(connection: Connection, loaded: LoadedRun) -> list[Hint] | None:
     wait = row_of(connection.execute(late.order_by(waits.c.pk).limit(1)), _WaitRow)
     if wait is None:
         return None
+    if wait.kind == WaitKind.TASK.value:
+        return _look_again(connection, loaded, wait)
     request = json.loads(wait.request)
     _close(connection, wait.pk, "expired", TIMEOUT, None)
     if loaded.run.status.is_terminal:
@@ -371,6 +379,33 @@ def expire(connection: Connection, loaded: LoadedRun) -> list[Hint] | None:
     return _settle(connection, loaded, wait, text, event)
 
 
+def _look_again(connection: Connection, loaded: LoadedRun, wait: _WaitRow) -> list[Hint]:
+    """It is time to look at the task of a call, if the call still waits for it."""
+    connection.execute(sa.update(waits).where(waits.c.pk == wait.pk).values(expires_at=None))
+    run = loaded.run
+    if run.status.is_terminal or run.iteration != wait.iteration:
+        return []
+    if run.calls[wait.position].waits_for is not WaitKind.TASK:
+        return []
+    return save(connection, loaded, apply(run, ev.CallAllowed(position=wait.position)))
+
+
+def _hand_on(connection: Connection, loaded: LoadedRun, wait: _WaitRow, text: str, event: RunEvent) -> list[Hint]:
+    """The answer goes to the task of the call, by the next look at it."""
+    of_task = (
+        (waits.c.run_pk == loaded.pk)
+        & (waits.c.iteration == wait.iteration)
+        & (waits.c.position == wait.position)
+        & (waits.c.kind == WaitKind.TASK.value)
+        & waits.c.closed_at.is_(None)
+    )
+    kept = connection.execute(sa.select(waits.c.request).where(of_task)).scalar_one()
+    task = replace(RemoteTask.from_json(kept), answer=plain(text)[:ANSWER_CHARS_MAX])
+    connection.execute(sa.update(waits).where(of_task).values(request=task.to_json()))
+    allowed = apply(loaded.run, ev.CallAllowed(position=wait.position))
+    return save(connection, loaded, allowed, Additions(events=[event]))
+
+
 _CLIENT_GONE = Failure(
     kind="client_tool_timeout",
     message="the client did not bring the results of its tools in time (client_tools.timeout_s); send the whole "
@@ -381,7 +416,7 @@ _CLIENT_GONE = Failure(
 # --- steps of the above ----------------------------------------------------------------------------------------------
 
 
-def _insert(connection: Connection, claim: CallClaim, question: Question) -> _NewWait:
+def insert_wait(connection: Connection, claim: CallClaim, question: Question) -> NewWait:
     """The new row's number and when it expires."""
     request = {**question.request, "choices": list(question.choices)}
     inserted = connection.execute(
@@ -397,10 +432,11 @@ def _insert(connection: Connection, claim: CallClaim, question: Question) -> _Ne
         )
         .returning(waits.c.pk, waits.c.expires_at)
     ).one()
-    return _NewWait._make(inserted)
+    return NewWait._make(inserted)
 
 
-def _asked_event(claim: CallClaim, question: Question, asked: _NewWait) -> RunEvent:
+def asked_with(claim: CallClaim, question: Question, asked: NewWait) -> RunEvent:
+    """The event that a call asks."""
     shown = {name: value for name, value in question.request.items() if name != "arguments"}
     if "command" in shown:
         shown["command"] = redact(str(shown["command"]))

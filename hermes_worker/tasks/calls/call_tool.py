@@ -25,6 +25,7 @@ from hermes_worker.core.guardrails import NO_PRECEDENT
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.notices import NOT_STARTED, OTHER_EFFECT, TOO_MANY_DELEGATIONS
 from hermes_worker.core.questions import APPROVED_KEY
+from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus
 from hermes_worker.observe import count, log
@@ -79,9 +80,11 @@ def _run_and_settle(parts: Parts, claim: CallClaim, abort: AbortSignal) -> StepD
     if parts.leases.is_trusted:
         claim, stand_in = before_call(parts, claim, parts.runs.session_of(claim.session_pk), abort)
         consulted = parts.auxiliary_calls.consulted(claim) if claim.has_asked else ()
-        result = stand_in or _run(parts, claim, abort, consulted)
+        task = parts.remote_tasks.of(claim) if claim.has_asked and parts.remote_tasks is not None else None
+        result = stand_in or _run(parts, claim, abort, consulted, task)
         note_call(claim.request.arguments, result.text)
-        waited_s = claim.claimed_at - consulted[0].asked_at if consulted else 0.0
+        since = consulted[0].asked_at if consulted else task.begun_at if task is not None else claim.claimed_at
+        waited_s = max(0.0, claim.claimed_at - since)
         write = partial(_write, parts, claim, result, waited_s + time.monotonic() - began, abort)
     else:
         # We were frozen between the claim and here; by now the call may be somebody else's. Do not begin.
@@ -107,6 +110,10 @@ def _decline(parts: Parts, claim: CallClaim) -> list[Hint]:
 
 
 def _write(parts: Parts, claim: CallClaim, result: ToolResult, duration_s: float, abort: AbortSignal) -> list[Hint]:
+    if result.task is not None and parts.remote_tasks is not None:
+        if result.question is not None:
+            return parts.remote_tasks.ask(claim, result.task, result.question)
+        return parts.remote_tasks.park(claim, result.task)
     if result.question is not None:
         return parts.waits.ask(claim, result.question)
     if abort.reason == AbortReason.DRAIN:
@@ -129,7 +136,9 @@ def _write(parts: Parts, claim: CallClaim, result: ToolResult, duration_s: float
     return parts.calls.settle(claim, settlement)
 
 
-def _run(parts: Parts, claim: CallClaim, abort: AbortSignal, consulted: Sequence[Consulted]) -> ToolResult:
+def _run(
+    parts: Parts, claim: CallClaim, abort: AbortSignal, consulted: Sequence[Consulted], task: RemoteTask | None
+) -> ToolResult:
     session = parts.runs.session_of(claim.session_pk)
     try:
         tool = _tool(parts, claim.request.name, session.tools)
@@ -157,6 +166,7 @@ def _run(parts: Parts, claim: CallClaim, abort: AbortSignal, consulted: Sequence
         progress=partial(_tell_progress, parts, claim),
         origin=RunOrigin(source=claim.loaded.origin or UNKNOWN, asked=claim.loaded.network, tenant=session.tenant),
         kept=partial(parts.calls.kept_result, claim.session_pk),
+        task=task,
         finds_hints=finds_hints,
         redactor=parts.redactor,
         inner=ClaimedInnerTools(parts, claim, session, abort) if tool.spec.code_argument is not None else None,
@@ -164,15 +174,14 @@ def _run(parts: Parts, claim: CallClaim, abort: AbortSignal, consulted: Sequence
     )
 
     def gate(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult | None:
+        if task is not None:
+            return None  # it was let through before it began
         if claim.replay is not Replay.ONCE and tool.spec.replay_of(arguments) is Replay.ONCE:
             return error_result(OTHER_EFFECT)
         if tool.spec.name == DELEGATE_TOOL and _is_surplus(claim, parts.delegation.children_max):
             return error_result(TOO_MANY_DELEGATIONS.format(allowed=parts.delegation.children_max))
-        pattern = guardrails.blocked(claim.precedent, parts.guardrails)
-        if pattern is not None:
-            count("guardrail.blocked")
-            text = guardrails.blocked_text(tool.spec.name, pattern, claim.precedent)
-            return ToolResult(text=text, is_error=True)
+        if (repeated := _blocked(parts, claim, tool)) is not None:
+            return repeated
         refused = wait_for_permission(parts.approvals, parts.waits, claim, tool, arguments, context.session, judged)
         if refused is None:
             keep_checkpoint(parts.checkpoints, claim, session, tool, arguments, abort)
@@ -192,6 +201,16 @@ def _limits(window: int | None) -> ResultLimits:
     return ResultLimits() if window is None else ResultLimits.for_window(window)
 
 
+def _blocked(parts: Parts, claim: CallClaim, tool: Tool) -> ToolResult | None:
+    """What stands in for a call that repeats itself in vain."""
+    pattern = guardrails.blocked(claim.precedent, parts.guardrails)
+    if pattern is None:
+        return None
+    count("guardrail.blocked")
+    text = guardrails.blocked_text(tool.spec.name, pattern, claim.precedent)
+    return ToolResult(text=text, is_error=True)
+
+
 def _is_surplus(claim: CallClaim, delegations_max: int) -> bool:
     """Whether as many calls of the same reply delegate before this one as may in all."""
     before = claim.neighbours[: claim.position]
@@ -200,7 +219,8 @@ def _is_surplus(claim: CallClaim, delegations_max: int) -> bool:
 
 def _remarked(parts: Parts, claim: CallClaim, tool: Tool, result: ToolResult) -> ToolResult:
     """The result with what guardrails have to say about it."""
-    is_final = result.question is None and result.consultation is None and not result.delegated
+    is_parked = result.question is not None or result.consultation is not None or result.task is not None
+    is_final = not is_parked and not result.delegated
     if not is_final or claim.precedent == NO_PRECEDENT or guardrails.blocked(claim.precedent, parts.guardrails):
         return result
     is_reader = only_reads(tool.spec)

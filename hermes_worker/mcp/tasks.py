@@ -1,0 +1,171 @@
+"""Calls that a server made a task of (extension Tasks, SEP-2663): one look at it, whoever takes it, and what follows.
+
+A look is one request. It ends the call, parks it until the next look, or asks a person what the server asks of us. A
+look that brings nothing is made again, later each time; a task that the server does not know any more has an unknown
+outcome.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from hermes_worker.agent.tools.base import ToolContext, ToolResult
+from hermes_worker.agent.tools.results import error_result
+from hermes_worker.core.questions import Question
+from hermes_worker.core.remote_tasks import AGE_S_MAX, FAILURES_MAX, IS_TASKS, RemoteTask
+from hermes_worker.core.run import WaitKind
+from hermes_worker.mcp.protocol import McpError, McpRefusal, TaskView, answer_of
+from hermes_worker.mcp.requests import McpExchange, look_at_task, tell_task
+
+_QUESTION_CHARS_MAX: Final = 4_000
+_CHOICES_MAX: Final = 20
+_UNKNOWN_TASK: Final = -32602
+
+
+def begun(source: str, tool: str, view: TaskView) -> ToolResult:
+    """Of a call that was answered with a task."""
+    task = RemoteTask(source=source, task_id=view.task_id, tool=tool, begun_at=time.time(), wished_s=view.wished_s)
+    return ToolResult(text="", task=task)
+
+
+def looked_at(asking: McpExchange, task: RemoteTask, context: ToolContext) -> ToolResult:
+    """What one look brings. Raises nothing of ``McpError``."""
+    try:
+        if task.answer is not None and task.asked is not None:
+            tell_task(asking, "tasks/update", {"taskId": task.task_id, "inputResponses": _responses(task)})
+            task = replace(task, answer=None, asked=None)
+        view = look_at_task(asking, task.task_id, context.cancelled)
+    except McpError as error:
+        return _not_seen(task, error)
+    task = replace(task, looks=task.looks + 1, failures=0, wished_s=view.wished_s or task.wished_s)
+    match view.status:
+        case "completed":
+            try:
+                answer = answer_of(view.result or {})
+            except McpError as error:
+                return error_result(f"the task has ended, and {error}")
+            return ToolResult(text=answer.text, is_error=answer.is_error)
+        case "failed":
+            return error_result(f"the server says that the task failed: {view.error or view.message or 'no reason'}")
+        case "cancelled":
+            return error_result(f"the server says that the task was cancelled. {view.message}".strip())
+        case "input_required":
+            return _asked(asking, task, view)
+        case _:
+            return _aged(task)
+
+
+def cancel(asking: McpExchange, task: RemoteTask) -> None:
+    """Tell the server that nobody wants it any more. Raises ``McpError``; one that does not know it is content."""
+    try:
+        tell_task(asking, "tasks/cancel", {"taskId": task.task_id})
+    except McpRefusal as error:
+        if error.code is None:
+            raise
+
+
+def _not_seen(task: RemoteTask, error: McpError) -> ToolResult:
+    is_unknown_there = isinstance(error, McpRefusal) and error.code == _UNKNOWN_TASK
+    if is_unknown_there or task.failures + 1 >= FAILURES_MAX:
+        said = error_result(f"the task that the server began is lost: {error}. It may have acted all the same")
+        return replace(said, is_unknown=True)
+    return ToolResult(text="", task=replace(task, failures=task.failures + 1))
+
+
+def _aged(task: RemoteTask) -> ToolResult:
+    if time.time() - task.begun_at > AGE_S_MAX:
+        return replace(
+            error_result("the task did not end within a week; nobody waits for it any more"), is_unknown=True
+        )
+    return ToolResult(text="", task=task)
+
+
+def _asked(asking: McpExchange, task: RemoteTask, view: TaskView) -> ToolResult:
+    """The first question that a person can answer; what nobody here answers is declined at once."""
+    requests = {str(key)[:200]: one for key, one in list(view.asked.items())[:20]}
+    for key, one in requests.items():
+        if (question := _question(task, one)) is not None:
+            return ToolResult(text="", task=replace(task, asked={"key": key, "request": one}), question=question)
+    if requests:
+        declined = {key: {"action": "decline"} for key in requests}
+        try:
+            tell_task(asking, "tasks/update", {"taskId": task.task_id, "inputResponses": declined})
+        except McpError as error:
+            return _not_seen(task, error)
+    return _aged(task)
+
+
+def _question(task: RemoteTask, request: object) -> Question | None:
+    match request:
+        case {"method": "elicitation/create", "params": {"message": str(message)} as params}:
+            if params.get("mode", "form") != "form":
+                return None
+        case _:
+            return None
+    fields = _fields(params.get("requestedSchema"))
+    words = f"{task.tool} asks: {message[:_QUESTION_CHARS_MAX]}"
+    if len(fields) > 1:
+        named = ", ".join(f"{name} ({one.get('type', 'string')})" for name, one in list(fields.items())[:50])
+        words += f"\nAnswer with a JSON object of: {named[:_QUESTION_CHARS_MAX]}"
+    choices: tuple[str, ...] = ()
+    if len(fields) == 1:
+        [only] = fields.values()
+        enum = only.get("enum")
+        if isinstance(enum, list) and all(isinstance(one, str) for one in enum):
+            choices = tuple(one[:200] for one in enum[:_CHOICES_MAX])
+        elif only.get("type") == "boolean":
+            choices = ("yes", "no")
+    request_said = {"question": words, IS_TASKS: True}
+    return Question(kind=WaitKind.INPUT, request=request_said, choices=choices)
+
+
+def _fields(schema: object) -> dict[str, Mapping[str, Any]]:
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    if not isinstance(properties, dict):
+        return {}
+    return {str(name): one for name, one in properties.items() if isinstance(one, dict)}
+
+
+def _responses(task: RemoteTask) -> Mapping[str, Any]:
+    """What a person answered, as the form that was asked for."""
+    assert task.asked is not None and task.answer is not None
+    params = task.asked["request"].get("params") or {}
+    content = _content(_fields(params.get("requestedSchema")), task.answer)
+    response = {"action": "decline"} if content is None else {"action": "accept", "content": content}
+    return {task.asked["key"]: response}
+
+
+def _content(fields: Mapping[str, Mapping[str, Any]], answer: str) -> Mapping[str, Any] | None:
+    """``None`` when the answer fits nothing, so that the server is not told what nobody said."""
+    if not fields:
+        return {}
+    if len(fields) == 1:
+        [(name, schema)] = fields.items()
+        value = _value(schema, answer)
+        return None if value is None else {name: value}
+    try:
+        given = json.loads(answer)
+    except (ValueError, RecursionError):
+        return None
+    return {name: given[name] for name in fields if name in given} if isinstance(given, dict) else None
+
+
+def _value(schema: Mapping[str, Any], answer: str) -> Any:
+    text = answer.strip()
+    enum = schema.get("enum")
+    if isinstance(enum, list) and text.isdecimal() and len(text) < 4 and 1 <= int(text) <= len(enum):
+        return enum[int(text) - 1]
+    match schema.get("type"):
+        case "boolean":
+            return {"yes": True, "true": True, "1": True, "no": False, "false": False, "2": False}.get(text.lower())
+        case "integer" | "number":
+            try:
+                return int(text) if schema["type"] == "integer" else float(text)
+            except ValueError:
+                return None
+        case _:
+            return answer

@@ -1,0 +1,156 @@
+"""Tool calls that wait for a task of a server (``core.remote_tasks``): parked as rows, and due again when it is time.
+
+The wait of such a call has the kind ``task`` and stays open until the call is over, whatever becomes of it; its request
+is the task. ``expires_at`` is when somebody is to look; the sweeper makes the call due then. From its first park on a
+call is ``pure``: all that it still does is look, and any worker may do that again. When the call was settled otherwise
+than by the end of its task, the open row says that the server has to be told (``abandoned``).
+
+*Order of locks*: as in ``waits``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core import events as ev
+from hermes_worker.core.questions import Question
+from hermes_worker.core.remote_tasks import RemoteTask
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import SETTLED, CallStatus, WaitKind
+from hermes_worker.core.step import apply
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import rows_of
+from hermes_worker.store.rows import Hint
+from hermes_worker.store.runs.call_claims import lock_held
+from hermes_worker.store.runs.calls import CallClaim
+from hermes_worker.store.runs.joining import save
+from hermes_worker.store.runs.stepping import Additions
+from hermes_worker.store.runs.waits import asked_with, insert_wait
+from hermes_worker.store.tables import tool_calls, waits
+
+_IS_TASK = waits.c.kind == WaitKind.TASK.value
+_OF_CALL = (
+    (tool_calls.c.run_pk == waits.c.run_pk)
+    & (tool_calls.c.iteration == waits.c.iteration)
+    & (tool_calls.c.position == waits.c.position)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbandonedTask:
+    """A task whose call is over."""
+
+    wait_id: int
+    task: RemoteTask
+    has_ended: bool
+    """The server said so; there is nothing to tell it."""
+
+
+class _AbandonedRow(NamedTuple):
+    pk: int
+    request: str
+    status: str
+
+
+class RemoteTasks:
+    """The tasks of one database. Thread-safe; every method raises ``UnavailableError``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def of(self, claim: CallClaim) -> RemoteTask | None:
+        """The task of a claimed call; ``None`` when it has none. Raises ``ValueError``, ``TypeError`` for a row that
+        makes no sense."""
+        with self._database.read() as connection:
+            text = connection.execute(sa.select(waits.c.request).where(*_row(claim))).scalar()
+        return None if text is None else RemoteTask.from_json(text)
+
+    def park(self, claim: CallClaim, task: RemoteTask) -> list[Hint]:
+        """Let a claimed call wait until somebody looks at its task again. Safe to repeat: the second time the token is
+        gone. Raises ``LeaseLost``."""
+        with self._database.write() as connection:
+            loaded = lock_held(connection, claim)
+            after = apply(loaded.run, ev.CallParked(position=claim.position, waits_for=WaitKind.TASK))
+            _keep(connection, claim, task, waits_s=task.interval_s)
+            hints = save(connection, loaded, after)
+            _now_looks_only(connection, claim)
+            return hints
+
+    def ask(self, claim: CallClaim, task: RemoteTask, question: Question) -> list[Hint]:
+        """Let a claimed call wait for a person's answer, which its task needs. Raises ``LeaseLost``."""
+        with self._database.write() as connection:
+            loaded = lock_held(connection, claim)
+            after = apply(loaded.run, ev.CallParked(position=claim.position, waits_for=question.kind))
+            _keep(connection, claim, task, waits_s=None)
+            is_waiting = after.calls[claim.position].status is CallStatus.WAITING
+            events = [asked_with(claim, question, insert_wait(connection, claim, question))] if is_waiting else []
+            hints = save(connection, loaded, after, Additions(events=events))
+            _now_looks_only(connection, claim)
+            return hints
+
+    def abandoned(self, *, most: int) -> Sequence[AbandonedTask]:
+        """Tasks of calls that are over, the oldest first."""
+        over = tool_calls.c.status.in_([status.value for status in SETTLED])
+        wanted = (
+            sa.select(waits.c.pk, waits.c.request, tool_calls.c.status)
+            .select_from(waits.join(tool_calls, _OF_CALL))
+            .where(waits.c.closed_at.is_(None), _IS_TASK, over)
+            .order_by(waits.c.pk)
+            .limit(most)
+        )
+        with self._database.read() as connection:
+            rows = rows_of(connection.execute(wanted), _AbandonedRow)
+        return [
+            AbandonedTask(
+                wait_id=row.pk,
+                task=RemoteTask.from_json(row.request),
+                has_ended=row.status == CallStatus.SUCCEEDED.value,
+            )
+            for row in rows
+        ]
+
+    def close(self, wait_id: int, outcome: str) -> None:
+        """The row of a task whose call is over has done its duty. Idempotent."""
+        with self._database.statement() as connection:
+            connection.execute(
+                sa.update(waits)
+                .where(waits.c.pk == wait_id, _IS_TASK, waits.c.closed_at.is_(None))
+                .values(closed_at=db_now(), outcome=outcome)
+            )
+
+
+def _row(claim: CallClaim) -> tuple[sa.ColumnElement[bool], ...]:
+    return (
+        waits.c.run_pk == claim.run_pk,
+        waits.c.iteration == claim.iteration,
+        waits.c.position == claim.position,
+        _IS_TASK,
+        waits.c.closed_at.is_(None),
+    )
+
+
+def _keep(connection: Connection, claim: CallClaim, task: RemoteTask, *, waits_s: float | None) -> None:
+    """Also of a run that is being stopped: its call is over then, and the server has to be told."""
+    values = {"request": task.to_json(), "expires_at": None if waits_s is None else db_now() + waits_s}
+    if connection.execute(sa.update(waits).where(*_row(claim)).values(values)).rowcount:
+        return
+    place = {"run_pk": claim.run_pk, "iteration": claim.iteration, "position": claim.position}
+    connection.execute(sa.insert(waits).values(**place, **values, kind=WaitKind.TASK.value, opened_at=db_now()))
+
+
+def _now_looks_only(connection: Connection, claim: CallClaim) -> None:
+    """``asks`` 0 says that there is more to read about the call, as of one whose questions were answered."""
+    connection.execute(
+        sa.update(tool_calls)
+        .where(
+            tool_calls.c.run_pk == claim.run_pk,
+            tool_calls.c.iteration == claim.iteration,
+            tool_calls.c.position == claim.position,
+        )
+        .values(replay=Replay.PURE.value, asks=0)
+    )

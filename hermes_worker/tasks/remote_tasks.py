@@ -1,0 +1,101 @@
+"""In a worker for tools: tells servers of tasks whose calls are over, and closes the rows of such tasks.
+
+The rows say what is to be done, so whoever looks first does it. A server that cannot be told is told again later, for a
+day; telling it twice is harmless (``tasks/cancel`` of the extension Tasks).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from hermes_worker.agent.tools.sources import ToolSource
+from hermes_worker.core.errors import UnavailableError
+from hermes_worker.core.remote_tasks import RemoteTask
+from hermes_worker.observe import log
+from hermes_worker.store.runs.remote_tasks import AbandonedTask, RemoteTasks
+
+_LOOK_EVERY_S = 1.0
+_AGAIN_S = 30.0
+_GIVE_UP_S = 86_400.0
+_BATCH = 20
+
+
+class EndsTasks(Protocol):
+    """A tool source whose tools may answer with tasks."""
+
+    def cancel_task(self, task: RemoteTask) -> None:
+        """Tell whoever works on it that nobody wants it any more. May block for some seconds; raises anything."""
+        ...
+
+
+class TaskCloser:
+    """A thread of this process that closes what is over."""
+
+    def __init__(
+        self,
+        rows: RemoteTasks,
+        source: Callable[[str], ToolSource],
+        *,
+        is_on: bool = True,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``source`` raises for a name that is not there any more."""
+        self._rows = rows
+        self._source = source
+        self._is_on = is_on
+        self._clock = clock
+        self._tried: dict[int, float] = {}
+        self._end = threading.Event()
+
+    def start(self) -> None:
+        if self._is_on:
+            threading.Thread(target=self._run, name="hermes_remote_tasks", daemon=True).start()
+
+    def stop(self) -> None:
+        """Idempotent; waits for nobody."""
+        self._end.set()
+
+    def _run(self) -> None:
+        while not self._end.wait(_LOOK_EVERY_S):
+            try:
+                self.look()
+            except UnavailableError as error:
+                log.debug("remote_task.unwatched", reason=str(error))
+            except Exception as error:
+                log.error("remote_task.unwatched", reason=f"{type(error).__name__}: {error}", exc_info=error)
+
+    def look(self) -> Mapping[int, str]:
+        """Do what is due; what became of each, by its row. Raises ``UnavailableError``."""
+        found = self._rows.abandoned(most=_BATCH)
+        self._tried = {one.wait_id: self._tried[one.wait_id] for one in found if one.wait_id in self._tried}
+        done: dict[int, str] = {}
+        for one in found:
+            outcome = self._outcome(one)
+            if outcome is not None:
+                self._rows.close(one.wait_id, outcome)
+                done[one.wait_id] = outcome
+        return done
+
+    def _outcome(self, one: AbandonedTask) -> str | None:
+        """``None`` for a task whose server is told again later."""
+        if one.has_ended:
+            return "ended"
+        now = self._clock()
+        if now - self._tried.get(one.wait_id, 0.0) < _AGAIN_S:
+            return None
+        self._tried[one.wait_id] = now
+        try:
+            source = self._source(one.task.source)
+            cancel = getattr(source, "cancel_task", None)
+            if cancel is None:
+                return "gone"
+            cancel(one.task)
+        except UnavailableError:
+            raise
+        except Exception as error:
+            log.warning("remote_task.not_cancelled", tool_source=one.task.source, reason=f"{error}"[:300])
+            return "gone" if now - one.task.begun_at > _GIVE_UP_S else None
+        return "cancelled"
