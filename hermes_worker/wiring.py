@@ -453,6 +453,7 @@ def model_options(settings: Settings, *, compactor: Compactor | None = None) -> 
         attempts_max=model.attempts_max,
         compacts=model.compacts,
         compact_at=model.compact_at,
+        compact_models_at=model.compact_models_at,
         compactor=compactor or SUMMARY,
     )
 
@@ -813,7 +814,19 @@ def _compactor_of(shared: _Shared) -> Compactor | None:
     """The compactor that the settings name, in a worker that makes model calls. Raises ``ConfigurationError``."""
     if not {QueueName.MODEL, QueueName.SUSPECT_MODEL} & set(shared.options.queues):
         return None
-    chosen: Compactor = plugins.compactor(shared.settings.model.compactor)
+    model = shared.settings.model
+    if model.compactor == "summary":
+        from hermes_worker.agent.prompt.compaction import Protected
+        from hermes_worker.agent.prompt.compactors import SummaryCompactor
+
+        return SummaryCompactor(
+            Protected(
+                head_rows=model.compact_head_rows,
+                tail_rows=model.compact_tail_rows,
+                tail_part=model.compact_tail_part,
+            )
+        )
+    chosen: Compactor = plugins.compactor(model.compactor)
     return chosen
 
 

@@ -55,9 +55,10 @@ PRE_TOOL_CALL = "pre_tool_call"
 TRANSFORM_TOOL_RESULT = "transform_tool_result"
 PRE_LLM_CALL = "pre_llm_call"
 TRANSFORM_LLM_OUTPUT = "transform_llm_output"
-_REWRITERS = (PRE_TOOL_CALL, TRANSFORM_TOOL_RESULT, PRE_LLM_CALL, TRANSFORM_LLM_OUTPUT)
+PRE_COMPRESS = "pre_compress"
+_REWRITERS = (PRE_TOOL_CALL, TRANSFORM_TOOL_RESULT, PRE_LLM_CALL, TRANSFORM_LLM_OUTPUT, PRE_COMPRESS)
 
-MODEL_EVENTS = frozenset({PRE_LLM_CALL, TRANSFORM_LLM_OUTPUT})
+MODEL_EVENTS = frozenset({PRE_LLM_CALL, TRANSFORM_LLM_OUTPUT, PRE_COMPRESS})
 """Those that are asked about where model calls are made; all others, beside the tools."""
 
 _STARTS = ("agent:start", "on_session_start", "session:start", "subagent_start")
@@ -68,6 +69,7 @@ _TOLD_OF: Mapping[RunEventName, tuple[str, ...]] = MappingProxyType(
         RunEventName.TOOL_COMPLETED: ("post_tool_call",),
         RunEventName.APPROVAL_REQUESTED: ("pre_approval_request",),
         RunEventName.APPROVAL_ANSWERED: ("post_approval_response",),
+        RunEventName.COMPACTED: ("session:compress",),
         RunEventName.RUN_COMPLETED: ("post_llm_call", *_ENDS),
         RunEventName.RUN_FAILED: _ENDS,
         RunEventName.RUN_CANCELLED: _ENDS,
@@ -103,7 +105,12 @@ ANSWER_CHARS_MAX = 1_000_000
 """Of an answer as JSON. A longer one is nonsense."""
 _REASON_CHARS_MAX = 2_000
 _CONTEXT_CHARS_MAX = 50_000
-_TEXT_CHARS_MAX: Mapping[str, int] = {PRE_LLM_CALL: _CONTEXT_CHARS_MAX, TRANSFORM_LLM_OUTPUT: 200_000}
+_TEXT_CHARS_MAX: Mapping[str, int] = {
+    PRE_LLM_CALL: _CONTEXT_CHARS_MAX,
+    TRANSFORM_LLM_OUTPUT: 200_000,
+    PRE_COMPRESS: 8_000,
+}
+_ADDS_CONTEXT = (PRE_LLM_CALL, PRE_COMPRESS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +247,7 @@ def answer_of(event: str, answer_json: str | None) -> HookAnswer:
 
 
 def _text(event: str, value: object) -> HookAnswer:
-    said = mapping_of(value).get("context") if event == PRE_LLM_CALL and isinstance(value, dict) else value
+    said = mapping_of(value).get("context") if event in _ADDS_CONTEXT and isinstance(value, dict) else value
     if not isinstance(said, str):
         return Nonsense(why=f"its answer to {event} must be a text")
     most = _TEXT_CHARS_MAX.get(event, ANSWER_CHARS_MAX)

@@ -50,6 +50,8 @@ class RunMemory:
     """Position in the chain: 0 is the provider that was configured, 1 the first to fall back on."""
     compactions: int = 0
     """How often the conversation was compacted in this turn."""
+    unsummarised: int = 0
+    """Summaries that no model wrote in this turn, and that the conversation could do without."""
     window: int = 0
     """The model's context window as its provider told it in this turn; 0 when it did not."""
     context: str = ""
@@ -71,6 +73,7 @@ def memory_document(memory: RunMemory) -> str | None:
         "image_side_px_max": memory.image_side_px_max,
         "provider": memory.provider,
         "compactions": memory.compactions,
+        "unsummarised": memory.unsummarised,
         "window": memory.window,
         "context": memory.context,
     }
@@ -97,6 +100,7 @@ def memory_from(document: str | None) -> RunMemory:
         image_side_px_max=_count(read, "image_side_px_max"),
         provider=_count(read, "provider"),
         compactions=_count(read, "compactions"),
+        unsummarised=_count(read, "unsummarised"),
         window=_count(read, "window"),
         context=text_of(read.get("context")),
     )

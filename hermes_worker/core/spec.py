@@ -60,6 +60,8 @@ class RunSpec:
     """JSON Schema that the answer has to fit."""
     artifacts: Sequence[str] = ()
     """Patterns of the files that it leaves (``core.artifacts``)."""
+    compress: str | None = None
+    """Nothing is to be answered: the conversation is to be summarised, most of all this; an empty text for no topic."""
     program: str | None = None
     """The version of the program that accepted it; ``None`` for a run from before that was recorded."""
     configuration: str | None = None

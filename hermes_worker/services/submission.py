@@ -151,6 +151,8 @@ class Submission:
     """The run whose submission this repeats."""
     output_schema: Mapping[str, Any] | None = None
     """JSON Schema that the answer has to fit (``agent.output``)."""
+    compress: str | None = None
+    """Summarise the conversation, most of all this, in place of an answer; an empty text for no topic."""
     client_tools: Sequence[ClientTool] = ()
     """Tools of the caller for a new session, whose results it brings itself (``core.client_tools``)."""
     multitask: Multitask = Multitask.QUEUE
@@ -453,6 +455,7 @@ def _spec(settings: Settings, submission: Submission, model: str, toolsets: Sequ
         echo=submission.echo,
         tags=tuple(submission.tags),
         output_schema=submission.output_schema,
+        compress=submission.compress,
         priority=int(submission.priority or Priority.NORMAL),
         artifacts=tuple(settings.artifacts.patterns if submission.artifacts is None else submission.artifacts),
         program=__version__,
@@ -515,6 +518,7 @@ _LATER_FIELDS = (
     "deadline",
     "retry_of",
     "output_schema",
+    "compress",
     "client_tools",
     "skills",
 )

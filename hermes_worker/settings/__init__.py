@@ -46,6 +46,7 @@ from hermes_worker.settings.kinds import (
     FAULT_PLAN,
     FILE,
     HOST,
+    MODEL_SHARES,
     NO_OPTIONS,
     NO_TEXT_KEY,
     PRICES,
@@ -269,6 +270,23 @@ class ModelSettings:
     )
     """A conversation is compacted when it fills this share of the context window; for windows below 512,000 tokens the
     share is at least 0.75."""
+    compact_models_at: tuple[tuple[str, float], ...] = _setting(
+        "compression.thresholds", "HERMES_COMPRESSION_THRESHOLDS", MODEL_SHARES, ()
+    )
+    """Such shares of single models, by patterns of their names: `gpt-5.4*=0.85`. The first that fits counts, as it
+    is."""
+    compact_head_rows: int = _setting(
+        "compression.protect_first_n", "HERMES_COMPRESSION_PROTECT_FIRST_N", integer(0, 1_000), 3
+    )
+    """Messages at the beginning of a conversation that its first summary leaves alone."""
+    compact_tail_rows: int = _setting(
+        "compression.protect_last_n", "HERMES_COMPRESSION_PROTECT_LAST_N", integer(3, 10_000), 20
+    )
+    """Messages at the end whose tool results are never shown in short."""
+    compact_tail_part: float = _setting(
+        "compression.target_ratio", "HERMES_COMPRESSION_TARGET_RATIO", number(0.1, 0.8, "parts of the threshold"), 0.2
+    )
+    """How much of the threshold the newest messages may fill that a summary leaves alone."""
     compactor: str = _setting(
         "compression.compactor",
         "HERMES_COMPACTOR",

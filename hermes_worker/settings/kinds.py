@@ -34,6 +34,7 @@ __all__ = [
     "FAULT_PLAN",
     "FILE",
     "HOST",
+    "MODEL_SHARES",
     "NO_OPTIONS",
     "PROVIDER_OPTIONS",
     "RETENTION_RULES",
@@ -290,6 +291,18 @@ def _parse_prices(raw: object) -> tuple[str, ...]:
     return found
 
 
+def _parse_model_shares(raw: object) -> tuple[tuple[str, float], ...]:
+    pairs = raw.items() if isinstance(raw, dict) else (_as_text(item).partition("=")[::2] for item in _as_list(raw))
+    return tuple(_model_share(_as_text(pattern), share) for pattern, share in pairs)
+
+
+def _model_share(pattern: str, raw: object) -> tuple[str, float]:
+    share = float(str(raw))
+    if not re.fullmatch(r"[A-Za-z0-9_.:/@+*?-]{1,200}", pattern) or not 0.1 <= share <= 0.95:
+        raise ValueError
+    return pattern, share
+
+
 def _fallback(item: object) -> str:
     if not isinstance(item, dict):
         return _as_text(item)
@@ -455,6 +468,11 @@ PRICES: Kind[tuple[str, ...]] = Kind(
     "a list of provider:model=input/output[/cache read[/cache write]] in US dollars for a million tokens",
     _parse_prices,
     ",".join,
+)
+MODEL_SHARES: Kind[tuple[tuple[str, float], ...]] = Kind(
+    "a list of model=share, such as gpt-5.4*=0.85, with shares from 0.1 to 0.95",
+    _parse_model_shares,
+    lambda value: ",".join(f"{pattern}={share:g}" for pattern, share in value),
 )
 RETENTION_RULES: Kind[tuple[str, ...]] = Kind(
     "a list of kind=rule, such as runs=365d/100000 or transcripts=never", _parse_retention_rules, ",".join

@@ -57,6 +57,10 @@ class IterationStore(Protocol):
         self, claim: IterationClaim, event: ev.AskedAgain | ev.ModelFailed, reply: ModelReply, cost: Cost | None = None
     ) -> list[Hint]: ...
 
+    def commit_requested(
+        self, claim: IterationClaim, compaction: CompactionRow, cost: Cost | None = None
+    ) -> list[Hint]: ...
+
     def commit_compacted(
         self, claim: IterationClaim, event: ev.AskedAgain, compaction: CompactionRow, cost: Cost | None = None
     ) -> list[Hint]: ...

@@ -48,7 +48,7 @@ def long_turn(steps: int, *, calls: int = 2, size: int = 400) -> list[dict[str, 
     found = [user("the first request")]
     for step in range(steps):
         names = [f"c{step}.{n}" for n in range(calls)]
-        found += [said(f"step {step}", *names), *(result(name, "x" * size) for name in names)]
+        found += [said(f"step {step}", *names), *(result(name, f"{name} " + "x" * size) for name in names)]
     return found
 
 

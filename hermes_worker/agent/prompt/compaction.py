@@ -2,27 +2,43 @@
 
 Theory of operation. Rows of a transcript are never rewritten. A compaction is one more row, in the user's role, whose
 private field says which rows it stands for; ``visible`` gives the rows a model is shown: the first few, the newest
-compaction, and what came after the rows it stands for. So every worker builds the same prompt from the same rows, a
-worker that dies while it summarises has changed nothing, and the whole conversation stays there to be read.
+compaction, and what came after the rows it stands for, old results of tools in short. So every worker builds the same
+prompt from the same rows, a worker that dies while it summarises has changed nothing, and the whole conversation stays
+there to be read.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
-from hermes_worker.core.compactions import is_compaction, newest_compaction
+from hermes_worker.core.compactions import (
+    FUTILE_MAX,
+    CompactionFacts,
+    facts_document,
+    facts_of,
+    is_compaction,
+    newest_compaction,
+    visible,
+)
 from hermes_worker.core.messages import Message, Role, canonical_json, user_body
+from hermes_worker.core.pruning import without_repeats
 
 CHARS_PER_TOKEN = 4
 TRIGGER_TOKENS_MIN = 64_000
-HEAD_ROWS = 3
-"""Rows at the beginning that the first compaction leaves alone."""
-_TAIL_PART = 0.2
 _TAIL_ROWS = (8, 3)
 """Least rows at the end that are left alone; the smaller number where the larger leaves nothing to summarise."""
+PRUNED_PART = 0.7
+"""Of the tokens that make a conversation too long: what it may have when old results are shown in short, so that no
+summary is needed yet."""
+_GAIN_PART = 0.05
+"""A compaction that takes away less than this part has gained nothing."""
+_RETRY_PART = 0.1
+"""Of the tokens that make a conversation too long: so many new ones make another try worth it after futile ones."""
+_FOCUS_TURNS, _FOCUS_TURN_CHARS, _FOCUS_CHARS = 3, 260, 700
 _CONTENT_CHARS, _CONTENT_HEAD, _CONTENT_TAIL = 6_000, 4_000, 1_500
 _ARGUMENTS_CHARS, _ARGUMENTS_HEAD = 1_500, 1_200
 _REQUEST_CHARS = 6_000
@@ -74,16 +90,59 @@ class CompactionPlan:
     """The newest request of the user."""
     is_asked_later: bool
     """The rows that stay hold that request themselves."""
+    focus: str = ""
+    """What a person wants the summary to be about most of all; empty when nobody said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protected:
+    """What a compaction leaves alone (docs/behaviour.md, "Compaction")."""
+
+    head_rows: int = 3
+    """Rows at the beginning, for the first compaction."""
+    tail_rows: int = 20
+    """Rows at the end whose results are never shown in short."""
+    tail_part: float = 0.2
+    """Tokens at the end, as a part of those that make a conversation too long."""
+
+
+PROTECTED = Protected()
 
 
 # ---------------------------------------------------------------------------------------------------------------- when
 
 
-def trigger_tokens(window: int, output_tokens_max: int | None, share: float) -> int:
-    """Tokens of a request from which on it is compacted first (docs/behaviour.md, "Compaction")."""
+_RAISED: Sequence[tuple[str, str, float]] = (
+    ("*", "*trinity*", 0.75),
+    ("openai-codex", "gpt-5.[456]*spark*", 0.7),
+    ("openai-codex", "gpt-5.[456]*", 0.85),
+)
+"""Models that are good for more of their window than is usual: patterns of provider and model, and the share. From the
+original (docs/behaviour.md, "Compaction")."""
+
+
+def share_for(provider: str, model: str, share: float, own: Sequence[tuple[str, float]] = ()) -> tuple[float, bool]:
+    """The share of a model's window from which on a conversation is compacted, and whether the settings say it for
+    this model: ``own`` has patterns of models, the first that fits counts. The table of models only raises."""
+    name = model.lower()
+    for pattern, chosen in own:
+        if fnmatchcase(name, pattern.lower()) or fnmatchcase(name.rpartition("/")[2], pattern.lower()):
+            return chosen, True
+    raised = (part for who, which, part in _RAISED if fnmatchcase(provider, who) and fnmatchcase(name, which))
+    return max(share, next(raised, 0.0)), False
+
+
+def room_tokens(window: int, output_tokens_max: int | None) -> int:
+    """Tokens that a request may have beside its reply."""
     room = window - (output_tokens_max or 0)
-    room = room if room > 0 else window
-    share = max(share, 0.75) if window < 512_000 else share
+    return room if room > 0 else window
+
+
+def trigger_tokens(window: int, output_tokens_max: int | None, share: float, *, is_exact: bool = False) -> int:
+    """Tokens of a request from which on it is compacted first (docs/behaviour.md, "Compaction"). ``is_exact`` leaves
+    ``share`` as it is for small windows."""
+    room = room_tokens(window, output_tokens_max)
+    share = max(share, 0.75) if window < 512_000 and not is_exact else share
     tokens = max(int(share * room), TRIGGER_TOKENS_MIN)
     return tokens if tokens < room else max(1, min(int(0.85 * room), room - 1))
 
@@ -91,25 +150,25 @@ def trigger_tokens(window: int, output_tokens_max: int | None, share: float) -> 
 # ---------------------------------------------------------------------------------------------------------------- what
 
 
-def plan_compaction(rows: Sequence[Message], *, trigger: int) -> CompactionPlan | None:
+def plan_compaction(
+    rows: Sequence[Message], *, trigger: int, protected: Protected = PROTECTED
+) -> CompactionPlan | None:
     """What to summarise of the transcript; ``None`` when nothing would be gained."""
-    newest = newest_compaction(rows)
-    facts: dict[str, Any] = {"head": 0, "through": 0, "summary": None}
-    if newest:
-        facts = json.loads(newest.body)["_compacted"]
-    kept_before = rows[: facts["head"]]
-    shown = [*kept_before, *(row for row in rows[facts["through"] :] if not is_compaction(row))]
-    head = 0 if newest else _head(shown)
+    facts = facts_of(newest_compaction(rows))
+    left = [row for row in rows if not is_compaction(row)]
+    kept_before = [row for row in left if facts.through and row.seq <= facts.head]
+    shown = [*kept_before, *(row for row in left if row.seq > facts.through)]
+    head = 0 if facts.through else _head(shown, protected.head_rows)
     # One row takes the place of these, so they have to be more; and what was summarised once stays summarised.
-    least = len(kept_before) if newest else head + 1
+    least = len(kept_before) if facts.through else head + 1
     for rows_min in _TAIL_ROWS:
-        tail = _tail(shown, int(trigger * _TAIL_PART), rows_min)
+        tail = _tail(shown, int(trigger * protected.tail_part), rows_min)
         if tail > least:
             asked, position = asked_in(shown)
             return CompactionPlan(
-                head=head,
+                head=shown[head - 1].seq if head else 0,
                 through=shown[tail - 1].seq,
-                previous=facts["summary"],
+                previous=facts.summary,
                 turns=shown[head:tail],
                 asked=asked,
                 is_asked_later=position >= tail,
@@ -117,9 +176,28 @@ def plan_compaction(rows: Sequence[Message], *, trigger: int) -> CompactionPlan 
     return None
 
 
-def _head(shown: Sequence[Message]) -> int:
+def plan_pruning(rows: Sequence[Message], *, over: int, trigger: int, protected: Protected = PROTECTED) -> int | None:
+    """Up to which row results of tools should be shown in short, where that alone takes ``over`` tokens away; ``None``
+    where it does not."""
+    facts = facts_of(newest_compaction(rows))
+    shown = [row for row in visible(rows) if row.seq > facts.through]
+    start = _tail(shown, int(trigger * protected.tail_part), protected.tail_rows)
+    if not start:
+        return None
+    through = shown[start - 1].seq
+    if through <= facts.pruned:
+        return None
+    saved = tokens_in(visible(rows)) - tokens_in(visible([*rows, _pruning_row(rows, through)]))
+    return through if saved >= max(over, 1) else None
+
+
+def _pruning_row(rows: Sequence[Message], through: int) -> Message:
+    return Message(seq=rows[-1].seq + 1, role=Role.USER, body=pruning_body(rows, through))
+
+
+def _head(shown: Sequence[Message], rows_max: int) -> int:
     """Ends behind whole groups of calls and results, and not with a user: the summary speaks in that role."""
-    head = min(HEAD_ROWS, len(shown))
+    head = min(rows_max, len(shown))
     while head < len(shown) and shown[head].role is Role.TOOL:
         head += 1
     while head and (shown[head - 1].role is Role.USER or asks_for_tools(shown[head - 1])):
@@ -143,6 +221,11 @@ def asks_for_tools(row: Message) -> bool:
     return row.role is Role.ASSISTANT and '"tool_calls":[' in row.body
 
 
+def tokens_in(rows: Sequence[Message]) -> int:
+    """An estimate of what ``rows`` have."""
+    return sum(map(_tokens, rows))
+
+
 def _tokens(row: Message) -> int:
     return (len(row.body) + CHARS_PER_TOKEN - 1) // CHARS_PER_TOKEN
 
@@ -155,12 +238,36 @@ def asked_in(shown: Sequence[Message]) -> tuple[str, int]:
     return "", -1
 
 
+# ------------------------------------------------------------------------------------------------------- whether again
+
+
+def is_futile(rows: Sequence[Message], *, trigger: int) -> bool:
+    """The newest compactions gained nothing, and too little was said since for another one to do better."""
+    newest = newest_compaction(rows)
+    if newest is None or facts_of(newest).futile < FUTILE_MAX:
+        return False
+    since = [row for row in rows if row.seq > newest.seq and not is_compaction(row)]
+    return tokens_in(since) < trigger * _RETRY_PART
+
+
+def with_gain(rows: Sequence[Message], body: str, *, tokens: int, trigger: int) -> str:
+    """The ``body`` of a compaction with how many of the newest gained nothing: it took away less than a twentieth of
+    the ``tokens`` of a request, or the next request is as long as one may not be."""
+    seq = rows[-1].seq + 1
+    saved = tokens_in(visible(rows)) - tokens_in(visible([*rows, Message(seq=seq, role=Role.USER, body=body)]))
+    if saved >= tokens * _GAIN_PART and tokens - saved < trigger:
+        return body
+    document = json.loads(body)
+    document["_compacted"]["futile"] = facts_of(newest_compaction(rows)).futile + 1
+    return canonical_json(document)
+
+
 # -------------------------------------------------------------------------------------------------------------- how
 
 
 def summary_request(plan: CompactionPlan, *, chars_max: int) -> Sequence[str]:
     """The messages that ask a model for the summary, the turns cut to ``chars_max`` from the oldest on."""
-    turns = [_serialized(row) for row in plan.turns]
+    turns = [_serialized(row) for row in without_repeats(plan.turns)]
     left_out = 0
     while len(turns) > 1 and sum(map(len, turns)) > chars_max:
         turns.pop(0)
@@ -172,8 +279,29 @@ def summary_request(plan: CompactionPlan, *, chars_max: int) -> Sequence[str]:
             f"actions, drop what is obsolete.\n<notes>\n{plan.previous}\n</notes>"
         )
     parts.append("<turns>\n" + "\n\n".join(turns)[-chars_max:] + "\n</turns>")
+    if focus := plan.focus or focus_of(plan.turns):
+        weight = "The user asks that the notes keep everything about this" if plan.focus else "The user's newest topics"
+        parts.append(f"{weight}:\n<focus>\n{focus}\n</focus>")
     instructions = _INSTRUCTIONS + ", ".join(_SECTIONS) + "."
     return [canonical_json({"role": "system", "content": instructions}), user_body("\n\n".join(parts))]
+
+
+def with_aside(question: Sequence[str], aside: str) -> Sequence[str]:
+    """``question`` with what others want the notes to keep, below what its last message says."""
+    if not aside.strip() or not question:
+        return question
+    last = json.loads(question[-1])
+    more = f"What must not be lost, as extensions say:\n<aside>\n{aside.strip()}\n</aside>"
+    content = last.get("content")
+    parts = [*content, {"type": "text", "text": more}] if isinstance(content, list) else f"{content or ''}\n\n{more}"
+    return [*question[:-1], canonical_json({**last, "content": parts})]
+
+
+def focus_of(turns: Sequence[Message]) -> str:
+    """What the newest turns of the user are about, in a few words of theirs."""
+    said = [_text(json.loads(row.body).get("content")) for row in turns if row.role is Role.USER]
+    lines = [" ".join(text.split())[:_FOCUS_TURN_CHARS] for text in said[-_FOCUS_TURNS:]]
+    return "\n".join(f"- {line}" for line in lines if line)[:_FOCUS_CHARS]
 
 
 def fallback_summary(plan: CompactionPlan) -> str:
@@ -185,8 +313,8 @@ def fallback_summary(plan: CompactionPlan) -> str:
     return _cut("\n".join(lines), _FALLBACK_CHARS, half, half)
 
 
-def compaction_body(plan: CompactionPlan, summary: str) -> str:
-    """The row that is stored."""
+def compaction_body(plan: CompactionPlan, summary: str, *, pruned_through: int = 0) -> str:
+    """The row that is stored. ``pruned_through`` keeps results in short that were shown so before."""
     summary = summary.replace(END, "").strip()
     parts = [_PREFACE]
     if plan.asked:
@@ -197,8 +325,17 @@ def compaction_body(plan: CompactionPlan, summary: str) -> str:
         # The one request that is still being worked on would otherwise be gone.
         asked = _cut(plan.asked, _REQUEST_CHARS, _CONTENT_HEAD, _CONTENT_TAIL)
         parts.append(f"The user's request that you are working on, in the user's words:\n{asked}")
-    facts = {"head": plan.head, "through": plan.through, "summary": summary}
-    return canonical_json({"_compacted": facts, "content": "\n\n".join(parts), "role": "user"})
+    facts = CompactionFacts(head=plan.head, through=plan.through, summary=summary, pruned=pruned_through)
+    return canonical_json({"_compacted": facts_document(facts), "content": "\n\n".join(parts), "role": "user"})
+
+
+def pruning_body(rows: Sequence[Message], through: int) -> str:
+    """The row that is stored so that results up to row ``through`` are shown in short: it says again which summary
+    there is."""
+    newest = newest_compaction(rows)
+    facts = replace(facts_of(newest), pruned=through, futile=0)
+    content = json.loads(newest.body)["content"] if newest else ""
+    return canonical_json({"_compacted": facts_document(facts), "content": content, "role": "user"})
 
 
 def _serialized(row: Message) -> str:

@@ -8,15 +8,18 @@ would touch the rows at the end or part a call from its result, and sees to it t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 from hermes_worker.agent.prompt.compaction import (
+    PROTECTED,
     CompactionPlan,
+    Protected,
     asked_in,
     asks_for_tools,
     fallback_summary,
     plan_compaction,
+    plan_pruning,
     summary_request,
 )
 from hermes_worker.core.compactions import is_compaction, visible
@@ -44,11 +47,27 @@ class Compactor(Protocol):
         ...
 
 
+@runtime_checkable
+class Pruner(Protocol):
+    """What a compactor may have beside that: results of tools in short, which asks no model and loses no turn."""
+
+    def pruning(self, rows: Sequence[Message], *, over: int, trigger: int) -> int | None:
+        """``seq`` of the row up to which results are shown in short, where that alone takes ``over`` tokens away;
+        ``None`` where it does not. Pure."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class SummaryCompactor:
     """A model writes handover notes of the older part (``compaction``)."""
 
+    protected: Protected = PROTECTED
+
     def plan(self, rows: Sequence[Message], *, trigger: int) -> CompactionPlan | None:
-        return plan_compaction(rows, trigger=trigger)
+        return plan_compaction(rows, trigger=trigger, protected=self.protected)
+
+    def pruning(self, rows: Sequence[Message], *, over: int, trigger: int) -> int | None:
+        return plan_pruning(rows, over=over, trigger=trigger, protected=self.protected)
 
     def question(self, plan: CompactionPlan, *, chars_max: int) -> Sequence[str] | None:
         return summary_request(plan, chars_max=chars_max)
@@ -64,19 +83,28 @@ def checked(plan: CompactionPlan, rows: Sequence[Message]) -> CompactionPlan:
     """``plan`` with the newest request as it stands in ``rows``. Raises ``ValueError`` that says what would be lost."""
     if not 0 <= plan.head < plan.through <= len(rows):
         raise ValueError(f"it keeps {plan.head} rows and summarises up to row {plan.through} of {len(rows)}")
-    head = rows[: plan.head]
-    tail = [row for row in rows[plan.through :] if not is_compaction(row)]
+    left = [row for row in rows if not is_compaction(row)]
+    head = [row for row in left if row.seq <= plan.head]
+    gone = [row for row in left if plan.head < row.seq <= plan.through]
+    tail = [row for row in left if row.seq > plan.through]
     if len(tail) < TAIL_ROWS_MIN:
         raise ValueError(f"it leaves {len(tail)} rows at the end; {TAIL_ROWS_MIN} must stay")
-    if rows[plan.head].role is Role.TOOL or (head and asks_for_tools(head[-1])) or tail[0].role is Role.TOOL:
+    if (gone and gone[0].role is Role.TOOL) or (head and asks_for_tools(head[-1])) or tail[0].role is Role.TOOL:
         raise ValueError("it parts a call from its result")
     if tail[0].role is not Role.ASSISTANT or (head and head[-1].role is Role.USER):
         raise ValueError("the summary speaks as the user does, so a row of the assistant comes before and after it")
     if len(head) + 1 + len(tail) >= len(visible(rows)):
         raise ValueError("it makes nothing shorter")
-    asked, position = asked_in([*head, *(row for row in rows[plan.head :] if not is_compaction(row))])
-    shown = len(rows[plan.head : plan.through]) - sum(map(is_compaction, rows[plan.head : plan.through]))
-    return replace(plan, asked=asked, is_asked_later=position >= plan.head + shown)
+    asked, position = asked_in(left)
+    return replace(plan, asked=asked, is_asked_later=position >= len(head) + len(gone))
+
+
+def checked_pruning(through: int, rows: Sequence[Message]) -> int:
+    """``through`` where it touches none of the rows at the end. Raises ``ValueError``."""
+    left = [row.seq for row in rows if not is_compaction(row)]
+    if not 0 < through <= len(rows) or sum(seq > through for seq in left) < TAIL_ROWS_MIN:
+        raise ValueError(f"it shortens results up to row {through} of {len(rows)}; {TAIL_ROWS_MIN} rows must stay")
+    return through
 
 
 EXTENSION = Extension(

@@ -32,6 +32,10 @@ FALLEN_BACK_S = 60.0
 """How long a provider that was left because of its limits is not gone back to (docs/behaviour.md, "Recovery")."""
 CLOSED_REST_S = 60.0
 """How long other keys are preferred to one that was closed and is open again."""
+FITS_PART = 0.95
+"""Of the room for a request: one of at most so many tokens, as estimated, is expected to fit."""
+UNSUMMARISED_MAX = 2
+"""Summaries that no model wrote in one turn, after which none is asked for while the request fits."""
 _AMENDMENT_OF: Mapping[str, Amendment] = {
     "strip_signature": Amendment.NO_REASONING_REPLAY,
     "drop_encrypted_reasoning": Amendment.NO_REASONING_REPLAY,
@@ -54,6 +58,8 @@ class AskingRules:
     """A conversation that is too long is made shorter; otherwise its run fails."""
     window: int | None = None
     """Context window in tokens, as configured; ``None`` when nobody said."""
+    is_requested: bool = False
+    """A person asks for a summary of the conversation, and no model for an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +71,10 @@ class RequestFacts:
     """Estimate of messages and tools."""
     trigger: int
     """Tokens from which on the conversation is made shorter first."""
+    room: int = 0
+    """Tokens that a request may have at all."""
+    is_futile: bool = False
+    """Making the conversation shorter gained nothing, twice, and little was said since."""
     window_served: int | None = None
     """Context window as the server told it earlier."""
     has_other_keys: bool = False
@@ -102,6 +112,9 @@ class PrepareRequest:
 class ShortenConversation:
     """Make the conversation fit into ``Asking.window``. That ends the asking, with the memory of ``shortened``; else
     ``NothingShortened``."""
+
+    may_wait: bool = False
+    """The request fits as it is: it is sent so when nobody writes a summary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +235,8 @@ class KeyClosed:
 
 @dataclass(frozen=True, slots=True)
 class NothingShortened:
-    pass
+    is_summary_missing: bool = False
+    """It could be made shorter, and no model wrote the summary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +387,7 @@ def after(asking: Asking, event: AskingEvent) -> Asking:
         case RequestCompared():
             return _compared(_doing(was, CompareRequest), event)
         case NothingShortened():
-            return _stalled(_doing(was, ShortenConversation))
+            return _stalled(_doing(was, ShortenConversation), event)
         case _:
             assert_never(event)
 
@@ -398,9 +412,13 @@ def _again(asking: Asking) -> Asking:
 
 
 def _prepared(asking: Asking, facts: RequestFacts) -> Asking:
-    may_shorten = asking.rules.compacts and asking.history.compactions < retry.COMPACTIONS_MAX
+    may_wait = facts.tokens <= facts.room * FITS_PART
+    is_useless = may_wait and (facts.is_futile or asking.memory.unsummarised >= UNSUMMARISED_MAX)
+    may_shorten = asking.rules.compacts and asking.history.compactions < retry.COMPACTIONS_MAX and not is_useless
     is_too_long = may_shorten and not asking.is_stalled and facts.tokens >= facts.trigger
-    return replace(asking, facts=facts, act=ShortenConversation() if is_too_long else AcquirePermit())
+    if is_too_long or asking.rules.is_requested:
+        return replace(asking, facts=facts, act=ShortenConversation(may_wait=may_wait or asking.rules.is_requested))
+    return replace(asking, facts=facts, act=AcquirePermit())
 
 
 def _closed(asking: Asking, event: KeyClosed) -> Asking:
@@ -412,9 +430,10 @@ def _closed(asking: Asking, event: KeyClosed) -> Asking:
     return replace(asking, act=ParkRun(wait_s, event.reason, event.keys), failure=None)
 
 
-def _stalled(asking: Asking) -> Asking:
+def _stalled(asking: Asking, event: NothingShortened) -> Asking:
     """The conversation cannot be made shorter: it is sent as it is, or the same failure is decided on once more."""
-    stalled = replace(asking, is_stalled=True)
+    missing = asking.memory.unsummarised + event.is_summary_missing
+    stalled = replace(asking, is_stalled=True, memory=replace(asking.memory, unsummarised=missing))
     if stalled.failure is None:
         return replace(stalled, act=AcquirePermit())
     return _decided(replace(stalled, history=retry.stalled(stalled.history)), stalled.failure)

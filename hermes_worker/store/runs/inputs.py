@@ -8,6 +8,7 @@ from typing import NamedTuple, TypedDict
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from hermes_worker.core.compactions import request_body
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.messages import Message, Role, user_body
 from hermes_worker.core.spec import RunSpec
@@ -45,6 +46,8 @@ def keep_specs(connection: Connection, specs: Iterable[tuple[int, RunSpec]]) -> 
 
 def first_message(spec: RunSpec, seq: int) -> Message:
     """The user's message with which a run begins its turn, for place ``seq``."""
+    if spec.compress is not None:
+        return Message(seq=seq, role=Role.USER, body=request_body(spec.compress))
     content = spec.input if isinstance(spec.input, str) else [dict(part) for part in spec.input]
     if spec.output_schema is not None:
         asked = asked_for(spec.output_schema)

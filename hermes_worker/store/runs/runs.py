@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import NamedTuple, Protocol, TypedDict
 
 import sqlalchemy as sa
@@ -541,20 +542,24 @@ class Runs:
         """Write a row that makes the conversation shorter, and what writing it cost, and give the claim up. Raises
         ``LeaseLost``."""
 
-        def additions(loaded: LoadedRun) -> Additions:
-            if loaded.run.status is RunStatus.STOPPING:
-                return Additions(usage=compaction.usage, cost=cost)
-            seq = loaded.message_seq + 1
-            data = {"rows": compaction.rows, "compression_count": compaction.number, "message_seq": seq}
-            return Additions(
-                messages=[Message(seq=seq, role=Role.USER, body=compaction.body)],
-                events=[RunEvent(name=RunEventName.COMPACTED, data=data)],
-                usage=compaction.usage,
-                cost=cost,
-                message_seq=seq,
-            )
+        return self._finish_iteration(claim, event, partial(_compacted, compaction, cost))
 
-        return self._finish_iteration(claim, event, additions)
+    def commit_requested(
+        self, claim: IterationClaim, compaction: CompactionRow, cost: Cost | None = None
+    ) -> list[Hint]:
+        """Write the row that a person asked for, as the answer of a run that asked for nothing else, and what writing
+        it cost. Raises ``LeaseLost``."""
+
+        def additions(loaded: LoadedRun) -> Additions:
+            added = _compacted(compaction, cost, loaded)
+            if not added.messages:
+                return added
+            data = {"iteration": loaded.run.iteration + 1, "message_seq": added.message_seq, "finish_reason": "stop"}
+            answered = RunEvent(name=RunEventName.MESSAGE_COMPLETED, data=data)
+            told = added.events if compaction.rows else ()
+            return replace(added, events=[*told, answered], output_seq=added.message_seq)
+
+        return self._finish_iteration(claim, ev.ModelReplied(), additions)
 
     def commit_failure(
         self,
@@ -744,6 +749,20 @@ def missing(connection: Connection, run_id: str, tenant: str | None = None) -> R
     if connection.execute(gone).first() is None:
         return RunNotFound(f"there is no run {run_id!r}")
     return RunDeleted(f"the run {run_id!r} was deleted, as the rules of retention say")
+
+
+def _compacted(compaction: CompactionRow, cost: Cost | None, loaded: LoadedRun) -> Additions:
+    if loaded.run.status is RunStatus.STOPPING:
+        return Additions(usage=compaction.usage, cost=cost)
+    seq = loaded.message_seq + 1
+    data = {"rows": compaction.rows, "compression_count": compaction.number, "message_seq": seq}
+    return Additions(
+        messages=[Message(seq=seq, role=Role.USER, body=compaction.body)],
+        events=[RunEvent(name=RunEventName.COMPACTED, data=data)],
+        usage=compaction.usage,
+        cost=cost,
+        message_seq=seq,
+    )
 
 
 def _reply_additions(loaded: LoadedRun, reply: ModelReply, event: ev.ModelReplied) -> Additions:

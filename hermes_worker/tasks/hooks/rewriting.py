@@ -14,12 +14,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hermes_worker.agent.prompt.compaction import CompactionPlan
 from hermes_worker.agent.tools.base import ToolResult
 from hermes_worker.agent.tools.results import error_result
 from hermes_worker.core.abort import AbortSignal
-from hermes_worker.core.compactions import visible
+from hermes_worker.core.compactions import requested_focus, visible
 from hermes_worker.core.errors import LeaseLost, UnavailableError
 from hermes_worker.core.hooks import (
+    PRE_COMPRESS,
     PRE_LLM_CALL,
     PRE_TOOL_CALL,
     TRANSFORM_LLM_OUTPUT,
@@ -150,11 +152,30 @@ def context_of(parts: Parts, claim: IterationClaim, abort: AbortSignal) -> str:
         return ""
     event_id = f"{claim.run_id}.1.{PRE_LLM_CALL}"
     asking = _AskingHooks(parts, claim.loaded.pk, event_id, PRE_LLM_CALL, abort)
-    rows = visible(parts.transcripts.load(claim.loaded.session_pk, claim.loaded.message_seq))
+    stored = parts.transcripts.load(claim.loaded.session_pk, claim.loaded.message_seq)
+    if requested_focus(stored) is not None:
+        return ""  # no model is asked for an answer
+    rows = visible(stored)
     payload = {
         **_turn_payload(parts, claim),
         "user_message": _content(rows[-1]) if rows else "",
         "conversation_history": _history(rows),
+    }
+    return "\n\n".join(asking.texts(hooks, payload))
+
+
+def before_compaction(parts: Parts, claim: IterationClaim, abort: AbortSignal, plan: CompactionPlan) -> str:
+    """What hooks want the summary of a conversation to keep: asked before it is written, and stored with it."""
+    hooks = parts.hooks.runner.of(PRE_COMPRESS)
+    if not hooks:
+        return ""
+    event_id = f"{claim.run_id}.{claim.loaded.run.iteration + 1}.{plan.through}.{PRE_COMPRESS}"
+    asking = _AskingHooks(parts, claim.loaded.pk, event_id, PRE_COMPRESS, abort)
+    payload = {
+        **_turn_payload(parts, claim),
+        "conversation_history": _history(plan.turns),
+        "focus": plan.focus,
+        "message_count": len(plan.turns),
     }
     return "\n\n".join(asking.texts(hooks, payload))
 

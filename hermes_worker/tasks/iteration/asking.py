@@ -10,11 +10,14 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import assert_never
 
 from hermes_worker.agent.prompt.amendments import has_images, has_inline_images
+from hermes_worker.agent.prompt.compaction import is_futile
 from hermes_worker.core import events as ev
 from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.compactions import outcome_body, requested_focus
 from hermes_worker.core.errors import ConfigurationError, Failure, FailureKind, ModelCallError
 from hermes_worker.core.guardrails import halted
 from hermes_worker.core.messages import Delta, Message, ModelReply, ModelRequest, canonical_json
@@ -37,8 +40,8 @@ from hermes_worker.store.runs.runs import IterationClaim
 from hermes_worker.store.runs.transcripts import CorruptTranscript
 from hermes_worker.stream.live import DeltaBuffer
 from hermes_worker.tasks.calls.auxiliary import Auxiliary
-from hermes_worker.tasks.hooks.rewriting import context_of
-from hermes_worker.tasks.iteration.compacting import Bounds, Compaction, compact
+from hermes_worker.tasks.hooks.rewriting import before_compaction, context_of
+from hermes_worker.tasks.iteration.compacting import Bounds, Compaction, SummaryMissing, Wish, compact
 from hermes_worker.tasks.iteration.metering import Attempt, Bill, Heard
 from hermes_worker.tasks.iteration.requests import build_request, tokens_of
 from hermes_worker.tasks.parts import Parts
@@ -90,6 +93,8 @@ class Compacted:
     compaction: Compaction
     """What it took holds what other attempts took in vain."""
     memory: RunMemory
+    is_requested: bool = False
+    """A person asked for it: then no model is asked, and the run ends."""
 
 
 Asked = Answered | Unanswered | Interrupted | Compacted
@@ -171,10 +176,12 @@ class _ModelCall:
         self._ticket = f"{run.run_id}:{run.iteration + 1}"
         memory = memory_from(run.memory)
         memory = replace(memory, context=context) if context else memory
-        self._chain = parts.models_of(claim.loaded.session_pk).chain
-        self._begun = asking.begin(_rules(parts, len(self._chain)), memory, _history(run.recovery))
-        self._session = parts.runs.session_of(claim.loaded.session_pk)
         self._rows = parts.transcripts.load(claim.loaded.session_pk, claim.loaded.message_seq)
+        self._focus = None if run.wants_summary else requested_focus(self._rows)
+        self._chain = parts.models_of(claim.loaded.session_pk).chain
+        rules = _rules(parts, len(self._chain), is_requested=self._focus is not None)
+        self._begun = asking.begin(rules, memory, _history(run.recovery))
+        self._session = parts.runs.session_of(claim.loaded.session_pk)
         self._deltas = DeltaBuffer(
             parts.live,
             claim.run_id,
@@ -231,7 +238,7 @@ class _ModelCall:
             case asking.PrepareRequest():
                 return self._prepare(state)
             case asking.ShortenConversation():
-                return self._shorten(state)
+                return self._shorten(state, act)
             case asking.AcquirePermit():
                 return self._acquire()
             case asking.SendRequest():
@@ -285,10 +292,14 @@ class _ModelCall:
         request = self._request(route, state)
         tokens = tokens_of(request)
         served = self._window_served(route, tokens)
+        bounds = self._bounds(state.window_with(served), route)
+        trigger = bounds.trigger
         facts = asking.RequestFacts(
             provider=route.name,
             tokens=tokens,
-            trigger=self._bounds(state.window_with(served)).trigger,
+            trigger=trigger,
+            room=bounds.room,
+            is_futile=tokens >= trigger and is_futile(self._rows, trigger=trigger),
             window_served=served,
             has_other_keys=has_other_keys,
             can_ask_window=route.window is not None,
@@ -369,25 +380,47 @@ class _ModelCall:
             route.window.ask_auxiliary()
         return served
 
-    def _bounds(self, window: int) -> Bounds:
-        return Bounds(window=window, options=self._parts.model)
+    def _bounds(self, window: int, route: ModelRoute) -> Bounds:
+        return Bounds(window=window, options=self._parts.model, provider=route.name, model=route.model)
 
-    def _shorten(self, state: Asking) -> asking.NothingShortened | Compacted | Interrupted:
+    def _shorten(
+        self, state: Asking, act: asking.ShortenConversation
+    ) -> asking.NothingShortened | Compacted | Interrupted:
+        wish = Wish(
+            tokens=self._prepared.facts.tokens,
+            focus=self._focus,
+            may_wait=act.may_wait,
+            aside=partial(before_compaction, self._parts, self._claim, self._abort),
+        )
         try:
             made = compact(
                 self._rows,
-                self._bounds(state.window),
+                self._bounds(state.window, self._prepared.route),
                 Auxiliary.of(self._parts, self._claim.loaded, self._claim.run_id),
                 self._abort,
                 model=self._claim.loaded.model,
                 ticket=self._ticket,
                 bill=self._bill,
+                wish=wish,
             )
         except ModelCallError:
             return Interrupted()
+        except SummaryMissing as missing:
+            if self._focus is None:
+                return asking.NothingShortened(is_summary_missing=True)
+            why = f"No model wrote a summary ({missing}), so the conversation is as it was."
+            return self._unchanged(state, why)
         if made is not None:
-            return Compacted(compaction=made, memory=asking.shortened(state))
-        return Interrupted() if self._abort.is_set() else asking.NothingShortened()
+            return Compacted(compaction=made, memory=asking.shortened(state), is_requested=self._focus is not None)
+        if self._abort.is_set():
+            return Interrupted()
+        if self._focus is not None:
+            return self._unchanged(state, "The conversation is short: there is nothing to summarise.")
+        return asking.NothingShortened()
+
+    def _unchanged(self, state: Asking, why: str) -> Compacted:
+        made = Compaction(body=outcome_body(why), rows=0, spent=self._bill.spent)
+        return Compacted(compaction=made, memory=state.memory, is_requested=True)
 
     def _acquire(self) -> asking.PermitGranted | asking.PermitDelayed:
         self._permit = self._parts.governor.acquire(
@@ -483,13 +516,14 @@ class _ModelCall:
         return Unanswered(event=event)
 
 
-def _rules(parts: Parts, providers: int) -> asking.AskingRules:
+def _rules(parts: Parts, providers: int, *, is_requested: bool) -> asking.AskingRules:
     options = parts.model
     return asking.AskingRules(
         attempts_max=options.attempts_max,
         providers=providers,
         compacts=options.compacts,
         window=options.window,
+        is_requested=is_requested,
     )
 
 

@@ -1,16 +1,34 @@
-"""Compacting a conversation in the middle of a turn: a compactor plans it and a model writes it."""
+"""Compacting a conversation in the middle of a turn: a compactor plans it and a model writes it.
+
+Old results of tools are shown in short first: where that is enough, no model is asked. A summary that fails loses
+nothing: as long as the request fits into the window, it is sent as it is, and where it does not, the row that is
+written is made of the turns themselves. No row of the transcript ever changes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from hermes_worker.agent.prompt.compaction import CHARS_PER_TOKEN, CompactionPlan, compaction_body, trigger_tokens
-from hermes_worker.agent.prompt.compactors import SUMMARY, Compactor, checked
+from hermes_worker.agent.prompt.compaction import (
+    CHARS_PER_TOKEN,
+    PRUNED_PART,
+    CompactionPlan,
+    compaction_body,
+    pruning_body,
+    room_tokens,
+    share_for,
+    tokens_in,
+    trigger_tokens,
+    with_aside,
+    with_gain,
+)
+from hermes_worker.agent.prompt.compactors import SUMMARY, Compactor, Pruner, checked, checked_pruning
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.auxiliary import AuxTask
+from hermes_worker.core.compactions import facts_of, newest_compaction, visible
 from hermes_worker.core.errors import ModelCallError
-from hermes_worker.core.messages import Message, ModelRequest
+from hermes_worker.core.messages import Message, ModelRequest, Role
 from hermes_worker.core.pricing import NOTHING_SPENT, Spent
 from hermes_worker.observe import count, log
 from hermes_worker.safety.redaction import redact
@@ -27,8 +45,12 @@ class Compaction:
 
     body: str
     rows: int
-    """How many it stands for."""
+    """How many it stands for, or shows in short."""
     spent: Spent = NOTHING_SPENT
+
+
+class SummaryMissing(Exception):
+    """No model wrote the summary, and the conversation fits without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +59,38 @@ class Bounds:
 
     window: int
     options: ModelOptions
+    provider: str = ""
+    model: str = ""
 
     @property
     def trigger(self) -> int:
         """Tokens of a request from which on it is compacted before it is sent."""
-        return trigger_tokens(self.window, self.options.output_tokens_max, self.options.compact_at)
+        options = self.options
+        share, is_exact = share_for(self.provider, self.model, options.compact_at, options.compact_models_at)
+        return trigger_tokens(self.window, options.output_tokens_max, share, is_exact=is_exact)
+
+    @property
+    def room(self) -> int:
+        """Tokens that a request may have at all."""
+        return room_tokens(self.window, self.options.output_tokens_max)
+
+
+def _nothing(_: CompactionPlan) -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """How a conversation is to be made shorter."""
+
+    tokens: int = 0
+    """Those of the request; 0 when there is none."""
+    focus: str | None = None
+    """A person asks for a summary, most of all of this; ``None`` when nobody does."""
+    may_wait: bool = False
+    """The request fits as it is: without a model's summary nothing is changed."""
+    aside: Callable[[CompactionPlan], str] = _nothing
+    """Asked what the notes must keep, before they are written."""
 
 
 def compact(
@@ -53,31 +102,68 @@ def compact(
     model: str,
     ticket: str,
     bill: Bill,
+    wish: Wish | None = None,
 ) -> Compaction | None:
     """What makes the transcript ``rows`` shorter; ``None`` when nothing does. A model that fails is done without.
 
     What that takes is added to ``bill``, whose sum then stands in the compaction. Raises ``ModelCallError`` when
-    ``abort`` was set.
+    ``abort`` was set, and ``SummaryMissing`` where ``wish`` may wait.
     """
-    chosen = _planned(rows, bounds)
+    wish = wish or Wish()
+    if wish.focus is None and (made := _pruned(rows, bounds, wish)) is not None:
+        return replace(made, spent=bill.spent)
+    chosen = _planned(rows, bounds, wish.focus)
     if chosen is None:
         return None
-    plan, question = chosen.plan, chosen.question
+    plan, question, aside = chosen.plan, chosen.question, wish.aside(chosen.plan)
+
+    def made_of(summary: str) -> Compaction:
+        through = facts_of(newest_compaction(rows)).pruned
+        body = compaction_body(plan, redact(summary), pruned_through=through if through > plan.through else 0)
+        if wish.tokens and wish.focus is None:
+            body = with_gain(rows, body, tokens=wish.tokens, trigger=bounds.trigger)
+        return Compaction(body=body, rows=len(plan.turns), spent=bill.spent)
+
     count("conversation.compacted")
+    blindly = "\n\n".join(filter(None, (chosen.notes(), aside)))
     if question is None:
-        return Compaction(body=compaction_body(plan, redact(chosen.notes())), rows=len(plan.turns), spent=bill.spent)
+        return made_of(blindly)
     try:
-        said = auxiliary.ask(
-            AuxTask.COMPRESSION, _request(plan, question, bounds, model), abort, ticket=ticket, bill=bill
-        )
+        request = _request(plan, with_aside(question, aside), bounds, model)
+        said = auxiliary.ask(AuxTask.COMPRESSION, request, abort, ticket=ticket, bill=bill)
     except ModelCallError as error:
         if abort.is_set():
             raise
+        if wish.may_wait:
+            log.warning("conversation.left_long", kind=error.kind.value)
+            raise SummaryMissing(error.kind.value) from error
         log.warning("conversation.compacted_blindly", kind=error.kind.value)
-        return Compaction(body=compaction_body(plan, redact(chosen.notes())), rows=len(plan.turns), spent=bill.spent)
-    summary = redact(said.text or chosen.notes())
-    log.info("conversation.compacted", rows=len(plan.turns), summary_chars=len(summary))
-    return Compaction(body=compaction_body(plan, summary), rows=len(plan.turns), spent=bill.spent)
+        return made_of(blindly)
+    made = made_of(said.text or blindly)
+    log.info("conversation.compacted", rows=len(plan.turns), summary_chars=len(said.text))
+    return made
+
+
+def _pruned(rows: Sequence[Message], bounds: Bounds, wish: Wish) -> Compaction | None:
+    """Old results in short, where that is enough for the request; ``None`` where it is not."""
+    compactor = bounds.options.compactor
+    if not wish.tokens or not isinstance(compactor, Pruner):
+        return None
+    over = wish.tokens - int(bounds.trigger * PRUNED_PART)
+    try:
+        through = compactor.pruning(rows, over=over, trigger=bounds.trigger)
+        if through is None:
+            return None
+        body = pruning_body(rows, checked_pruning(through, rows))
+    except Exception as error:  # others wrote it
+        _refuse(error)
+        return None
+    shown = visible([*rows, Message(seq=rows[-1].seq + 1, role=Role.USER, body=body)])
+    before = {row.seq: row.body for row in visible(rows)}
+    changed = sum(row.body != before.get(row.seq, row.body) for row in shown)
+    count("conversation.pruned")
+    log.info("conversation.pruned", rows=changed)
+    return Compaction(body=with_gain(rows, body, tokens=wish.tokens, trigger=bounds.trigger), rows=changed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,22 +184,24 @@ class _Chosen:
         return SUMMARY.notes(self.plan)
 
 
-def _planned(rows: Sequence[Message], bounds: Bounds) -> _Chosen | None:
+def _planned(rows: Sequence[Message], bounds: Bounds, focus: str | None) -> _Chosen | None:
     """By the chosen compactor; by the built-in one where that fails. ``None`` when nothing would be gained."""
     try:
-        return _planned_by(bounds.options.compactor, rows, bounds)
+        return _planned_by(bounds.options.compactor, rows, bounds, focus)
     except Exception as error:  # others wrote it: whatever it does wrong, the conversation gets shorter
         if bounds.options.compactor is SUMMARY:
             raise
         _refuse(error)
-        return _planned_by(SUMMARY, rows, bounds)
+        return _planned_by(SUMMARY, rows, bounds, focus)
 
 
-def _planned_by(compactor: Compactor, rows: Sequence[Message], bounds: Bounds) -> _Chosen | None:
-    plan = compactor.plan(rows, trigger=bounds.trigger)
+def _planned_by(compactor: Compactor, rows: Sequence[Message], bounds: Bounds, focus: str | None) -> _Chosen | None:
+    # Where a person asks for it, it is to be shorter than it is, however short that is.
+    trigger = bounds.trigger if focus is None else min(bounds.trigger, max(1, tokens_in(visible(rows))))
+    plan = compactor.plan(rows, trigger=trigger)
     if plan is None:
         return None
-    plan = checked(plan, rows)
+    plan = replace(checked(plan, rows), focus=focus or "")
     question = compactor.question(plan, chars_max=bounds.window * CHARS_PER_TOKEN // 2)
     return _Chosen(plan=plan, question=question, by=compactor)
 

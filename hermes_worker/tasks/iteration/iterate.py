@@ -103,7 +103,9 @@ def _is_over(asked: Asked, judged: Judged | None) -> bool:
             )
         case Unanswered():
             return not isinstance(asked.event, CapacityAwaited)
-        case Interrupted() | Compacted():
+        case Compacted():
+            return asked.is_requested
+        case Interrupted():
             return False
 
 
@@ -149,6 +151,8 @@ def _commit(parts: Parts, claim: IterationClaim, asked: Asked, judged: Judged | 
             made = asked.compaction
             number, spent = asked.memory.compactions, made.spent
             row = CompactionRow(body=made.body, rows=made.rows, number=number, usage=spent.usage)
+            if asked.is_requested:
+                return parts.runs.commit_requested(claim, row, spent.cost)
             return parts.runs.commit_compacted(claim, event, row, spent.cost)
         case Answered():
             assert judged is not None

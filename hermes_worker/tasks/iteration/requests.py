@@ -45,6 +45,8 @@ class ModelOptions:
     """What chooses how they are made shorter."""
     compact_at: float = 0.5
     """Share of the context window from which on a conversation is compacted; small windows are filled further."""
+    compact_models_at: Sequence[tuple[str, float]] = ()
+    """Such shares of single models, by pattern; the first that fits counts, as it is."""
 
 
 def build_request(

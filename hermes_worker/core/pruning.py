@@ -1,0 +1,188 @@
+"""Old results of tools in short, as a view: no stored row changes. Pure.
+
+Theory of operation. A row of a compaction may say up to which row results of tools are shown in short
+(``core.compactions``). What is shown of an old row depends on the rows up to that one and on nothing else, so it is the
+same to the byte on every worker and in every later request, until a newer row says otherwise (invariant I7). Every call
+keeps its result, and every result its call: only their texts get shorter.
+
+The rules are those of docs/behaviour.md, "Compaction": of equal results the newest stays, a long one becomes one
+line, and long texts in the arguments of a call are cut, in JSON that stays JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from hermes_worker.core.messages import Message, Role, canonical_json
+
+RESULT_CHARS = 200
+"""A result that is longer is shown as one line."""
+ARGUMENTS_CHARS = 500
+"""Arguments that are longer have their long texts cut."""
+_TEXT_CHARS = 200
+_CALL_CHARS = 120
+_BEGINNING_CHARS = 100
+_SIGNED_CALL = frozenset({"id", "type", "function"})
+_PLAIN_ROW = frozenset({"role", "content", "tool_calls"})
+
+
+def pruned(rows: Sequence[Message], through: int) -> Sequence[Message]:
+    """``rows`` with what is old of the tools' results in short: the rows up to number ``through``."""
+    if through <= 0 or not any(row.seq <= through and _may_shrink(row) for row in rows):
+        return rows
+    calls = _calls(rows)
+    newest = _newest_of_equals(rows, through)
+    return [row if row.seq > through else _shown(row, calls, newest) for row in rows]
+
+
+def without_repeats(rows: Sequence[Message]) -> Sequence[Message]:
+    """``rows`` with equal results of tools once, the newest of them."""
+    newest = _newest_of_equals(rows, rows[-1].seq if rows else 0)
+    return [_repeated(row) if _is_repeated(row, newest) else row for row in rows]
+
+
+def _may_shrink(row: Message) -> bool:
+    return len(row.body) > RESULT_CHARS and row.role is not Role.USER
+
+
+def _shown(row: Message, calls: Mapping[str, tuple[str, str]], newest: Mapping[str, int]) -> Message:
+    if not _may_shrink(row):
+        return row
+    if row.role is Role.TOOL:
+        if _is_repeated(row, newest):
+            return _repeated(row)
+        name, arguments = calls.get(_call_id(row), ("", ""))
+        return replace(row, body=_in_short(row.body, name, arguments))
+    return replace(row, body=_with_short_arguments(row.body)) if row.role is Role.ASSISTANT else row
+
+
+# --- results ---------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def _in_short(body: str, name: str, arguments: str) -> str:
+    row = json.loads(body)
+    text = _text(row.get("content"))
+    if len(text) <= RESULT_CHARS and not isinstance(row.get("content"), list):
+        return body
+    line = f"[{name or 'tool'}{_cut(' ' + arguments, _CALL_CHARS) if arguments else ''}] {_told(text)}"
+    short = canonical_json({**row, "content": line})
+    return short if len(short) < len(body) else body
+
+
+def _told(text: str) -> str:
+    """What is said of a result in place of it: how it ended, how long it was and how it began."""
+    document = _object(text)
+    code = document.get("exit_code")
+    ended = f"exit {code}, " if isinstance(code, int) and not isinstance(code, bool) else ""
+    said = next((document[key] for key in ("output", "content", "error") if isinstance(document.get(key), str)), text)
+    first = next((line.strip() for line in said.splitlines() if line.strip()), "")
+    size = f"{len(text):,} characters, {said.count(chr(10)) + 1} lines"
+    return f"{ended}{size}, no longer shown; it began: {_cut(first, _BEGINNING_CHARS)}"
+
+
+def _repeated(row: Message) -> Message:
+    return replace(row, body=_as_repeated(row.body))
+
+
+@lru_cache(maxsize=1024)
+def _as_repeated(body: str) -> str:
+    return canonical_json({**json.loads(body), "content": "[the same result as that of a later call]"})
+
+
+def _newest_of_equals(rows: Sequence[Message], through: int) -> Mapping[str, int]:
+    """By what long results say, the number of the newest row that says it. Of nothing but the rows up to ``through``:
+    what comes later must not change what was shown."""
+    found: dict[str, int] = {}
+    for row in rows:
+        if row.seq <= through and row.role is Role.TOOL and len(row.body) > RESULT_CHARS:
+            found[_said(row.body)] = row.seq
+    return found
+
+
+def _is_repeated(row: Message, newest: Mapping[str, int]) -> bool:
+    is_long = row.role is Role.TOOL and len(row.body) > RESULT_CHARS
+    return is_long and newest.get(_said(row.body), row.seq) != row.seq and len(_said(row.body)) > RESULT_CHARS
+
+
+def _said(body: str) -> str:
+    """What a row of a tool says: its body up to the id of the call, which canonical JSON has behind the content."""
+    return body.rpartition('"role":"tool"')[0]
+
+
+def _call_id(row: Message) -> str:
+    return str(json.loads(row.body).get("tool_call_id"))
+
+
+# --- calls -----------------------------------------------------------------------------------------------------------
+
+
+def _calls(rows: Sequence[Message]) -> Mapping[str, tuple[str, str]]:
+    """By id, the name and the arguments of every call."""
+    found: dict[str, tuple[str, str]] = {}
+    for row in rows:
+        if row.role is Role.ASSISTANT and '"tool_calls":[' in row.body:
+            for call in json.loads(row.body).get("tool_calls") or ():
+                function = call.get("function", {})
+                found[str(call.get("id"))] = (str(function.get("name", "")), str(function.get("arguments", "")))
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _with_short_arguments(body: str) -> str:
+    """A reply that a provider signed stays as it is: it would not take it back."""
+    row = json.loads(body)
+    calls = row.get("tool_calls")
+    if not isinstance(calls, list) or row.keys() - _PLAIN_ROW or any(call.keys() - _SIGNED_CALL for call in calls):
+        return body
+    shown = [{**call, "function": _short_function(call["function"])} for call in calls]
+    return body if shown == calls else canonical_json({**row, "tool_calls": shown})
+
+
+def _short_function(function: Mapping[str, Any]) -> Mapping[str, Any]:
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str) or len(arguments) <= ARGUMENTS_CHARS:
+        return function
+    try:
+        read = json.loads(arguments)
+        short = canonical_json(_with_short_texts(read))
+    except (ValueError, RecursionError):
+        return function
+    return {**function, "arguments": short} if isinstance(read, dict) else function
+
+
+def _with_short_texts(value: Any) -> Any:
+    if isinstance(value, str):
+        return _cut(value, _TEXT_CHARS)
+    if isinstance(value, list):
+        return [_with_short_texts(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _with_short_texts(item) for key, item in value.items()}
+    return value
+
+
+# --- texts -----------------------------------------------------------------------------------------------------------
+
+
+def _cut(text: str, chars_max: int) -> str:
+    return text if len(text) <= chars_max else f"{text[:chars_max]}…"
+
+
+def _text(content: object) -> str:
+    """Of parts, the texts; a picture is named."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    return "\n".join(str(part.get("text", "[an image]")) for part in parts if isinstance(part, Mapping))
+
+
+def _object(text: str) -> Mapping[str, Any]:
+    try:
+        read = json.loads(text) if text.startswith("{") else None
+    except (ValueError, RecursionError):
+        return {}
+    return read if isinstance(read, dict) else {}
