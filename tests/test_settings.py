@@ -117,6 +117,8 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "skills.external_dirs": "/opt/skills,~/shared",
         "skills.disabled": "imessage",
         "compression.threshold": "0.8",
+        "compression.thresholds": "gpt-5.4*=0.85,*trinity*=0.7",
+        "compression.target_ratio": "0.3",
         "model.compression_providers": "openrouter:some/model",
         "model.key_strategy": "random",
         "model.tenant_keys": "acme/openai=some-key",

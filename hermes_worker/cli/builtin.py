@@ -33,6 +33,11 @@ EXTENSION = Extension(
             implementation="hermes_worker.cli.runs:runs",
         ),
         CommandDeclaration(
+            name="sessions",
+            summary="Conversations: summarise one now.",
+            implementation="hermes_worker.cli.sessions:sessions",
+        ),
+        CommandDeclaration(
             name="cron",
             summary="Create, list and change scheduled jobs.",
             implementation="hermes_worker.cli.cron:cron",

@@ -148,6 +148,7 @@ class HermesClient:
     remove_session = _sends(operations.remove_session)
     messages = _pages(operations.messages)
     fork_session = _sends(operations.fork_session)
+    compress_session = _sends(operations.compress_session)
     audit = _pages(operations.audit)
     limits = _sends(operations.limits)
     key_limits = _sends(operations.key_limits)

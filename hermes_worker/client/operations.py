@@ -499,6 +499,14 @@ def fork_session(session_id: str, *, idempotency_key: str | None = None, **field
     return _post("/api/sessions/{session_id}/fork", read, _session(session_id), body=fields, key=idempotency_key)
 
 
+def compress_session(session_id: str, *, focus: str = "", idempotency_key: str | None = None) -> ApiRequest[str]:
+    """Summarise the older part of a session now, most of all what it says of ``focus``. Gives the id of the run that
+    does it; its output is the summary."""
+    body = {"focus": focus} if focus else {}
+    read = _reads(str, "run_id")
+    return _post("/api/sessions/{session_id}/compress", read, _session(session_id), body=body, key=idempotency_key)
+
+
 # ---------------------------------------------------------------------------------------------------- the installation
 
 

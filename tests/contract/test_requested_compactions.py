@@ -4,6 +4,7 @@ real task body, with a server that speaks its wire strictly."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from dialects import Said, ToolUse, WireRules
@@ -15,10 +16,13 @@ from support.turns import Turns
 from hermes_worker.agent.prompt.compactors import SummaryCompactor
 from hermes_worker.core.auxiliary import AuxTask
 from hermes_worker.core.effects import Iterate
+from hermes_worker.core.hooks import HookEvent
 from hermes_worker.core.recovery.asking import UNSUMMARISED_MAX
 from hermes_worker.core.run import RunStatus
 from hermes_worker.models.chain import Chain, ModelChoice
+from hermes_worker.tasks.hooks.running import HookRunner, LoadedHook
 from hermes_worker.tasks.iteration.requests import ModelOptions
+from hermes_worker.tasks.parts import Hooks
 
 pytestmark = pytest.mark.usefixtures("no_time_for_short_waits")
 
@@ -148,3 +152,21 @@ def test_a_stopped_request_changes_nothing_and_a_later_turn_is_answered(turns: T
     later = turns.submit(session_id="s", input="are you there")
     turns.finish(later)
     assert turns.store.views.run(later).output == "here I am"
+
+
+def test_a_hook_says_what_the_summary_must_keep(store: Store, server: StrictServer) -> None:
+    heard: list[dict[str, object]] = []
+
+    def keep(event: HookEvent) -> object:
+        heard.append(dict(event.payload))
+        return {"context": "the launch code is Ж-7"}
+
+    turns = Turns.over(store, server.base_url)
+    hook = LoadedHook(name="keep", events=frozenset({"pre_compress"}), call=keep, timeout_s=5.0)
+    turns.parts = replace(turns.parts, hooks=Hooks(runner=HookRunner([hook]), store=None))
+    talked(turns, server)
+    server.says(Said(text="notes"))
+    asked(turns, "codes")
+    assert "the launch code is Ж-7" in json.dumps(server.accepted[-1], ensure_ascii=False)
+    (payload,) = heard
+    assert (payload["focus"], payload["message_count"]) == ("codes", len(payload["conversation_history"]))  # type: ignore[arg-type]

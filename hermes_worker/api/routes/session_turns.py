@@ -23,7 +23,13 @@ from hermes_worker.api.owners import OwnSession
 from hermes_worker.api.routes.events import EventStream
 from hermes_worker.api.routes.sessions import described, read_body
 from hermes_worker.api.schema import KEY_FORM
-from hermes_worker.api.wire.session_objects import AssistantMessage, ChatCompletion, ChatTurn
+from hermes_worker.api.wire.session_objects import (
+    AssistantMessage,
+    ChatCompletion,
+    ChatTurn,
+    CompressionAccepted,
+    CompressSession,
+)
 from hermes_worker.api.wire.turn_stream import (
     TURN_CURSOR_FORM,
     ToldTurn,
@@ -34,6 +40,7 @@ from hermes_worker.api.wire.turn_stream import (
 )
 from hermes_worker.core.principals import Principal
 from hermes_worker.safety.redaction import redact
+from hermes_worker.services.compressing import compress_session
 from hermes_worker.services.submission import Submission, accept, announce
 from hermes_worker.store.runs.runs import Created
 from hermes_worker.store.sessions import Sessions, SessionView, turn_messages
@@ -130,6 +137,36 @@ async def chat_stream(
     stream = EventStream(context, created.run_id, partial(_frames, context, turn, TurnTeller(turn, told, start)))
     _tell_who(stream, session, created)
     return stream
+
+
+async def _asked(request: Request) -> CompressSession:
+    return await read_body(request, CompressSession)
+
+
+@router.post(
+    "/{session_id}/compress",
+    status_code=202,
+    response_model=CompressionAccepted,
+    openapi_extra=described(CompressSession),
+    dependencies=[WRITES],
+)
+async def compress(
+    context: Context,
+    caller: Caller,
+    session_id: OwnSession,
+    body: Annotated[CompressSession, Depends(_asked)],
+    response: Response,
+    idempotency_key: Annotated[_Key | None, Header()] = None,
+) -> CompressionAccepted:
+    """Summarise the older part of a session now, whatever its length. The transcript stays as it is: from the next
+    turn on a model is shown the summary in place of those messages. It takes its turn in the session as a run does."""
+    session, created = await context.store(
+        partial(compress_session, key=idempotency_key), context.client, session_id, body.focus, caller
+    )
+    _tell_who(response, session, created)
+    if not created.was_replayed:
+        await context.tell_broker(announce, context.client, created)
+    return CompressionAccepted(run_id=created.run_id, session_id=session.label.known_to("api"))
 
 
 def _cursor(last_event_id: str | None, key: str | None) -> TurnCursor:

@@ -153,7 +153,23 @@ class ChatTurn(BaseModel):
     instructions: str | None = Field(None, max_length=_PROMPT_CHARS_MAX, description="The same as 'system_message'.")
 
 
+class CompressSession(BaseModel):
+    """What a summary of a session should keep."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    focus: str = Field("", max_length=2_000, description="The topic that matters most. Default: none.")
+
+
 # --- responses -------------------------------------------------------------------------------------------------------
+
+
+class CompressionAccepted(BaseModel):
+    """A run that summarises its session. Its output is the summary, or why there is none."""
+
+    run_id: str
+    session_id: str
+    status: Literal["started"] = "started"
 
 
 class SessionObject(BaseModel):

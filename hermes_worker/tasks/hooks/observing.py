@@ -199,12 +199,22 @@ def _of_a_question(facts: HookFacts) -> dict[str, Any]:
     return {name: facts.data[name] for name in names if name in facts.data}
 
 
+def _of_a_compaction(facts: HookFacts) -> dict[str, Any]:
+    return {
+        "old_session_id": facts.session_id,
+        "in_place": True,
+        "compression_count": facts.data.get("compression_count"),
+        "message_count": facts.data.get("rows"),
+    }
+
+
 _MORE = {
     "agent:start": _of_a_turn,
     "agent:step": _of_a_reply,
     "agent:end": _of_an_end,
     "on_session_end": _of_an_end,
     "post_api_request": _of_a_reply,
+    "session:compress": _of_a_compaction,
     "post_llm_call": _of_an_answer,
     "post_tool_call": _of_a_call,
     "subagent_start": _of_a_child,
