@@ -112,5 +112,6 @@ def test_no_event_is_both_there_and_absent() -> None:
         "transform_tool_result",
         "pre_llm_call",
         "transform_llm_output",
+        "pre_compress",
     ]
     assert event_id("run_1", 4, "agent:end") == "run_1.4.agent:end"
