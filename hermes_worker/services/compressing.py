@@ -16,8 +16,9 @@ FOCUS_CHARS_MAX = 2_000
 def compress_session(
     client: Client, session_id: str, focus: str, principal: Principal, *, source: str = "api", key: str | None = None
 ) -> tuple[SessionView, Created]:
-    """The session, and the run that summarises it, most of all what it says of ``focus``. The run waits for its turn in
-    the session; its answer is the summary, or why there is none. Idempotent under ``key``. It is not announced yet.
+    """The session, and the run that summarises it, most of all what it says of ``focus``. The run begins when
+    the session is free; its answer is the summary, or why there is none. Idempotent under ``key``. It is not announced
+    yet.
 
     Raises ``SessionNotFound``, and as ``services.submission.accept``.
     """

@@ -286,12 +286,12 @@ def summary_request(plan: CompactionPlan, *, chars_max: int) -> Sequence[str]:
     return [canonical_json({"role": "system", "content": instructions}), user_body("\n\n".join(parts))]
 
 
-def with_aside(question: Sequence[str], aside: str) -> Sequence[str]:
+def with_reminder(question: Sequence[str], reminder: str) -> Sequence[str]:
     """``question`` with what others want the notes to keep, below what its last message says."""
-    if not aside.strip() or not question:
+    if not reminder.strip() or not question:
         return question
     last = json.loads(question[-1])
-    more = f"What must not be lost, as extensions say:\n<aside>\n{aside.strip()}\n</aside>"
+    more = f"What must not be lost, as extensions say:\n<reminder>\n{reminder.strip()}\n</reminder>"
     content = last.get("content")
     parts = [*content, {"type": "text", "text": more}] if isinstance(content, list) else f"{content or ''}\n\n{more}"
     return [*question[:-1], canonical_json({**last, "content": parts})]

@@ -48,7 +48,7 @@ class Compactor(Protocol):
 
 
 @runtime_checkable
-class Pruner(Protocol):
+class ResultPruner(Protocol):
     """What a compactor may have beside that: results of tools in short, which asks no model and loses no turn."""
 
     def pruning(self, rows: Sequence[Message], *, over: int, trigger: int) -> int | None:

@@ -159,7 +159,7 @@ async def compress(
     idempotency_key: Annotated[_Key | None, Header()] = None,
 ) -> CompressionAccepted:
     """Summarise the older part of a session now, whatever its length. The transcript stays as it is: from the next
-    turn on a model is shown the summary in place of those messages. It takes its turn in the session as a run does."""
+    turn on a model is shown the summary in place of those messages. It begins when the session is free."""
     session, created = await context.store(
         partial(compress_session, key=idempotency_key), context.client, session_id, body.focus, caller
     )

@@ -390,7 +390,7 @@ class _ModelCall:
             tokens=self._prepared.facts.tokens,
             focus=self._focus,
             may_wait=act.may_wait,
-            aside=partial(before_compaction, self._parts, self._claim, self._abort),
+            reminder=partial(before_compaction, self._parts, self._claim, self._abort),
         )
         try:
             made = compact(

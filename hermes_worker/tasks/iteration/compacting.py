@@ -20,10 +20,10 @@ from hermes_worker.agent.prompt.compaction import (
     share_for,
     tokens_in,
     trigger_tokens,
-    with_aside,
     with_gain,
+    with_reminder,
 )
-from hermes_worker.agent.prompt.compactors import SUMMARY, Compactor, Pruner, checked, checked_pruning
+from hermes_worker.agent.prompt.compactors import SUMMARY, Compactor, ResultPruner, checked, checked_pruning
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.auxiliary import AuxTask
 from hermes_worker.core.compactions import facts_of, newest_compaction, visible
@@ -89,7 +89,7 @@ class Wish:
     """A person asks for a summary, most of all of this; ``None`` when nobody does."""
     may_wait: bool = False
     """The request fits as it is: without a model's summary nothing is changed."""
-    aside: Callable[[CompactionPlan], str] = _nothing
+    reminder: Callable[[CompactionPlan], str] = _nothing
     """Asked what the notes must keep, before they are written."""
 
 
@@ -115,7 +115,7 @@ def compact(
     chosen = _planned(rows, bounds, wish.focus)
     if chosen is None:
         return None
-    plan, question, aside = chosen.plan, chosen.question, wish.aside(chosen.plan)
+    plan, question, reminder = chosen.plan, chosen.question, wish.reminder(chosen.plan)
 
     def made_of(summary: str) -> Compaction:
         through = facts_of(newest_compaction(rows)).pruned
@@ -125,11 +125,11 @@ def compact(
         return Compaction(body=body, rows=len(plan.turns), spent=bill.spent)
 
     count("conversation.compacted")
-    blindly = "\n\n".join(filter(None, (chosen.notes(), aside)))
+    blindly = "\n\n".join(filter(None, (chosen.notes(), reminder)))
     if question is None:
         return made_of(blindly)
     try:
-        request = _request(plan, with_aside(question, aside), bounds, model)
+        request = _request(plan, with_reminder(question, reminder), bounds, model)
         said = auxiliary.ask(AuxTask.COMPRESSION, request, abort, ticket=ticket, bill=bill)
     except ModelCallError as error:
         if abort.is_set():
@@ -147,7 +147,7 @@ def compact(
 def _pruned(rows: Sequence[Message], bounds: Bounds, wish: Wish) -> Compaction | None:
     """Old results in short, where that is enough for the request; ``None`` where it is not."""
     compactor = bounds.options.compactor
-    if not wish.tokens or not isinstance(compactor, Pruner):
+    if not wish.tokens or not isinstance(compactor, ResultPruner):
         return None
     over = wish.tokens - int(bounds.trigger * PRUNED_PART)
     try:
