@@ -196,6 +196,7 @@ def test_task_names_are_written_out() -> None:
 
     names = {
         "hermes.iterate",
+        "hermes.prepare",
         "hermes.call_tool",
         "hermes.ask_auxiliary",
         "hermes.deliver",

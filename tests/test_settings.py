@@ -153,6 +153,7 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "model.web_extract_providers": "openrouter:some/model",
         "agent.allow_private_urls": "true",
         "security.redact_secrets": "false",
+        "agent.context_files": "false",
         "model.api_mode": "anthropic_messages",
         "model.context_length": "4096",
         "agent.reasoning_effort": "high",

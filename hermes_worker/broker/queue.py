@@ -28,6 +28,7 @@ from hermes_worker.core.effects import (
     Effect,
     GatherArtifacts,
     Iterate,
+    Prepare,
     RunTool,
     SendDelivery,
 )
@@ -71,6 +72,7 @@ def lane_queues(queues: Iterable[str]) -> tuple[QueueName, ...]:
 
 class TaskName(StrEnum):
     ITERATE = "hermes.iterate"
+    PREPARE = "hermes.prepare"
     CALL_TOOL = "hermes.call_tool"
     ASK_AUXILIARY = "hermes.ask_auxiliary"
     DELIVER = "hermes.deliver"
@@ -203,6 +205,9 @@ def message_of(hint: Hint) -> tuple[TaskName, QueueName, list[Any]]:
         case Iterate():
             queue = QueueName.SUSPECT_MODEL if effect.is_suspect else QueueName.MODEL
             return TaskName.ITERATE, queue, [effect.run_id, effect.iteration, effect.attempt, hint.at]
+        case Prepare():
+            queue = QueueName.SUSPECT_TOOLS if effect.is_suspect else QueueName.TOOLS
+            return TaskName.PREPARE, queue, [effect.run_id, effect.attempt, hint.at]
         case RunTool():
             queue = QueueName.SUSPECT_TOOLS if effect.is_suspect else QueueName.TOOLS
             arguments = [effect.run_id, effect.iteration, effect.position, effect.attempt, hint.at]
@@ -388,5 +393,7 @@ def effect_label(effect: Effect | SendDelivery | Collect | CallHook | GatherArti
         return f"{effect.run_id} artifacts attempt {effect.attempt}"
     if isinstance(effect, SendDelivery):
         return f"{effect.delivery_id} attempt {effect.attempt}"
+    if isinstance(effect, Prepare):
+        return f"{effect.run_id} prepare attempt {effect.attempt}"
     where = f".{effect.position}" if isinstance(effect, CallEffect) else ""
     return f"{effect.run_id}:{effect.iteration}{where} attempt {effect.attempt}"

@@ -253,6 +253,7 @@ _CLOCKS_APART_S = 86_400.0
 """Times of hints are the database's; the clocks of machines may differ."""
 _ARGUMENTS: Mapping[str, Sequence[Callable[[object], bool]]] = {
     TaskName.ITERATE: (_is_id, _is_number, _is_number, _is_time),
+    TaskName.PREPARE: (_is_id, _is_number, _is_time),
     TaskName.CALL_TOOL: (_is_id, _is_number, _is_number, _is_number, _is_time),
     TaskName.ASK_AUXILIARY: (_is_id, _is_number, _is_number, _is_number, _is_time),
     TaskName.DELIVER: (_is_id, _is_number, _is_time),
@@ -263,6 +264,7 @@ _ARGUMENTS: Mapping[str, Sequence[Callable[[object], bool]]] = {
 }
 _QUEUES: Mapping[str, frozenset[QueueName]] = {
     TaskName.ITERATE: frozenset({QueueName.MODEL, QueueName.SUSPECT_MODEL}),
+    TaskName.PREPARE: frozenset({QueueName.TOOLS, QueueName.SUSPECT_TOOLS}),
     TaskName.CALL_TOOL: frozenset({QueueName.TOOLS, QueueName.SUSPECT_TOOLS}),
     TaskName.ASK_AUXILIARY: frozenset({QueueName.MODEL, QueueName.SUSPECT_MODEL}),
     TaskName.DELIVER: frozenset({QueueName.DELIVERY, QueueName.SUSPECT_DELIVERY}),

@@ -21,6 +21,22 @@ class Iterate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prepare:
+    """Complete the prompt of the run's session from its workspace, before the first model call of its first run."""
+
+    run_id: str
+    attempt: int
+    is_suspect: bool = False
+    """As for ``Iterate``."""
+    kind: Literal["prepare"] = "prepare"
+
+    @property
+    def iteration(self) -> int:
+        """Of the model call that waits for it."""
+        return 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunTool:
     """Run the tool call at ``position`` of ``iteration``."""
 
@@ -48,7 +64,9 @@ class AskAuxiliary:
 
 CallEffect = RunTool | AskAuxiliary
 """What can be due of a tool call."""
-Effect = Iterate | CallEffect
+Effect = Iterate | Prepare | CallEffect
+TurnEffect = Iterate | Prepare
+"""What can be due of a run itself, and not of one of its calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +127,14 @@ def outstanding(run: Run) -> frozenset[Effect]:
         return frozenset(call_effect(run, call) for call in due if call.status is CallStatus.PENDING)
     if run.is_asking or run.status is RunStatus.STOPPING:
         return frozenset()
-    ask = Iterate(run_id=run.run_id, iteration=run.iteration + 1, attempt=run.attempt, is_suspect=run.is_suspect)
-    return frozenset({ask})
+    return frozenset({turn_effect(run)})
+
+
+def turn_effect(run: Run) -> TurnEffect:
+    """What brings ``run`` on when none of its calls is open, whether or not it is due."""
+    if run.wants_preparing:
+        return Prepare(run_id=run.run_id, attempt=run.attempt, is_suspect=run.is_suspect)
+    return Iterate(run_id=run.run_id, iteration=run.iteration + 1, attempt=run.attempt, is_suspect=run.is_suspect)
 
 
 def call_effect(run: Run, call: Call) -> CallEffect:
@@ -123,3 +147,8 @@ def call_effect(run: Run, call: Call) -> CallEffect:
         attempt=call.attempt,
         is_suspect=call.is_suspect,
     )
+
+
+def first_effect(run_id: str, *, prepares: bool) -> TurnEffect:
+    """What is due of a run that begins."""
+    return turn_effect(Run(run_id=run_id, is_prepared=not prepares))

@@ -47,6 +47,14 @@ class IterationReleased:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PromptCompleted:
+    """The prompt of the run's session is whole: its workspace was read, by this run's worker or by an earlier one. The
+    claim is given up."""
+
+    kind: Literal["prompt_completed"] = "prompt_completed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IterationLost:
     """The worker that held the model call vanished."""
 
@@ -214,6 +222,7 @@ class Broken:
 Event = (
     IterationClaimed
     | IterationReleased
+    | PromptCompleted
     | IterationLost
     | ModelReplied
     | AskedAgain

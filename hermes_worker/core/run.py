@@ -230,7 +230,9 @@ class Run:
     """How often the outstanding model call took a worker down alone. ``None`` while nothing is held against it: set,
     it is a suspect, because a worker vanished that held it, and it is tried apart from all others."""
     is_asking: bool = False
-    """A worker holds the claim on the next model call."""
+    """A worker holds the claim on the next model call, or on what has to be done before the first."""
+    is_prepared: bool = True
+    """The prompt of its session is whole. Otherwise its workspace has to be read before the first model call."""
     recovery: str | None = None
     """What was already tried about failures of the outstanding model call, kept while the run is parked
     (``core.recovery.retry.history_document`` as JSON)."""
@@ -249,6 +251,11 @@ class Run:
     def is_suspect(self) -> bool:
         """The outstanding model call is tried apart."""
         return self.deaths is not None
+
+    @property
+    def wants_preparing(self) -> bool:
+        """What is outstanding is not the model call yet, but what has to be done before the first."""
+        return not self.is_prepared and self.iteration == 0
 
     @property
     def wants_summary(self) -> bool:

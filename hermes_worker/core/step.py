@@ -43,6 +43,10 @@ def apply(run: Run, event: ev.Event) -> Run:
             return _claim_iteration(run)
         case ev.IterationReleased():
             return _settle_stop(replace(_held_iteration(run), is_asking=False))
+        case ev.PromptCompleted():
+            # It came to its end in order, so nothing is held against the model call that is next.
+            done = replace(_held_iteration(run), is_prepared=True, attempt=1, deaths=None)
+            return _settle_stop(replace(done, is_asking=False))
         case ev.IterationLost():
             return _lose_iteration(_held_iteration(run), event.loss)
         case ev.ModelReplied():
@@ -89,6 +93,11 @@ def _claim_iteration(run: Run) -> Run:
     if run.is_asking or run.unsettled or run.status not in (RunStatus.QUEUED, RunStatus.RUNNING):
         raise InvalidTransition(f"run {run.run_id!r} has no model call to claim (status {run.status.value})")
     return _to(replace(run, is_asking=True), RunStatus.RUNNING)
+
+
+def _prepared(run: Run) -> Run:
+    """After a step that came to its end in order, so nothing is held against the next."""
+    return replace(run, is_asking=False, is_prepared=True, attempt=1, deaths=None)
 
 
 def _held_iteration(run: Run) -> Run:
@@ -145,7 +154,8 @@ def _lose_iteration(run: Run, loss: ev.Loss) -> Run:
         return _finish(run, RunStatus.CANCELLED, ExitReason.INTERRUPTED_DURING_API_CALL)
     deaths = _deaths_after(run.deaths, loss)
     if deaths is not None and deaths >= run.attempts_max:
-        return _quarantine(run, f"model call {run.iteration + 1}", deaths)
+        step = "reading the workspace" if run.wants_preparing else f"model call {run.iteration + 1}"
+        return _quarantine(run, step, deaths)
     return replace(run, is_asking=False, attempt=run.attempt + 1, deaths=deaths)
 
 

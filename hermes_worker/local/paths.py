@@ -104,6 +104,11 @@ def processes_dir(home: Path) -> Path:
     return home / "workspaces" / ".processes"
 
 
+def soul_path(home: Path, tenant: str = DEFAULT_TENANT) -> Path:
+    """The text that says who the agents of a tenant are."""
+    return (home if tenant == DEFAULT_TENANT else home / "tenants" / tenant) / "SOUL.md"
+
+
 def logs_dir(home: Path) -> Path:
     return home / "logs"
 

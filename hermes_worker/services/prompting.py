@@ -4,19 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 
-from hermes_worker.agent.prompt.sources import ContextFacts, PromptBlock
-from hermes_worker.agent.prompt.system import PromptParts, assembled_prompt
+from hermes_worker.agent.prompt.sources import ContextFacts, PromptBlock, shortened
+from hermes_worker.agent.prompt.system import CONTEXT_CHARS_MIN, PromptParts, assembled_prompt
 from hermes_worker.core.prompt_places import Assembled
+from hermes_worker.local.paths import soul_path
+from hermes_worker.observe import count, log
+from hermes_worker.safety.origins import Origin, judge
 from hermes_worker.services.context import asked_blocks, ordered, pure_blocks
 from hermes_worker.services.prompt_blocks import BlockFacts
+from hermes_worker.system.plainfiles import read_plain
 from hermes_worker.workspaces.ref import WorkspaceRef
+
+
+def identity(home: Path, tenant: str) -> str:
+    """Who the agents of a tenant are: their ``SOUL.md``, else the operator's; empty where there is none, where it can't
+    be read and where it looks like an attack."""
+    for path in dict.fromkeys((soul_path(home, tenant), soul_path(home))):
+        try:
+            text = read_plain(path, bytes_max=4 * CONTEXT_CHARS_MIN).decode("utf-8", "replace")
+        except OSError:
+            continue
+        judged = judge(text.removeprefix("\ufeff").strip(), Origin.CONTEXT_FILE)
+        if judged.is_blocked:
+            count("context.left_out")
+            log.warning("context.left_out", context_source=path.name, reason=", ".join(judged.threats))
+            return ""
+        if judged.text:
+            return shortened(judged.text, CONTEXT_CHARS_MIN)
+    return ""
 
 
 def new_prompt(
     facts: BlockFacts,
     workspace: WorkspaceRef,
     *,
+    home: Path,
     provider: str,
     instructions: str,
     context: Sequence[PromptBlock] | None = None,
@@ -32,6 +56,7 @@ def new_prompt(
             today=datetime.now().astimezone().date(),
             tools=facts.tools,
             blocks=ordered((*pure_blocks(told), *asked)),
+            identity=identity(home, facts.tenant),
             instructions=instructions,
         )
     )

@@ -386,7 +386,7 @@ def new_run(
         skills_index=skills.index(names),
     )
     said, called = submission.instructions or "", _usual_name(provider)
-    prompt = new_prompt(facts, workspace, provider=called, instructions=said, context=context)
+    prompt = new_prompt(facts, workspace, home=settings.home, provider=called, instructions=said, context=context)
     return NewRun(
         tenant=submission.principal.tenant,
         principal=submission.principal.name,
@@ -399,6 +399,7 @@ def new_run(
         after=submission.after,
         system_prompt=prompt.text,
         gaps=prompt.gaps,
+        prepares=bool(names) and settings.agent.context_files and _may_hold_files(submission, workspace),
         blocks=blocks_of(facts),
         tools=tools,
         workspace=workspace.to_json(),
@@ -412,6 +413,11 @@ def new_run(
         deadline=submission.deadline,
         retry_of=submission.retry_of,
     )
+
+
+def _may_hold_files(submission: Submission, workspace: WorkspaceRef) -> bool:
+    """Whether the workspace of a new session was there before it: one that is made for the session is empty."""
+    return submission.directory is not None or workspace.kind not in set(WorkspaceKind)
 
 
 def usual_toolsets(kind: str) -> tuple[str, ...]:

@@ -466,6 +466,9 @@ class AgentSettings:
         "agent.toolsets", "HERMES_TOOLSETS", names(r"[\w.:-]{1,64}", "toolset names"), ()
     )
     """Toolsets of runs that name none. Empty: the usual ones."""
+    context_files: bool = _setting("agent.context_files", "HERMES_CONTEXT_FILES", SWITCH, True)
+    """Whether the prompt of a session that works in a given directory says what the project's file for agents says
+    (`.hermes.md`, `AGENTS.md`, `CLAUDE.md`, `.cursorrules`)."""
     client_tools_s: float = _setting(
         "client_tools.timeout_s", "HERMES_CLIENT_TOOLS_TIMEOUT_S", number(1, 31 * 86_400, "seconds"), 600.0
     )

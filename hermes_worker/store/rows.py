@@ -176,6 +176,7 @@ RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     (runs.c.watched_until > db_now()).label("is_watched"),
     runs.c.place,
     runs.c.has_output_schema,
+    runs.c.prepares,
 )
 
 
@@ -227,6 +228,7 @@ class RunRow(NamedTuple):
     is_watched: bool | None
     place: int | None
     has_output_schema: int
+    prepares: int | None
 
 
 def is_suspect(table: sa.Table) -> sa.ColumnElement[int]:
@@ -298,6 +300,7 @@ def to_loaded(row: RunRow, calls: Sequence[CallRow]) -> LoadedRun:
         attempts_max=row.attempts_max,
         deaths=row.deaths,
         is_asking=row.lease_token is not None,
+        is_prepared=row.prepares is None,
         recovery=row.recovery,
         memory=row.memory,
         resume_at=row.resume_at,

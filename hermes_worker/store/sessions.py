@@ -307,14 +307,15 @@ class Sessions:
             require_kept(connection, source.pk)
             cut = _cut(connection, source, last)
             this = sessions.c.pk == source.pk
-            kept = sessions.c.system_prompt, sessions.c.tools_hash, sessions.c.workspace
-            prompt, tools_hash, workspace = connection.execute(sa.select(*kept).where(this)).one()
+            kept = (sessions.c.system_prompt, sessions.c.context_at, sessions.c.tools_hash, sessions.c.workspace)
+            prompt, context_at, tools_hash, workspace = connection.execute(sa.select(*kept).where(this)).one()
             values = {
                 "session_id": new_run_id(),
                 "tenant": self._tenant,
                 "source": self._source,
                 "name": name,
                 "system_prompt": prompt,
+                "context_at": context_at,
                 "tools_hash": tools_hash,
                 "workspace": workspace,
                 "title": title or _next_title(connection, self._tenant, source),

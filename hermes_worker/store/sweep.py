@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
-from hermes_worker.core.effects import AskAuxiliary, CallEffect, Effect, Iterate, RunTool
+from hermes_worker.core.effects import AskAuxiliary, CallEffect, Effect, Iterate, Prepare, RunTool
 from hermes_worker.core.errors import Failure, UnavailableError
 from hermes_worker.core.pricing import Pricing
 from hermes_worker.core.run import STATE_VERSION, Call, CallStatus, ExitReason, Run, RunStatus
@@ -251,9 +251,9 @@ class Sweeper:
                 if loaded.lease_token != orphan.lease_token:
                     return None
                 _end_lane(connection, orphan, loaded.run)
-                return _save_loss(
-                    connection, loaded, ev.IterationLost(loss=LOSSES[orphan.state]), "model", self._pricing
-                )
+                event = ev.IterationLost(loss=LOSSES[orphan.state])
+                step = "prepare" if loaded.run.wants_preparing else "model"
+                return _save_loss(connection, loaded, event, step, self._pricing)
 
             sent = self._repair(orphan.pk, lose)
             if sent is not None:
@@ -431,6 +431,8 @@ class _Resent(NamedTuple):
     asks: int | None
     attempt: int
     hinted_at: float
+    prepares: int | None
+    """Not null for what is due before the first model call."""
 
 
 class _WorkerKey(TypedDict):
@@ -618,10 +620,14 @@ def _has_lost_its_hint(table: sa.Table, *, is_suspect: bool) -> tuple[sa.ColumnE
     )
 
 
-def _resend_iterations(*, is_suspect: bool) -> Prepared[LostHintsBounds, _Resent]:
+def _resend_iterations(*, prepares: bool, is_suspect: bool) -> Prepared[LostHintsBounds, _Resent]:
     due = (
         sa.select(runs.c.pk)
-        .where(*_has_lost_its_hint(runs, is_suspect=is_suspect), runs.c.state_version <= STATE_VERSION)
+        .where(
+            *_has_lost_its_hint(runs, is_suspect=is_suspect),
+            runs.c.state_version <= STATE_VERSION,
+            runs.c.prepares.is_not(None) if prepares else runs.c.prepares.is_(None),
+        )
         .order_by(runs.c.hinted_at)
         .limit(_BATCH)
         .with_for_update(skip_locked=True)
@@ -637,6 +643,7 @@ def _resend_iterations(*, is_suspect: bool) -> Prepared[LostHintsBounds, _Resent
             sa.null().label("asks"),
             runs.c.attempt,
             runs.c.hinted_at,
+            runs.c.prepares,
         ),
         takes=LostHintsBounds,
         gives=_Resent,
@@ -670,6 +677,7 @@ def _resend_calls(*, asks: bool, is_suspect: bool) -> Prepared[LostHintsBounds, 
             tool_calls.c.asks,
             tool_calls.c.attempt,
             tool_calls.c.hinted_at,
+            sa.null().label("prepares"),
         ),
         takes=LostHintsBounds,
         gives=_Resent,
@@ -679,18 +687,20 @@ def _resend_calls(*, asks: bool, is_suspect: bool) -> Prepared[LostHintsBounds, 
 _Resends = Sequence[Prepared[LostHintsBounds, _Resent]]
 _RESEND: Mapping[str, tuple[_Resends, _Resends]] = {
     MODEL_QUEUE: (
-        (_resend_iterations(is_suspect=False), _resend_calls(asks=True, is_suspect=False)),
-        (_resend_iterations(is_suspect=True), _resend_calls(asks=True, is_suspect=True)),
+        (_resend_iterations(prepares=False, is_suspect=False), _resend_calls(asks=True, is_suspect=False)),
+        (_resend_iterations(prepares=False, is_suspect=True), _resend_calls(asks=True, is_suspect=True)),
     ),
     TOOLS_QUEUE: (
-        (_resend_calls(asks=False, is_suspect=False),),
-        (_resend_calls(asks=False, is_suspect=True),),
+        (_resend_iterations(prepares=True, is_suspect=False), _resend_calls(asks=False, is_suspect=False)),
+        (_resend_iterations(prepares=True, is_suspect=True), _resend_calls(asks=False, is_suspect=True)),
     ),
 }
 """By queue: for the steps that anybody may do, and for suspects."""
 
 
 def _effect_of(row: _Resent, *, is_suspect: bool) -> Effect:
+    if row.prepares is not None and row.iteration == 0:
+        return Prepare(run_id=row.run_id, attempt=row.attempt, is_suspect=is_suspect)
     if row.position is None:
         return Iterate(run_id=row.run_id, iteration=row.iteration + 1, attempt=row.attempt, is_suspect=is_suspect)
     effect = AskAuxiliary if row.asks == 1 else RunTool
@@ -782,7 +792,7 @@ def _put_off(connection: Connection, loaded: LoadedRun, tried: Run | Call, hints
     """The hints to send at once: not that of a step whose next try has to wait. It is due later, and the sweeper that
     finds it due sends it."""
     delay_s = retry_delay_s(tried.attempt)
-    effects = [hint.effect for hint in hints if isinstance(hint.effect, Iterate | CallEffect)]
+    effects = [hint.effect for hint in hints if isinstance(hint.effect, Effect)]
     if not delay_s or len(effects) != 1 or effects[0].attempt != tried.attempt:
         return hints
     [effect] = effects

@@ -101,6 +101,7 @@ sessions = sa.Table(
     sa.Column("active_run_pk", BigId),
     sa.Column("message_seq", sa.Integer(), nullable=False, server_default="0"),
     sa.Column("system_prompt", SealedText("sessions.system_prompt"), nullable=False),
+    sa.Column("context_at", sa.Integer()),
     sa.Column("tools_hash", sa.String(64), nullable=False),
     sa.Column("workspace", sa.Text(), nullable=False),
     sa.Column("title", SealedText("sessions.title", clear_chars=80)),
@@ -121,6 +122,9 @@ sessions = sa.Table(
 """A conversation. ``active_run_pk`` is the one run that may take a turn (invariant I10); the others wait in order.
 ``session_id`` is ours, the id of the run that opened it; ``name`` is a caller's, and means something within its tenant
 and ``source`` only.
+
+``context_at`` is the position in ``system_prompt`` where the files of the project will stand, until its workspace was
+read; null ever after, and where nobody reads it. From then on the prompt does not change (invariant I7).
 
 ``model`` is what its dialect asks for its turns. ``forked_from`` is the id of the session whose beginning it took over
 as rows of its own; its own id, once that one was deleted and it stayed. ``ended_at`` is a remark of its owner's: it
@@ -166,6 +170,7 @@ runs = sa.Table(
     sa.Column("exhausted", sa.String(12)),
     sa.Column("halt", sa.String(8)),
     sa.Column("state_version", sa.SmallInteger(), nullable=False),
+    sa.Column("prepares", sa.SmallInteger()),
     sa.Column("iteration", sa.Integer(), nullable=False, server_default="0"),
     sa.Column("iterations_max", sa.Integer(), nullable=False),
     sa.Column("refunds", sa.Integer(), nullable=False, server_default="0"),
@@ -306,6 +311,8 @@ is null but where its tenant has a limit of model calls or of spending (``store.
 
 No index has ``updated_at`` in it, which every step writes: a step that changes nothing that is indexed is a HOT update
 on PostgreSQL, and writes no index. That goes for the results of a batch but the last.
+
+``prepares`` is 1 until the workspace of its session was read, for a run that began before it was; null for any other.
 
 ``is_counted`` is set, here and in ``firings`` and ``deliveries``, when a row that is over has been added to
 ``statistics``: until then it is counted where it stands. A row may be deleted when it is counted, not before."""

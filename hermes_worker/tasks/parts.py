@@ -11,7 +11,7 @@ from hermes_worker.agent.tools.catalog import Catalog
 from hermes_worker.core import events as ev
 from hermes_worker.core.auxiliary import AuxiliaryAnswer, Consultation, Consulted
 from hermes_worker.core.delegation import DelegationPolicy
-from hermes_worker.core.effects import AskAuxiliary, CallHook, Iterate, RunTool
+from hermes_worker.core.effects import AskAuxiliary, CallHook, Iterate, Prepare, RunTool
 from hermes_worker.core.guardrails import GuardrailRules
 from hermes_worker.core.hooks import NOT_OBSERVED, Observed
 from hermes_worker.core.inner_calls import InnerCall
@@ -44,6 +44,12 @@ class IterationStore(Protocol):
     """Model calls. ``store.runs.runs.Runs``."""
 
     def claim_iteration(self, effect: Iterate, owner: int) -> IterationClaim | None: ...
+
+    def claim_preparation(self, effect: Prepare, owner: int) -> IterationClaim | None: ...
+
+    def commit_prepared(
+        self, claim: IterationClaim, section: str, documents: Mapping[str, object] = ...
+    ) -> list[Hint]: ...
 
     def session_of(self, session_pk: int) -> SessionContext: ...
 

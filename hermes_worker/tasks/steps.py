@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 from hermes_worker.broker.queue import QueueName
 from hermes_worker.core.abort import AbortSignal
-from hermes_worker.core.effects import Effect, Iterate, RunTool
+from hermes_worker.core.effects import Effect, Iterate, Prepare, RunTool, TurnEffect
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.observe import bound, count, log, took
 from hermes_worker.store.rows import Hint
@@ -120,6 +120,8 @@ def _traced(effect: Effect) -> dict[str, tracing.Value]:
     place = {names.ITERATION: effect.iteration, names.ATTEMPT: effect.attempt}
     if isinstance(effect, Iterate):
         return {names.OPERATION: names.CHAT, **place}
+    if isinstance(effect, Prepare):
+        return {names.OPERATION: names.PREPARE, **place}
     operation = names.EXECUTE_TOOL if isinstance(effect, RunTool) else names.CHAT
     return {names.OPERATION: operation, names.POSITION: effect.position, **place}
 
@@ -127,7 +129,7 @@ def _traced(effect: Effect) -> dict[str, tracing.Value]:
 def _named(effect: Effect) -> Mapping[str, object]:
     """What every log line of the step says."""
     named = {"run_id": effect.run_id, "iteration": effect.iteration, "attempt": effect.attempt}
-    return named if isinstance(effect, Iterate) else {**named, "call": effect.position}
+    return named if isinstance(effect, TurnEffect) else {**named, "call": effect.position}
 
 
 def written(

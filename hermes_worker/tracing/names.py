@@ -26,6 +26,8 @@ TOOL_RESULT: Final = "gen_ai.tool.call.result"
 INVOKE_AGENT: Final = "invoke_agent"
 CHAT: Final = "chat"
 EXECUTE_TOOL: Final = "execute_tool"
+PREPARE: Final = "prepare"
+"""Reading the workspace before the first model call: a name of our own."""
 
 RUN: Final = "hermes.run.id"
 ITERATION: Final = "hermes.iteration"

@@ -1,4 +1,4 @@
-"""The Celery application of a worker: seven tasks, and what happens when a process starts and leaves.
+"""The Celery application of a worker: its tasks, and what happens when a process starts and leaves.
 
 ``celery -A hermes_worker.worker.app worker`` works as well as ``hermes-worker worker``, which it is made of.
 """
@@ -15,7 +15,16 @@ from celery import Celery, signals
 
 from hermes_worker import settings as settings_module
 from hermes_worker.broker.queue import TaskName
-from hermes_worker.core.effects import AskAuxiliary, CallHook, Effect, GatherArtifacts, Iterate, RunTool, SendDelivery
+from hermes_worker.core.effects import (
+    AskAuxiliary,
+    CallHook,
+    Effect,
+    GatherArtifacts,
+    Iterate,
+    Prepare,
+    RunTool,
+    SendDelivery,
+)
 from hermes_worker.core.errors import ConfigurationError, LeaseLost, UnavailableError
 from hermes_worker.observe import database_outage, log
 from hermes_worker.settings import RemoteControl, Settings, handover
@@ -29,6 +38,7 @@ from hermes_worker.tasks.iteration.iterate import iterate
 from hermes_worker.tasks.jobs.collect import collect
 from hermes_worker.tasks.jobs.data import remove_data
 from hermes_worker.tasks.keeper import leave, report, report_pruned
+from hermes_worker.tasks.prepare import prepare
 from hermes_worker.tasks.upkeep import prune_files
 from hermes_worker.wiring import WorkerProcess, broker_url_of
 from hermes_worker.worker.celery import celery_app
@@ -101,7 +111,15 @@ def build(settings: Settings) -> Celery:
             report(swept)
             here.parts.sender.send(swept.hints)
 
+    _add_preparing(app, settings)
     return app
+
+
+def _add_preparing(app: Celery, settings: Settings) -> None:
+    @app.task(name=TaskName.PREPARE.value, ignore_result=True)  # type: ignore[untyped-decorator]
+    def prepare_task(run_id: str, attempt: int, at: float) -> None:
+        effect = Prepare(run_id=run_id, attempt=attempt, is_suspect=is_lane())
+        _guarded(settings, effect, lambda here: prepare(here.parts, effect, at))
 
 
 def _guarded(settings: Settings, effect: Effect, body: Callable[[WorkerProcess], None]) -> None:

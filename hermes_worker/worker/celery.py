@@ -51,6 +51,7 @@ def celery_app(broker_url: str, *, sends_events: bool = False) -> Celery:
         task_create_missing_queues=False,
         task_routes={
             TaskName.ITERATE.value: {"queue": QueueName.MODEL.value},
+            TaskName.PREPARE.value: {"queue": QueueName.TOOLS.value},
             TaskName.CALL_TOOL.value: {"queue": QueueName.TOOLS.value},
             TaskName.ASK_AUXILIARY.value: {"queue": QueueName.MODEL.value},
             TaskName.DELIVER.value: {"queue": QueueName.DELIVERY.value},

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from simulation.memory import Report
+from simulation.memory import BARE_PROMPT, Report
 from support.migrated import bring_up
 from support.recount import Counted, counted
 from support.store import Store, new_run
 
 from hermes_worker.core.effects import Effect
+from hermes_worker.core.prompt_places import Gap, PromptPlace
 from hermes_worker.core.run import TERMINAL, RunStatus
 from hermes_worker.safety.approvals import Choice
 from hermes_worker.store.engine.database import Database
@@ -54,11 +55,14 @@ class SqlStore:
         self._said: Counted = {}
         self._sweeps = 0
 
-    def submit(self, run_id: str, *, iterations_max: int, attempts_max: int) -> list[Hint]:
+    def submit(self, run_id: str, *, iterations_max: int, attempts_max: int, prepares: bool) -> list[Hint]:
         """All runs of a world are turns of one conversation, so that they wait for one another as well."""
         new = new_run(
             run_id=run_id,
             session_id="shared",
+            system_prompt=BARE_PROMPT,
+            gaps=(Gap(PromptPlace.PROJECT, len(BARE_PROMPT)),),
+            prepares=prepares,
             tools=self._tools,
             iterations_max=iterations_max,
             attempts_max=attempts_max,

@@ -18,7 +18,17 @@ from hermes_worker.core import events as ev
 from hermes_worker.core.auxiliary import AuxiliaryAnswer, Consultation, Consulted
 from hermes_worker.core.budget import Amounts, Budget, Dimension, Limits, reservation
 from hermes_worker.core.delegation import TURNS_MAX, background_refusal, refusal_note
-from hermes_worker.core.effects import AskAuxiliary, CallEffect, Effect, Iterate, RunTool, outstanding
+from hermes_worker.core.effects import (
+    AskAuxiliary,
+    CallEffect,
+    Effect,
+    Iterate,
+    Prepare,
+    RunTool,
+    TurnEffect,
+    outstanding,
+    turn_effect,
+)
 from hermes_worker.core.errors import Failure, LeaseLost
 from hermes_worker.core.guardrails import GUARD_FIELD, NO_PRECEDENT, Precedent, precedent_from
 from hermes_worker.core.messages import Message, ModelReply, Role, ToolRequest, assistant_body, tool_body, user_body
@@ -41,6 +51,8 @@ from hermes_worker.store.sweep import LOSSES, SweepPolicy
 from hermes_worker.store.workers import Registration
 
 T = TypeVar("T")
+BARE_PROMPT = "You are in a simulation."
+"""What is known before the workspace is read."""
 _OVER = TERMINAL | {RunStatus.STOPPING}
 HELD_BACK_PART = 0.6
 """Of a term without any sweep, after which live workers get a moment to be heard; see ``store.sweep``."""
@@ -132,6 +144,8 @@ class RunRow:
     """Model replies that were paid for."""
     asides_charged: int = 0
     """Answers to auxiliary calls that were paid for."""
+    prompt: str = ""
+    """Of its session, which is its own here."""
     arrivals: int = 0
     """Results that were brought for the current iteration; only a broken store looks at it."""
     due_of: Run | None = None
@@ -241,9 +255,9 @@ class MemoryStore:
 
     # --- accepting and ending ---
 
-    def submit(self, run_id: str, *, iterations_max: int, attempts_max: int) -> list[Hint]:
-        core = Run(run_id=run_id, iterations_max=iterations_max, attempts_max=attempts_max)
-        row = self._insert(RunRow(pk=len(self._by_pk), core=core, tools=self._tools))
+    def submit(self, run_id: str, *, iterations_max: int, attempts_max: int, prepares: bool) -> list[Hint]:
+        core = Run(run_id=run_id, iterations_max=iterations_max, attempts_max=attempts_max, is_prepared=not prepares)
+        row = self._insert(RunRow(pk=len(self._by_pk), core=core, tools=self._tools, prompt=BARE_PROMPT))
         return [self._begin(row)]
 
     def _insert(self, row: RunRow) -> RunRow:
@@ -256,7 +270,7 @@ class MemoryStore:
         row.message_seq = 1
         row.has_begun, row.due_of = True, None
         row.hinted_at = self.now()
-        return Hint(effect=Iterate(run_id=row.core.run_id, iteration=1, attempt=1), at=self.now())
+        return Hint(effect=turn_effect(row.core), at=self.now())
 
     def stop(self, run_id: str, *, is_whole: bool) -> tuple[list[str], list[Hint]]:
         """With ``is_whole`` the run and all below it; without, whoever did it died after the first of them."""
@@ -283,7 +297,7 @@ class MemoryStore:
     def _is_open_to(self, row: RunRow, effect: Effect, owner: int) -> bool:
         if row.core.status.is_terminal:
             return False
-        if isinstance(effect, Iterate):
+        if isinstance(effect, TurnEffect):
             is_same = (row.core.iteration + 1, row.core.attempt) == (effect.iteration, effect.attempt)
             return (is_same and row.token is None) or row.owner == owner
         call = row.calls.get((effect.iteration, effect.position))
@@ -308,6 +322,23 @@ class MemoryStore:
         row.hinted_at, row.hints = None, 0
         return IterationClaim(token=row.token, loaded=self._loaded(row))
 
+    def claim_preparation(self, effect: Prepare, owner: int) -> IterationClaim | None:
+        row = self._rows.get(effect.run_id)
+        if row is None or row.hinted_at is None or effect not in self._outstanding(row):
+            return None
+        row.core = self._apply_claim(row)
+        row.token, row.owner, row.claimed_at = f"t{next(self._tokens)}", owner, self.now()
+        row.hinted_at, row.hints = None, 0
+        return IterationClaim(token=row.token, loaded=self._loaded(row))
+
+    def commit_prepared(
+        self, claim: IterationClaim, section: str, documents: Mapping[str, object] | None = None
+    ) -> list[Hint]:
+        row = self._held_iteration(claim)
+        if row.prompt == BARE_PROMPT:
+            row.prompt = f"{BARE_PROMPT}\n\n{section}"
+        return self._write(row, ev.PromptCompleted())
+
     def _apply_claim(self, row: RunRow) -> Run:
         return apply(row.core, ev.IterationClaimed())
 
@@ -315,8 +346,9 @@ class MemoryStore:
         """Simulated runs want text."""
 
     def session_of(self, session_pk: int) -> SessionContext:
-        tools = self._by_pk[session_pk].tools
-        return filled(SessionContext, session_id=f"s{session_pk}", system_prompt="", tools=tools, workspace="{}")
+        row = self._by_pk[session_pk]
+        facts = {"session_id": f"s{session_pk}", "system_prompt": row.prompt, "tools": row.tools, "workspace": "{}"}
+        return filled(SessionContext, **facts)
 
     def commit_reply(
         self,
@@ -667,7 +699,7 @@ class MemoryStore:
         row.events.append(names.get(after.status, "run.failed"))
 
     def _mark_due(self, row: RunRow, added: frozenset[Effect]) -> None:
-        is_asking_due = any(isinstance(effect, Iterate) for effect in self._outstanding(row))
+        is_asking_due = any(isinstance(effect, TurnEffect) for effect in self._outstanding(row))
         row.hinted_at, row.hints = (self.now() if is_asking_due else None), 0
         for effect in added:
             if isinstance(effect, CallEffect):
@@ -738,7 +770,7 @@ class MemoryStore:
         kept = []
         for hint in hints:
             effect = hint.effect
-            delay_s = retry_delay_s(effect.attempt) if isinstance(effect, Iterate | CallEffect) else 0.0
+            delay_s = retry_delay_s(effect.attempt) if isinstance(effect, Effect) else 0.0
             if not delay_s:
                 kept.append(hint)
                 continue
@@ -762,9 +794,9 @@ class MemoryStore:
         hints: list[Hint] = []
         for row in self._by_pk:
             for effect in sorted(self._outstanding(row), key=_order):
-                queue = "tools" if isinstance(effect, RunTool) else "model"
+                queue = "tools" if isinstance(effect, RunTool | Prepare) else "model"
                 queue = f"suspect_{queue}" if effect.is_suspect else queue
-                due = row if isinstance(effect, Iterate) else row.calls[effect.iteration, effect.position]
+                due = row if isinstance(effect, TurnEffect) else row.calls[effect.iteration, effect.position]
                 if due.hinted_at is not None and self._is_lost(queue, due, depths):
                     due.hinted_at, due.hints = self.now(), due.hints + 1
                     hints.append(Hint(effect=effect, at=self.now()))
@@ -980,6 +1012,31 @@ class ChargingAttempts(MemoryStore):
         hints = super().commit_reply(claim, reply, reading, cost)
         self._rows[claim.run_id].charged -= 1
         return hints
+
+
+class ReadingAgain(MemoryStore):
+    """Has what a workspace says read before each of the first tries of a model call, and takes the last."""
+
+    def release_iteration(self, claim: IterationClaim, *more: Any) -> list[Hint]:
+        self._held_iteration(claim)
+        row = self._rows[claim.run_id]
+        row.core = replace(row.core, is_prepared=row.core.iteration > 0)
+        return super().release_iteration(claim, *more)
+
+    def commit_failure(
+        self, claim: IterationClaim, event: ev.ModelFailed | ev.CapacityAwaited | ev.Broken, *more: Any
+    ) -> list[Hint]:
+        self._held_iteration(claim)
+        row = self._rows[claim.run_id]
+        row.core = replace(row.core, is_prepared=row.core.iteration > 0)
+        return super().commit_failure(claim, event, *more)
+
+    def commit_prepared(
+        self, claim: IterationClaim, section: str, documents: Mapping[str, object] | None = None
+    ) -> list[Hint]:
+        row = self._held_iteration(claim)
+        row.prompt = f"{BARE_PROMPT}\n\n{section}"
+        return self._write(row, ev.PromptCompleted())
 
 
 class ForgettingAnswers(MemoryStore):

@@ -22,6 +22,7 @@ from simulation.memory import (
     LettingChainsGoOn,
     MemoryStore,
     PayingLosers,
+    ReadingAgain,
     Report,
     RerunningOnce,
     WithoutFence,
@@ -151,6 +152,26 @@ def _told_of(report: Report) -> tuple[Any, ...]:
         [seq - report.seqs[0] for seq in report.seqs],
         budget and (budget.limits, budget.spent.iterations, budget.reserved.iterations),
     )
+
+
+def test_a_session_is_asked_about_with_one_prompt_that_its_workspace_was_read_for() -> None:
+    """Whoever reads it, however often, and whatever happens to them: the notes say something else each time."""
+    seen = portion(0, 200, prepares=True, trouble=WORSE)
+    assert seen["read"] > 300, "it is tried again, or nothing went wrong"
+    assert portion(0, 20, prepares=True, make=SqlStore, sweep_s=2.0)["read"] > 5
+
+
+def test_who_reads_a_workspace_twice_and_believes_the_second_is_caught() -> None:
+    with pytest.raises(Violation, match=r"the prompt of .* changed"):
+        for seed in range(_SEEDS_TO_NOTICE):
+            play(seed, make=ReadingAgain, prepares=True, trouble=WORSE)
+
+
+def test_in_peace_a_workspace_is_read_once() -> None:
+    for seed in range(20):
+        world = play(seed, trouble=PEACE, make=WithoutSweeper, prepares=True)
+        claims = sum(what in ("claim", "claim_iteration", "claim_preparation") for _, what in world.trace)
+        assert (world.sent, world.seen["read"]) == (claims, 1 + seed % 2)
 
 
 def test_in_peace_no_run_needs_the_sweeper_and_every_message_is_needed() -> None:

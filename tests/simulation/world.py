@@ -19,7 +19,7 @@ from random import Random
 from typing import Any, Protocol
 
 from greenlet import greenlet
-from simulation.memory import MemoryStore, Report, filled
+from simulation.memory import BARE_PROMPT, MemoryStore, Report, filled
 
 from hermes_worker import observe
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
@@ -29,7 +29,7 @@ from hermes_worker.broker.queue import QueueName, message_of
 from hermes_worker.core import abort as abort_module
 from hermes_worker.core.auxiliary import AuxiliaryAnswer, AuxiliaryQuestion, AuxTask, Consultation
 from hermes_worker.core.delegation import DELEGATE_TOOL, DelegationPolicy
-from hermes_worker.core.effects import AskAuxiliary, CallEffect, Effect, Iterate, RunTool
+from hermes_worker.core.effects import AskAuxiliary, Effect, Iterate, Prepare, RunTool
 from hermes_worker.core.errors import FailureKind, LeaseLost, ModelCallError, UnavailableError
 from hermes_worker.core.messages import ModelReply, ModelRequest, ToolRequest, Usage, canonical_json, user_body
 from hermes_worker.core.replay import Replay
@@ -51,6 +51,7 @@ from hermes_worker.tasks.iteration import persistence as persistence_module
 from hermes_worker.tasks.iteration.iterate import iterate
 from hermes_worker.tasks.leases import AbortReason, Leases
 from hermes_worker.tasks.parts import Parts
+from hermes_worker.tasks.prepare import prepare
 from hermes_worker.workspaces.base import WorkspaceError
 
 TTL_S = 3.0
@@ -61,6 +62,7 @@ HORIZON_S = 900.0
 EPOCH_S = 1_000_000.0
 _ITERATIONS_MAX = 8
 """Of a run, or of all runs of a tree."""
+NOTES = "What the notes said when they were read for the time"
 DELEGATION = DelegationPolicy(children_max=3, depth_max=2, turns_max=3)
 APPROVALS = ApprovalRules(mode=Mode.SMART, timeout_s=90.0)
 
@@ -140,7 +142,7 @@ class Backend(Protocol):
     transcripts: Any
     workers: Any
 
-    def submit(self, run_id: str, *, iterations_max: int, attempts_max: int) -> list[Hint]: ...
+    def submit(self, run_id: str, *, iterations_max: int, attempts_max: int, prepares: bool) -> list[Hint]: ...
     def stop(self, run_id: str, *, is_whole: bool) -> tuple[list[str], list[Hint]]: ...
     def approve(self, run_id: str, choice: Choice) -> list[Hint]: ...
     def break_off_step(self, effect: Effect, owner: int, message: str) -> list[Hint]: ...
@@ -241,7 +243,7 @@ class Process:
             live=NoLive(),
             catalog=world.catalog,
             chain=OneProvider(world.model),
-            workspace=lambda ref: NoFiles(),
+            workspace=lambda ref: Notes(world),
             now=world.clock_of_database,
             delegation=DELEGATION,
             approvals=APPROVALS,
@@ -263,6 +265,8 @@ class Process:
         try:
             if isinstance(effect, Iterate):
                 iterate(self.parts, effect, at)
+            elif isinstance(effect, Prepare):
+                prepare(self.parts, effect, at)
             elif isinstance(effect, AskAuxiliary):
                 ask_auxiliary(self.parts, effect, at)
             elif isinstance(effect, RunTool):
@@ -398,10 +402,26 @@ class NoLive:
     def nudge(self, *_: object) -> None: ...
 
 
-class NoFiles:
-    """The workspace of a world in which nobody has files."""
+class Notes:
+    """The workspace of a world in which there is nothing but a file for agents, which says something else every time it
+    is read."""
 
     root = "/"
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def entries(self, path: str) -> tuple[str, ...]:
+        self._world.pause()
+        return ("AGENTS.md",)
+
+    def may_read(self, path: str) -> bool:
+        return True
+
+    def read_bytes(self, path: str, *, limit: int) -> bytes:
+        self._world.pause()
+        self._world.seen["read"] += 1
+        return f"{NOTES} {self._world.seen['read']}.".encode()
 
     def resolve(self, path: str, **_: object) -> str:
         raise WorkspaceError(f"{path!r} is not there")
@@ -440,6 +460,8 @@ class Model:
     def ask(self, request: ModelRequest, *, on_delta: object, abort: Any) -> ModelReply:
         world, random = self._world, self._world.random
         self._require_whole(request)
+        if not _is_aside(request):
+            self._require_same(request)
         for _ in range(random.randint(1, 3)):
             world.pause(random.choice((0.01, 0.3, 1.5)))
             if abort.is_set():
@@ -458,6 +480,14 @@ class Model:
             return ModelReply(text="done", usage=usage)
         requests = tuple(self._request() for _ in range(random.randint(1, 4)))
         return ModelReply(text="", tool_requests=requests, finish_reason="tool_calls", usage=usage)
+
+    def _require_same(self, request: ModelRequest) -> None:
+        """All requests of a conversation begin with the same bytes, which say what its workspace says."""
+        first, session = request.messages[0], request.session_id
+        if first != self._world.prompts.setdefault(session or "", first):
+            raise Violation(f"seed {self._world.seed}: the prompt of {session} changed to {first}")
+        if self._world.prepares and BARE_PROMPT in first and NOTES not in first:
+            raise Violation(f"seed {self._world.seed}: {session} was asked before its workspace was read: {first}")
 
     def _require_whole(self, request: ModelRequest) -> None:
         """A prompt without one of its results would be refused by a real provider."""
@@ -616,6 +646,10 @@ class World:
     verdicts: Counter[str] = field(default_factory=Counter)
     """How often each call was seen to take a lane down."""
     seen: Counter[str] = field(default_factory=Counter)
+    prepares: bool = False
+    """Sessions begin with what their workspace says."""
+    prompts: dict[str, str] = field(default_factory=dict)
+    """What the requests of each conversation began with."""
     """What went wrong, and what was done about it: a test that sees nothing proves nothing."""
     trace: list[tuple[float, str]] = field(default_factory=list)
     reports: Sequence[Report] = ()
@@ -733,7 +767,7 @@ class World:
         if not ready:
             self._enqueue(hint)
             return
-        assert isinstance(hint.effect, Iterate | CallEffect)
+        assert isinstance(hint.effect, Effect)
         self.random.choice(ready).take(hint.effect, hint.at)
 
     @staticmethod
@@ -814,9 +848,13 @@ class World:
         for hint in hints:
             self.post(hint)
 
+    def _accepted(self, run_id: str) -> list[Hint]:
+        limits = {"iterations_max": _ITERATIONS_MAX, "attempts_max": _ATTEMPTS_MAX}
+        return self.backend.submit(run_id, **limits, prepares=self.prepares)
+
     def _submit(self, run_id: str) -> None:
         self._submitted += 1
-        for hint in self.backend.submit(run_id, iterations_max=_ITERATIONS_MAX, attempts_max=_ATTEMPTS_MAX):
+        for hint in self._accepted(run_id):
             self.post(hint)
         if self.random.random() < self.trouble.stops:
             self.at(self.random.uniform(0.0, 12.0), lambda: self._stop(run_id))

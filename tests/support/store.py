@@ -15,7 +15,7 @@ from sqlalchemy.dialects import postgresql
 
 from hermes_worker.broker.queue import QueueName
 from hermes_worker.core import events as ev
-from hermes_worker.core.effects import AskAuxiliary, Effect, Iterate, RunTool, outstanding
+from hermes_worker.core.effects import AskAuxiliary, Effect, Iterate, Prepare, RunTool, outstanding
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, RunStatus
@@ -273,7 +273,14 @@ def prepared(statement: Any) -> Prepared[Any, Any]:
 
 _RUN = prepared(
     sa.select(
-        runs.c.pk, runs.c.run_id, runs.c.status, runs.c.iteration, runs.c.attempt, runs.c.deaths, runs.c.hinted_at
+        runs.c.pk,
+        runs.c.run_id,
+        runs.c.status,
+        runs.c.iteration,
+        runs.c.attempt,
+        runs.c.deaths,
+        runs.c.hinted_at,
+        runs.c.prepares,
     ).where(runs.c.run_id == sa.bindparam("run_id"))
 )
 _VANISH = prepared(sa.update(workers).where(workers.c.pk == sa.bindparam("worker")).values(expires_at=1.0))
@@ -302,7 +309,9 @@ def due_of(row: Any, calls: Iterable[Any]) -> list[Effect]:
     if row.hinted_at is not None:
         is_suspect = row.deaths is not None
         effects.append(
-            Iterate(run_id=row.run_id, iteration=row.iteration + 1, attempt=row.attempt, is_suspect=is_suspect)
+            Prepare(run_id=row.run_id, attempt=row.attempt, is_suspect=is_suspect)
+            if row.prepares is not None and row.iteration == 0
+            else Iterate(run_id=row.run_id, iteration=row.iteration + 1, attempt=row.attempt, is_suspect=is_suspect)
         )
     return effects
 

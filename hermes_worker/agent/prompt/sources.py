@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from hermes_worker.core.prompt_places import PromptPlace
 from hermes_worker.extension import ContextSourceDeclaration, Extension, SettingValue
-from hermes_worker.safety.threats import Scope, scan
+from hermes_worker.safety.origins import Origin, judge
 
 BEFORE_CALLER = 300
 """A block of a lower order stands before the caller's instructions, the others behind them."""
@@ -56,8 +56,7 @@ def block_of(declared: ContextSourceDeclaration, said: object) -> PromptBlock | 
     if declared.is_pure:
         return PromptBlock(text=text, order=declared.order)
     title = " ".join((declared.title or declared.name).split())
-    if found := scan(text, Scope.CONTEXT):
-        text = f"[BLOCKED: this text was left out because it looks like an attack ({', '.join(found)})]"
+    text = judge(text, Origin.CONTEXT_SOURCE).text
     return PromptBlock(text=f"# {title}\n{shortened(text, declared.chars_max)}", order=declared.order)
 
 

@@ -18,7 +18,7 @@ from datetime import date
 from hermes_worker.agent.prompt.sources import PromptBlock, place_of, shortened
 from hermes_worker.core.families import traits_of
 from hermes_worker.core.prompt_places import Assembled, PromptPlace, assembled
-from hermes_worker.safety.threats import Scope, scan
+from hermes_worker.safety.origins import Origin, judge
 
 CONTEXT_CHARS_MIN, CONTEXT_CHARS_MAX = 20_000, 500_000
 """Bounds for what a project's file may take, whatever the model's window."""
@@ -126,11 +126,8 @@ _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday",
 def _context_section(file: ContextFile, chars_max: int) -> str:
     """Files come from repositories that others write to. One that talks like an attack is left out as a whole."""
     name = _one_line(file.name)
-    text = file.text.removeprefix("\ufeff").strip()
-    found = scan(text, Scope.CONTEXT)
-    if found:
-        return f"## {name}\n[BLOCKED: this file was left out because it looks like an attack ({', '.join(found)})]"
-    return f"## {name}\n{shortened(text, chars_max)}"
+    judged = judge(file.text.removeprefix("\ufeff").strip(), Origin.CONTEXT_FILE)
+    return f"## {name}\n{judged.text if judged.is_blocked else shortened(judged.text, chars_max)}"
 
 
 # ------------------------------------------------------------------------------------------------------ named values

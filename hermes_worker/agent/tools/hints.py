@@ -67,6 +67,11 @@ def with_hints(tool: Tool, arguments: Mapping[str, Any], context: ToolContext, r
     )
 
 
+def told(folder: str) -> Mapping[str, object]:
+    """The document of a session whose prompt says what this folder says."""
+    return {_key(folder): True}
+
+
 def _key(folder: str) -> str:
     return f"{HINTS_KEY}{hashlib.sha256(folder.encode('utf-8', 'surrogateescape')).hexdigest()[:24]}"
 

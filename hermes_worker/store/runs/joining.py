@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
 from hermes_worker.core.delegation import report
-from hermes_worker.core.effects import Iterate
+from hermes_worker.core.effects import first_effect
 from hermes_worker.core.errors import Failure, UnavailableError
 from hermes_worker.core.messages import Message, Role, tool_body
 from hermes_worker.core.run import Call, CallStatus, ExitReason, Run, RunStatus
@@ -258,6 +258,7 @@ class _SessionRun(_ActiveRunKey):
 
 class _BegunRow(NamedTuple):
     hinted_at: float
+    prepares: int | None
 
 
 _NEXT_RUN = Prepared(
@@ -285,7 +286,7 @@ _BEGIN = Prepared(
     sa.update(runs)
     .where(runs.c.pk == sa.bindparam("run"))
     .values(message_seq=sa.bindparam("length"), hinted_at=db_now(), updated_at=db_now())
-    .returning(runs.c.hinted_at),
+    .returning(runs.c.hinted_at, runs.c.prepares),
     takes=_ActiveRunKey,
     gives=_BegunRow,
 )
@@ -349,7 +350,7 @@ def activate(connection: Connection, session_pk: int, run_pk: int, run_id: str, 
     insert_messages(connection, session_pk, run_pk, [row])
     ACTIVATE_RUN.run(connection, {"session": session_pk, "run": run_pk})
     begun = _BEGIN.one(connection, {"run": run_pk, "length": message_seq + 1})
-    return Hint(effect=Iterate(run_id=run_id, iteration=1, attempt=1), at=float(begun.hinted_at))
+    return Hint(effect=first_effect(run_id, prepares=begun.prepares is not None), at=float(begun.hinted_at))
 
 
 def begin_put_off(connection: Connection, loaded: LoadedRun) -> list[Hint] | None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.effects import Iterate
+from hermes_worker.core.effects import first_effect
 from hermes_worker.core.run import STATE_VERSION, RunStatus
 from hermes_worker.core.sources import is_session_id
 from hermes_worker.store.engine.database import db_now
@@ -127,7 +127,7 @@ def _begin(connection: Connection, fresh: Mapping[int, NewRun]) -> dict[int, tup
     written = {}
     for row in rows:
         new, run_id = fresh[row.session_pk], run_ids[row.session_pk]
-        hints = [] if row.hinted_at is None else [_hint(run_id, row.hinted_at)]
+        hints = [] if row.hinted_at is None else [_hint(run_id, new, row.hinted_at)]
         created = Created(
             run_id=run_id,
             session_id=new.session_id or run_id,
@@ -152,6 +152,7 @@ def _run_values(session_pk: int, run_id: str, new: NewRun, is_shared: bool) -> d
         "message_seq": 0 if waits else 1,
         "wall_s": spec.wall_s_max,
         "due_in_s": None if waits else 0.0,
+        "prepares": 1 if new.prepares else None,
     }
 
 
@@ -159,5 +160,5 @@ def _opening(connection: Connection, session_pk: int, run_pk: int, new: NewRun) 
     return message_values(connection, session_pk, run_pk, [first_message(new.spec, 1)])
 
 
-def _hint(run_id: str, at: float) -> Hint:
-    return Hint(effect=Iterate(run_id=run_id, iteration=1, attempt=1), at=float(at))
+def _hint(run_id: str, new: NewRun, at: float) -> Hint:
+    return Hint(effect=first_effect(run_id, prepares=new.prepares), at=float(at))

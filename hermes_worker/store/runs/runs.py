@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypedDict
 
 import sqlalchemy as sa
@@ -19,7 +20,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
 from hermes_worker.core.budget import Amounts, Dimension, is_wall_spent
-from hermes_worker.core.effects import Effect, Iterate
+from hermes_worker.core.effects import Effect, Iterate, Prepare, TurnEffect
 from hermes_worker.core.errors import Failure, HermesError, LeaseLost, UnavailableError
 from hermes_worker.core.messages import Message, ModelReply, Role, Usage, assistant_body, canonical_json
 from hermes_worker.core.pricing import (
@@ -33,7 +34,7 @@ from hermes_worker.core.pricing import (
     worst_of,
 )
 from hermes_worker.core.principals import DEFAULT_TENANT
-from hermes_worker.core.prompt_places import Assembled, Gap, PromptPlace, filled
+from hermes_worker.core.prompt_places import Assembled, Gap, PromptPlace, filled, gap_of
 from hermes_worker.core.run import STATE_VERSION, TERMINAL, ExitReason, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.sharing import FleetPlace
@@ -69,7 +70,7 @@ from hermes_worker.store.runs.limits import require_within
 from hermes_worker.store.runs.permits import has_limits, pass_on, require_permit
 from hermes_worker.store.runs.places import fill_places
 from hermes_worker.store.runs.stepping import Additions, event_rows, exhausted_event
-from hermes_worker.store.runs.steps import INSERT_EVENT
+from hermes_worker.store.runs.steps import INSERT_EVENT, DocumentRow
 from hermes_worker.store.runs.transcripts import SESSIONS_KEPT
 from hermes_worker.store.statistics import add, of_model
 from hermes_worker.store.tables import blobs, deleted_runs, run_tags, runs, sessions, tool_calls
@@ -150,7 +151,9 @@ class NewRun:
     system_prompt: str
     """Stored with a new session, and used as stored ever after (invariant I7)."""
     gaps: tuple[Gap, ...] = ()
-    """Where ``blocks`` may stand in it."""
+    """Where ``blocks`` may stand in it, and the files of the project."""
+    prepares: bool = False
+    """The workspace of a new session is read before its first model call."""
     blocks: Callable[[Connection], Mapping[PromptPlace, str]] | None = None
     """What rows say in the prompt of a new session. Called in the transaction that opens it, and for no other run, so
     that later runs of a session pay nothing."""
@@ -274,8 +277,14 @@ class _SessionRow(NamedTuple):
     session_id: str
     tenant: str
     system_prompt: str
+    context_at: int | None
     workspace: str
     tools: str
+
+
+class _UnpreparedSession(NamedTuple):
+    system_prompt: str
+    context_at: int | None
 
 
 class _HeldRow(NamedTuple):
@@ -290,9 +299,10 @@ class _LockedSession(NamedTuple):
     active_run_pk: int | None
     message_seq: int
     erasure_pk: int | None
+    context_at: int | None
 
 
-_CLAIM_ITERATION = Prepared(
+_claiming = (
     sa.update(runs)
     .where(
         runs.c.run_id == sa.bindparam("id"),
@@ -301,7 +311,6 @@ _CLAIM_ITERATION = Prepared(
         runs.c.iteration == sa.bindparam("iter"),
         runs.c.attempt == sa.bindparam("att"),
         is_suspect(runs) == sa.bindparam("suspect"),
-        sa.case((runs.c.has_budget > 0, 1), else_=0) == sa.bindparam("budget"),
         runs.c.state_version <= STATE_VERSION,
     )
     .values(
@@ -314,16 +323,24 @@ _CLAIM_ITERATION = Prepared(
         started_at=sa.func.coalesce(runs.c.started_at, db_now()),
         updated_at=db_now(),
     )
-    .returning(*RUN_COLUMNS),
+    .returning(*RUN_COLUMNS)
+)
+_CLAIM_ITERATION = Prepared(
+    _claiming.where(
+        sa.or_(runs.c.prepares.is_(None), runs.c.iteration > 0),
+        sa.case((runs.c.has_budget > 0, 1), else_=0) == sa.bindparam("budget"),
+    ),
     takes=_TurnClaimed,
     gives=RunRow,
 )
+_CLAIM_PREPARATION = Prepared(_claiming.where(runs.c.prepares.is_not(None)), takes=_TurnKey, gives=RunRow)
 
 _READ_SESSION = Prepared(
     sa.select(
         sessions.c.session_id,
         sessions.c.tenant,
         sessions.c.system_prompt,
+        sessions.c.context_at,
         sessions.c.workspace,
         blobs.c.body.label("tools"),
     )
@@ -410,6 +427,45 @@ class Runs:
             return None
         return IterationClaim(token=token, loaded=self._in_time(loaded))
 
+    def claim_preparation(self, effect: Prepare, owner: int) -> IterationClaim | None:
+        """Take what has to be done before the run's first model call; ``None`` when it is not to be had. One statement,
+        as ``claim_iteration``, and a claim like that of a model call in everything that may happen to it."""
+        token = secrets.token_hex(16)
+        wanted: _TurnKey = {
+            "id": effect.run_id,
+            "iter": 0,
+            "att": effect.attempt,
+            "suspect": int(effect.is_suspect),
+            "token": token,
+            "owner": owner,
+        }
+        with self._database.statement() as connection:
+            row = _CLAIM_PREPARATION.first(connection, wanted)
+        return None if row is None else IterationClaim(token=token, loaded=to_loaded(row, ()))
+
+    def commit_prepared(
+        self, claim: IterationClaim, section: str, documents: Mapping[str, object] = MappingProxyType({})
+    ) -> list[Hint]:
+        """Write what the workspace says into the prompt of the session, once: where an earlier run's worker did, its
+        bytes stay. ``documents`` of the session are written with it. Gives the claim up. Raises ``LeaseLost``."""
+        with self._database.write() as connection:
+            loaded = lock_run(connection, claim.loaded.pk)
+            if loaded is None or loaded.lease_token != claim.token:
+                raise LeaseLost(f"the claim on what run {claim.run_id!r} begins with was taken over")
+            written = () if loaded.run.status is RunStatus.STOPPING else tuple(documents.items())
+            if not _complete_prompt(connection, loaded.session_pk, section):
+                written = ()
+            connection.execute(sa.update(runs).where(runs.c.pk == loaded.pk).values(prepares=None))
+            rows: list[DocumentRow] = [
+                {"session_pk": loaded.session_pk, "key": key, "body": canonical_json(value)} for key, value in written
+            ]
+            return save(
+                connection,
+                loaded,
+                apply(loaded.run, ev.PromptCompleted()),
+                Additions(is_of_holder=True, documents=rows),
+            )
+
     def _is_permitted(self, loaded: LoadedRun) -> bool:
         """Whether the claimed call may be made; if not, it waits as a row from now on."""
         if loaded.place is None or not has_limits(self._database):
@@ -458,6 +514,8 @@ class Runs:
             tools=row.tools,
             workspace=row.workspace,
         )
+        if row.context_at is not None:
+            return context  # its prompt is not whole yet
         with self._lock:
             self._sessions[session_pk] = context
             if len(self._sessions) > SESSIONS_KEPT:
@@ -708,7 +766,7 @@ class Runs:
 
 def _is_open_to(connection: Connection, pk: int, effect: Effect, owner: int) -> bool:
     """Whether the step is still to be done, and by nobody else than ``owner``."""
-    if isinstance(effect, Iterate):
+    if isinstance(effect, TurnEffect):
         table = runs
         same = (runs.c.pk == pk) & (runs.c.iteration == effect.iteration - 1) & (runs.c.attempt == effect.attempt)
         is_open = runs.c.exit_reason.is_(None)
@@ -924,7 +982,7 @@ def asked_values(new: NewRun) -> dict[str, object]:
 def insert_run(connection: Connection, new: NewRun) -> tuple[int, Created]:
     """Write a run in the caller's transaction; returns its number as well. Raises as ``Runs.create``."""
     run_id = new.run_id or new_run_id()
-    session_pk, active, message_seq = _session_for(connection, run_id, new)
+    session_pk, active, message_seq, prepares = _session_for(connection, run_id, new)
     spec = new.spec
     is_free, is_shared = active is None and not new.is_held, sharing.is_shared(connection)
     inserted = connection.execute(
@@ -934,6 +992,7 @@ def insert_run(connection: Connection, new: NewRun) -> tuple[int, Created]:
             session_pk=session_pk,
             status=RunStatus.QUEUED.value,
             state_version=STATE_VERSION,
+            prepares=1 if prepares else None,
             **asked_values(new),
             **_times(new),
             **(place_values(new, begins=is_free and not new.is_put_off) if is_shared else {}),
@@ -1027,7 +1086,8 @@ def session_values(new: NewRun, tools_hash: str) -> dict[str, object]:
         "tenant": new.tenant,
         "source": new.spec.source if new.session_id is not None else None,
         "name": new.session_id,
-        "system_prompt": plain(new.system_prompt),
+        "system_prompt": (text := plain(new.system_prompt)),
+        "context_at": _context_at(new, Assembled(text=text, gaps=new.gaps)),
         "tools_hash": tools_hash,
         "workspace": new.workspace,
         "title": first_title(new.spec.input),
@@ -1039,13 +1099,34 @@ def fill_prompt(connection: Connection, session_pk: int, new: NewRun) -> None:
     blocks = new.blocks(connection) if new.blocks is not None else {}
     if not blocks:
         return
-    prompt = filled(Assembled(text=new.system_prompt, gaps=new.gaps), blocks)
+    plain_blocks = {place: plain(text) for place, text in blocks.items()}
+    prompt = filled(Assembled(text=plain(new.system_prompt), gaps=new.gaps), plain_blocks)
     this = sa.update(sessions).where(sessions.c.pk == session_pk)
-    connection.execute(this.values(system_prompt=plain(prompt.text)))
+    connection.execute(this.values(system_prompt=prompt.text, context_at=_context_at(new, prompt)))
 
 
-def _session_for(connection: Connection, run_id: str, new: NewRun) -> tuple[int, int | None, int]:
-    """The session's number, its active run and its length, with its row locked."""
+def _context_at(new: NewRun, prompt: Assembled) -> int | None:
+    """Where the files of the project will stand, if the workspace is read."""
+    return gap_of(prompt.gaps, PromptPlace.PROJECT) if new.prepares else None
+
+
+def _complete_prompt(connection: Connection, session_pk: int, section: str) -> bool:
+    """Put the files of the project into the prompt of a session whose run is locked; ``False`` when somebody did. The
+    UPDATE names what was read, so it happens once."""
+    this = sessions.c.pk == session_pk
+    found = connection.execute(sa.select(*columns_for(sessions, _UnpreparedSession)).where(this).with_for_update())
+    row = row_of(found, _UnpreparedSession)
+    if row is None or row.context_at is None:
+        return False
+    gap = Gap(PromptPlace.PROJECT, row.context_at)
+    prompt = filled(Assembled(text=row.system_prompt, gaps=(gap,)), {PromptPlace.PROJECT: plain(section)})
+    write = sa.update(sessions).where(this, sessions.c.context_at == row.context_at)
+    return connection.execute(write.values(system_prompt=prompt.text, context_at=None)).rowcount == 1
+
+
+def _session_for(connection: Connection, run_id: str, new: NewRun) -> tuple[int, int | None, int, bool]:
+    """The session's number, its active run, its length and whether its workspace is still to be read, with its row
+    locked."""
     if new.session_id is None or not is_session_id(new.session_id):
         tools_hash = store_blob(connection, new.tools)
         inserted = connection.execute(
@@ -1057,7 +1138,8 @@ def _session_for(connection: Connection, run_id: str, new: NewRun) -> tuple[int,
             if new.after:
                 raise SessionMoved(f"there is no session {new.session_id!r} any more")
             fill_prompt(connection, int(inserted), new)
-            return int(inserted), None, insert_history(connection, int(inserted), new.spec)
+            message_seq = insert_history(connection, int(inserted), new.spec)
+            return int(inserted), None, message_seq, new.prepares
     reference = new.session_id or run_id
     found = connection.execute(
         sa.select(*columns_for(sessions, _LockedSession))
@@ -1073,7 +1155,7 @@ def _session_for(connection: Connection, run_id: str, new: NewRun) -> tuple[int,
         _require_newest(connection, row.pk, new.after)
     if row.active_run_pk is not None or sharing.is_shared(connection):
         _refuse_overflow(connection, row.pk, reference)
-    return row.pk, row.active_run_pk, row.message_seq
+    return row.pk, row.active_run_pk, row.message_seq, row.context_at is not None
 
 
 def _require_newest(connection: Connection, session_pk: int, run_id: str) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.budget import Amounts, Budget, Dimension, Limits, Use, uses, warning
-from hermes_worker.core.effects import CallEffect, Effect, Iterate, outstanding
+from hermes_worker.core.effects import CallEffect, Effect, TurnEffect, outstanding
 from hermes_worker.core.hooks import NOT_OBSERVED, Observed
 from hermes_worker.core.inner_calls import InnerCall, with_begun
 from hermes_worker.core.messages import Message, Role, Usage, canonical_json, tool_body
@@ -137,7 +137,7 @@ def needed(loaded: LoadedRun, after: Run, additions: Additions) -> Needed:
     before = loaded.run
     is_over = _is_batch_over(before, after)
     return Needed(
-        is_call_lost=_gives_up(before, after) and not additions.is_of_holder,
+        is_call_lost=_gives_up(before, after) and not (additions.is_of_holder or before.wants_preparing),
         auxiliary_lost=_lost_auxiliary(before, after, additions),
         tool_call_ids=bool(_without_result(before, after)),
         said=is_over and loaded.steers > 0,
@@ -458,7 +458,7 @@ def _run_values(loaded: LoadedRun, after: Run, message_seq: int, events_added: i
         "new_call_count": len(after.calls),
         "new_resume_at": after.resume_at,
         "new_token": loaded.lease_token if after.is_asking else None,
-        "is_due": any(isinstance(effect, Iterate) for effect in outstanding(after)),
+        "is_due": any(isinstance(effect, TurnEffect) for effect in outstanding(after)),
         "new_message_seq": message_seq,
         "new_event_seq": loaded.event_seq + events_added,
         "input": usage.input,

@@ -1,0 +1,95 @@
+"""The files of a project that are written for agents, as they stand in a session's workspace (docs/behaviour.md,
+"System prompts").
+
+One kind speaks for the project, the first that is there and not empty. Only the top of the workspace is looked at: what
+lies above it is not the session's to read, and folders below it have their say when a call first touches them
+(``agent.tools.hints``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final
+
+from hermes_worker.agent.prompt.system import CONTEXT_CHARS_MAX, ContextFile
+from hermes_worker.workspaces.base import Workspace, WorkspaceAway, WorkspaceError
+
+_BYTES_MAX: Final = 4 * CONTEXT_CHARS_MAX
+_RULES_MAX: Final = 64
+"""Files of ``.cursor/rules`` that are read."""
+_RULES: Final = ".cursor/rules"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    names: tuple[str, ...]
+    """The first that is there."""
+    has_front_matter: bool = False
+
+
+_KINDS: Final = (
+    _Kind((".hermes.md", "HERMES.md"), has_front_matter=True),
+    _Kind(("AGENTS.md", "agents.md")),
+    _Kind(("CLAUDE.md", "claude.md")),
+)
+NAMES: Final = (*(name for kind in _KINDS for name in kind.names), ".cursorrules")
+
+
+def project_files(workspace: Workspace) -> tuple[ContextFile, ...]:
+    """What the project says to agents; nothing when it says nothing. Raises ``WorkspaceAway`` when the workspace cannot
+    be read now. A file that cannot be read is none."""
+    top = _names_in(workspace, workspace.root)
+    for kind in _KINDS:
+        for name in (name for name in kind.names if name in top):
+            text = _text(workspace, name)
+            body = without_front_matter(text) if kind.has_front_matter else text
+            if body:
+                return (ContextFile(name=name, text=body),)
+    return tuple(_cursor_rules(workspace, top))
+
+
+def without_front_matter(text: str) -> str:
+    """``text`` behind the YAML between two lines of dashes that it begins with; all of it where there is nothing behind
+    that."""
+    if not text.startswith("---"):
+        return text
+    end = text.find("\n---", 3)
+    body = text[end + 4 :].lstrip("-").strip() if end != -1 else ""
+    return body or text
+
+
+def _cursor_rules(workspace: Workspace, top: frozenset[str]) -> Iterator[ContextFile]:
+    if ".cursorrules" in top and (text := _text(workspace, ".cursorrules")):
+        yield ContextFile(name=".cursorrules", text=text)
+    if ".cursor" not in top:
+        return
+    names = sorted(name for name in _names_in(workspace, _RULES) if name.endswith(".mdc"))
+    for name in names[:_RULES_MAX]:
+        if text := _text(workspace, f"{_RULES}/{name}"):
+            yield ContextFile(name=f"{_RULES}/{name}", text=text)
+
+
+def _names_in(workspace: Workspace, folder: str) -> frozenset[str]:
+    try:
+        return frozenset(name.rstrip("/") for name in workspace.entries(folder))
+    except WorkspaceAway:
+        raise
+    except WorkspaceError:
+        return frozenset()
+
+
+def _text(workspace: Workspace, name: str) -> str:
+    """Of a plain file; a link may lead out of the project, and is not followed."""
+    path = str(PurePosixPath(workspace.root, name))
+    try:
+        if workspace.may_read(path):
+            return (
+                workspace.read_bytes(path, limit=_BYTES_MAX).decode("utf-8", "replace").removeprefix("\ufeff").strip()
+            )
+    except WorkspaceAway:
+        raise
+    except WorkspaceError:
+        pass
+    return ""

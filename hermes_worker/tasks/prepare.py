@@ -1,0 +1,97 @@
+"""What has to be done before the first model call of a session: read the files of its workspace that are written for
+agents, and complete its prompt with them.
+
+The claim is that on the run's next step, so leases, suspects, stops and the sweeper treat it like a model call. It only
+reads, so it may be done again; the prompt is completed once, by whoever comes first, and never changes afterwards
+(invariant I7). Later runs of the session find a whole prompt and have nothing to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hermes_worker.agent.prompt.project_files import project_files
+from hermes_worker.agent.prompt.system import project_section
+from hermes_worker.agent.tools.hints import told
+from hermes_worker.broker.queue import QueueName
+from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.effects import Prepare
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.observe import count, log
+from hermes_worker.safety.origins import Origin, judge
+from hermes_worker.store.rows import Hint
+from hermes_worker.store.runs.runs import IterationClaim, SessionContext
+from hermes_worker.system import faults
+from hermes_worker.system.faults import FaultPoint
+from hermes_worker.tasks.parts import Parts
+from hermes_worker.tasks.steps import RunStep, StepDone, take, written
+from hermes_worker.workspaces.base import WorkspaceError
+
+UNREAD = (
+    "# Project context\n\n"
+    "The workspace could not be read when this conversation began. If it has a file for agents (.hermes.md, AGENTS.md, "
+    "CLAUDE.md), read it before you work there."
+)
+USUAL_WINDOW = 200_000
+"""Tokens, where nobody said what the model's window is."""
+
+
+def prepare(parts: Parts, effect: Prepare, at: float) -> None:
+    """Complete the prompt of the session whose run ``effect`` names, if that is still to be done. ``at`` is when its
+    message was hinted.
+
+    Safe to deliver any number of times: of all deliveries one gets the claim, and a stale one finds nothing.
+    """
+    take(_STEP, parts, effect, at)
+
+
+def _claim(parts: Parts, effect: Prepare) -> IterationClaim | None:
+    return parts.runs.claim_preparation(effect, parts.leases.owner)
+
+
+def _prepare(parts: Parts, claim: IterationClaim, abort: AbortSignal) -> StepDone:
+    session = parts.runs.session_of(claim.loaded.session_pk)
+    section, folder = ("", "") if abort.is_set() else _read(parts, session)
+    faults.point(FaultPoint.PREPARE_AFTER_READ, claim.run_id)
+
+    def write() -> list[Hint]:
+        if abort.is_set():  # handed over, or stopped: in a run that is being stopped, giving the claim up ends it
+            return parts.runs.release_iteration(claim)
+        return parts.runs.commit_prepared(claim, section, told(folder) if folder else {})
+
+    hints = written(parts, write, abort, refused="prompt.refused")
+    is_watched = claim.loaded.is_watched or parts.leases.is_watched(claim.run_id)
+    if hints is not None:
+        count("prompt.prepared")
+    return StepDone(hints=hints or (), is_watched=is_watched)
+
+
+def _read(parts: Parts, session: SessionContext) -> tuple[str, str]:
+    """What the project says, and the folder that says it. A workspace that cannot be read leaves it out, and the agent
+    is told."""
+    try:
+        workspace = parts.workspace(session.workspace)
+        files = project_files(workspace)
+    except (WorkspaceError, ConfigurationError, ValueError) as error:
+        count("context.left_out")
+        log.warning("context.left_out", context_source="workspace", reason=str(error))
+        return UNREAD, ""
+    hidden = tuple(replace(file, text=parts.redactor.result(file.text, is_configuration=False)) for file in files)
+    for file in hidden:
+        judged = judge(file.text, Origin.CONTEXT_FILE)
+        log.info("prompt.prepared", file=file.name, chars=len(file.text), threats=list(judged.threats))
+        if judged.threats:
+            count("untrusted.suspicious")
+            log.warning("untrusted.suspicious", tool="project files", threats=list(judged.threats))
+    return project_section(hidden, parts.model.window or USUAL_WINDOW), workspace.root if hidden else ""
+
+
+_STEP = RunStep(
+    queue=QueueName.TOOLS,
+    suspects=QueueName.SUSPECT_TOOLS,
+    after_claim=FaultPoint.PREPARE_AFTER_CLAIM,
+    after_commit=FaultPoint.PREPARE_AFTER_COMMIT,
+    claim=_claim,
+    may_hand_over=lambda _: True,
+    do=_prepare,
+)
