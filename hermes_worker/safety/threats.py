@@ -95,11 +95,11 @@ PATTERNS: tuple[ThreatPattern, ...] = (
     _pattern("fake_update", Scope.CONTEXT, r"\byou\s+have\s+been\s+<some>(?:patched|updated|upgraded)\s+to\b"),
     _pattern("identity_override", Scope.CONTEXT, r"\bname\s+yourself\s+\w"),
     _pattern("c2_node_registration", Scope.CONTEXT, r"\bregister\s+(?:as\s+)?(?:a\s+)?node\b"),
-    _pattern("c2_heartbeat", Scope.CONTEXT, r"\b(?:heartbeat|beacon|check[\s-]?in)\s+(?:to|with)\s"),
+    _pattern("c2_heartbeat", Scope.CONTEXT, r"\b(?:heartbeat|beacon|check(?:\s+|-)?in)\s+(?:to|with)\s"),
     _pattern("c2_task_pull", Scope.CONTEXT, r"\bpull\s+(?:down\s+)?(?:new\s+)?task(?:s|ing)?\b"),
     _pattern("c2_network_connect", Scope.CONTEXT, r"\bconnect\s+to\s+the\s+network\b"),
     _pattern("forced_action", Scope.CONTEXT, r"\byou\s+must\s+(?:\w+\s+){0,3}(?:register|connect|report|beacon)\b"),
-    _pattern("anti_forensic_oneliner", Scope.CONTEXT, r"\bonly\s+use\s+one[\s-]?liners?\b"),
+    _pattern("anti_forensic_oneliner", Scope.CONTEXT, r"\bonly\s+use\s+one(?:\s+|-)?liners?\b"),
     _pattern(
         "anti_forensic_disk", Scope.CONTEXT, r"\bnever\s+<some>(?:create|write)\s+<some>(?:script|file)\s+<some>disk\b"
     ),
