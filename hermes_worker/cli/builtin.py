@@ -188,6 +188,11 @@ EXTENSION = Extension(
             implementation="hermes_worker.cli.doctor:check",
         ),
         CommandDeclaration(
+            name="config",
+            summary="Show, change and check the settings.",
+            implementation="hermes_worker.cli.config:config",
+        ),
+        CommandDeclaration(
             name="chaos",
             summary="Break a fleet on purpose and check that nothing was lost, repeated or miscounted.",
             implementation="hermes_worker.cli.chaos:chaos",

@@ -1172,8 +1172,7 @@ _REFERENCE_KEYS = _words(
     " browser.cloud_provider browser.command_timeout browser.dialog_policy browser.dialog_timeout_s browser.engine"
     " browser.inactivity_timeout browser.record_sessions "
     "compression.abort_on_summary_failure compression.hygiene_hard_message_limit compression.in_place"
-    " compression.protect_first_n compression.protect_last_n compression.summary_model compression.summary_provider"
-    " compression.summary_base_url compression.target_ratio"
+    " compression.summary_model compression.summary_provider compression.summary_base_url"
     " agent.clarify_timeout agent.coding_context agent.coding_instructions agent.disabled_toolsets"
     " agent.environment_hint agent.environment_probe agent.gateway_auto_continue_freshness"
     " agent.gateway_notify_interval agent.gateway_timeout_warning agent.image_input_mode"
@@ -1261,8 +1260,9 @@ def load(
     *,
     home: Path | None = None,
     overrides: Mapping[str, object] = MappingProxyType({}),
+    config_text: str | None = None,
 ) -> Settings:
-    """Read all settings. Creates and changes nothing.
+    """Read all settings. Creates and changes nothing. ``config_text`` stands in for what ``config.yaml`` says.
 
     ``environ`` stands in for the environment of the process; ``home`` for HERMES_HOME. ``overrides`` maps keys
     (``server.port``) to what the command line said; ``None`` means it said nothing. Raises ``ConfigurationError``:
@@ -1274,7 +1274,7 @@ def load(
     home = _home(home or overrides.get("home"), environ)
     own = {} if handed.is_complete else _read_dotenv(home / ".env")
     environ, dotenv, files = _with_secret_files(environ, own, is_handed=handed.is_complete)
-    config, notes = ({}, []) if handed.is_complete else _read_config(home / "config.yaml")
+    config, notes = ({}, []) if handed.is_complete else _read_config(home / "config.yaml", config_text)
     sources = _Sources(overrides, environ, dotenv, config, handed.withheld)
     settings = Settings(
         home=home,
@@ -1566,9 +1566,10 @@ def _variable_notes(sources: _Sources) -> Iterator[str]:
             yield f"{name} is not a setting and has no effect; did you mean {close[0]}?"
 
 
-def _read_config(path: Path) -> tuple[dict[str, object], list[str]]:
-    """Our keys of ``config.yaml`` with their raw values, and a note about the original's keys that we do not use."""
-    text = _read_text(path)
+def _read_config(path: Path, text: str | None = None) -> tuple[dict[str, object], list[str]]:
+    """Our keys of ``config.yaml`` with their raw values, and a note about the original's keys that we do not use.
+    ``text`` stands in for the file."""
+    text = _read_text(path) if text is None else text
     if text is None:
         return {}, []
     try:
@@ -1671,6 +1672,43 @@ def _is_harmless_setting(variable: str) -> bool:
 
 def _is_for_commands(settings: Settings, variable: str, roles: Iterable[ProcessRole]) -> bool:
     return variable in settings.terminal.env_passthrough and ProcessRole.TOOLS in roles
+
+
+class SettingOrigin(NamedTuple):
+    """What a setting says, and where that comes from."""
+
+    key: str
+    variable: str
+    value: str
+    """As it is written in the environment; of a secret only that there is one."""
+    origin: str
+    """``default``, or the place in words."""
+
+
+def origins(environ: Mapping[str, str] | None = None, *, home: Path) -> Iterator[SettingOrigin]:
+    """Where the value of every setting comes from, in the order of the groups; read anew. Raises
+    ``ConfigurationError``."""
+    given = os.environ if environ is None else environ
+    above, below, _ = _with_secret_files(given, _read_dotenv(home / ".env"), is_handed=False)
+    config, _ = _read_config(home / "config.yaml")
+    sources = _Sources(MappingProxyType({}), above, below, config, frozenset())
+    for group in _GROUPS.values():
+        for item, declaration in _declared(group):
+            found = sources.find(declaration)
+            value = item.default if found is None else _parsed(declaration, found)
+            is_set = value is not None and value is not MISSING
+            text = declaration.kind.render(value) if is_set else ""
+            if text and declaration.kind.is_secret:
+                text = "(secret)"
+            yield SettingOrigin(declaration.key, declaration.variables[0], text, found.source if found else "default")
+
+
+def setting_of(key: str) -> tuple[str, Kind[Any]]:
+    """The variable of a setting and what it may hold. Raises ``ConfigurationError`` for what is none."""
+    if key not in _CONFIG_KEYS:
+        raise ConfigurationError(f"{key!r} is not a setting{_suggestion(key, _CONFIG_KEYS)}.")
+    declaration = _DECLARATION_OF[key]
+    return declaration.variables[0], declaration.kind
 
 
 class SettingRow(NamedTuple):
