@@ -6,6 +6,7 @@ import difflib
 import json
 import os
 import tempfile
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -46,7 +47,7 @@ def show(home: Path | None, prefix: str | None, with_origin: bool, shows_all: bo
         raise ConfigurationError(f"no setting begins with {prefix!r}")
     if as_json:
         for row in rows:
-            click.echo(json.dumps(row._asdict(), ensure_ascii=False))
+            click.echo(json.dumps(asdict(row), ensure_ascii=False))
         return 0
     listed = [row for row in rows if shows_all or row.value]
     cells = [(row.key, row.value or "-", *((row.origin,) if with_origin else ())) for row in listed]
@@ -56,7 +57,7 @@ def show(home: Path | None, prefix: str | None, with_origin: bool, shows_all: bo
 
 
 def _shown(row: SettingOrigin) -> SettingOrigin:
-    return row._replace(value=redact(row.value))
+    return replace(row, value=redact(row.value))
 
 
 @config.command(name="set", epilog="Example: hermes-worker config set compression.threshold 0.6")

@@ -15,6 +15,7 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -42,6 +43,8 @@ _PATIENCE_S = 5.0
 _HEALTH_PATIENCE_S = 10.0
 """The API's own checks take up to five seconds."""
 _REDIS_VERSION_MIN = (6, 2)
+_APART_S_NOTED, _APART_S_MAX = 2.0, 60.0
+"""How far apart the clocks of this machine and of the database may be."""
 
 
 class Grade(StrEnum):
@@ -115,6 +118,7 @@ def _findings(settings: Settings, workspace: Path | None) -> Iterator[DoctorFind
         *((("start", lambda: _start(failed)),) if failed else ()),
         ("disk", lambda: _disk(settings)),
         ("database", lambda: _database(settings)),
+        ("clock", lambda: _clock(settings)),
         ("encryption", lambda: _encryption(settings)),
         ("broker", lambda: _broker(settings)),
         ("workers", lambda: _workers(settings)),
@@ -555,6 +559,8 @@ def _model(settings: Settings) -> tuple[Grade, str]:
             proxy=place.proxy_url,
         )
     except httpx2.HTTPError as error:
+        if wrong := _certificate(settings, place.plain_url, is_direct=place.proxy_url is None):
+            return Grade.BROKEN, wrong
         return (
             Grade.BROKEN,
             f"{place.plain_url} does not answer ({reason_of(error)}); start it or change HERMES_BASE_URL",
@@ -564,6 +570,50 @@ def _model(settings: Settings) -> tuple[Grade, str]:
     if answer.status_code >= 500:
         return Grade.BROKEN, f"{place.plain_url} answers {answer.status_code}; its operator has to look at it"
     return _named_model(settings, answer)
+
+
+def _certificate(settings: Settings, url: str, *, is_direct: bool) -> str | None:
+    """What is wrong with the certificate at ``url``; ``None`` when that is not what is wrong, or cannot be said."""
+    from hermes_worker.cli.doctor_tls import tls_finding
+    from hermes_worker.models.catalog import provider_of_host
+
+    parts = urlsplit(url)
+    if parts.scheme != "https" or not parts.hostname or not is_direct:
+        return None
+    is_public = provider_of_host(url) is not None
+    try:
+        clocks = [clock] if (clock := _database_clock(settings)) is not None else []
+        found = tls_finding(parts.hostname, parts.port or 443, is_public=is_public, clocks=clocks)
+    except OSError:
+        return None
+    return found.text if found else None
+
+
+def _database_clock(settings: Settings) -> float | None:
+    """What time it is by the database; ``None`` where that is this machine's own clock, or nobody answers."""
+    from hermes_worker.wiring import database_of
+
+    if settings.database.url is None:
+        return None
+    database = database_of(settings)
+    try:
+        return None if database.is_sqlite else database.now()
+    except UnavailableError:
+        return None
+    finally:
+        database.close()
+
+
+def _clock(settings: Settings) -> tuple[Grade, str]:
+    """Leases and schedules go by the database's clock, certificates and logs by that of the machine."""
+    told = _database_clock(settings)
+    if told is None:
+        return Grade.OK, "no other clock to compare with: the database is a file of this machine, or does not answer"
+    apart = time.time() - told
+    text = f"{abs(apart):.1f} s {'ahead of' if apart > 0 else 'behind'} the database's"
+    if abs(apart) > _APART_S_MAX:
+        return Grade.BROKEN, f"{text}; set the clock of one of them (NTP)"
+    return (Grade.NOTE, f"{text}; let both be set by NTP") if abs(apart) > _APART_S_NOTED else (Grade.OK, text)
 
 
 def _named_model(settings: Settings, answer: httpx2.Response) -> tuple[Grade, str]:

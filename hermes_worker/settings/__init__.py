@@ -1674,7 +1674,8 @@ def _is_for_commands(settings: Settings, variable: str, roles: Iterable[ProcessR
     return variable in settings.terminal.env_passthrough and ProcessRole.TOOLS in roles
 
 
-class SettingOrigin(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SettingOrigin:
     """What a setting says, and where that comes from."""
 
     key: str

@@ -1,0 +1,166 @@
+"""What is wrong with the certificate that an address shows: an authority that is not trusted here, somebody in between,
+a time that has passed, or a clock that is wrong. Each is mended elsewhere, so each is named."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+
+PATIENCE_S = 3.0
+SKEW_S = 300.0
+"""A clock that differs by more is wrong."""
+_EXPIRED, _NOT_YET = 10, 9
+_UNKNOWN_ISSUER = frozenset({2, 18, 19, 20, 21})
+_WRONG_HOST = frozenset({62, 63, 64})
+"""Results of X509_verify_cert (openssl/x509_vfy.h)."""
+
+
+class TlsProblem(StrEnum):
+    """What keeps a connection from being trusted."""
+
+    CUSTOM_AUTHORITY = "custom_authority"
+    INTERCEPTED = "intercepted"
+    EXPIRED = "expired"
+    NOT_YET_VALID = "not_yet_valid"
+    CLOCK_SKEW = "clock_skew"
+    WRONG_HOST = "wrong_host"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFinding:
+    """What was found at an address, and what to change."""
+
+    problem: TlsProblem
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """The certificate of a server, whoever issued it, and what time the server says it is."""
+
+    issuer: str
+    begins: float
+    ends: float
+    now: float | None
+
+
+def tls_finding(
+    host: str,
+    port: int = 443,
+    *,
+    server_name: str | None = None,
+    is_public: bool,
+    clocks: Sequence[float] = (),
+) -> TlsFinding | None:
+    """What is wrong with the certificate at ``host``; ``None`` when it is trusted. ``is_public`` for a service whose
+    certificate is from an authority that everybody trusts: another issuer is somebody in between. ``clocks`` are what
+    others say is the time now, such as the database. Takes at most about three times ``PATIENCE_S``. Raises
+    ``OSError`` where nobody answers."""
+    name = server_name or host
+    try:
+        _connected(host, port, name, ssl.create_default_context()).close()
+    except ssl.SSLCertVerificationError as error:
+        return _named(error, name, _shown(host, port, name), is_public=is_public, clocks=clocks)
+    except ssl.SSLError as error:
+        return TlsFinding(problem=TlsProblem.OTHER, text=f"{name} does not speak TLS as expected ({error.reason})")
+    return None
+
+
+def _named(
+    error: ssl.SSLCertVerificationError, name: str, shown: _Shown, *, is_public: bool, clocks: Sequence[float]
+) -> TlsFinding:
+    code = error.verify_code
+    if code in (_EXPIRED, _NOT_YET):
+        return _about_time(name, shown, clocks, is_over=code == _EXPIRED)
+    if code in _WRONG_HOST:
+        text = f"the certificate that {name} shows is for another name; correct the address, or have it issued anew"
+        return TlsFinding(problem=TlsProblem.WRONG_HOST, text=text)
+    if code in _UNKNOWN_ISSUER and is_public:
+        text = (
+            f"somebody between here and {name} shows a certificate of their own, issued by {shown.issuer!r}: an "
+            "intercepting proxy. If it is your organisation's, name its authority in SSL_CERT_FILE; if not, do not send"
+            " a key"
+        )
+        return TlsFinding(problem=TlsProblem.INTERCEPTED, text=text)
+    if code in _UNKNOWN_ISSUER:
+        text = (
+            f"the certificate of {name} is issued by {shown.issuer!r}, which this machine does not trust: name the "
+            "file of that authority in SSL_CERT_FILE"
+        )
+        return TlsFinding(problem=TlsProblem.CUSTOM_AUTHORITY, text=text)
+    return TlsFinding(problem=TlsProblem.OTHER, text=f"{name}: {error.verify_message}")
+
+
+def _about_time(name: str, shown: _Shown, clocks: Sequence[float], *, is_over: bool) -> TlsFinding:
+    """The certificate's time or ours: others tell which clock is right."""
+    here = time.time()
+    told = [clock for clock in (*clocks, shown.now) if clock is not None]
+    right = next((clock for clock in told if shown.begins <= clock <= shown.ends and abs(clock - here) > SKEW_S), None)
+    if right is not None:
+        way = "ahead" if here > right else "behind"
+        text = (
+            f"the clock of this machine is {abs(here - right) / 3600:.1f} hours {way}: by the clock of others the "
+            f"certificate of {name} is valid. Set the clock (NTP)"
+        )
+        return TlsFinding(problem=TlsProblem.CLOCK_SKEW, text=text)
+    if is_over:
+        text = f"the certificate of {name} expired on {_day(shown.ends)}; have it issued anew"
+        return TlsFinding(problem=TlsProblem.EXPIRED, text=text)
+    text = f"the certificate of {name} is not valid before {_day(shown.begins)}; wait for that or have it issued anew"
+    return TlsFinding(problem=TlsProblem.NOT_YET_VALID, text=text)
+
+
+def _day(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _connected(host: str, port: int, name: str, context: ssl.SSLContext) -> ssl.SSLSocket:
+    plain = socket.create_connection((host, port), timeout=PATIENCE_S)
+    try:
+        return context.wrap_socket(plain, server_hostname=name)
+    except BaseException:
+        plain.close()
+        raise
+
+
+def _shown(host: str, port: int, name: str) -> _Shown:
+    """What the server shows to one who trusts anybody and says nothing but ``HEAD /``: no key goes there."""
+    from cryptography import x509
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with _connected(host, port, name, context) as connection:
+        found = connection.getpeercert(binary_form=True)
+        assert found is not None
+        read = x509.load_der_x509_certificate(found)
+        now = _time_told(connection, name)
+    names = read.issuer.rfc4514_string()
+    issuer = "".join(character if character.isprintable() else "?" for character in names)[:200]
+    return _Shown(
+        issuer=issuer, begins=read.not_valid_before_utc.timestamp(), ends=read.not_valid_after_utc.timestamp(), now=now
+    )
+
+
+def _time_told(connection: ssl.SSLSocket, name: str) -> float | None:
+    """The ``Date`` of an answer."""
+    with suppress(OSError, ValueError, TypeError):
+        connection.sendall(f"HEAD / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n".encode("ascii"))
+        answer = b""
+        until = time.monotonic() + PATIENCE_S
+        while b"\r\n\r\n" not in answer and len(answer) < 16_384 and time.monotonic() < until:
+            if not (more := connection.recv(4_096)):
+                break
+            answer += more
+        for line in answer.decode("latin-1").split("\r\n"):
+            if line.lower().startswith("date:"):
+                return parsedate_to_datetime(line[5:].strip()).timestamp()
+    return None
