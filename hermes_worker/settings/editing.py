@@ -90,6 +90,8 @@ def _with_line(text: str, at: int, names: list[str], value: object, *, indent: i
 
 
 def _written(value: Any) -> str:
-    """On one line."""
+    """On one line; a text that would not be read again as it is has its characters escaped."""
     text = yaml.safe_dump(value, default_flow_style=True, width=10**9, allow_unicode=True, sort_keys=False)
+    if yaml.safe_load(text) != value or "\n" in text.removesuffix("\n").removesuffix("\n..."):
+        text = yaml.safe_dump(value, default_flow_style=True, width=10**9, default_style='"', sort_keys=False)
     return text.removesuffix("\n").removesuffix("\n...").strip()

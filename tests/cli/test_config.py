@@ -85,7 +85,7 @@ documents = st.dictionaries(names, st.dictionaries(names, values, max_size=3), m
 def test_any_file_reads_as_it_did_but_for_the_value(
     document: dict[str, dict[str, object]], group: str, name: str, value: object, is_flow: bool | None
 ) -> None:
-    text = yaml.safe_dump(document, default_flow_style=is_flow, allow_unicode=True)
+    text = yaml.safe_dump(document, default_flow_style=is_flow)
     after = with_value(text, f"{group}.{name}", value)
     assert yaml.safe_load(after) == {**document, group: {**document.get(group, {}), name: value}}
 
