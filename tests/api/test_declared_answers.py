@@ -304,12 +304,12 @@ def _in_the_way(place: Place, label: str) -> Answer:
         return place.ask(method, usual(label, conversation_id=name, item_id=item))
     if label.endswith("/retry"):
         return place.ask(method, usual(label, run_id=place.waiting()))
-    if "chat" in label or label == "POST /v1/responses":
+    if label.endswith(("/chat/completions", "/chat", "/stream", "/compress")) or label == "POST /v1/responses":
         asked = usual(label, session_id=place.session())
         asked = replace(asked, headers={**asked.headers, "idempotency-key": "k"})
         place.ask(method, asked)
         said = {"messages": [{"role": "user", "content": "y"}], "input": "y"}
-        other = {"message": "y"} if "sessions" in label else said
+        other = {"focus": "y"} if "compress" in label else {"message": "y"} if "sessions" in label else said
         return place.ask(method, asked.json(**other))
     if "webhooks" in label:
         place.ask(method, _event(place, "open", "g-1", "this"))
@@ -334,6 +334,11 @@ def _too_many(place: Place, label: str) -> Answer:
     if "webhooks" in label:
         place.ask(method, _event(place, "busy", "g-1", "this"))
         return place.ask(method, _event(place, "busy", "g-2", "that"))
+    if label.endswith("/compress"):
+        name = place.session()
+        for _ in range(SESSION_QUEUE_MAX + 1):  # one of them is at work
+            place.run(session_id=name)
+        return place.ask(method, usual(label, session_id=name))
     if "chat" in label or label == "POST /v1/responses":
         return place.ask(method, usual(label, session_id=place.session()))  # nobody may follow its run
     if label == "GET /v1/responses/{response_id}":
