@@ -31,6 +31,7 @@ from hermes_worker.core.guardrails import GuardLimits, GuardrailRules
 from hermes_worker.core.hooks import HOOK_EVENTS, MODEL_EVENTS, NOT_OBSERVED, Observed, expanded, observed_by
 from hermes_worker.core.key_states import KeyRules
 from hermes_worker.core.logins import Login
+from hermes_worker.core.memories import MemoryPolicy, MemoryTarget, MemoryWriter
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.pricing import Cost, Pricing, own_price
 from hermes_worker.core.retention import DEFAULT_RULES, RetentionKind, RetentionRule, rules_of
@@ -45,6 +46,7 @@ from hermes_worker.models.credentials import CredentialPool, FirstKey, Pooling
 from hermes_worker.models.governor import ConfiguredLimits, Governor
 from hermes_worker.models.key_watch import AllOpen, KeyGuarding, KeyWatch
 from hermes_worker.safety.redaction import Redactor, is_secret_name
+from hermes_worker.safety.threats import Scope, scan
 from hermes_worker.settings import Settings
 from hermes_worker.settings.kinds import NamedModel, named_model
 from hermes_worker.settings.role_secrets import ProcessRole
@@ -1034,8 +1036,10 @@ def _catalog_of(shared: _Shared) -> Catalog:
     from hermes_worker.agent.tools.catalog import default_catalog
     from hermes_worker.net.urls import UrlPolicy
     from hermes_worker.store.jobs.jobs import Jobs
+    from hermes_worker.store.memories import Memories
     from hermes_worker.store.outbox.deliveries import Deliveries
     from hermes_worker.store.resources import Resources
+    from hermes_worker.tasks.agent_memories import AgentMemories
     from hermes_worker.tasks.agent_messages import AgentMessages
     from scheduler.agent_jobs import AgentJobs
 
@@ -1045,6 +1049,7 @@ def _catalog_of(shared: _Shared) -> Catalog:
         *shared.options.more_tools,
         services={
             "jobs": AgentJobs(Jobs(database)),
+            "memories": AgentMemories(Memories(database), memory_policy_of(shared.settings)),
             "messages": AgentMessages(Deliveries(database), Jobs(database), shared.client.publisher.send),
             "fetching": Fetcher(policy=policy),
             "resources": Resources(database),
@@ -1053,6 +1058,20 @@ def _catalog_of(shared: _Shared) -> Catalog:
     )
     _load_what_runs_here(shared, catalog)
     return catalog
+
+
+def memory_policy_of(settings: Settings) -> MemoryPolicy:
+    """What an installation says of memories. What is to be kept is scanned more strictly than what is read."""
+    said = settings.memory
+    used = {MemoryTarget.MEMORY: said.is_enabled, MemoryTarget.USER: said.knows_user}
+    return MemoryPolicy(
+        limits={MemoryTarget.MEMORY: said.chars_max, MemoryTarget.USER: said.user_chars_max},
+        targets=frozenset(target for target, is_used in used.items() if is_used),
+        writers=frozenset(map(MemoryWriter, said.writers)),
+        is_staged=said.write_approval,
+        profile=said.profile,
+        scan=partial(scan, scope=Scope.STRICT),
+    )
 
 
 def _browsers_of(shared: _Shared, policy: UrlPolicy) -> dict[str, object]:

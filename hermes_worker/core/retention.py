@@ -45,6 +45,8 @@ class RetentionKind(StrEnum):
     """Documents of jobs' runs, as files."""
     ARTIFACTS = "artifacts"
     """Files that runs left, as they were kept. The run stays."""
+    MEMORY = "memory"
+    """What agents remembered before it was changed or removed. What they remember stays."""
     AUDIT = "audit"
     """What people did. The database itself keeps it for thirty days at least."""
 
@@ -92,6 +94,7 @@ DEFAULT_RULES: Mapping[RetentionKind, RetentionRule] = MappingProxyType(
         RetentionKind.WORKSPACES: FOR_EVER,
         RetentionKind.OUTPUTS: FOR_EVER,
         RetentionKind.ARTIFACTS: RetentionRule(age_s=30 * _DAY_S),
+        RetentionKind.MEMORY: _LONG,
         RetentionKind.AUDIT: RetentionRule(age_s=365 * _DAY_S),
     }
 )

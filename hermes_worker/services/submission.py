@@ -42,7 +42,7 @@ from hermes_worker.observe import count, log
 from hermes_worker.services.prompt_blocks import BlockFacts, blocks_of
 from hermes_worker.services.prompting import new_prompt
 from hermes_worker.services.skills import NO_SKILLS, OfferedSkills, offered
-from hermes_worker.settings import ModelSettings, Settings
+from hermes_worker.settings import MemorySettings, ModelSettings, Settings
 from hermes_worker.settings.kinds import named_model
 from hermes_worker.settings.shaping import configuration_of
 from hermes_worker.skill_shelf import SkillShelf
@@ -372,7 +372,7 @@ def new_run(
     if submission.cost_usd_max is not None:
         _require_known_prices(settings, model, provider)
     toolsets = tuple(submission.toolsets or settings.agent.toolsets or usual_toolsets(kind))
-    without = _UNATTENDED_WITHOUT if kind == "cron" else ()
+    without = _left_out(settings.memory, kind)
     names, tools = _tools(toolsets, without, sourced, settings.model.window)
     tools = _with_client_tools(settings, tools, submission.client_tools, catalog_with(sourced).names | names)
     workspace = _workspace(settings, submission, run_id)
@@ -418,6 +418,12 @@ def new_run(
 def _may_hold_files(submission: Submission, workspace: WorkspaceRef) -> bool:
     """Whether the workspace of a new session was there before it: one that is made for the session is empty."""
     return submission.directory is not None or workspace.kind not in set(WorkspaceKind)
+
+
+def _left_out(memory: MemorySettings, kind: str) -> tuple[str, ...]:
+    """Toolsets that a run from there does not have, whatever it names."""
+    is_used = (memory.is_enabled or memory.knows_user) and (kind != "cron" or "cron" in memory.writers)
+    return (*(_UNATTENDED_WITHOUT if kind == "cron" else ()), *(() if is_used else ("memory",)))
 
 
 def usual_toolsets(kind: str) -> tuple[str, ...]:

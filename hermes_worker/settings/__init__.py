@@ -94,6 +94,7 @@ __all__ = [
     "LeaseSettings",
     "LogFormat",
     "LogSettings",
+    "MemorySettings",
     "ModelSettings",
     "RetentionSettings",
     "Secret",
@@ -822,6 +823,37 @@ class RetentionSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySettings:
+    """What agents remember between conversations."""
+
+    is_enabled: bool = _setting("memory.memory_enabled", "HERMES_MEMORY", SWITCH, True)
+    """Whether agents keep notes of their own."""
+    knows_user: bool = _setting("memory.user_profile_enabled", "HERMES_MEMORY_USER", SWITCH, True)
+    """Whether agents keep what they know about the user."""
+    chars_max: int = _setting("memory.memory_char_limit", "HERMES_MEMORY_CHARS", integer(100, 100_000), 2200)
+    """Characters of all notes together, which stand in every system prompt."""
+    user_chars_max: int = _setting("memory.user_char_limit", "HERMES_MEMORY_USER_CHARS", integer(100, 100_000), 1375)
+    """The same for what is known about the user."""
+    write_approval: bool = _setting("memory.write_approval", "HERMES_MEMORY_APPROVAL", SWITCH, False)
+    """Whether what runs want to remember waits for a person: see `hermes-worker memory approve`."""
+    writers: tuple[str, ...] = _setting(
+        "memory.writers",
+        "HERMES_MEMORY_WRITERS",
+        names("person|guest|child|webhook|cron", "`person`, `guest`, `child`, `webhook` and `cron`"),
+        ("person",),
+    )
+    """Whose runs may change what is remembered: of a `person`, of a `guest` (a key without the scope `memory`), those
+    that another run delegated (`child`), that an event began (`webhook`) or a schedule (`cron`)."""
+    profile: str = _setting(
+        "memory.profile",
+        "HERMES_MEMORY_PROFILE",
+        matching(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}", "a name of at most 60 letters, digits, '_', '.' and '-'"),
+        "default",
+    )
+    """Which of a tenant's memories runs of this fleet have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactSettings:
     """Files that runs leave."""
 
@@ -1050,6 +1082,7 @@ class Settings:
     cron: CronSettings = field(default_factory=CronSettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
+    memory: MemorySettings = field(default_factory=MemorySettings)
     artifacts: ArtifactSettings = field(default_factory=ArtifactSettings)
     skills: SkillSettings = field(default_factory=SkillSettings)
     checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)
@@ -1118,6 +1151,7 @@ _GROUPS: Mapping[str, type] = MappingProxyType(
         "cron": CronSettings,
         "delivery": DeliverySettings,
         "retention": RetentionSettings,
+        "memory": MemorySettings,
         "artifacts": ArtifactSettings,
         "skills": SkillSettings,
         "checkpoints": CheckpointSettings,
@@ -1168,7 +1202,8 @@ _REFERENCE_TOP_LEVEL = _words(
 )
 """Top-level keys of Hermes Agent 0.19 (hermes_cli/config.py, DEFAULT_CONFIG and the extra known roots)."""
 _REFERENCE_KEYS = _words(
-    "browser.allow_private_urls browser.auto_local_for_private_urls browser.camofox browser.cdp_url"
+    "memory.provider memory.nudge_interval memory.flush_min_turns"
+    " browser.allow_private_urls browser.auto_local_for_private_urls browser.camofox browser.cdp_url"
     " browser.cloud_provider browser.command_timeout browser.dialog_policy browser.dialog_timeout_s browser.engine"
     " browser.inactivity_timeout browser.record_sessions "
     "compression.abort_on_summary_failure compression.hygiene_hard_message_limit compression.in_place"

@@ -1050,6 +1050,41 @@ provider_keys = sa.Table(
 """Keys of providers that tenants bring. ``secret`` is encrypted: nothing is added while texts are stored in clear. Rows
 are added and deleted, never changed. ``fingerprint`` tells keys apart and says nothing about them."""
 
+memory_versions = sa.Table(
+    "memory_versions",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("tenant", Tenant, nullable=False),
+    sa.Column("profile", sa.String(60), nullable=False),
+    sa.Column("target", sa.String(10), nullable=False),
+    sa.Column("entry_id", sa.String(20), nullable=False),
+    sa.Column("version", sa.Integer(), nullable=False),
+    sa.Column("position", sa.Integer(), nullable=False),
+    sa.Column("state", sa.String(10), nullable=False),
+    sa.Column("act", sa.String(10), nullable=False),
+    sa.Column("content", SealedText("memory_versions.content")),
+    sa.Column("author", sa.String(200), nullable=False),
+    sa.Column("run_id", sa.String(40)),
+    sa.Column("call_key", sa.String(100)),
+    sa.Column("ordinal", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("at", Seconds, nullable=False),
+    sa.Column("past_at", Seconds),
+    sa.Column("redacted_at", Seconds),
+    sa.UniqueConstraint("entry_id", "version"),
+    sa.UniqueConstraint("call_key", "ordinal"),
+    sa.CheckConstraint("(state in ('current', 'staged')) = (past_at is null)", name="past_or_not"),
+    sa.Index("ix_memory_versions_place", "tenant", "profile", "target", "pk"),
+    _partial("ix_memory_versions_current", "tenant", "profile", "target", where="past_at is null"),
+    _partial("ix_memory_versions_past", "tenant", "past_at", where="past_at is not null"),
+    _partial("ix_memory_versions_run", "run_id", where="run_id is not null"),
+    postgresql_with=_OFTEN_UPDATED,
+)
+"""What agents remember, version by version (``core.memories``). Rows are added; of a row only ``state`` and ``past_at``
+change, once, and ``content`` is emptied where somebody redacts it. A ``current`` row is an entry as it stands; one that
+was removed has a last version without content, which is ``past``. A ``staged`` row is a change that waits for a person:
+its content is the operations. ``call_key`` is the call that made it, with ``ordinal`` counting its rows, so that a call
+that runs again makes nothing twice."""
+
 audit_log = sa.Table(
     "audit_log",
     metadata,

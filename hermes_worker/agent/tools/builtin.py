@@ -11,6 +11,7 @@ from typing import Final
 
 from hermes_worker.core.delegation import DELEGATE_TOOL, ChildRole
 from hermes_worker.core.inner_calls import INNER_CALLS_MAX
+from hermes_worker.core.memories import MemoryAction, MemoryTarget
 from hermes_worker.core.questions import CHOICES_MAX
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import Extension, ToolDeclaration, ToolSpec
@@ -60,6 +61,9 @@ SCRIPT_S_MAX: Final = 300
 SCRIPT_CHARS_MAX: Final = 100_000
 
 TODO_KEY: Final = "todo"
+
+MEMORY_FAILURES_KEY: Final = "memory_failures"
+"""How often the newest turn that changed a memory was told to make room."""
 
 
 class TodoStatus(StrEnum):
@@ -534,6 +538,46 @@ CRONJOB = ToolSpec(
     timeout_s=30,
 )
 
+_MEMORY_OPERATION: Final[Mapping[str, object]] = {
+    "action": {"type": "string", "enum": [action.value for action in MemoryAction]},
+    "content": {"type": "string", "description": "For add and replace: the entry, short and complete in itself."},
+    "old_text": {"type": "string", "description": "For replace and remove: a piece of the entry that only it has."},
+}
+
+MEMORY = ToolSpec(
+    name="memory",
+    description=(
+        "Keep what will matter in later conversations; it stands in their system prompts. Targets: 'user' (who the "
+        "user is: name, preferences, habits) and 'memory' (your own notes: facts about the environment, conventions, "
+        "lessons). Write when the user corrects you, states a preference or asks you to remember, and when you learn "
+        "something lasting. Do not keep the progress of a task, what is easily found again, or secrets. Space is "
+        "limited: when it is full, merge, shorten or remove entries in one call with operations, which are made "
+        "together or not at all."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {
+            "target": {"type": "string", "enum": [target.value for target in MemoryTarget]},
+            **_MEMORY_OPERATION,
+            "operations": {
+                "type": "array",
+                "description": "Instead of action: several, made together or not at all.",
+                "items": {"type": "object", "properties": dict(_MEMORY_OPERATION), "required": ["action"]},
+            },
+        },
+        "required": ["target"],
+    },
+    toolset="memory",
+    is_untrusted=False,
+    # The store knows a change by the key of its call.
+    replay=Replay.KEYED,
+    timeout_s=30,
+    refuses_markers=(
+        "nothing was kept: the text contains a «redacted» marker, which stands for a secret that is hidden from you"
+    ),
+    session_keys=(MEMORY_FAILURES_KEY,),
+)
+
 SEND_MESSAGE = ToolSpec(
     name="send_message",
     description=(
@@ -652,6 +696,7 @@ EXTENSION = Extension(
         ToolDeclaration(spec=DELEGATE_TASK, implementation="hermes_worker.agent.tools.delegation:DelegateTool"),
         ToolDeclaration(spec=CLARIFY, implementation="hermes_worker.agent.tools.clarify:ClarifyTool"),
         ToolDeclaration(spec=CRONJOB, implementation="hermes_worker.agent.tools.cronjob:CronjobTool", needs=("jobs",)),
+        ToolDeclaration(spec=MEMORY, implementation="hermes_worker.agent.tools.memory:MemoryTool", needs=("memories",)),
         ToolDeclaration(
             spec=SEND_MESSAGE,
             implementation="hermes_worker.agent.tools.messaging:SendMessageTool",

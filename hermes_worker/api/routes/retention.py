@@ -53,6 +53,7 @@ class ChangedRules(BaseModel):
             "deliveries",
             "firings",
             "artifacts",
+            "memory",
             "events",
             "runs",
             "transcripts",

@@ -48,6 +48,7 @@ from hermes_worker.store.tables import (
     jobs,
     kept_answers,
     maintenance,
+    memory_versions,
     messages,
     retention_marks,
     runs,
@@ -183,6 +184,7 @@ class Pruner:
             RetentionKind.EVENTS: self._events,
             RetentionKind.RUNS: self._runs,
             RetentionKind.TRANSCRIPTS: self._transcripts,
+            RetentionKind.MEMORY: partial(self._rows, memory_versions, memory_versions.c.past_at),
             RetentionKind.AUDIT: partial(self._rows, audit_log, audit_log.c.at),
         }
 

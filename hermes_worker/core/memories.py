@@ -1,0 +1,454 @@
+"""What agents remember between conversations: entries, limits, what a change does, and who may make one. Pure.
+
+A *memory* is a short list of entries: ``memory`` holds an agent's own notes, ``user`` what it knows about the user.
+Both are shown in the system prompt, so their size is limited in characters, the delimiters between entries included
+(docs/behaviour.md, "Memory"). A change names an entry by a piece of its text, or by its id and version; one that was
+made for an entry that has changed since finds nothing and is told what stands there now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final
+
+from hermes_worker.core.errors import HermesError
+
+DELIMITER: Final = "\n§\n"
+"""Between entries, in the files of the original and in what is counted."""
+DEFAULT_PROFILE: Final = "default"
+OPERATIONS_MAX: Final = 50
+"""In one change."""
+PREVIEW_CHARS: Final = 80
+FAILURES_MAX: Final = 3
+"""So often a turn is told how to make room; then it is told to stop trying (reference)."""
+_RULE: Final = "═" * 46
+
+
+class MemoryTarget(StrEnum):
+    """Which of the two memories."""
+
+    MEMORY = "memory"
+    """Notes of the agent's own."""
+    USER = "user"
+    """Who the user is."""
+
+
+CHAR_LIMITS: Final[Mapping[MemoryTarget, int]] = MappingProxyType({MemoryTarget.MEMORY: 2200, MemoryTarget.USER: 1375})
+"""As the original has them."""
+FILES: Final[Mapping[MemoryTarget, str]] = MappingProxyType(
+    {MemoryTarget.MEMORY: "MEMORY.md", MemoryTarget.USER: "USER.md"}
+)
+_TITLES: Final[Mapping[MemoryTarget, str]] = MappingProxyType(
+    {MemoryTarget.MEMORY: "MEMORY (your personal notes)", MemoryTarget.USER: "USER PROFILE (who the user is)"}
+)
+
+
+class MemoryAction(StrEnum):
+    """What an operation does."""
+
+    ADD = "add"
+    REPLACE = "replace"
+    REMOVE = "remove"
+
+
+class MemoryRefusal(StrEnum):
+    """Why a change was not made."""
+
+    INVALID = "invalid"
+    """It cannot be read: a field is missing, or an entry holds the delimiter."""
+    THREAT = "threat"
+    """The text looks like an attack on whoever reads it."""
+    NO_MATCH = "no_match"
+    """No entry holds the text, or the entry has another version by now."""
+    AMBIGUOUS = "ambiguous"
+    """Several different entries hold the text."""
+    OVER_LIMIT = "over_limit"
+    NOT_ALLOWED = "not_allowed"
+    """Whoever asked may not write here."""
+
+
+CONSOLIDATION: Final = frozenset({MemoryRefusal.OVER_LIMIT, MemoryRefusal.NO_MATCH, MemoryRefusal.AMBIGUOUS})
+"""Refusals that a model answers with another try in the same turn."""
+
+
+class MemoryRefused(HermesError):
+    """A change was not made. Nothing of it was."""
+
+    def __init__(self, kind: MemoryRefusal, message: str, *, matches: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.matches = tuple(matches)
+        """The beginnings of the entries that were meant, of an ambiguous text."""
+        self.entries: tuple[MemoryEntry, ...] = ()
+        """What stands there now, as far as the change came to look."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEntry:
+    """An entry as it stands."""
+
+    entry_id: str
+    version: int
+    """Counted from 1; each change of the entry makes the next one."""
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryOperation:
+    """One wish of a change. An entry is meant by ``old_text``, a piece of it, or by ``entry_id``, and then only in
+    ``version`` where that is given."""
+
+    action: MemoryAction
+    content: str | None = None
+    old_text: str | None = None
+    entry_id: str | None = None
+    version: int | None = None
+
+    def as_document(self) -> dict[str, Any]:
+        """As JSON, without what is not given."""
+        found = {"content": self.content, "old_text": self.old_text, "entry_id": self.entry_id, "version": self.version}
+        return {"action": self.action.value, **{name: value for name, value in found.items() if value is not None}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRules:
+    """What holds for one memory."""
+
+    limit: int
+    """Characters that all entries may have together."""
+    scan: Callable[[str], Sequence[str]] = lambda text: ()
+    """Gives the ids of what looks like an attack in a text that is to be remembered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryChange:
+    """What becomes of one entry: ``None`` as ``entry`` for a new one, as ``content`` for one that goes."""
+
+    entry: MemoryEntry | None
+    content: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryDecision:
+    """What a change comes to."""
+
+    changes: tuple[EntryChange, ...]
+    contents: tuple[str, ...]
+    """The entries afterwards."""
+    message: str
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A place in the list while operations are applied."""
+
+    entry: MemoryEntry | None
+    content: str
+
+
+def operations_of(document: object) -> tuple[MemoryOperation, ...]:
+    """Read operations that came from outside: a list of objects. Raises ``MemoryRefused``."""
+    if not isinstance(document, list) or not document:
+        raise MemoryRefused(MemoryRefusal.INVALID, "operations must be a list of at least one operation.")
+    if len(document) > OPERATIONS_MAX:
+        raise MemoryRefused(MemoryRefusal.INVALID, f"At most {OPERATIONS_MAX} operations go into one change.")
+    return tuple(operation_of(each) for each in document)
+
+
+def operation_of(document: object) -> MemoryOperation:
+    """Read one operation that came from outside. Raises ``MemoryRefused``."""
+    if not isinstance(document, Mapping):
+        raise MemoryRefused(MemoryRefusal.INVALID, "An operation must be an object with an action.")
+    words = [action.value for action in MemoryAction]
+    if document.get("action") not in words:
+        raise MemoryRefused(MemoryRefusal.INVALID, f"The action must be one of {', '.join(words)}.")
+    version = document.get("version")
+    if version is not None and (not isinstance(version, int) or isinstance(version, bool)):
+        raise MemoryRefused(MemoryRefusal.INVALID, "version must be a whole number.")
+    return MemoryOperation(
+        action=MemoryAction(str(document["action"])),
+        content=_text(document, "content"),
+        old_text=_text(document, "old_text"),
+        entry_id=_text(document, "entry_id"),
+        version=version,
+    )
+
+
+def _text(document: Mapping[str, object], name: str) -> str | None:
+    value = document.get(name)
+    if value is not None and not isinstance(value, str):
+        raise MemoryRefused(MemoryRefusal.INVALID, f"{name} must be a text.")
+    return value
+
+
+def decide(
+    entries: Sequence[MemoryEntry], operations: Sequence[MemoryOperation], rules: MemoryRules
+) -> MemoryDecision:
+    """What ``operations`` make of ``entries``, all of them or none; the limit holds for what is there afterwards. An
+    entry that is there already is not added again. Raises ``MemoryRefused``, with what stands there now."""
+    slots = [_Slot(entry, entry.content) for entry in entries]
+    said: list[str] = []
+    try:
+        for operation in operations:
+            said.append(_applied(slots, operation, rules))
+        _require_room(entries, slots, rules)
+    except MemoryRefused as refused:
+        refused.entries = tuple(entries)
+        raise
+    kept = {slot.entry.entry_id: slot for slot in slots if slot.entry is not None}
+    changes = [
+        EntryChange(entry=entry, content=slot.content if slot is not None else None)
+        for entry in entries
+        if (slot := kept.get(entry.entry_id)) is None or slot.content != entry.content
+    ]
+    changes += [EntryChange(entry=None, content=slot.content) for slot in slots if slot.entry is None]
+    message = said[0] if len(said) == 1 else f"{len(said)} operations applied."
+    return MemoryDecision(changes=tuple(changes), contents=tuple(slot.content for slot in slots), message=message)
+
+
+def _applied(slots: list[_Slot], operation: MemoryOperation, rules: MemoryRules) -> str:
+    """Apply one operation to ``slots``, and say what it did."""
+    match operation.action:
+        case MemoryAction.ADD:
+            content = checked_content(operation.content, rules)
+            if any(slot.content == content for slot in slots):
+                return "This entry is there already; nothing was added."
+            slots.append(_Slot(None, content))
+            return "Entry added."
+        case MemoryAction.REPLACE:
+            content = checked_content(operation.content, rules)
+            slot = _meant(slots, operation)
+            if any(other.content == content for other in slots if other is not slot):
+                slots.remove(slot)
+                return "Entry replaced by one that was there already."
+            slot.content = content
+            return "Entry replaced."
+        case MemoryAction.REMOVE:
+            slots.remove(_meant(slots, operation))
+            return "Entry removed."
+
+
+def checked_content(content: str | None, rules: MemoryRules) -> str:
+    """The text of an entry as it is kept. Raises ``MemoryRefused``."""
+    kept = (content or "").replace("\r\n", "\n").strip()
+    if not kept:
+        raise MemoryRefused(MemoryRefusal.INVALID, "content is required, and must not be empty.")
+    if DELIMITER in f"\n{kept}\n":
+        raise MemoryRefused(MemoryRefusal.INVALID, "A line that is only '§' parts entries; write it otherwise.")
+    if len(kept) > rules.limit:
+        raise MemoryRefused(
+            MemoryRefusal.OVER_LIMIT,
+            f"This entry has {len(kept):,} characters, and all entries together may have {rules.limit:,}. Shorten it.",
+        )
+    if found := rules.scan(kept):
+        raise MemoryRefused(
+            MemoryRefusal.THREAT,
+            f"Blocked: the text looks like an attack on whoever reads it ({', '.join(found)}). Entries stand in the "
+            "system prompt, so they must not hold instructions of that kind or secrets.",
+        )
+    return kept
+
+
+def _meant(slots: Sequence[_Slot], operation: MemoryOperation) -> _Slot:
+    if operation.entry_id is not None:
+        return _by_id(slots, operation.entry_id, operation.version)
+    old_text = (operation.old_text or "").strip()
+    if not old_text:
+        raise MemoryRefused(MemoryRefusal.INVALID, f"{operation.action} needs old_text: a piece of the entry it means.")
+    found = [slot for slot in slots if old_text in slot.content]
+    if not found:
+        raise MemoryRefused(MemoryRefusal.NO_MATCH, f"No entry holds {preview(old_text)!r}; current_entries has all.")
+    if len({slot.content for slot in found}) > 1:
+        raise MemoryRefused(
+            MemoryRefusal.AMBIGUOUS,
+            f"Several entries hold {preview(old_text)!r}; take a longer piece of the one that you mean.",
+            matches=[preview(slot.content) for slot in found],
+        )
+    return found[0]
+
+
+def _by_id(slots: Sequence[_Slot], entry_id: str, version: int | None) -> _Slot:
+    slot = next((one for one in slots if one.entry is not None and one.entry.entry_id == entry_id), None)
+    if slot is None or slot.entry is None:
+        raise MemoryRefused(MemoryRefusal.NO_MATCH, f"There is no entry {entry_id[:40]!r} (any more).")
+    if version is not None and slot.entry.version != version:
+        raise MemoryRefused(
+            MemoryRefusal.NO_MATCH,
+            f"The entry {entry_id!r} has version {slot.entry.version} by now, and not {version}: it was changed.",
+        )
+    return slot
+
+
+def _require_room(entries: Sequence[MemoryEntry], slots: Sequence[_Slot], rules: MemoryRules) -> None:
+    after = chars_of([slot.content for slot in slots])
+    # Whoever makes a memory smaller is not kept from it, also where the limit was lowered meanwhile.
+    if after <= rules.limit or after < chars_of([entry.content for entry in entries]):
+        return
+    before = chars_of([entry.content for entry in entries])
+    raise MemoryRefused(
+        MemoryRefusal.OVER_LIMIT,
+        f"There are {before:,} of {rules.limit:,} characters, and this would make {after:,}. Make room in this turn: "
+        "shorten or merge entries with replace, or remove what is no longer needed, and try again; one call with "
+        "operations does both at once.",
+    )
+
+
+def chars_of(contents: Sequence[str]) -> int:
+    """Characters of entries together, with the delimiters between them."""
+    return len(DELIMITER.join(contents))
+
+
+def usage_of(contents: Sequence[str], limit: int) -> str:
+    """``12% — 270/2,200 chars``."""
+    used = chars_of(contents)
+    return f"{min(100, used * 100 // limit)}% — {used:,}/{limit:,} chars"
+
+
+def preview(text: str) -> str:
+    """The beginning of a text, on one line."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= PREVIEW_CHARS else f"{flat[:PREVIEW_CHARS]}..."
+
+
+# --- files and prompts -----------------------------------------------------------------------------------------------
+
+
+def parsed(text: str) -> tuple[str, ...]:
+    """The entries of a file as the original writes it; equal ones once."""
+    whole = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    found = (each.strip() for each in f"\n{whole}\n".split(DELIMITER))
+    return tuple(dict.fromkeys(each for each in found if each))
+
+
+def written(contents: Sequence[str]) -> str:
+    """The file that ``parsed`` reads: as the original writes it."""
+    return DELIMITER.join(contents)
+
+
+def shown(contents: Sequence[str], target: MemoryTarget, rules: MemoryRules) -> tuple[str, ...]:
+    """Entries as a model may read them: one that looks like an attack is named and not shown."""
+    return tuple(_shown(content, target, rules) for content in contents)
+
+
+def _shown(content: str, target: MemoryTarget, rules: MemoryRules) -> str:
+    found = rules.scan(content)
+    if not found:
+        return content
+    return f"[BLOCKED: an entry of {FILES[target]} looks like an attack ({', '.join(found)}) and is not shown]"
+
+
+def memory_block(contents: Sequence[str], target: MemoryTarget, rules: MemoryRules) -> str:
+    """A memory as it stands in a system prompt; empty for none. Equal entries give equal bytes."""
+    if not contents:
+        return ""
+    header = f"{_TITLES[target]} [{usage_of(contents, rules.limit)}]"
+    return f"{_RULE}\n{header}\n{_RULE}\n{DELIMITER.join(shown(contents, target, rules))}"
+
+
+# --- who may write ---------------------------------------------------------------------------------------------------
+
+
+class MemoryWriter(StrEnum):
+    """Who asks for a change, as far as it decides whether they may."""
+
+    PERSON = "person"
+    """A run that its owner asked for: at the command line, with the server's key, or with one that has the scope
+    ``memory``."""
+    GUEST = "guest"
+    """A run that a key without that scope asked for, or nobody knows who."""
+    CHILD = "child"
+    """A run that another one delegated."""
+    WEBHOOK = "webhook"
+    """A run that another program's event began."""
+    CRON = "cron"
+    """A run that a schedule began."""
+
+
+_OF_OWNERS: Final = frozenset({"api", "cli"})
+
+
+def writers_of(source: str, *, is_child: bool, is_guest: bool) -> frozenset[MemoryWriter]:
+    """What a run is, of which all must be allowed: a child of a scheduled run is both. ``source`` is where the first
+    run of its chain came from."""
+    found = {MemoryWriter.CHILD} if is_child else set()
+    if source in (MemoryWriter.CRON, MemoryWriter.WEBHOOK):
+        found.add(MemoryWriter(source))
+    elif is_guest or source not in _OF_OWNERS:
+        found.add(MemoryWriter.GUEST)
+    return frozenset(found) or frozenset({MemoryWriter.PERSON})
+
+
+def require_writer(asking: Collection[MemoryWriter], allowed: Collection[MemoryWriter]) -> None:
+    """Raises ``MemoryRefused`` for somebody who may not write."""
+    lacking = sorted(writer.value for writer in asking if writer not in allowed)
+    if lacking:
+        raise MemoryRefused(
+            MemoryRefusal.NOT_ALLOWED,
+            f"This run may not change what is remembered: {' and '.join(map(_WHO.__getitem__, lacking))}. Go on without.",
+        )
+
+
+_WHO: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        MemoryWriter.PERSON: "runs may only read it here",
+        MemoryWriter.GUEST: "whoever asked for it is a guest",
+        MemoryWriter.CHILD: "it was delegated by another run",
+        MemoryWriter.WEBHOOK: "another program's event began it",
+        MemoryWriter.CRON: "a schedule began it",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlace:
+    """Whose memory, and which of the two."""
+
+    tenant: str
+    profile: str = DEFAULT_PROFILE
+    target: MemoryTarget = MemoryTarget.MEMORY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryAuthor:
+    """Who changes a memory."""
+
+    name: str
+    """As ``core.principals`` names people and keys; ``agent:SESSION`` for a run."""
+    run_id: str | None = None
+    call_key: str | None = None
+    """The same for every attempt of one change: it is made once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryChanged:
+    """What a change came to."""
+
+    entries: tuple[MemoryEntry, ...]
+    """As they stand now."""
+    message: str
+    changed: tuple[tuple[str, int], ...] = ()
+    """Ids of entries with their new versions."""
+    is_repeated: bool = False
+    """The call had made its change before; nothing was done."""
+    staged_id: str | None = None
+    """The change waits for a person under this id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPolicy:
+    """What an installation says of memories."""
+
+    limits: Mapping[MemoryTarget, int] = field(default_factory=lambda: CHAR_LIMITS)
+    targets: frozenset[MemoryTarget] = frozenset(MemoryTarget)
+    """Those that are in use."""
+    writers: frozenset[MemoryWriter] = frozenset({MemoryWriter.PERSON})
+    is_staged: bool = False
+    """What runs ask for waits for a person."""
+    profile: str = DEFAULT_PROFILE
+    scan: Callable[[str], Sequence[str]] = lambda text: ()
+
+    def rules(self, target: MemoryTarget) -> MemoryRules:
+        return MemoryRules(limit=self.limits[target], scan=self.scan)
