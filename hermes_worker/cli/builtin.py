@@ -68,6 +68,11 @@ EXTENSION = Extension(
             implementation="hermes_worker.cli.tenants:keys",
         ),
         CommandDeclaration(
+            name="memory",
+            summary="Show and change what agents remember, undo changes, and move memories in and out.",
+            implementation="hermes_worker.cli.memory:memory",
+        ),
+        CommandDeclaration(
             name="extensions",
             summary="List, enable and disable what others wrote for Hermes worker.",
             implementation="hermes_worker.cli.extensions:extensions",

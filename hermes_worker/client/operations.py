@@ -149,9 +149,12 @@ def _post(
     *,
     body: Any = None,
     key: str | None = None,
+    **params: Any,
 ) -> ApiRequest[T]:
     headers = {KEY_HEADER: key} if key else {}
-    return ApiRequest(method="POST", template=template, read=read, names=names or {}, body=body, headers=headers)
+    return ApiRequest(
+        method="POST", template=template, read=read, names=names or {}, params=params, body=body, headers=headers
+    )
 
 
 def _run(run_id: str) -> Mapping[str, str]:
@@ -515,6 +518,85 @@ def audit(**filters: Any) -> ApiRequest[Portion[DeedDocument]]:
     ``actor``, ``since``, ``until``, ``settled`` and, for operators, ``all_tenants``."""
     request = _get("/v1/audit", _nothing, **{"limit": 1_000, **filters})
     return _listed(request, DeedDocument, "data", _behind("after", "number"))
+
+
+def memory(*, profile: str | None = None) -> ApiRequest[dict[str, Any]]:
+    """What agents of the tenant remember, with who wrote what, and the changes that wait for a person."""
+    return _get("/v1/memory", _reads(dict[str, Any]), profile=profile)
+
+
+def change_memory(
+    target: str,
+    operations: Sequence[Mapping[str, Any]],
+    *,
+    profile: str | None = None,
+    idempotency_key: str | None = None,
+) -> ApiRequest[dict[str, Any]]:
+    """Add, replace and remove entries of ``memory`` or ``user``, all together or nothing:
+    ``[{"action": "add", "content": "likes tea"}]``."""
+    return _post(
+        "/v1/memory/{target}",
+        _reads(dict[str, Any]),
+        {"target": target},
+        body={"operations": [dict(each) for each in operations]},
+        key=idempotency_key,
+        profile=profile,
+    )
+
+
+def undo_memory(
+    target: str, *, entry_id: str | None = None, profile: str | None = None, idempotency_key: str | None = None
+) -> ApiRequest[dict[str, Any]]:
+    """Take the last change of an entry back, or of the one that was changed last."""
+    body = {"entry_id": entry_id}
+    return _post(
+        "/v1/memory/{target}/undo",
+        _reads(dict[str, Any]),
+        {"target": target},
+        body=body,
+        key=idempotency_key,
+        profile=profile,
+    )
+
+
+def settle_memory(
+    target: str, staged_id: str, *, approve: bool, idempotency_key: str | None = None
+) -> ApiRequest[dict[str, Any]]:
+    """Make a change that waits for a person, or drop it."""
+    body = {"staged_id": staged_id, "approve": approve}
+    return _post(
+        "/v1/memory/{target}/settle", _reads(dict[str, Any]), {"target": target}, body=body, key=idempotency_key
+    )
+
+
+def redact_memory(
+    target: str, entry_id: str, version: int, *, idempotency_key: str | None = None
+) -> ApiRequest[dict[str, Any]]:
+    """Empty the text of a past version of an entry."""
+    body = {"entry_id": entry_id, "version": version}
+    return _post(
+        "/v1/memory/{target}/redact", _reads(dict[str, Any]), {"target": target}, body=body, key=idempotency_key
+    )
+
+
+def memory_history(
+    target: str,
+    *,
+    entry_id: str | None = None,
+    before: int | None = None,
+    limit: int = 100,
+    profile: str | None = None,
+) -> ApiRequest[list[dict[str, Any]]]:
+    """Who made what of ``memory`` or ``user``, the newest first."""
+    return _get(
+        "/v1/memory/{target}/history",
+        _reads(list[dict[str, Any]], "data"),
+        {"target": target},
+        entry_id=entry_id,
+        before=before,
+        limit=limit,
+        profile=profile,
+    )
 
 
 def limits() -> ApiRequest[LimitsDocument]:

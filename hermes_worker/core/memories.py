@@ -142,7 +142,7 @@ class MemoryDecision:
 
 
 @dataclass(slots=True)
-class _Slot:
+class _EditedEntry:
     """A place in the list while operations are applied."""
 
     entry: MemoryEntry | None
@@ -184,12 +184,10 @@ def _text(document: Mapping[str, object], name: str) -> str | None:
     return value
 
 
-def decide(
-    entries: Sequence[MemoryEntry], operations: Sequence[MemoryOperation], rules: MemoryRules
-) -> MemoryDecision:
+def decide(entries: Sequence[MemoryEntry], operations: Sequence[MemoryOperation], rules: MemoryRules) -> MemoryDecision:
     """What ``operations`` make of ``entries``, all of them or none; the limit holds for what is there afterwards. An
     entry that is there already is not added again. Raises ``MemoryRefused``, with what stands there now."""
-    slots = [_Slot(entry, entry.content) for entry in entries]
+    slots = [_EditedEntry(entry, entry.content) for entry in entries]
     said: list[str] = []
     try:
         for operation in operations:
@@ -209,14 +207,14 @@ def decide(
     return MemoryDecision(changes=tuple(changes), contents=tuple(slot.content for slot in slots), message=message)
 
 
-def _applied(slots: list[_Slot], operation: MemoryOperation, rules: MemoryRules) -> str:
+def _applied(slots: list[_EditedEntry], operation: MemoryOperation, rules: MemoryRules) -> str:
     """Apply one operation to ``slots``, and say what it did."""
     match operation.action:
         case MemoryAction.ADD:
             content = checked_content(operation.content, rules)
             if any(slot.content == content for slot in slots):
                 return "This entry is there already; nothing was added."
-            slots.append(_Slot(None, content))
+            slots.append(_EditedEntry(None, content))
             return "Entry added."
         case MemoryAction.REPLACE:
             content = checked_content(operation.content, rules)
@@ -252,7 +250,7 @@ def checked_content(content: str | None, rules: MemoryRules) -> str:
     return kept
 
 
-def _meant(slots: Sequence[_Slot], operation: MemoryOperation) -> _Slot:
+def _meant(slots: Sequence[_EditedEntry], operation: MemoryOperation) -> _EditedEntry:
     if operation.entry_id is not None:
         return _by_id(slots, operation.entry_id, operation.version)
     old_text = (operation.old_text or "").strip()
@@ -260,7 +258,7 @@ def _meant(slots: Sequence[_Slot], operation: MemoryOperation) -> _Slot:
         raise MemoryRefused(MemoryRefusal.INVALID, f"{operation.action} needs old_text: a piece of the entry it means.")
     found = [slot for slot in slots if old_text in slot.content]
     if not found:
-        raise MemoryRefused(MemoryRefusal.NO_MATCH, f"No entry holds {preview(old_text)!r}; current_entries has all.")
+        raise MemoryRefused(MemoryRefusal.NO_MATCH, f"No entry holds {preview(old_text)!r} (any more).")
     if len({slot.content for slot in found}) > 1:
         raise MemoryRefused(
             MemoryRefusal.AMBIGUOUS,
@@ -270,7 +268,7 @@ def _meant(slots: Sequence[_Slot], operation: MemoryOperation) -> _Slot:
     return found[0]
 
 
-def _by_id(slots: Sequence[_Slot], entry_id: str, version: int | None) -> _Slot:
+def _by_id(slots: Sequence[_EditedEntry], entry_id: str, version: int | None) -> _EditedEntry:
     slot = next((one for one in slots if one.entry is not None and one.entry.entry_id == entry_id), None)
     if slot is None or slot.entry is None:
         raise MemoryRefused(MemoryRefusal.NO_MATCH, f"There is no entry {entry_id[:40]!r} (any more).")
@@ -282,7 +280,7 @@ def _by_id(slots: Sequence[_Slot], entry_id: str, version: int | None) -> _Slot:
     return slot
 
 
-def _require_room(entries: Sequence[MemoryEntry], slots: Sequence[_Slot], rules: MemoryRules) -> None:
+def _require_room(entries: Sequence[MemoryEntry], slots: Sequence[_EditedEntry], rules: MemoryRules) -> None:
     after = chars_of([slot.content for slot in slots])
     # Whoever makes a memory smaller is not kept from it, also where the limit was lowered meanwhile.
     if after <= rules.limit or after < chars_of([entry.content for entry in entries]):
@@ -387,7 +385,7 @@ def require_writer(asking: Collection[MemoryWriter], allowed: Collection[MemoryW
     if lacking:
         raise MemoryRefused(
             MemoryRefusal.NOT_ALLOWED,
-            f"This run may not change what is remembered: {' and '.join(map(_WHO.__getitem__, lacking))}. Go on without.",
+            f"This run may not change what is remembered: {' and '.join(_WHO[word] for word in lacking)}. Go on without.",
         )
 
 

@@ -357,7 +357,8 @@ def _made_by(connection: Connection, place: MemoryPlace, author: MemoryAuthor) -
     if author.call_key is None:
         return None
     wanted = sa.select(memory_versions.c.entry_id, memory_versions.c.version, memory_versions.c.act)
-    wanted = wanted.where(memory_versions.c.call_key == author.call_key).order_by(memory_versions.c.ordinal)
+    this = sa.and_(memory_versions.c.tenant == place.tenant, memory_versions.c.call_key == author.call_key)
+    wanted = wanted.where(this).order_by(memory_versions.c.ordinal)
     made = connection.execute(wanted).all()
     if not made:
         return None
@@ -371,7 +372,11 @@ def _made_by(connection: Connection, place: MemoryPlace, author: MemoryAuthor) -
 
 
 def _write(
-    connection: Connection, place: MemoryPlace, rows: Sequence[_Row], changes: Sequence[EntryChange], author: MemoryAuthor
+    connection: Connection,
+    place: MemoryPlace,
+    rows: Sequence[_Row],
+    changes: Sequence[EntryChange],
+    author: MemoryAuthor,
 ) -> tuple[tuple[str, int], ...]:
     """New versions; which. The memory is held, so what was read is what is there."""
     positions = {row.entry_id: row.position for row in rows}
@@ -380,17 +385,14 @@ def _write(
     for ordinal, change in enumerate(changes):
         if change.entry is None:
             last += 1
-            values = {"entry_id": _new_id("mem_"), "version": 1, "position": last, "act": "add"}
+            entry_id, version, position, act = _new_id("mem_"), 1, last, "add"
         else:
             _end_current(connection, change.entry.entry_id)
-            values = {
-                "entry_id": change.entry.entry_id,
-                "version": change.entry.version + 1,
-                "position": positions[change.entry.entry_id],
-                "act": "remove" if change.content is None else "replace",
-            }
+            entry_id, version = change.entry.entry_id, change.entry.version + 1
+            position, act = positions[entry_id], "remove" if change.content is None else "replace"
+        values = {"entry_id": entry_id, "version": version, "position": position, "act": act}
         _insert(connection, place, author, {**values, **_standing(change.content)}, ordinal=ordinal)
-        made.append((str(values["entry_id"]), int(values["version"])))
+        made.append((entry_id, version))
     return tuple(made)
 
 

@@ -1071,7 +1071,7 @@ memory_versions = sa.Table(
     sa.Column("past_at", Seconds),
     sa.Column("redacted_at", Seconds),
     sa.UniqueConstraint("entry_id", "version"),
-    sa.UniqueConstraint("call_key", "ordinal"),
+    sa.UniqueConstraint("tenant", "call_key", "ordinal"),
     sa.CheckConstraint("(state in ('current', 'staged')) = (past_at is null)", name="past_or_not"),
     sa.Index("ix_memory_versions_place", "tenant", "profile", "target", "pk"),
     _partial("ix_memory_versions_current", "tenant", "profile", "target", where="past_at is null"),

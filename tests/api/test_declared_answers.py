@@ -53,6 +53,7 @@ FLEETING = {
     "provider_key_id": "pkey_000000000000",
     "number": "999999",
     "receipt_id": "era_x",
+    "target": "user",
 }
 """Names of nothing."""
 SIGNED = f"?expires=1&signature={'0' * 8}.{'0' * 64}"
@@ -213,6 +214,10 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "PUT /v1/tenants/{tenant}/limits": {"limits": {}},
     "POST /v1/tenants/{tenant}/provider-keys": {"provider": "openai", "key": "sk-0123456789"},
     "PATCH /v1/tenants/{tenant}/limits": {"limits": {}},
+    "POST /v1/memory/{target}": {"operations": [{"action": "remove", "old_text": "x"}]},
+    "POST /v1/memory/{target}/undo": {},
+    "POST /v1/memory/{target}/settle": {"staged_id": "mst_0123456789ab", "approve": True},
+    "POST /v1/memory/{target}/redact": {"entry_id": "mem_0123456789ab", "version": 1},
     "PUT /v1/places": {"places": None},
     "PUT /v1/alerts/targets": {"targets": []},
     "POST /v1/tenants": {"name": "default"},

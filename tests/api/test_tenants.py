@@ -46,10 +46,11 @@ UNKNOWN = {
     "credential": "0123456789abcdef",
     "name": f"r{uuid.uuid4().hex}",
     "number": "999999",
+    "target": "user",
     "receipt_id": f"era_{uuid.uuid4().hex}",
 }
 """Ids that nobody has."""
-SHARED = {"model", "tenant", "credential", "provider_key_id"}
+SHARED = {"model", "target", "tenant", "credential", "provider_key_id"}
 """What no tenant owns, or only operators may name."""
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/runs/{run_id}/approval": {"choice": "deny"},
@@ -67,6 +68,10 @@ BODIES: dict[str, dict[str, Any]] = {
     "PUT /v1/tenants/{tenant}/limits": {"limits": {}},
     "POST /v1/tenants/{tenant}/provider-keys": {"provider": "openai", "key": "sk-0123456789"},
     "PATCH /v1/tenants/{tenant}/limits": {"limits": {}},
+    "POST /v1/memory/{target}": {"operations": [{"action": "add", "content": "theirs"}]},
+    "POST /v1/memory/{target}/undo": {},
+    "POST /v1/memory/{target}/settle": {"staged_id": "mst_0123456789ab", "approve": True},
+    "POST /v1/memory/{target}/redact": {"entry_id": "mem_0123456789ab", "version": 1},
     "PUT /v1/places": {"places": None},
     "PUT /v1/alerts/targets": {"targets": ["local"]},
     "POST /v1/tenants": {"name": "made"},
@@ -207,6 +212,7 @@ def one_of_each(http: httpx.Client, store: Store) -> dict[str, str]:
         "item_id": item,
         "provider_key_id": UNKNOWN["provider_key_id"],  # operators only have them
         "tenant": "acme",
+        "target": "user",
         "credential": "key1",
         "name": route,
         "receipt_id": erasure,

@@ -37,7 +37,9 @@ def entries(*contents: str) -> tuple[MemoryEntry, ...]:
     return tuple(MemoryEntry(entry_id=f"mem_{n}", version=1, content=text) for n, text in enumerate(contents))
 
 
-def op(action: MemoryAction, content: str | None = None, old_text: str | None = None, **more: object) -> MemoryOperation:
+def op(
+    action: MemoryAction, content: str | None = None, old_text: str | None = None, **more: object
+) -> MemoryOperation:
     return MemoryOperation(action=action, content=content, old_text=old_text, **more)  # type: ignore[arg-type]
 
 
@@ -130,8 +132,10 @@ def test_what_looks_like_an_attack_is_not_kept_and_not_shown() -> None:
 
 @pytest.mark.parametrize(
     "document",
-    ["add", [], [7], [{"action": "burn"}], [{"action": "add", "content": 7}], [{"action": "add"}] * 51, None]
-    + [[{"action": "remove", "entry_id": "mem_1", "version": True}]],
+    [
+        *("add", [], [7], [{"action": "burn"}], [{"action": "add", "content": 7}], [{"action": "add"}] * 51, None),
+        [{"action": "remove", "entry_id": "mem_1", "version": True}],
+    ],
 )
 def test_operations_that_cannot_be_read_are_refused(document: object) -> None:
     with pytest.raises(MemoryRefused) as caught:

@@ -30,7 +30,7 @@ INSTALLATION = {"workers", "blobs", "maintenance", "logins", "statistics", "tena
 INSTALLATION |= {"key_states"}
 """Tables whose rows nobody owns. A blob is found by the hash of what somebody has already."""
 DRAWN = {"pk", "run_id", "session_id", "job_id", "delivery_id", "receipt_id", "key_id", "hash"}
-DRAWN |= {"run_pk", "session_pk", "job_pk", "artifact_id", "resource_id", "process_id"}
+DRAWN |= {"run_pk", "session_pk", "job_pk", "artifact_id", "resource_id", "process_id", "entry_id"}
 """Columns whose values the product draws, or that name a row which has an owner."""
 
 

@@ -15,6 +15,7 @@ import hermes_worker.store
 from hermes_worker.core.erasure import Person
 from hermes_worker.core.key_states import Finding, KeyCondition
 from hermes_worker.core.limits import Limit, LimitName
+from hermes_worker.core.memories import MemoryAction, MemoryAuthor, MemoryOperation, MemoryPlace, MemoryRules
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
@@ -29,6 +30,7 @@ from hermes_worker.store.engine.sealing import Sealer, text_keys
 from hermes_worker.store.jobs.job_rows import JobPlace
 from hermes_worker.store.jobs.jobs import JobEdit, Jobs
 from hermes_worker.store.key_states import KeyStates
+from hermes_worker.store.memories import Memories
 from hermes_worker.store.outbox.alerts import AlertPolicy, set_alert_targets, try_alerts
 from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.outbox.webhooks import RouteNotFound, Webhooks
@@ -94,6 +96,13 @@ def do_everything(store: Store) -> None:
     keys.open("key1")
     set_alert_targets(database, "acme", [f"webhook:https://{SECRETIVE}"])
     try_alerts(database, AlertPolicy(targets=("local",)))
+    memories, author, place = Memories(database), MemoryAuthor(name="somebody"), MemoryPlace(tenant="default")
+    rules, wanted = MemoryRules(limit=1_000), [MemoryOperation(action=MemoryAction.ADD, content=SECRETIVE)]
+    [(entry_id, _)] = memories.change(place, wanted, rules, author).changed
+    memories.undo(place, rules, author)
+    memories.redact("default", entry_id, 1)
+    staged_id = str(memories.stage(place, wanted, rules, author).staged_id)
+    memories.settle_staged("default", staged_id, lambda _target: rules, author, approves=False)
     sealing = Database(database.url.render_as_string(hide_password=False), sealer=Sealer(text_keys(["k" * 40])))
     theirs = ProviderKeys(sealing)
     theirs.remove("acme", theirs.add("acme", "openai", f"sk-{SECRETIVE}".replace(" ", "-")).key_id)

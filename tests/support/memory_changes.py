@@ -1,4 +1,4 @@
-"""Random changes of one memory by many workers, some of which die: a plan, a worker, and what must be true afterwards."""
+"""Random changes of one memory by many workers, some of which die, and what must be true afterwards."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ChangingWorker:
         self.refusals: Counter[MemoryRefusal] = Counter()
 
     def call(self, key: str, *, dies: bool = False) -> Acknowledged | None:
-        """What the call was told. With ``dies`` the worker vanishes behind its commit, and nobody was told: ``None``."""
+        """What the call was told. With ``dies`` the worker vanishes behind its commit: ``None``."""
         operations = random_operations(self._chance, self._seen)
         author = MemoryAuthor(name=f"agent:{key}", run_id=f"run_{key}", call_key=key)
         try:

@@ -37,6 +37,7 @@ from hermes_worker.store.retention.selecting import (
     in_parts,
     kept_for,
     person_again,
+    remembered_by,
     runs_of,
     select,
 )
@@ -53,6 +54,7 @@ from hermes_worker.store.tables import (
     jobs,
     kept_answers,
     legal_holds,
+    memory_versions,
     principals,
     runs,
     sessions,
@@ -220,6 +222,8 @@ class Erasures:
         with self._database.write() as connection:
             for this in kept_for(connection, selected):  # they are found by runs that are still there
                 connection.execute(sa.delete(kept_answers).where(this))
+            for this in list(remembered_by(connection, selected)):
+                connection.execute(sa.delete(memory_versions).where(this))
         yield "answers"
         self._keep_numbers(selected)
         yield "numbers"

@@ -20,6 +20,7 @@ from hermes_worker.store.retention.selecting import (
     Selected,
     in_parts,
     kept_for,
+    remembered_by,
     runs_of,
     select,
 )
@@ -33,6 +34,7 @@ from hermes_worker.store.tables import (
     firings,
     jobs,
     kept_answers,
+    memory_versions,
     messages,
     principals,
 )
@@ -71,6 +73,8 @@ def wheres(connection: Connection, selected: Selected) -> Iterator[tuple[sa.Tabl
         return
     for this in kept_for(connection, selected):
         yield kept_answers, this
+    for this in remembered_by(connection, selected):
+        yield memory_versions, this
     for part in in_parts(selected.holders):
         yield api_keys, api_keys.c.principal_pk.in_(part)
         yield principals, principals.c.pk.in_(part)

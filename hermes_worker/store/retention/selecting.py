@@ -35,6 +35,7 @@ from hermes_worker.store.tables import (
     idempotency_keys,
     jobs,
     kept_answers,
+    memory_versions,
     messages,
     parked_on_keys,
     principals,
@@ -100,6 +101,7 @@ OF_TENANT: Sequence[sa.Table] = (
     tool_sources,
     skills,
     skill_contents,
+    memory_versions,
     api_keys,
     principals,
 )
@@ -405,6 +407,17 @@ def kept_for(connection: Connection, selected: Selected) -> list[sa.ColumnElemen
             this = sa.and_(kept_answers.c.principal == row.principal, kept_answers.c.key == row.key)
             found.append(sa.and_(kept_answers.c.tenant == selected.tenant, this))
     return found
+
+
+def remembered_by(connection: Connection, selected: Selected) -> Iterator[sa.ColumnElement[bool]]:
+    """What their runs had remembered, and what they wrote into a memory themselves, in parts that one statement takes;
+    no version is in two of them."""
+    ours = memory_versions.c.tenant == selected.tenant
+    run_ids = list(_ids(connection, runs.c.run_id, runs_of(connection, selected.roots)))
+    for part in in_parts(range(len(run_ids))):
+        yield sa.and_(ours, memory_versions.c.run_id.in_([run_ids[each] for each in part]))
+    if selected.authors:
+        yield sa.and_(ours, memory_versions.c.run_id.is_(None), memory_versions.c.author.in_(selected.authors))
 
 
 def _ids(connection: Connection, column: sa.Column[str], pks: Iterable[int]) -> Iterator[str]:

@@ -6,8 +6,8 @@ Code of the version before offers no tool that reads or writes them.
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0139"
-down_revision = "0138"
+revision = "0140"
+down_revision = "0139"
 branch_labels = None
 depends_on = None
 works_with = "0103"
@@ -45,7 +45,7 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("pk", name=op.f("pk_memory_versions")),
         sa.UniqueConstraint("entry_id", "version", name=op.f("uq_memory_versions_entry_id_version")),
-        sa.UniqueConstraint("call_key", "ordinal", name=op.f("uq_memory_versions_call_key_ordinal")),
+        sa.UniqueConstraint("tenant", "call_key", "ordinal", name=op.f("uq_memory_versions_tenant_call_key_ordinal")),
         postgresql_with=_OFTEN_UPDATED,
     )
     op.create_index("ix_memory_versions_place", "memory_versions", ["tenant", "profile", "target", "pk"])
