@@ -383,9 +383,9 @@ def require_writer(asking: Collection[MemoryWriter], allowed: Collection[MemoryW
     """Raises ``MemoryRefused`` for somebody who may not write."""
     lacking = sorted(writer.value for writer in asking if writer not in allowed)
     if lacking:
+        why = " and ".join(_WHO[word] for word in lacking)
         raise MemoryRefused(
-            MemoryRefusal.NOT_ALLOWED,
-            f"This run may not change what is remembered: {' and '.join(_WHO[word] for word in lacking)}. Go on without.",
+            MemoryRefusal.NOT_ALLOWED, f"This run may not change what is remembered: {why}. Go on without."
         )
 
 

@@ -79,7 +79,7 @@ class MemoryView(NamedTuple):
     redacted_at: float | None
 
 
-class _Row(NamedTuple):
+class _VersionRow(NamedTuple):
     pk: int
     target: str
     entry_id: str
@@ -88,7 +88,7 @@ class _Row(NamedTuple):
     content: str | None
 
 
-class _Asker(NamedTuple):
+class _AskingRun(NamedTuple):
     origin: str | None
     parent_pk: int | None
     principal: str | None
@@ -99,7 +99,7 @@ _VIEW = sa.select(
     memory_versions.c.pk.label("number"),
     *(memory_versions.c[name] for name in MemoryView._fields[1:]),
 )
-_ROW = sa.select(*columns_for(memory_versions, _Row))
+_ROW = sa.select(*columns_for(memory_versions, _VersionRow))
 
 
 class Memories:
@@ -115,7 +115,7 @@ class Memories:
         theirs = _in_profile(tenant, profile) & (memory_versions.c.state == _CURRENT)
         wanted = _ROW.where(theirs, memory_versions.c.past_at.is_(None)).order_by(*_ORDER)
         with self._database.read() as connection:
-            rows = rows_of(connection.execute(wanted), _Row)
+            rows = rows_of(connection.execute(wanted), _VersionRow)
         return {target: tuple(_entry(row) for row in rows if row.target == target) for target in MemoryTarget}
 
     def views(self, tenant: str, profile: str) -> list[MemoryView]:
@@ -150,7 +150,7 @@ class Memories:
             .where(runs.c.run_id == run_id)
         )
         with self._database.read() as connection:
-            asker = row_of(connection.execute(wanted), _Asker)
+            asker = row_of(connection.execute(wanted), _AskingRun)
             if asker is None:
                 return frozenset({MemoryWriter.GUEST})
             is_guest = _is_guest(connection, asker)
@@ -335,12 +335,12 @@ def _hold(connection: Connection, place: MemoryPlace) -> None:
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.cast(key, sa.BigInteger()))))
 
 
-def _rows_at(connection: Connection, place: MemoryPlace) -> list[_Row]:
+def _rows_at(connection: Connection, place: MemoryPlace) -> list[_VersionRow]:
     standing = sa.and_(memory_versions.c.past_at.is_(None), memory_versions.c.state == _CURRENT)
-    return rows_of(connection.execute(_ROW.where(_at(place), standing).order_by(*_ORDER)), _Row)
+    return rows_of(connection.execute(_ROW.where(_at(place), standing).order_by(*_ORDER)), _VersionRow)
 
 
-def _entry(row: _Row) -> MemoryEntry:
+def _entry(row: _VersionRow) -> MemoryEntry:
     return MemoryEntry(entry_id=row.entry_id, version=row.version, content=row.content or "")
 
 
@@ -374,7 +374,7 @@ def _made_by(connection: Connection, place: MemoryPlace, author: MemoryAuthor) -
 def _write(
     connection: Connection,
     place: MemoryPlace,
-    rows: Sequence[_Row],
+    rows: Sequence[_VersionRow],
     changes: Sequence[EntryChange],
     author: MemoryAuthor,
 ) -> tuple[tuple[str, int], ...]:
@@ -441,7 +441,7 @@ def _record(
     record(connection, act, place.target.value, tenant=place.tenant, after=after)
 
 
-def _is_guest(connection: Connection, asker: _Asker) -> bool:
+def _is_guest(connection: Connection, asker: _AskingRun) -> bool:
     """Whether the key that asked for the chain lacks the scope. Keys of the installation, and people at the machine,
     are no guests."""
     key_id = (asker.principal or "").rpartition("/")[2]

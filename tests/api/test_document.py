@@ -489,7 +489,16 @@ def test_every_id_in_a_path_is_linked_from_where_it_comes(api: Served) -> None:
             for answer in operation["responses"].values():
                 for link in answer.get("links", {}).values():
                     linked |= {(link["operationId"], name.removeprefix("path.")) for name in link["parameters"]}
-    given = {"name", "tenant", "key_id", "credential", "number", "receipt_id", "provider_key_id"}  # by an operator
+    given = {
+        "name",
+        "tenant",
+        "key_id",
+        "credential",
+        "number",
+        "receipt_id",
+        "provider_key_id",
+        "target",
+    }  # by an operator
     assert {(asked, name) for asked, name in named if name not in given} == linked
 
 
