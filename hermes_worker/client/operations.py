@@ -560,7 +560,7 @@ def undo_memory(
 
 
 def settle_memory(
-    target: str, staged_id: str, *, approve: bool, idempotency_key: str | None = None
+    target: str, staged_id: str, approve: bool, *, idempotency_key: str | None = None
 ) -> ApiRequest[dict[str, Any]]:
     """Make a change that waits for a person, or drop it."""
     body = {"staged_id": staged_id, "approve": approve}
@@ -583,17 +583,17 @@ def memory_history(
     target: str,
     *,
     entry_id: str | None = None,
-    before: int | None = None,
+    behind: int | None = None,
     limit: int = 100,
     profile: str | None = None,
 ) -> ApiRequest[list[dict[str, Any]]]:
-    """Who made what of ``memory`` or ``user``, the newest first."""
+    """Who made what of ``memory`` or ``user``, the newest first; behind a number."""
     return _get(
         "/v1/memory/{target}/history",
         _reads(list[dict[str, Any]], "data"),
         {"target": target},
         entry_id=entry_id,
-        before=before,
+        behind=behind,
         limit=limit,
         profile=profile,
     )

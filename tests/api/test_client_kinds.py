@@ -193,6 +193,7 @@ def _made() -> dict[str, tuple[str, ApiRequest[Any]]]:
         "after": "0",
         "whom": {},
         "rules": {},
+        "operations": [],
     }
     made = {}
     for name, make in vars(operations).items():

@@ -168,6 +168,8 @@ class World:
             found["receipt_id"] = self.erasure()
             if "receipts" in path:
                 self.post(f"/v1/erasures/{found['receipt_id']}/work", stop=False)
+        if "{target}" in path:
+            found["target"] = "user"
         if "{number}" in path:
             found["number"] = str(self.post("/v1/holds", reason="x", run_id=self.ended())["number"])
         if "{credential}" in path:

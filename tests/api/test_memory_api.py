@@ -60,7 +60,7 @@ def test_a_stale_change_is_refused_with_what_stands_there(api: Served, client: H
 def test_what_must_not_be_kept_is_refused(client: HermesClient, content: str) -> None:
     with pytest.raises(RefusedError) as refused:
         client.change_memory("memory", [{"action": "add", "content": content}])
-    assert refused.value.status == 400
+    assert refused.value.status == 409
     assert client.memory()["memory"]["entries"] == []
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from hermes_worker.api import schema
@@ -21,7 +21,6 @@ from hermes_worker.core.memories import (
     MemoryEntry,
     MemoryPlace,
     MemoryPolicy,
-    MemoryRefusal,
     MemoryRefused,
     MemoryRules,
     MemoryTarget,
@@ -52,8 +51,8 @@ _Profile = Annotated[
     str | None,
     Query(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,59}$", description="Whose memory. Default: that of `memory.profile`."),
 ]
+_Target = Annotated[Literal["memory", "user"], Path(description="The agent's own notes, or what it knows of the user.")]
 _EntryId = Annotated[str, Field(pattern=r"^mem_[0-9a-f]{12}$")]
-_UNWANTED = frozenset({MemoryRefusal.INVALID, MemoryRefusal.THREAT})
 
 
 class MemoryEntryObject(BaseModel):
@@ -208,7 +207,7 @@ async def show_memory(context: Context, caller: Caller, profile: _Profile = None
 
 @router.post("/{target}", responses=schema.errors(409))
 async def change_memory(
-    context: Context, caller: Caller, target: MemoryTarget, body: ChangeBody, profile: _Profile = None
+    context: Context, caller: Caller, target: _Target, body: ChangeBody, profile: _Profile = None
 ) -> MemoryChangedObject:
     """Add, replace and remove entries, all together or nothing. A change that was made for what has changed meanwhile,
     and one that would be too much, is refused with what stands there (409, ``current_entries``)."""
@@ -223,7 +222,7 @@ async def change_memory(
 
 @router.post("/{target}/undo", responses=schema.errors(404, 409))
 async def undo_memory(
-    context: Context, caller: Caller, target: MemoryTarget, body: UndoBody, profile: _Profile = None
+    context: Context, caller: Caller, target: _Target, body: UndoBody, profile: _Profile = None
 ) -> MemoryChangedObject:
     """Have an entry be what it was before its last change. Undoing that does it again."""
     place, rules, author = _asked(context, caller, target, profile)
@@ -237,9 +236,7 @@ async def undo_memory(
 
 
 @router.post("/{target}/settle", responses=schema.errors(404, 409))
-async def settle_memory(
-    context: Context, caller: Caller, target: MemoryTarget, body: SettleBody
-) -> MemoryChangedObject:
+async def settle_memory(context: Context, caller: Caller, target: _Target, body: SettleBody) -> MemoryChangedObject:
     """Make a change that waits for a person, or drop it."""
     _, rules, author = _asked(context, caller, target, None)
     policy = memory_policy_of(context.client.settings)
@@ -256,9 +253,7 @@ async def settle_memory(
 
 
 @router.post("/{target}/redact", responses=schema.errors(404, 409))
-async def redact_memory(
-    context: Context, caller: Caller, target: MemoryTarget, body: RedactBody
-) -> MemoryVersionObject:
+async def redact_memory(context: Context, caller: Caller, target: _Target, body: RedactBody) -> MemoryVersionObject:
     """Empty the text of a past version. That it was there, who wrote it and when, stays."""
     try:
         view = await context.store(_memories(context).redact, caller.tenant, body.entry_id, body.version)
@@ -273,16 +268,16 @@ async def redact_memory(
 async def memory_history(
     context: Context,
     caller: Caller,
-    target: MemoryTarget,
+    target: _Target,
     profile: _Profile = None,
     entry_id: Annotated[str | None, Query(pattern=r"^mem_[0-9a-f]{12}$", description="Of this entry only.")] = None,
-    before: Annotated[int | None, Query(ge=1, le=2**53, description="Behind this number.")] = None,
+    behind: Annotated[int | None, Query(ge=1, le=2**53, description="Behind this number.")] = None,
     limit: Annotated[int, Query(ge=1, le=HISTORY_MAX)] = 100,
 ) -> MemoryVersionList:
     """Who made what of a memory, the newest first."""
     place = _asked(context, caller, target, profile)[0]
     history = _memories(context).history
-    found = await context.store(history, place, entry_id=entry_id, before=before, limit=limit)
+    found = await context.store(history, place, entry_id=entry_id, before=behind, limit=limit)
     return MemoryVersionList(data=[_version(view) for view in found])
 
 
@@ -291,11 +286,11 @@ def _memories(context: ApiContext) -> Memories:
 
 
 def _asked(
-    context: ApiContext, caller: Principal, target: MemoryTarget, profile: str | None
+    context: ApiContext, caller: Principal, target: str, profile: str | None
 ) -> tuple[MemoryPlace, MemoryRules, MemoryAuthor]:
     policy = memory_policy_of(context.client.settings)
-    place = MemoryPlace(tenant=caller.tenant, profile=profile or policy.profile, target=target)
-    return place, policy.rules(target), MemoryAuthor(name=caller.known_as)
+    place = MemoryPlace(tenant=caller.tenant, profile=profile or policy.profile, target=MemoryTarget(target))
+    return place, policy.rules(place.target), MemoryAuthor(name=caller.known_as)
 
 
 def _one(views: Sequence[MemoryView], target: MemoryTarget, policy: MemoryPolicy) -> OneMemory:
@@ -327,9 +322,9 @@ def _entry(entry: MemoryEntry) -> MemoryEntryObject:
     return MemoryEntryObject(entry_id=entry.entry_id, version=entry.version, content=entry.content)
 
 
-def _changed(changed: MemoryChanged, target: MemoryTarget, rules: MemoryRules) -> MemoryChangedObject:
+def _changed(changed: MemoryChanged, target: str, rules: MemoryRules) -> MemoryChangedObject:
     return MemoryChangedObject(
-        target=target.value,
+        target=target,
         message=changed.message,
         changed=[ChangedEntry(entry_id=entry_id, version=version) for entry_id, version in changed.changed],
         entries=[_entry(entry) for entry in changed.entries],
@@ -338,7 +333,7 @@ def _changed(changed: MemoryChanged, target: MemoryTarget, rules: MemoryRules) -
 
 
 class MemoryConflict(ApiError):
-    """A change does not fit what stands there; the answer says what that is."""
+    """A change does not fit what stands there, which the answer tells, or must not be kept."""
 
     def __init__(self, refused: MemoryRefused) -> None:
         super().__init__(409, str(refused), code=f"memory_{refused.kind.value}", param="operations")
@@ -350,8 +345,6 @@ class MemoryConflict(ApiError):
 
 
 def _refused(refused: MemoryRefused) -> ApiError:
-    if refused.kind in _UNWANTED:
-        return ApiError(400, str(refused), code=f"memory_{refused.kind.value}", param="operations")
     return MemoryConflict(refused)
 
 
