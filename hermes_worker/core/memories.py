@@ -16,6 +16,8 @@ from typing import Any, Final
 
 from hermes_worker.core.errors import HermesError
 
+MEMORY_TOOL: Final = "memory"
+"""What the tool is called."""
 DELIMITER: Final = "\n§\n"
 """Between entries, in the files of the original and in what is counted."""
 DEFAULT_PROFILE: Final = "default"

@@ -17,12 +17,14 @@ what is known of the session, and gives a text for each of its places (``core.pr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from sqlalchemy.engine import Connection
 
+from hermes_worker.core.memories import MEMORY_TOOL, MemoryPolicy, MemoryTarget, MemoryWriter, memory_block
 from hermes_worker.core.prompt_places import PromptPlace
+from hermes_worker.store.memories import is_guest, standing
 
 USUAL_PROFILE = "default"
 
@@ -41,6 +43,8 @@ class BlockFacts:
     toolsets: Sequence[str] = ()
     model: str = ""
     profile: str = USUAL_PROFILE
+    memory: MemoryPolicy = field(default_factory=MemoryPolicy)
+    """Which memories there are, and how much they hold."""
     skills_index: str = ""
     """Of the set of skills that the first run names (``services.skills``)."""
 
@@ -56,7 +60,26 @@ def _skills(connection: Connection, facts: BlockFacts) -> Mapping[PromptPlace, s
     return {PromptPlace.SKILLS: facts.skills_index}
 
 
-READERS: tuple[BlockReader, ...] = (_skills,)
+_MEMORIES = {PromptPlace.MEMORY: MemoryTarget.MEMORY, PromptPlace.USER: MemoryTarget.USER}
+
+
+def _memories(connection: Connection, facts: BlockFacts) -> Mapping[PromptPlace, str]:
+    """What is remembered when the session begins, for those that can remember: one statement, and one more for a key
+    that was given to somebody. A guest is shown nothing, as ``GET /v1/memory`` would refuse them."""
+    policy = facts.memory
+    if MEMORY_TOOL not in facts.tools:
+        return {}
+    if MemoryWriter.GUEST not in policy.writers and is_guest(connection, facts.tenant, facts.principal):
+        return {}
+    entries = standing(connection, facts.tenant, policy.profile)
+    return {
+        place: memory_block([entry.content for entry in entries[target]], target, policy.rules(target))
+        for place, target in _MEMORIES.items()
+        if target in policy.targets
+    }
+
+
+READERS: tuple[BlockReader, ...] = (_skills, _memories)
 """In any order: the places say where a text stands. Two readers do not fill one place."""
 
 

@@ -51,7 +51,7 @@ from hermes_worker.store.tool_sources import ToolSources
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
 from hermes_worker.tracing.recording import submitted
-from hermes_worker.wiring import Client
+from hermes_worker.wiring import Client, memory_policy_of
 from hermes_worker.workspaces.ref import CONTAINED_DIRECTORY, WorkspaceKind, WorkspaceRef, session_workspace
 
 __all__ = [
@@ -384,6 +384,7 @@ def new_run(
         toolsets=toolsets,
         model=model,
         skills_index=skills.index(names),
+        memory=memory_policy_of(settings),
     )
     said, called = submission.instructions or "", _usual_name(provider)
     prompt = new_prompt(facts, workspace, home=settings.home, provider=called, instructions=said, context=context)

@@ -102,6 +102,26 @@ _VIEW = sa.select(
 _ROW = sa.select(*columns_for(memory_versions, _VersionRow))
 
 
+def standing(connection: Connection, tenant: str, profile: str) -> Mapping[MemoryTarget, tuple[MemoryEntry, ...]]:
+    """Both memories of a profile as they stand, in one statement."""
+    theirs = _in_profile(tenant, profile) & (memory_versions.c.state == _CURRENT)
+    wanted = _ROW.where(theirs, memory_versions.c.past_at.is_(None)).order_by(*_ORDER)
+    rows = rows_of(connection.execute(wanted), _VersionRow)
+    return {target: tuple(_entry(row) for row in rows if row.target == target) for target in MemoryTarget}
+
+
+def is_guest(connection: Connection, tenant: str, principal: str | None) -> bool:
+    """Whether ``principal`` is a key that was given to somebody without the scope. Keys of the installation, and people
+    at the machine, are no guests; that costs no statement."""
+    key_id = (principal or "").rpartition("/")[2]
+    if not (principal or "").startswith("api:") or not key_id.startswith("key_"):
+        return False
+    this = sa.and_(api_keys.c.tenant == tenant, api_keys.c.key_id == key_id)
+    words = connection.execute(sa.select(api_keys.c.scopes).where(this)).scalar()
+    scopes = scopes_of((words or "").split())
+    return KeyScope.MEMORY not in scopes and KeyScope.ADMIN not in scopes
+
+
 class Memories:
     """The memories of one database. Thread-safe; every method raises ``UnavailableError``."""
 
@@ -112,11 +132,8 @@ class Memories:
 
     def entries(self, tenant: str, profile: str) -> Mapping[MemoryTarget, tuple[MemoryEntry, ...]]:
         """Both memories of a profile as they stand, in one statement."""
-        theirs = _in_profile(tenant, profile) & (memory_versions.c.state == _CURRENT)
-        wanted = _ROW.where(theirs, memory_versions.c.past_at.is_(None)).order_by(*_ORDER)
         with self._database.read() as connection:
-            rows = rows_of(connection.execute(wanted), _VersionRow)
-        return {target: tuple(_entry(row) for row in rows if row.target == target) for target in MemoryTarget}
+            return standing(connection, tenant, profile)
 
     def views(self, tenant: str, profile: str) -> list[MemoryView]:
         """What stands in both, and what waits for a person, each with who wrote it and when."""
@@ -153,8 +170,8 @@ class Memories:
             asker = row_of(connection.execute(wanted), _AskingRun)
             if asker is None:
                 return frozenset({MemoryWriter.GUEST})
-            is_guest = _is_guest(connection, asker)
-        return writers_of(asker.origin or "", is_child=asker.parent_pk is not None, is_guest=is_guest)
+            guest = is_guest(connection, asker.tenant, asker.principal)
+        return writers_of(asker.origin or "", is_child=asker.parent_pk is not None, is_guest=guest)
 
     # --- changing ---
 
@@ -439,15 +456,3 @@ def _record(
 ) -> None:
     after = {"profile": place.profile, "entries": [f"{entry_id}@{version}" for entry_id, version in made], **more}
     record(connection, act, place.target.value, tenant=place.tenant, after=after)
-
-
-def _is_guest(connection: Connection, asker: _AskingRun) -> bool:
-    """Whether the key that asked for the chain lacks the scope. Keys of the installation, and people at the machine,
-    are no guests."""
-    key_id = (asker.principal or "").rpartition("/")[2]
-    if not (asker.principal or "").startswith("api:") or not key_id.startswith("key_"):
-        return False
-    this = sa.and_(api_keys.c.tenant == asker.tenant, api_keys.c.key_id == key_id)
-    words = connection.execute(sa.select(api_keys.c.scopes).where(this)).scalar()
-    scopes = scopes_of((words or "").split())
-    return KeyScope.MEMORY not in scopes and KeyScope.ADMIN not in scopes

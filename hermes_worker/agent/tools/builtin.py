@@ -11,7 +11,7 @@ from typing import Final
 
 from hermes_worker.core.delegation import DELEGATE_TOOL, ChildRole
 from hermes_worker.core.inner_calls import INNER_CALLS_MAX
-from hermes_worker.core.memories import MemoryAction, MemoryTarget
+from hermes_worker.core.memories import MEMORY_TOOL, MemoryAction, MemoryTarget
 from hermes_worker.core.questions import CHOICES_MAX
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import Extension, ToolDeclaration, ToolSpec
@@ -545,7 +545,7 @@ _MEMORY_OPERATION: Final[Mapping[str, object]] = {
 }
 
 MEMORY = ToolSpec(
-    name="memory",
+    name=MEMORY_TOOL,
     description=(
         "Keep what will matter in later conversations; it stands in their system prompts. Targets: 'user' (who the "
         "user is: name, preferences, habits) and 'memory' (your own notes: facts about the environment, conventions, "

@@ -6,8 +6,8 @@ Code of the version before offers no tool that reads or writes them.
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0144"
-down_revision = "0143"
+revision = "0145"
+down_revision = "0144"
 branch_labels = None
 depends_on = None
 works_with = "0103"
