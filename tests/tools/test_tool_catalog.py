@@ -26,7 +26,18 @@ class Named:
 
 
 API_TOOLS = (
-    *("cronjob", "delegate_task", "execute_code", "patch", "process", "read_file", "search_files", "terminal", "todo"),
+    *(
+        "cronjob",
+        "delegate_task",
+        "execute_code",
+        "memory",
+        "patch",
+        "process",
+        "read_file",
+        "search_files",
+        "terminal",
+        "todo",
+    ),
     *("vision_analyze", "web_extract", "write_file"),
 )
 FILE_TOOLS = ("patch", "read_file", "search_files", "write_file")
@@ -66,6 +77,7 @@ def test_a_disabled_toolset_is_taken_out_again() -> None:
         "cronjob",
         "delegate_task",
         "execute_code",
+        "memory",
         "process",
         "terminal",
         "todo",
@@ -135,6 +147,7 @@ REPLAY = {
     "write_file": Replay.KEYED,
     "patch": Replay.ONCE,
     "cronjob": Replay.ONCE,
+    "memory": Replay.KEYED,
     "send_message": Replay.KEYED,
     "terminal": Replay.ONCE,
     "process": Replay.ONCE,
@@ -155,7 +168,7 @@ def test_every_tool_declares_what_the_worker_must_know(name: str) -> None:
 
 
 def test_every_declared_tool_is_there_and_is_what_is_declared() -> None:
-    catalog = default_catalog(services={"jobs": None, "messages": None, "fetching": None})
+    catalog = default_catalog(services={"jobs": None, "messages": None, "memories": None, "fetching": None})
     catalog.load_all()
     assert {name: catalog.get(name).spec for name in catalog.names} == {n: CATALOG.spec(n) for n in CATALOG.names}
 
