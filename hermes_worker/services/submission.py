@@ -372,8 +372,7 @@ def new_run(
     if submission.cost_usd_max is not None:
         _require_known_prices(settings, model, provider)
     toolsets = tuple(submission.toolsets or settings.agent.toolsets or usual_toolsets(kind))
-    without = _left_out(settings.memory, kind)
-    names, tools = _tools(toolsets, without, sourced, settings.model.window)
+    names, tools = _tools(toolsets, _left_out(settings.memory, kind), sourced, settings.model.window)
     tools = _with_client_tools(settings, tools, submission.client_tools, catalog_with(sourced).names | names)
     workspace = _workspace(settings, submission, run_id)
     facts = BlockFacts(
