@@ -17,13 +17,14 @@ from hermes_worker.channels.files import FileGone, read
 from hermes_worker.channels.media import MediaFile, MediaKind
 from hermes_worker.channels.webhooks.route import NO_AUTH, Route
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.skills import SkillError
 from hermes_worker.local.paths import failed_start
 from hermes_worker.local.valkey import running
 from hermes_worker.settings import load
 from hermes_worker.system.plainfiles import NotPlain, read_plain
 from hermes_worker.workspaces.base import WorkspaceError
 from hermes_worker.workspaces.local import LocalWorkspace
-from hermes_worker.workspaces.skills import read_skill
+from hermes_worker.workspaces.skills import read_skill_folder
 
 MEMORY_BYTES_MAX = 100_000_000
 
@@ -72,7 +73,7 @@ def _attach(place: Path) -> object:
 
 
 READERS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
-    "skill": (_skill, lambda place: read_skill(place / "skills", "review")),
+    "skill": (_skill, lambda place: read_skill_folder(place / "skills" / "review")),
     "variables": (lambda place: place / ".env", lambda place: load({}, home=place)),
     "settings": (lambda place: place / "config.yaml", lambda place: load({}, home=place)),
     "list of a filter": (_file, _read_filter),
@@ -98,7 +99,7 @@ def test_what_lies_in_a_files_place_holds_nobody_up(
     put(path)
     tracemalloc.start()
     try:
-        with suppress(ConfigurationError, WorkspaceError, FileGone, OSError):
+        with suppress(ConfigurationError, WorkspaceError, SkillError, FileGone, OSError):
             look(tmp_path)
         assert tracemalloc.get_traced_memory()[1] < MEMORY_BYTES_MAX
     finally:
