@@ -1,0 +1,39 @@
+"""Which ids of people and chats a model is shown only as hashes (docs/behaviour.md, "Sessions of chats"). Pure.
+
+A hash is the beginning of a SHA-256 without salt, as in the original, so that a person has the same one in every
+session. Whoever can guess an id (a telephone number has few digits) can find it again: this keeps ids out of providers'
+logs, and is no secret. Ids are hashed in prompts only. Routing, rows and names of sessions keep the real ones; names of
+people are not hashed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+HASHING_PLATFORMS: Final = frozenset(
+    {"whatsapp", "signal", "telegram", "bluebubbles", "ntfy", "sms", "email", "photon", "simplex"}
+)
+"""Platforms on which no message needs a real id. On others (Discord, Slack) a mention does, so ids stay."""
+_DIGITS = 12
+
+
+def hides_ids(platform: str, *, is_wanted: bool, is_declared_safe: bool = False) -> bool:
+    """Whether prompts get hashes. ``is_wanted`` is the setting ``privacy.redact_pii``; ``is_declared_safe`` is what a
+    platform of an extension says of itself."""
+    return is_wanted and (platform in HASHING_PLATFORMS or is_declared_safe)
+
+
+def hashed_user(identifier: str) -> str:
+    """A person's id, as a model is shown it."""
+    return f"user_{_digest(identifier)}"
+
+
+def hashed_chat(identifier: str) -> str:
+    """A chat's id, as a model is shown it; a prefix such as ``telegram:`` stays."""
+    prefix, colon, rest = identifier.partition(":")
+    return f"{prefix}:{_digest(rest)}" if prefix and colon else _digest(identifier)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]

@@ -1,0 +1,119 @@
+"""Which session a message of a chat belongs to: one key for one conversation, the same on every machine. Pure.
+
+Theory of operation. A key is ``agent:PROFILE:PLATFORM:`` and what tells this conversation from others there
+(docs/behaviour.md, "Sessions of chats"). A direct chat is one conversation, in a group every member has one of their
+own, and a thread is shared by all who write in it. Ids come from platforms and, through them, from strangers: each is
+written so that it has no ``:``, no ``/`` and nothing else that parts a key, so no id can pass for a chat, a thread and
+a member at once. A key is therefore always a valid name of a session; ids of Telegram, Discord, Slack and WhatsApp stay
+as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+SESSION_KEY_CHARS_MAX: Final = 256
+"""As long as a session's name may be. A longer key ends with the hash of all of it."""
+DIRECT: Final = "dm"
+"""The type of a chat with one person."""
+_DEFAULT_PROFILES = frozenset({"", "default"})
+_PLAIN = "!$&'()*+,;=@"
+"""Characters that stand in ids as they are, beside letters, digits and ``-._~``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatOrigin:
+    """Where a message of a chat was written, by the platform's own ids; an empty text where there is none."""
+
+    platform: str
+    chat_type: str = DIRECT
+    """``dm``, ``group``, ``channel``, ``thread``, ``forum`` and so on."""
+    chat: str = ""
+    thread: str = ""
+    user: str = ""
+    user_alt: str = ""
+    """A more lasting id of the same person, where the platform has one."""
+    scope: str = ""
+    """What the chat's id is unique in: the workspace, on Slack."""
+    profile: str = ""
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether one person writes there, and nobody else."""
+        return self.chat_type == DIRECT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSharing:
+    """Who has a session of their own. The defaults are the original's."""
+
+    has_session_per_member: bool = True
+    """In groups (``group_sessions_per_user``)."""
+    has_session_per_member_of_thread: bool = False
+    """In threads of groups (``thread_sessions_per_user``)."""
+
+
+def session_key(origin: ChatOrigin, sharing: SessionSharing | None = None) -> str:
+    """The key of the conversation, of at most ``SESSION_KEY_CHARS_MAX`` printable characters of ASCII."""
+    parts = _direct(origin) if origin.is_direct else _of_group(origin, sharing or SessionSharing())
+    scope = [origin.scope] if origin.platform == "slack" and origin.scope else []
+    namespace = _namespace(origin.profile)
+    written = [_written(part) for part in (origin.platform, origin.chat_type, *scope, *parts)]
+    key = ":".join(["agent", namespace, *written])
+    if len(key) <= SESSION_KEY_CHARS_MAX:
+        return key
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    return f"{key[: SESSION_KEY_CHARS_MAX - len(digest) - 1]}#{digest}"
+
+
+def is_shared_by_members(origin: ChatOrigin, sharing: SessionSharing | None = None) -> bool:
+    """Whether several people write in this session, so that each message has to say who wrote it."""
+    return not origin.is_direct and not _is_per_member(origin, sharing or SessionSharing())
+
+
+def canonical_whatsapp_id(identifier: str, aliases: Collection[str] = ()) -> str:
+    """The one id of a person whom WhatsApp shows now by number and now by another id (``...@lid``): the shortest of
+    ``identifier`` and its ``aliases``, without domain, device and plus sign; an empty text where nothing is left."""
+    names = {_bare_whatsapp_id(name) for name in (identifier, *aliases)} - {""}
+    return min(names, key=lambda name: (len(name), name), default="")
+
+
+def _direct(origin: ChatOrigin) -> list[str]:
+    """A chat without an id is told from others by the person, so that two people never share one session."""
+    chat = canonical_whatsapp_id(origin.chat) if origin.platform == "whatsapp" else origin.chat
+    return [part for part in (chat or _member(origin), origin.thread) if part]
+
+
+def _of_group(origin: ChatOrigin, sharing: SessionSharing) -> list[str]:
+    member = _member(origin) if _is_per_member(origin, sharing) else ""
+    return [part for part in (origin.chat, origin.thread, member) if part]
+
+
+def _is_per_member(origin: ChatOrigin, sharing: SessionSharing) -> bool:
+    if not sharing.has_session_per_member:
+        return False
+    return not origin.thread or sharing.has_session_per_member_of_thread
+
+
+def _member(origin: ChatOrigin) -> str:
+    member = origin.user_alt or origin.user
+    return canonical_whatsapp_id(member) or member if origin.platform == "whatsapp" else member
+
+
+def _bare_whatsapp_id(name: str) -> str:
+    return name.strip().replace("+", "", 1).partition(":")[0].partition("@")[0]
+
+
+def _namespace(profile: str) -> str:
+    """A profile that is itself called ``main`` is marked, with a sign that no profile's name has."""
+    if profile in _DEFAULT_PROFILES:
+        return "main"
+    return "main~" if profile == "main" else _written(profile)
+
+
+def _written(part: str) -> str:
+    return quote(part, safe=_PLAIN, errors="surrogatepass").replace("..", "%2E%2E")

@@ -1,0 +1,173 @@
+"""When a chat begins a new session by itself, and what its people are told of it. Pure.
+
+By default never (docs/behaviour.md, "Sessions of chats"): a long conversation is compacted, and ``/new`` begins the
+next. A policy may let a session end when nobody wrote for a while, at an hour of every day, or both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from hermes_worker.core.errors import HermesError
+
+RESUME_FRESH_S: Final = 3_600
+"""How long a session that was interrupted may still be resumed by itself, in seconds. Of the original."""
+_HOUR = 4
+_IDLE_MINUTES = 1_440
+_PROCESS_HOURS = 24
+_SILENT = frozenset({"api_server", "webhook"})
+
+
+class InvalidResetPolicy(HermesError):
+    """A reset policy names a mode that there is not, or a number out of range; the message says which."""
+
+
+class ResetMode(StrEnum):
+    """After what a session ends by itself."""
+
+    NONE = "none"
+    IDLE = "idle"
+    DAILY = "daily"
+    BOTH = "both"
+
+
+class ResetReason(StrEnum):
+    """Why a chat has a new session; the end reason of the one before."""
+
+    ASKED = "session_reset"
+    """Somebody said ``/new`` or ``/reset``."""
+    IDLE = "idle"
+    DAILY = "daily"
+    SUSPENDED = "suspended"
+    """The session was stopped, and is not to go on by itself."""
+    RESUME_EXPIRED = "resume_pending_expired"
+    """It was interrupted, and nobody came back in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetPolicy:
+    """When a session ends by itself. The defaults are the original's."""
+
+    mode: ResetMode = ResetMode.NONE
+    at_hour: int = _HOUR
+    """Of the local day, 0 to 23."""
+    idle_minutes: int = _IDLE_MINUTES
+    is_told: bool = True
+    silent_platforms: frozenset[str] = _SILENT
+    """Where nobody is told."""
+    process_hours_max: int = _PROCESS_HOURS
+    """A background process that is older keeps no session open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetPolicies:
+    """The policy of a platform comes before that of a type of chat, and that one before the default."""
+
+    default: ResetPolicy = field(default_factory=ResetPolicy)
+    by_chat_type: Mapping[str, ResetPolicy] = field(default_factory=dict)
+    by_platform: Mapping[str, ResetPolicy] = field(default_factory=dict)
+
+    def of(self, platform: str, chat_type: str) -> ResetPolicy:
+        """The policy that holds for a chat."""
+        return self.by_platform.get(platform) or self.by_chat_type.get(chat_type) or self.default
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatActivity:
+    """What is known of a chat's session when a message comes in. All times with their zone."""
+
+    now: datetime
+    """In the zone in which the policy's hour is meant."""
+    updated_at: datetime
+    """When something was last said."""
+    newest_process_at: datetime | None = None
+    """When the youngest of its background processes that live was started."""
+    is_suspended: bool = False
+    interrupted_at: datetime | None = None
+    """Since when it waits to be resumed."""
+
+
+def reset_policy_of(given: Mapping[str, object]) -> ResetPolicy:
+    """A policy in the original's words (``mode``, ``at_hour``, ``idle_minutes``, ``notify``,
+    ``notify_exclude_platforms``, ``bg_process_max_age_hours``). An hour that no day has is the default one; what is
+    missing or null is the default. Raises ``InvalidResetPolicy``."""
+    mode = given.get("mode") or ResetMode.NONE.value
+    if mode not in tuple(ResetMode):
+        raise InvalidResetPolicy(f"'mode' must be one of {', '.join(ResetMode)}, not {mode!r}")
+    hour = given.get("at_hour")
+    silent = given.get("notify_exclude_platforms")
+    if silent is not None and not isinstance(silent, list | tuple | set | frozenset):
+        raise InvalidResetPolicy(f"'notify_exclude_platforms' must be a list, not {silent!r}")
+    return ResetPolicy(
+        mode=ResetMode(str(mode)),
+        at_hour=hour if isinstance(hour, int) and not isinstance(hour, bool) and 0 <= hour <= 23 else _HOUR,
+        idle_minutes=_count(given, "idle_minutes", _IDLE_MINUTES),
+        is_told=given.get("notify") is not False,
+        silent_platforms=_SILENT if silent is None else frozenset(map(str, silent)),
+        process_hours_max=_count(given, "bg_process_max_age_hours", _PROCESS_HOURS),
+    )
+
+
+def reset_reason(policy: ResetPolicy, chat: ChatActivity) -> ResetReason | None:
+    """Why the next message begins a new session; ``None`` where it goes on."""
+    if chat.is_suspended:
+        return ResetReason.SUSPENDED
+    if policy.mode is ResetMode.NONE:
+        return None
+    now = chat.now.astimezone(UTC)
+    process_at, interrupted_at = chat.newest_process_at, chat.interrupted_at
+    if process_at is not None and now - process_at.astimezone(UTC) <= timedelta(hours=policy.process_hours_max):
+        return None
+    if interrupted_at is not None and now - interrupted_at.astimezone(UTC) > timedelta(seconds=RESUME_FRESH_S):
+        return ResetReason.RESUME_EXPIRED
+    updated = chat.updated_at.astimezone(UTC)
+    is_idle = now > updated + timedelta(minutes=policy.idle_minutes)
+    if is_idle and policy.mode in (ResetMode.IDLE, ResetMode.BOTH):
+        return ResetReason.IDLE
+    if policy.mode in (ResetMode.DAILY, ResetMode.BOTH) and updated < _last_boundary(policy, chat.now):
+        return ResetReason.DAILY
+    return None
+
+
+def reset_notice(policy: ResetPolicy, reason: ResetReason, platform: str, *, had_activity: bool) -> str | None:
+    """What the people of a chat are told of a reset that nobody asked for; ``None`` where they are told nothing:
+    nothing was said in the session before, or the policy or the platform does not want it."""
+    is_unasked = reason is not ResetReason.ASKED
+    if not (is_unasked and policy.is_told and had_activity) or platform in policy.silent_platforms:
+        return None
+    return (
+        f"◐ Session automatically reset ({_why(policy, reason)}). Conversation history cleared.\n"
+        "Use /resume to browse and restore a previous session.\n"
+        "Adjust reset timing in config.yaml under session_reset."
+    )
+
+
+def _why(policy: ResetPolicy, reason: ResetReason) -> str:
+    if reason is ResetReason.DAILY:
+        return f"daily schedule at {policy.at_hour}:00"
+    if reason is ResetReason.IDLE:
+        hours, minutes = divmod(policy.idle_minutes, 60)
+        told = [f"{hours}h"] * bool(hours) + [f"{minutes}m"] * bool(minutes or not hours)
+        return f"inactive for {' '.join(told)}"
+    return "previous session was stopped or interrupted"
+
+
+def _last_boundary(policy: ResetPolicy, now: datetime) -> datetime:
+    """The latest moment at which a day began in this policy's sense."""
+    boundary = now.replace(hour=policy.at_hour, minute=0, second=0, microsecond=0, fold=0)
+    if boundary.astimezone(UTC) > now.astimezone(UTC):
+        boundary -= timedelta(days=1)  # of the wall clock, whatever the zone did that night
+    return boundary.astimezone(UTC)
+
+
+def _count(given: Mapping[str, object], name: str, default: int) -> int:
+    value = given.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= 10_000_000:
+        raise InvalidResetPolicy(f"{name!r} must be a whole number above 0, not {value!r}")
+    return value

@@ -1,0 +1,33 @@
+"""Ids of people and chats as hashes."""
+
+from __future__ import annotations
+
+import pytest
+
+from hermes_worker.core.personal_ids import hashed_chat, hashed_user, hides_ids
+
+
+def test_hashes_are_the_originals() -> None:
+    assert hashed_user("12345") == "user_5994471abb01"
+    assert hashed_chat("telegram:12345") == "telegram:5994471abb01"
+    assert hashed_chat("12345") == "5994471abb01"
+    assert hashed_chat(":12345") != ":5994471abb01"
+
+
+@pytest.mark.parametrize(
+    ("platform", "is_wanted", "is_declared_safe", "is_hashed"),
+    [
+        ("telegram", True, False, True),
+        ("whatsapp", True, False, True),
+        ("email", True, False, True),
+        ("telegram", False, False, False),
+        ("discord", True, False, False),
+        ("slack", True, False, False),
+        ("of_an_extension", True, True, True),
+        ("of_an_extension", False, True, False),
+    ],
+)
+def test_ids_are_hashed_where_no_mention_needs_them(
+    platform: str, is_wanted: bool, is_declared_safe: bool, is_hashed: bool
+) -> None:
+    assert hides_ids(platform, is_wanted=is_wanted, is_declared_safe=is_declared_safe) is is_hashed

@@ -1,0 +1,145 @@
+"""When a chat begins a new session by itself."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from hermes_worker.core.session_resets import (
+    ChatActivity,
+    InvalidResetPolicy,
+    ResetMode,
+    ResetPolicies,
+    ResetPolicy,
+    ResetReason,
+    reset_notice,
+    reset_policy_of,
+    reset_reason,
+)
+
+_BERLIN = ZoneInfo("Europe/Berlin")
+_NOON = datetime(2026, 11, 25, 12, tzinfo=_BERLIN)
+
+
+def _ago(**parts: float) -> datetime:
+    return _NOON.astimezone(UTC) - timedelta(**parts)
+
+
+@pytest.mark.parametrize(
+    ("mode", "minutes_ago", "reason"),
+    [
+        ("none", 100_000, None),
+        ("idle", 1_440, None),
+        ("idle", 1_441, ResetReason.IDLE),
+        ("daily", 7 * 60, None),
+        ("daily", 8 * 60, None),  # 4 o'clock itself belongs to the day that begins
+        ("daily", 8 * 60 + 1, ResetReason.DAILY),
+        ("both", 8 * 60 + 1, ResetReason.DAILY),
+        ("both", 1_441, ResetReason.IDLE),
+    ],
+)
+def test_a_session_ends_by_its_policy(mode: str, minutes_ago: int, reason: ResetReason | None) -> None:
+    chat = ChatActivity(now=_NOON, updated_at=_ago(minutes=minutes_ago))
+
+    assert reset_reason(ResetPolicy(mode=ResetMode(mode)), chat) is reason
+
+
+def test_before_the_hour_the_day_is_still_yesterday() -> None:
+    policy = ResetPolicy(mode=ResetMode.DAILY)
+    early = datetime(2026, 11, 25, 3, 59, tzinfo=_BERLIN)
+
+    def reason_of(updated_at: datetime) -> ResetReason | None:
+        return reset_reason(policy, ChatActivity(now=early, updated_at=updated_at))
+
+    assert reason_of(datetime(2026, 11, 24, 4, 1, tzinfo=_BERLIN)) is None
+    assert reason_of(datetime(2026, 11, 24, 3, 59, tzinfo=_BERLIN)) is ResetReason.DAILY
+
+
+def test_the_hour_is_one_of_the_local_clock_when_clocks_change() -> None:
+    # On 29 March 2026 Berlin's clocks went from 2 to 3, so 4 o'clock was at 2 of UTC and the day before at 3.
+    policy = ResetPolicy(mode=ResetMode.DAILY)
+    morning = datetime(2026, 3, 29, 5, tzinfo=_BERLIN)
+
+    def reason_of(updated_at: datetime) -> ResetReason | None:
+        return reset_reason(policy, ChatActivity(now=morning, updated_at=updated_at))
+
+    assert reason_of(datetime(2026, 3, 29, 2, 1, tzinfo=UTC)) is None
+    assert reason_of(datetime(2026, 3, 29, 1, 59, tzinfo=UTC)) is ResetReason.DAILY
+    before = ChatActivity(
+        now=datetime(2026, 3, 29, 3, 30, tzinfo=_BERLIN), updated_at=datetime(2026, 3, 28, 3, 1, tzinfo=UTC)
+    )
+    assert reset_reason(policy, before) is None
+
+
+def test_a_background_process_keeps_a_session_for_a_day() -> None:
+    policy = ResetPolicy(mode=ResetMode.BOTH)
+
+    def reason_of(started: datetime) -> ResetReason | None:
+        return reset_reason(policy, ChatActivity(now=_NOON, updated_at=_ago(days=9), newest_process_at=started))
+
+    assert reason_of(_ago(hours=24)) is None
+    assert reason_of(_ago(hours=24, seconds=1)) is ResetReason.IDLE
+
+
+def test_a_suspended_session_ends_whatever_the_policy_says() -> None:
+    chat = ChatActivity(now=_NOON, updated_at=_NOON, newest_process_at=_NOON, is_suspended=True)
+
+    assert reset_reason(ResetPolicy(), chat) is ResetReason.SUSPENDED
+
+
+@pytest.mark.parametrize(
+    ("mode", "seconds_ago", "reason"),
+    [("none", 9_999, None), ("idle", 3_600, None), ("idle", 3_601, ResetReason.RESUME_EXPIRED)],
+)
+def test_an_interrupted_session_waits_an_hour(mode: str, seconds_ago: int, reason: ResetReason | None) -> None:
+    chat = ChatActivity(now=_NOON, updated_at=_NOON, interrupted_at=_ago(seconds=seconds_ago))
+
+    assert reset_reason(ResetPolicy(mode=ResetMode(mode)), chat) is reason
+
+
+def test_a_platforms_policy_comes_before_that_of_a_type_of_chat() -> None:
+    of_platform, of_type = ResetPolicy(mode=ResetMode.IDLE), ResetPolicy(mode=ResetMode.DAILY)
+    policies = ResetPolicies(by_platform={"telegram": of_platform}, by_chat_type={"group": of_type})
+
+    assert policies.of("telegram", "group") is of_platform
+    assert policies.of("discord", "group") is of_type
+    assert policies.of("discord", "dm").mode is ResetMode.NONE
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason", "told"),
+    [
+        (ResetPolicy(), ResetReason.IDLE, "inactive for 24h"),
+        (ResetPolicy(idle_minutes=90), ResetReason.IDLE, "inactive for 1h 30m"),
+        (ResetPolicy(idle_minutes=30), ResetReason.IDLE, "inactive for 30m"),
+        (ResetPolicy(at_hour=5), ResetReason.DAILY, "daily schedule at 5:00"),
+        (ResetPolicy(), ResetReason.SUSPENDED, "previous session was stopped or interrupted"),
+    ],
+)
+def test_people_are_told_why(policy: ResetPolicy, reason: ResetReason, told: str) -> None:
+    assert f"({told})" in str(reset_notice(policy, reason, "telegram", had_activity=True))
+
+
+def test_nobody_is_told_who_does_not_want_it() -> None:
+    assert reset_notice(ResetPolicy(), ResetReason.IDLE, "telegram", had_activity=False) is None
+    assert reset_notice(ResetPolicy(), ResetReason.IDLE, "webhook", had_activity=True) is None
+    assert reset_notice(ResetPolicy(is_told=False), ResetReason.IDLE, "telegram", had_activity=True) is None
+    assert reset_notice(ResetPolicy(), ResetReason.ASKED, "telegram", had_activity=True) is None
+
+
+def test_a_policy_is_read_in_the_originals_words() -> None:
+    given: dict[str, Any] = {"mode": "both", "at_hour": 6, "idle_minutes": None, "notify": False}
+
+    assert reset_policy_of(given) == ResetPolicy(mode=ResetMode.BOTH, at_hour=6, is_told=False)
+    assert reset_policy_of({}) == ResetPolicy()
+    assert reset_policy_of({"at_hour": 24}).at_hour == 4
+    assert reset_policy_of({"notify_exclude_platforms": ["sms"]}).silent_platforms == {"sms"}
+
+
+@pytest.mark.parametrize("given", [{"mode": "weekly"}, {"mode": ["idle"]}, {"idle_minutes": 0}, {"idle_minutes": "60"}])
+def test_a_policy_that_says_nothing_sensible_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidResetPolicy):
+        reset_policy_of(given)
