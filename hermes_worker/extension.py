@@ -66,8 +66,8 @@ _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 HOOK_TIMEOUT_S_MAX = 300.0
 CONTEXT_S_MAX = 10.0
 """A context source may take no longer: somebody waits for the answer to a submission."""
-_DELIVERS = "delivery"
-_ROLES = frozenset({"model", "tools", _DELIVERS, "system", "beat", "api", "mcp"})
+_DELIVERS, _LISTENS, _SERVES = "delivery", "gateway", "api"
+_ROLES = frozenset({"model", "tools", _DELIVERS, "system", "beat", _SERVES, "mcp", _LISTENS})
 _SKILLS = re.compile(r"[A-Za-z_][\w.]*:\w[\w./-]*")
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
@@ -161,14 +161,26 @@ class WireDeclaration:
 
 
 class ChannelDeclaration(Protocol):
-    """A row of ``channels.catalog``: a platform that messages are delivered to."""
+    """A row of ``channels.catalog``: a platform that messages are delivered to, and may come from."""
 
     @property
     def name(self) -> str: ...
     @property
     def aliases(self) -> tuple[str, ...]: ...
     @property
-    def secret_variables(self) -> tuple[str, ...]: ...
+    def secret_variables(self) -> tuple[str, ...]:
+        """What the delivery role needs."""
+        ...
+
+    @property
+    def gateway_secrets(self) -> tuple[str, ...]:
+        """What the gateway role needs."""
+        ...
+
+    @property
+    def webhook_secrets(self) -> tuple[str, ...]:
+        """What the API needs."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -462,7 +474,7 @@ def fold(
         compactors=_by_name(one.compactors for one in extensions),
         settings=MappingProxyType({item.variable: item for one in extensions for item in one.settings}),
         hooks=_by_name([sorted((hook for one in extensions for hook in one.hooks), key=lambda hook: hook.order)]),
-        secret_variables=MappingProxyType(dict(_secrets(extensions))),
+        secret_variables=_secrets_by_variable(extensions),
         values=MappingProxyType(
             {
                 one.name: MappingProxyType(
@@ -633,7 +645,17 @@ def missing(
 def _secrets(extensions: Sequence[Extension]) -> Iterator[tuple[str, tuple[str, ...]]]:
     for one in extensions:
         yield from ((item.variable, item.roles) for item in one.settings if item.is_secret)
-        yield from ((variable, (_DELIVERS,)) for row in one.channels for variable in row.secret_variables)
+        for row in one.channels:
+            yield from ((variable, (_DELIVERS,)) for variable in row.secret_variables)
+            yield from ((variable, (_LISTENS,)) for variable in row.gateway_secrets)
+            yield from ((variable, (_SERVES,)) for variable in row.webhook_secrets)
+
+
+def _secrets_by_variable(extensions: Sequence[Extension]) -> Mapping[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for variable, roles in _secrets(extensions):
+        found[variable] = tuple(dict.fromkeys((*found.get(variable, ()), *roles)))
+    return MappingProxyType(found)
 
 
 def _bundles(extensions: Sequence[Extension]) -> Mapping[str, tuple[str, ...]]:

@@ -119,7 +119,11 @@ def test_every_import_is_one_that_the_map_allows(tmp_path: Path) -> None:
 
 def test_class_names_are_unique() -> None:
     """But for parallel modules, which a contract makes alike: the wires and the platforms."""
-    alike = {"Dialect": "hermes_worker/models/wires/", "Credentials": "hermes_worker/channels/platforms/"}
+    alike: dict[str, str | tuple[str, ...]] = {
+        "Dialect": "hermes_worker/models/wires/",
+        "Credentials": ("hermes_worker/channels/platforms/", "hermes_worker/channels/inbound/"),
+    }
+    alike["Socket"] = "hermes_worker/channels/inbound/"
     seen: dict[str, str] = {}
     for path, text in sources("hermes_worker", "scheduler"):
         place = path.relative_to(ROOT).as_posix()

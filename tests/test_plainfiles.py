@@ -14,9 +14,10 @@ import pytest
 
 from hermes_worker.api.routes.webhooks import _lists
 from hermes_worker.channels.files import FileGone, read
-from hermes_worker.channels.media import MediaFile, MediaKind
+from hermes_worker.channels.media import MediaFile
 from hermes_worker.channels.webhooks.route import NO_AUTH, Route
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.core.skills import SkillError
 from hermes_worker.local.paths import failed_start
 from hermes_worker.local.valkey import running

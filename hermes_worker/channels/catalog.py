@@ -12,12 +12,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from types import MappingProxyType
 
 from hermes_worker import installed
+from hermes_worker.channels.inbound.declaration import Receiving
+from hermes_worker.channels.inbound.rows import RECEIVING
 from hermes_worker.extension import Extension, Installed, Reference
 
 
@@ -97,6 +99,20 @@ class Platform:
     is told that nothing can be sent there."""
     sending: Sending | None = None
     """``None`` for those without an adapter, and for mail, which goes over SMTP."""
+    receiving: Receiving | None = None
+    """How people's messages come in; ``None`` where they do not."""
+
+    @property
+    def gateway_secrets(self) -> tuple[str, ...]:
+        """The variables that the gateway role needs."""
+        receiving = self.receiving
+        return tuple(receiving.variables[field] for field in receiving.secrets) if receiving is not None else ()
+
+    @property
+    def webhook_secrets(self) -> tuple[str, ...]:
+        """Those that the API needs to know the platform's requests."""
+        receiving = self.receiving
+        return tuple(receiving.variables[field] for field in receiving.webhook_secrets) if receiving is not None else ()
 
     @property
     def secret_variables(self) -> tuple[str, ...]:
@@ -425,7 +441,7 @@ EXTENSION = Extension(
     name="channels",
     version="1",
     summary="The built-in platforms that messages are delivered to",
-    channels=_ROWS,
+    channels=tuple(replace(row, receiving=RECEIVING.get(row.name)) for row in _ROWS),
 )
 
 

@@ -17,9 +17,9 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import quote
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind, kind_of_status
-from hermes_worker.channels.media import MediaKind
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.json_values import id_of
+from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, parse_http_url
 

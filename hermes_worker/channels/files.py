@@ -14,12 +14,12 @@ from hermes_worker.channels.media import (
     ExtractedMedia,
     FileFacts,
     MediaFile,
-    MediaKind,
     MediaPolicy,
     MediaRefusal,
     extract_media,
     judge_media,
 )
+from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.system.plainfiles import open_plain
 
 

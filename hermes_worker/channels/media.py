@@ -11,8 +11,9 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from pathlib import PurePosixPath
+
+from hermes_worker.core.media_kinds import MediaKind
 
 DIRECTIVES_MAX = 20
 """Of one text; the rest are left in it."""
@@ -47,17 +48,6 @@ _EXTENSIONS = {
         *("py", "js", "ts", "sh", "sql", "ipynb", "parquet"),
     ),
 }
-
-
-class MediaKind(StrEnum):
-    """How a platform shows a file."""
-
-    VOICE = "voice"
-    """Audio that was recorded as a voice message (ogg, opus)."""
-    AUDIO = "audio"
-    VIDEO = "video"
-    IMAGE = "image"
-    DOCUMENT = "document"
 
 
 _KIND_OF = {extension: MediaKind(kind) for kind, extensions in _EXTENSIONS.items() for extension in extensions}

@@ -28,6 +28,8 @@ class ProcessRole(StrEnum):
     """Owns browsers. It needs the rows and nothing else."""
     MCP = "mcp"
     """Owns the processes of MCP servers, and gets the tokens of those."""
+    GATEWAY = "gateway"
+    """Listens to platforms. It gets what their accounts are listened to with."""
     SCRIPTED = "scripted"
     """The stand-in for a model: it needs nothing."""
 

@@ -15,9 +15,10 @@ from hermes_worker.channels.dispatcher import Dispatcher
 from hermes_worker.channels.errors import DUPLICATE_REMARK
 from hermes_worker.channels.exchange import Attachment, one_line
 from hermes_worker.channels.files import FileGone, FileOutbox, read
-from hermes_worker.channels.media import ExtractedMedia, MediaFile, MediaKind, MediaRefusal, shown_as
+from hermes_worker.channels.media import ExtractedMedia, MediaFile, MediaRefusal, shown_as
 from hermes_worker.channels.splitting import measure, split_text
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.media_kinds import MediaKind
 
 _REMARK_ROOM = len(DUPLICATE_REMARK.encode()) + 2
 _NAME_CHARS_MAX = 100

@@ -10,9 +10,9 @@ from hermes_worker.channels.adapters import EMAIL_VARIABLES, adapters, credentia
 from hermes_worker.channels.catalog import WEBHOOK, platforms
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import Attachment, Exchange, Part, Receipt, perform
-from hermes_worker.channels.media import MediaKind
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
 
 AT = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)

@@ -15,9 +15,9 @@ from hermes_worker.channels import apprise_services
 from hermes_worker.channels.dispatcher import Dispatcher
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import Attachment, Outcome, Part, Receipt, Unsendable
-from hermes_worker.channels.media import MediaKind
 from hermes_worker.channels.targets import ChatRef, parse_targets
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.guard import ConnectionWatch, watching
 from hermes_worker.net.urls import UrlPolicy
 

@@ -6,9 +6,9 @@ import pytest
 
 from hermes_worker.channels.errors import SendErrorKind
 from hermes_worker.channels.exchange import Attachment, Part, Unsendable
-from hermes_worker.channels.media import MediaKind
 from hermes_worker.channels.platforms.email import Credentials, Mail, build, classify_lost, classify_reply
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.media_kinds import MediaKind
 
 AT = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 SERVER = Credentials(host="mail.example.org", sender="hermes@example.org", username="u", password="hunter2")

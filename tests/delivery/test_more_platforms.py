@@ -13,7 +13,6 @@ import pytest
 from hermes_worker.channels.catalog import ChatForm
 from hermes_worker.channels.errors import SendErrorKind
 from hermes_worker.channels.exchange import Attachment, Part, Receipt
-from hermes_worker.channels.media import MediaKind
 from hermes_worker.channels.platforms import (
     dingtalk,
     feishu,
@@ -28,6 +27,7 @@ from hermes_worker.channels.platforms import (
     whatsapp_cloud,
 )
 from hermes_worker.channels.targets import Target, parse_targets
+from hermes_worker.core.media_kinds import MediaKind
 
 AT = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 KEY = "delivery-1:part-1"

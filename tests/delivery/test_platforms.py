@@ -10,10 +10,10 @@ import pytest
 from hermes_worker.channels.catalog import ChatForm
 from hermes_worker.channels.errors import DUPLICATE_REMARK, DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import Attachment, Part, Receipt
-from hermes_worker.channels.media import MediaKind
 from hermes_worker.channels.platforms import discord, matrix, mattermost, ntfy, slack, telegram, webhook
 from hermes_worker.channels.signature import verify
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.media_kinds import MediaKind
 
 AT = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 KEY = "delivery-1:part-1"

@@ -25,9 +25,9 @@ from hermes_worker.channels.exchange import (
     preparing,
     service_url,
 )
-from hermes_worker.channels.media import MediaKind
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.json_values import id_of, mapping_of
+from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 UUID_CHARS_MAX = 50

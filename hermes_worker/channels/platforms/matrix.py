@@ -26,9 +26,9 @@ from hermes_worker.channels.exchange import (
     service_url,
 )
 from hermes_worker.channels.markup import matrix_html
-from hermes_worker.channels.media import MediaKind
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.json_values import id_of, list_of, number_of
+from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 FORMATTED_BYTES_MAX = 40_000

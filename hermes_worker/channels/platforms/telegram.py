@@ -22,10 +22,10 @@ from hermes_worker.channels.exchange import (
     service_url,
 )
 from hermes_worker.channels.markup import telegram_html
-from hermes_worker.channels.media import MediaKind
 from hermes_worker.channels.splitting import measure
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.json_values import id_of, mapping_of, number_of
+from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 CAPTION_SIZE_MAX = 1024

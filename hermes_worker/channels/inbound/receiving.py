@@ -1,0 +1,147 @@
+"""What a platform that is listened to gives and takes, as values: the mirror of ``channels.exchange``.
+
+An account is listened to in one of three modes. In ``webhook`` the platform sends requests to any replica of the API.
+In ``poll`` the gateway asks again and again, with a *cursor*, the platform's own word for how far we have read. In
+``socket`` the gateway holds a connection. Nothing here opens a connection: a module of this package reads bytes and
+makes requests as values, and whoever drives it commits what came in together with the cursor before it goes on.
+
+What a platform's module has, by the names in its ``Receiving`` (``declaration``):
+
+* ``Credentials``: a frozen dataclass. A field that only one mode needs has a default.
+* ``receive(request, credentials, at) -> tuple[Inbound, ...]``: checks that a request is the platform's and reads it.
+  Raises ``Forged`` before it parses anything, ``UnreadableInbound`` for what is signed and makes no sense. An event
+  that says nothing to us is an empty tuple.
+* ``answer(request, credentials, at) -> WebhookAnswer | None``: what the platform wants to hear, where that is more than
+  an empty 200: a handshake's echo, an interaction's first reply. Called after ``receive`` (whose checks it may rely on)
+  and after the commit. It needs no check of its own.
+* ``poll(cursor, credentials, at) -> Polling``: an exchange that asks once, from a cursor on; ``""`` is the first.
+* ``fetch(cursor, credentials, at) -> Polled | DeliveryError``: the same for what is not HTTP (IMAP); it opens its own
+  connection and closes it.
+* ``Socket(credentials)``: one connection's conversation, a ``SocketTalk``.
+* ``download(media, credentials) -> Downloading``: an exchange that ends with the request for a file's bytes.
+* ``signing_keys(credentials) -> KeysExchange``: public keys of the platform that ``receive`` needs (JWKS), by id. They
+  are kept for an hour and handed to ``receive`` in ``request.keys``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import MappingProxyType
+from typing import Protocol
+
+from hermes_worker.channels.errors import DeliveryError
+from hermes_worker.core.errors import HermesError
+from hermes_worker.core.inbound import Inbound
+from hermes_worker.net.http import HttpRequest, HttpResponse
+
+WEBHOOK_BYTES_MAX = 1_048_576
+"""Of a request to a webhook. A longer one is refused before ``receive`` sees it."""
+
+
+class Forged(HermesError):
+    """A request is not the platform's, or proves nothing. Nothing of it was parsed; the message is for the log only."""
+
+
+class UnreadableInbound(HermesError):
+    """The platform signed something that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookRequest:
+    """What came to the webhook of an account."""
+
+    method: str
+    url: str
+    """As the platform called it, with its query: the public address, not ours behind a proxy."""
+    headers: tuple[tuple[str, str], ...] = field(repr=False)
+    """Names in lower case, in order; a name may stand twice."""
+    body: bytes = field(repr=False, default=b"")
+    keys: Mapping[str, Mapping[str, object]] = field(repr=False, default_factory=lambda: MappingProxyType({}))
+    """What ``signing_keys`` gave: by key id, each as a JWK."""
+
+    def header(self, name: str) -> str:
+        """The one value of a header that proves something. Raises ``Forged`` when it is missing or stands twice."""
+        found = [value for known, value in self.headers if known == name]
+        if len(found) != 1:
+            raise Forged(f"the header {name!r} is there {len(found)} times")
+        return found[0].strip()
+
+    def optional(self, name: str) -> str:
+        """The value of a header that proves nothing; the first of several, and empty for none."""
+        return next((value.strip() for known, value in self.headers if known == name), "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookAnswer:
+    """What a platform is told."""
+
+    body: bytes = b""
+    media_type: str = "application/json"
+    status: int = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Polled:
+    """What one look brought. Committed together with ``cursor``, in this order."""
+
+    inbound: tuple[Inbound, ...]
+    cursor: str
+    """From where to ask next; the one that was asked from when there was nothing."""
+
+
+Polling = Generator[HttpRequest, HttpResponse, Polled | DeliveryError]
+Downloading = Generator[HttpRequest, HttpResponse, HttpRequest | DeliveryError]
+"""Ends with the request whose answer is the file. It is made without following redirects, to public addresses only, and
+its answer is read as a stream."""
+KeysExchange = Generator[HttpRequest, HttpResponse, Mapping[str, Mapping[str, object]] | DeliveryError]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SocketAddress:
+    """Where to connect. ``wss:``/``ws:`` is a websocket, ``ircs:``/``irc:`` lines over TLS or TCP, ``https:``/``http:``
+    a response that is a stream of server-sent events or of JSON lines: a frame is one event's data, or one line."""
+
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False, default_factory=dict)
+    greeting: tuple[str, ...] = field(repr=False, default=())
+    """Frames to send first."""
+
+
+Addressing = Generator[HttpRequest, HttpResponse, SocketAddress | DeliveryError]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeardFrame:
+    """What a frame means."""
+
+    inbound: tuple[Inbound, ...] = ()
+    cursor: str | None = None
+    """Committed with ``inbound``; ``None`` leaves it as it is."""
+    replies: tuple[str, ...] = field(repr=False, default=())
+    """Frames to send at once (a pong, an identification)."""
+    acknowledgements: tuple[str, ...] = field(repr=False, default=())
+    """Frames to send after the commit."""
+    beat_s: float | None = None
+    """From now on ``beat`` is asked this often, in seconds; ``None`` leaves it as it is."""
+    is_over: bool = False
+    """Close, and connect again."""
+    error: DeliveryError | None = None
+    """Why it is over, where the platform said so. One that is ``auth`` is not tried again quickly."""
+
+
+class SocketTalk(Protocol):
+    """One connection's conversation, made anew for each connection. Not thread-safe; opens nothing."""
+
+    def address(self, cursor: str, at: datetime) -> Addressing:
+        """An exchange that ends with where to connect; one without requests simply returns."""
+        ...
+
+    def hear(self, frame: str, at: datetime) -> HeardFrame:
+        """Total: a frame that makes no sense is an empty ``HeardFrame``."""
+        ...
+
+    def beat(self, at: datetime) -> HeardFrame:
+        """What is due after ``beat_s`` seconds."""
+        ...

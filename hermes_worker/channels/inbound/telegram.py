@@ -1,0 +1,245 @@
+"""Telegram Bot API, coming in: webhooks and getUpdates (core.telegram.org/bots/api, 2026-11)."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from hermes_worker.channels.errors import DeliveryError
+from hermes_worker.channels.exchange import Unsendable, is_success, json_object, json_request, path_segment, service_url
+from hermes_worker.channels.inbound.receiving import (
+    Downloading,
+    Forged,
+    Polled,
+    Polling,
+    UnreadableInbound,
+    WebhookRequest,
+)
+from hermes_worker.channels.platforms.telegram import classify
+from hermes_worker.core.inbound import (
+    ChatKind,
+    Inbound,
+    InboundButton,
+    InboundChat,
+    InboundEdit,
+    InboundMessage,
+    InboundMove,
+    InboundSender,
+    MediaRef,
+)
+from hermes_worker.core.json_values import id_of, list_of, mapping_of, number_of, stripped_of, text_of
+from hermes_worker.core.media_kinds import MediaKind
+from hermes_worker.net.http import HttpRequest, HttpResponse
+
+POLL_HOLD_S = 20
+"""How long Telegram holds a look without updates. Less than a request of ours may take."""
+UPDATES_MAX = 100
+_ALLOWED = ("message", "edited_message", "channel_post", "callback_query")
+_KINDS = {
+    "private": ChatKind.DIRECT,
+    "group": ChatKind.GROUP,
+    "supergroup": ChatKind.GROUP,
+    "channel": ChatKind.CHANNEL,
+}
+_FILES = {
+    "voice": MediaKind.VOICE,
+    "audio": MediaKind.AUDIO,
+    "video": MediaKind.VIDEO,
+    "video_note": MediaKind.VIDEO,
+    "animation": MediaKind.VIDEO,
+    "document": MediaKind.DOCUMENT,
+    "sticker": MediaKind.IMAGE,
+}
+_SECRET = re.compile(r"[A-Za-z0-9_-]{1,256}")
+"""What setWebhook takes as ``secret_token``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    token: str = field(default="", repr=False)
+    base_url: str = "https://api.telegram.org"
+    webhook_secret: str = field(default="", repr=False)
+    bot_name: str = ""
+    """Its user name. In groups a message that names it is addressed to it."""
+
+    @property
+    def bot_id(self) -> str:
+        """The part of the token before the colon is the bot's own id."""
+        return self.token.partition(":")[0] if ":" in self.token else ""
+
+
+def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
+    """An update that Telegram sends with the secret of ``setWebhook`` in a header."""
+    given = request.header("x-telegram-bot-api-secret-token")
+    if not _SECRET.fullmatch(credentials.webhook_secret):
+        raise Forged("TELEGRAM_WEBHOOK_SECRET is not 1 to 256 letters, digits, '_' and '-'")
+    if not hmac.compare_digest(given.encode("utf-8", "replace"), credentials.webhook_secret.encode()):
+        raise Forged("the secret token is another")
+    try:
+        update = json.loads(request.body)
+    except (ValueError, RecursionError):
+        raise UnreadableInbound("the update is not JSON") from None
+    return read(mapping_of(update), credentials)
+
+
+def poll(cursor: str, credentials: Credentials, at: datetime) -> Polling:
+    """One getUpdates. The cursor is the offset: what it leaves behind Telegram forgets."""
+    fields: dict[str, object] = {"timeout": POLL_HOLD_S, "limit": UPDATES_MAX, "allowed_updates": list(_ALLOWED)}
+    if cursor:
+        fields["offset"] = int(cursor)
+    response = yield json_request("POST", _method_url("getUpdates", credentials), fields)
+    answer = json_object(response)
+    if not is_success(response) or answer.get("ok") is not True:
+        return _failed(response)
+    found: list[Inbound] = []
+    following = cursor
+    for item in list_of(answer.get("result")):
+        update = mapping_of(item)
+        number = update.get("update_id")
+        if not isinstance(number, int):
+            continue
+        found += read(update, credentials)
+        following = str(max(number + 1, int(following or 0)))
+    return Polled(inbound=tuple(found), cursor=following)
+
+
+def download(media: MediaRef, credentials: Credentials) -> Downloading:
+    """getFile, and where the bytes are. Telegram gives bots files of at most 20 MB."""
+    response = yield json_request("POST", _method_url("getFile", credentials), {"file_id": media.id})
+    path = text_of(mapping_of(json_object(response).get("result")).get("file_path"))
+    if not is_success(response) or not path:
+        return _failed(response)
+    steps = "/".join(path_segment(step) for step in path.split("/"))
+    return HttpRequest(
+        method="GET", url=service_url(credentials.base_url, f"file/bot{_token(credentials)}/{steps}"), delivers=False
+    )
+
+
+def read(update: Mapping[str, Any], credentials: Credentials) -> tuple[Inbound, ...]:
+    """What an update says. Total."""
+    key = id_of(update.get("update_id"))
+    if not key:
+        return ()
+    if message := mapping_of(update.get("message") or update.get("channel_post")):
+        return (_message(key, message, credentials),)
+    if edited := mapping_of(update.get("edited_message")):
+        text = text_of(edited.get("text")) or text_of(edited.get("caption"))
+        return (InboundEdit(event_key=key, text=text, **_common(edited)),)
+    if pressed := mapping_of(update.get("callback_query")):
+        return _button(key, pressed)
+    return ()
+
+
+def _message(key: str, message: Mapping[str, Any], credentials: Credentials) -> Inbound:
+    if moved := id_of(message.get("migrate_to_chat_id")):
+        return InboundMove(event_key=key, to_chat=moved, **_common(message))
+    text = text_of(message.get("text")) or text_of(message.get("caption"))
+    answered = mapping_of(message.get("reply_to_message"))
+    is_answer = _is_bot(mapping_of(answered.get("from")), credentials)
+    # In a topic every message "answers" the one that made the topic.
+    reply_to = "" if "forum_topic_created" in answered else id_of(answered.get("message_id"))
+    return InboundMessage(
+        event_key=key,
+        text=text,
+        media=_media(message),
+        reply_to=reply_to,
+        reply_to_text=(text_of(answered.get("text")) or text_of(answered.get("caption"))) if reply_to else "",
+        is_addressed=is_answer or _names_bot(text, credentials.bot_name),
+        album=id_of(message.get("media_group_id")),
+        **_common(message),
+    )
+
+
+def _button(key: str, pressed: Mapping[str, Any]) -> tuple[Inbound, ...]:
+    message = mapping_of(pressed.get("message"))
+    if not message:
+        return ()
+    common = _common(message) | {"sender": _sender(mapping_of(pressed.get("from")))}
+    press = id_of(pressed.get("id"))
+    return (InboundButton(event_key=key, value=text_of(pressed.get("data")), press_id=press, **common),)
+
+
+def _common(message: Mapping[str, Any]) -> dict[str, Any]:
+    chat = mapping_of(message.get("chat"))
+    is_topic = message.get("is_topic_message") is True
+    writer = mapping_of(message.get("from")) or mapping_of(message.get("sender_chat"))
+    return {
+        "chat": InboundChat(
+            id=id_of(chat.get("id")),
+            kind=_KINDS.get(text_of(chat.get("type")), ChatKind.GROUP),
+            thread=id_of(message.get("message_thread_id")) if is_topic else "",
+            name=stripped_of(chat.get("title")) or _name(chat),
+        ),
+        "sender": _sender(writer),
+        "message_id": id_of(message.get("message_id")),
+        "sent_at": number_of(message.get("edit_date") or message.get("date")),
+    }
+
+
+def _sender(writer: Mapping[str, Any]) -> InboundSender:
+    return InboundSender(
+        id=id_of(writer.get("id")),
+        alt_id=text_of(writer.get("username")),
+        name=_name(writer) or stripped_of(writer.get("title")) or text_of(writer.get("username")),
+        # A channel or an anonymous administrator writes as a chat: nobody can tell who that is.
+        is_bot=writer.get("is_bot") is True,
+    )
+
+
+def _name(who: Mapping[str, Any]) -> str:
+    return " ".join(filter(None, (stripped_of(who.get("first_name")), stripped_of(who.get("last_name")))))
+
+
+def _media(message: Mapping[str, Any]) -> tuple[MediaRef, ...]:
+    found = []
+    if photos := [mapping_of(size) for size in list_of(message.get("photo"))]:
+        largest = max(photos, key=lambda size: number_of(size.get("file_size")) or 0.0)
+        found.append(_file(MediaKind.IMAGE, largest, media_type="image/jpeg"))
+    for name, kind in _FILES.items():
+        # An animation comes as a document as well.
+        if (file := mapping_of(message.get(name))) and not (name == "document" and "animation" in message):
+            found.append(_file(kind, file, media_type=text_of(file.get("mime_type"))))
+    return tuple(media for media in found if media.id)
+
+
+def _file(kind: MediaKind, file: Mapping[str, Any], *, media_type: str) -> MediaRef:
+    size = file.get("file_size")
+    return MediaRef(
+        kind=kind,
+        id=id_of(file.get("file_id")),
+        name=text_of(file.get("file_name")),
+        media_type=media_type,
+        size_bytes=size if isinstance(size, int) and size >= 0 else None,
+    )
+
+
+def _is_bot(writer: Mapping[str, Any], credentials: Credentials) -> bool:
+    """Whether somebody is this bot: by its id, or by its name where the token is not known (at the API)."""
+    name = credentials.bot_name.removeprefix("@").casefold()
+    is_named = bool(name) and text_of(writer.get("username")).casefold() == name
+    return is_named or (bool(credentials.bot_id) and id_of(writer.get("id")) == credentials.bot_id)
+
+
+def _names_bot(text: str, bot_name: str) -> bool:
+    name = bot_name.removeprefix("@")
+    return bool(name) and re.search(rf"@{re.escape(name)}\b", text, re.IGNORECASE) is not None
+
+
+def _failed(response: HttpResponse) -> DeliveryError:
+    outcome = classify(response)
+    if isinstance(outcome, DeliveryError):
+        return outcome
+    raise Unsendable("Telegram answered what its Bot API never answers; check TELEGRAM_BASE_URL.")
+
+
+def _token(credentials: Credentials) -> str:
+    return path_segment(credentials.token).replace("%3A", ":")
+
+
+def _method_url(method: str, credentials: Credentials) -> str:
+    return service_url(credentials.base_url, f"bot{_token(credentials)}/{method}")

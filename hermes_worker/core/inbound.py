@@ -1,0 +1,145 @@
+"""What comes in from people on platforms, as values. Pure.
+
+A platform's ``receive`` makes these of raw requests (``channels.inbound``). Everything in them is text of strangers:
+it names chats, people and files, and it is never an instruction to us. ``event_key`` tells one event of an account
+from all others, so an event that a platform sends again is known again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from hermes_worker.core.media_kinds import MediaKind
+
+EVENT_KEY_CHARS_MAX = 200
+
+
+class ChatKind(StrEnum):
+    """Who can write in a chat. The values are the chat types of a session's key."""
+
+    DIRECT = "dm"
+    """One person and the account."""
+    GROUP = "group"
+    CHANNEL = "channel"
+    """Many read, and some or all write."""
+    THREAD = "thread"
+    """A chat that is itself a thread, with an id of its own (Discord)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboundChat:
+    """Where something was written, by the platform's own ids."""
+
+    id: str
+    """What a delivery to this chat names: ``telegram:<id>`` is a target."""
+    kind: ChatKind = ChatKind.DIRECT
+    thread: str = ""
+    """A thread or topic in the chat; empty for none."""
+    scope: str = ""
+    """What the id is unique in, where that is less than the platform: Slack's workspace, Discord's guild."""
+    name: str = ""
+    """As people see it."""
+    topic: str = ""
+    """What people wrote about the chat."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboundSender:
+    """Who wrote."""
+
+    id: str
+    """The platform's id; empty where it tells none, which lets nobody in."""
+    alt_id: str = ""
+    """A more lasting id of the same person, or the address that people know: a number, a mail address, a user name."""
+    name: str = ""
+    is_bot: bool = False
+    """A program, or an automatic reply: it is never answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaRef:
+    """A file that somebody sent. It is not fetched yet."""
+
+    kind: MediaKind
+    id: str
+    """What the platform's download takes: an id, or a URL."""
+    name: str = ""
+    """As the sender called it; it may hold anything."""
+    media_type: str = ""
+    """As the platform says; it may be wrong."""
+    size_bytes: int | None = None
+    """As the platform says; ``None`` where it says nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Event:
+    """What every event has."""
+
+    event_key: str
+    """Unique within the account: at most ``EVENT_KEY_CHARS_MAX`` characters."""
+    chat: InboundChat
+    sender: InboundSender
+    message_id: str = ""
+    """Of the message that this is, that was edited, or that bears the button."""
+    sent_at: float | None = None
+    """Epoch seconds, as the platform says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboundMessage(_Event):
+    """A message. A text that begins with ``/`` is a command where the product knows one; the platform need not care."""
+
+    kind: Literal["message"] = "message"
+    text: str = ""
+    """A caption, for media."""
+    media: tuple[MediaRef, ...] = ()
+    reply_to: str = ""
+    """The id of the message that it answers."""
+    reply_to_text: str = ""
+    """What that message says, where the platform tells."""
+    is_addressed: bool = False
+    """The account is named in it, or it answers a message of the account. In a group nothing else is taken."""
+    album: str = ""
+    """The same for messages that were sent as one (photos of an album)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboundCommand(_Event):
+    """A command in the platform's own form: Slack's slash commands, Discord's interactions."""
+
+    kind: Literal["command"] = "command"
+    name: str = ""
+    """Without ``/``, in lower case."""
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboundButton(_Event):
+    """Somebody pressed a button of ours."""
+
+    kind: Literal["button"] = "button"
+    value: str = ""
+    """What we gave the button."""
+    press_id: str = ""
+    """What the platform wants to hear again when the press is acknowledged; empty for nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboundEdit(_Event):
+    """A message was changed. Its event key is another than that of the message."""
+
+    kind: Literal["edit"] = "edit"
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboundMove(_Event):
+    """A chat has another id from now on (Telegram: a group became a supergroup)."""
+
+    kind: Literal["move"] = "move"
+    to_chat: str = ""
+
+
+Inbound = InboundMessage | InboundCommand | InboundButton | InboundEdit | InboundMove

@@ -1,0 +1,213 @@
+"""What every platform that is listened to promises, whatever its name."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from support.inbound_cases import AT, CASES, InboundCase, changed, doubled, without
+
+from hermes_worker.channels.catalog import platforms
+from hermes_worker.channels.errors import DeliveryError
+from hermes_worker.channels.inbound.declaration import InboundMode
+from hermes_worker.channels.inbound.receiving import Forged, Polled, UnreadableInbound, WebhookRequest
+from hermes_worker.channels.receivers import Receiver, receivers
+from hermes_worker.core.inbound import EVENT_KEY_CHARS_MAX, ChatKind, InboundMessage
+from hermes_worker.net.http import HttpResponse
+
+SIGNED = sorted(name for name, case in CASES.items() if case.webhook is not None)
+POLLED = sorted(name for name, case in CASES.items() if case.page is not None)
+
+
+def of(name: str) -> tuple[Receiver, InboundCase, Any]:
+    receiver, case = receivers()[name], CASES[name]
+    return receiver, case, receiver.credentials(case.values)
+
+
+def as_bytes(body: Any) -> bytes:
+    return body if isinstance(body, bytes) else json.dumps(body).encode()
+
+
+def request_of(name: str, body: Any = None) -> WebhookRequest:
+    case = CASES[name]
+    assert case.webhook is not None
+    return case.webhook(as_bytes(case.message if body is None else body))
+
+
+def test_every_platform_that_is_listened_to_has_a_case():
+    assert {name for name, row in platforms().items() if row.receiving is not None} == set(CASES)
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_a_mode_can_be_used_when_what_it_needs_is_set(name):
+    receiver, case, _ = of(name)
+    assert receiver.usable_modes(case.values) == receiver.receiving.modes
+    assert receiver.usable_modes({}) == ()
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_what_is_secret_is_not_shown(name):
+    receiver, case, credentials = of(name)
+    shown = repr(credentials)
+    for field in receiver.receiving.secrets:
+        value = case.values.get(receiver.receiving.variables[field])
+        assert value is None or value not in shown
+    assert set(receiver.receiving.webhook_secrets) <= set(receiver.receiving.secrets)
+
+
+@pytest.mark.parametrize("name", SIGNED)
+def test_a_signed_message_is_read(name):
+    receiver, case, credentials = of(name)
+    (message,) = receiver.receive(request_of(name), credentials, AT)
+    assert isinstance(message, InboundMessage)
+    assert (message.text, message.chat.id, message.sender.id) == ("hello", case.chat, case.sender)
+    assert message.chat.kind is ChatKind.DIRECT
+    assert not message.sender.is_bot
+    assert 0 < len(message.event_key) <= EVENT_KEY_CHARS_MAX
+
+
+@pytest.mark.parametrize("name", SIGNED)
+def test_a_webhook_needs_the_secrets_of_the_api_only(name):
+    """The API is not given what sends messages, or opens an account."""
+    receiver, case, _ = of(name)
+    row = receiver.receiving
+    others = {row.variables[field] for field in set(row.secrets) - set(row.webhook_secrets)}
+    credentials = receiver.credentials({key: value for key, value in case.values.items() if key not in others})
+    assert len(receiver.receive(request_of(name), credentials, AT)) == 1
+
+
+@pytest.mark.parametrize("name", SIGNED)
+def test_an_event_that_comes_again_has_the_same_key(name):
+    receiver, _, credentials = of(name)
+    first, again = (receiver.receive(request_of(name), credentials, AT) for _ in range(2))
+    assert [one.event_key for one in first] == [one.event_key for one in again]
+
+
+@pytest.mark.parametrize("name", SIGNED)
+def test_a_request_without_its_proof_is_refused_before_anything_is_parsed(name):
+    receiver, case, credentials = of(name)
+    assert case.proofs
+    for body in (case.message, b"\xff not JSON"):
+        whole = request_of(name, body)
+        for header in case.proofs:
+            for forged in (without(whole, header), doubled(whole, header), changed(whole, header)):
+                with pytest.raises(Forged):
+                    receiver.receive(forged, credentials, AT)
+
+
+@pytest.mark.parametrize("name", [name for name in SIGNED if CASES[name].signs_body])
+def test_a_changed_or_recoded_body_is_refused(name):
+    receiver, _, credentials = of(name)
+    whole = request_of(name)
+    flipped = bytes([whole.body[0] ^ 1]) + whole.body[1:]
+    for body in (flipped, whole.body + b" ", b"", json.dumps(whole.body.decode("latin-1")).encode()):
+        with pytest.raises(Forged):
+            receiver.receive(
+                WebhookRequest(method=whole.method, url=whole.url, headers=whole.headers, body=body), credentials, AT
+            )
+
+
+@pytest.mark.parametrize("name", [name for name in SIGNED if CASES[name].signs_time])
+@pytest.mark.parametrize("off_s", [-301, 301, 86_400])
+def test_a_request_of_another_time_is_refused(name, off_s):
+    receiver, _, credentials = of(name)
+    with pytest.raises(Forged):
+        receiver.receive(request_of(name), credentials, AT + timedelta(seconds=off_s))
+
+
+@pytest.mark.parametrize("name", SIGNED)
+def test_an_account_without_a_secret_lets_nothing_in(name):
+    receiver, case, _ = of(name)
+    missing = {receiver.receiving.variables[field] for field in receiver.receiving.webhook_secrets}
+    values = {key: value for key, value in case.values.items() if key not in missing}
+    assert InboundMode.WEBHOOK not in receiver.usable_modes(values)
+
+
+JSON_VALUES = some.recursive(
+    some.none() | some.booleans() | some.integers() | some.floats(allow_nan=False) | some.text(max_size=20),
+    lambda inner: some.lists(inner, max_size=4) | some.dictionaries(some.text(max_size=10), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def places(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner: list[tuple[Any, Any]] = []
+    if isinstance(document, dict):
+        inner = list(document.items())
+    elif isinstance(document, list):
+        inner = list(enumerate(document))
+    return [path, *(found for key, value in inner for found in places(value, (*path, key)))]
+
+
+def put(document: Any, path: tuple[Any, ...], value: Any) -> Any:
+    if not path:
+        return value
+    copy = document.copy()
+    copy[path[0]] = put(copy[path[0]], path[1:], value)
+    return copy
+
+
+@pytest.mark.parametrize("name", [name for name in SIGNED if not isinstance(CASES[name].message, bytes)])
+@settings(max_examples=60, deadline=None)
+@given(data=some.data())
+def test_whatever_stands_in_a_signed_body_is_read_or_refused_in_words(name, data):
+    receiver, case, credentials = of(name)
+    place = data.draw(some.sampled_from(places(case.message)))
+    body = put(case.message, place, data.draw(JSON_VALUES))
+    try:
+        found = receiver.receive(request_of(name, body), credentials, AT)
+    except UnreadableInbound:
+        return
+    for one in found:
+        assert isinstance(one.chat.id, str)
+        assert isinstance(one.sender.id, str)
+        assert 0 < len(one.event_key) <= EVENT_KEY_CHARS_MAX
+
+
+@pytest.mark.parametrize("name", SIGNED)
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"null", b"{", b"\xff\xfe", b"[" * 100_000, b'{"a":' + b"9" * 5000 + b"}"]
+)
+def test_a_signed_body_that_is_nothing_is_nothing(name, body):
+    receiver, _, credentials = of(name)
+    try:
+        assert receiver.receive(request_of(name, body), credentials, AT) == ()
+    except UnreadableInbound:
+        pass
+
+
+def looked(name: str, response: HttpResponse, cursor: str = "") -> Polled | DeliveryError:
+    """One look that is answered with the same to every request."""
+    receiver, _, credentials = of(name)
+    exchange = receiver.poll(cursor, credentials, AT)
+    try:
+        next(exchange)
+        for _ in range(20):
+            exchange.send(response)
+    except StopIteration as end:
+        found: Polled | DeliveryError = end.value
+        return found
+    raise AssertionError("a look has no end")
+
+
+def answer(document: Any, status: int = 200) -> HttpResponse:
+    return HttpResponse(status=status, body=json.dumps(document).encode())
+
+
+@pytest.mark.parametrize("name", POLLED)
+def test_a_look_brings_messages_in_order_and_a_cursor_that_leaves_them_behind(name):
+    found = looked(name, answer(CASES[name].page))
+    assert isinstance(found, Polled)
+    assert [one.text for one in found.inbound if isinstance(one, InboundMessage)] == ["first", "second"]
+    assert found.cursor
+
+
+@pytest.mark.parametrize("name", POLLED)
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 429, 500, 502, 503])
+def test_a_look_that_fails_is_a_failure_and_moves_no_cursor(name, status):
+    found = looked(name, answer({"ok": False, "error_code": status, "description": "x"}, status), cursor="8")
+    assert isinstance(found, DeliveryError)
