@@ -41,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="a test that is skipped fails the session")
     parser.addoption("--update-pictures", action="store_true", help="put new pictures into docs/images")
     parser.addoption("--cases", type=int, default=300, help="requests of each kind in the long test of the document")
+    parser.addoption("--dialect-cases", type=int, default=10_000, help="requests to each dialect in the test beside it")
 
 
 @pytest.hookimpl(trylast=True)

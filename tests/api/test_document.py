@@ -3,7 +3,8 @@ it says. schemathesis asks, in process, on both databases.
 
 CI asks 300 times in each dialect, and each operation on one of the databases. At length:
 
-    pytest -m slow -n 0 tests/api/test_document.py --cases 300
+    pytest -m slow -n 2 tests/api/test_document.py -k dialect --dialect-cases 10000
+    pytest -m slow -n 0 tests/api/test_document.py -k operation --cases 300
 
 What no document can say is put right in ``World``, and nowhere else:
 
@@ -453,11 +454,25 @@ SHARES = Counter(OPERATIONS[label] for label, _ in ALL)
 """In how many parts the cases of a dialect are asked."""
 
 
+PARTS = [(DATABASES[n % 2], *asked) for n, asked in enumerate(ALL)]
+
+
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("database", "label", "how"), [(DATABASES[n % 2], *asked) for n, asked in enumerate(ALL)])
+@pytest.mark.parametrize(("database", "label", "how"), PARTS)
 def test_a_sample_of_every_operation(worlds: Worlds, database: str, label: str, how: str) -> None:
     world = worlds(database)
     ASKED[how](world, world.operations[label], times=math.ceil(DIALECT_CASES / SHARES[OPERATIONS[label]]))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize(("database", "label", "how"), PARTS)
+def test_every_dialect_at_length(
+    worlds: Worlds, database: str, label: str, how: str, pytestconfig: pytest.Config
+) -> None:
+    world = worlds(database)
+    times = math.ceil(pytestconfig.getoption("dialect_cases") / SHARES[OPERATIONS[label]])
+    ASKED[how](world, world.operations[label], times=times)
 
 
 @pytest.mark.slow
