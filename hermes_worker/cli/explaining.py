@@ -14,7 +14,7 @@ from hermes_worker.cli.screen import clean
 from hermes_worker.core.explaining import Fact
 from hermes_worker.safety.redaction import redact
 
-_TIMES = ("deadline_at", "held_since", "lease_until", "not_before", "resume_at", "retry_at")
+_TIMES = ("deadline_at", "held_since", "lease_until", "looks_at", "not_before", "resume_at", "retry_at")
 
 
 @click.command(epilog="Example: hermes-worker runs explain run_0123...")

@@ -49,6 +49,8 @@ class Because(StrEnum):
     """Its step was lost several times and is tried again at a time."""
     WORKER_LOST = "worker_lost"
     """Who holds its step has fallen silent; the sweeper takes the step away."""
+    PREPARING = "preparing"
+    """A worker reads the workspace of its new session, before the first model call."""
     ASKING_MODEL = "asking_model"
     CALLING_TOOLS = "calling_tools"
     PROVIDER = "provider"
@@ -61,6 +63,8 @@ class Because(StrEnum):
     """The client that asked is to bring the results of its own tools."""
     CHILDREN = "children"
     """It waits for the runs that it delegated to."""
+    REMOTE_TASK = "remote_task"
+    """It waits for a task that a server works on, and that is looked at now and then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +88,20 @@ class QuestionFacts:
     expires_at: float | None
     is_clients: bool = False
     """Its client brings the answer: the result of its own tool."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFacts:
+    """A task of a server that one of its calls waits for."""
+
+    tool: str
+    source: str
+    """The tool source that looks at it."""
+    begun_at: float
+    looks_at: float | None
+    """When it is looked at again."""
+    failures: int = 0
+    """Looks in a row that brought nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +136,7 @@ class RunFacts:
     """Steps in its queue that became due before its own; ``None`` where its step is not in a queue."""
     holder: HolderFacts | None = None
     questions: Sequence[QuestionFacts] = ()
+    tasks: Sequence[TaskFacts] = ()
     exhausted: str | None = None
     """The dimension of its budget that is used up."""
     hooks_owed: int = 0
@@ -204,7 +223,7 @@ def _by_reason(facts: RunFacts, base: Standing) -> Explanation:
             return _person(facts)
         case StandingReason.WAITING_FOR_CHILDREN:
             return _children(facts, base)
-        case StandingReason.ASKING_MODEL | StandingReason.CALLING_TOOLS:
+        case StandingReason.PREPARING | StandingReason.ASKING_MODEL | StandingReason.CALLING_TOOLS:
             return _held(facts, base)
         case StandingReason.NO_WORKER:
             facts_of_queue: dict[str, Fact] = {"queue": queue_of(facts.standing), "ahead": facts.ahead}
@@ -283,8 +302,30 @@ def _client(asked: Sequence[QuestionFacts]) -> Explanation:
 
 def _children(facts: RunFacts, base: Standing) -> Explanation:
     seen = facts.standing
-    said: dict[str, Fact] = {"children_total": seen.children_total, "children_ended": seen.children_ended}
-    return Explanation(because=Because.CHILDREN, text=base.text, facts=said)
+    said: dict[str, Fact] = {}
+    if seen.children_total or not facts.tasks:
+        said = {"children_total": seen.children_total, "children_ended": seen.children_ended}
+    if not facts.tasks:
+        return Explanation(because=Because.CHILDREN, text=base.text, facts=said)
+    first = min(facts.tasks, key=lambda task: task.looks_at or 0.0)
+    said |= {"tool": first.tool, "server": first.source, "tasks": len(facts.tasks), "looks_at": first.looks_at}
+    said |= {"looks_failed": first.failures or None}
+    if seen.children_total:
+        return Explanation(because=Because.CHILDREN, text=base.text, facts=said)
+    return Explanation(
+        because=Because.REMOTE_TASK,
+        text=f"{base.text} ({first.tool} of {first.source}){_next_look(first)}",
+        since=min(task.begun_at for task in facts.tasks),
+        until=None,  # the server says when it ends
+        facts=said,
+    )
+
+
+def _next_look(task: TaskFacts) -> str:
+    again = f"; it is looked at again at {_clock(task.looks_at)}" if task.looks_at is not None else ""
+    if not task.failures:
+        return again
+    return f"{again}; {'the last look' if task.failures == 1 else f'the last {task.failures} looks'} brought nothing"
 
 
 def _held(facts: RunFacts, base: Standing) -> Explanation:
@@ -292,8 +333,7 @@ def _held(facts: RunFacts, base: Standing) -> Explanation:
     if held is not None and not held.is_alive:
         text = f"{held.worker}, which holds its step, has fallen silent; the sweeper takes the step away"
         return Explanation(because=Because.WORKER_LOST, text=text, since=held.lease_until, facts=_of_holder(held))
-    is_model = base.reason is StandingReason.ASKING_MODEL
-    because = Because.ASKING_MODEL if is_model else Because.CALLING_TOOLS
+    because = Because(base.reason.value)
     tools = [call.name for call in facts.standing.calls if call.status is CallStatus.RUNNING]
     said = _of_holder(held) | {"tools": ", ".join(tools[:10]) or None}
     return Explanation(because=because, text=base.text, facts=said)
@@ -365,7 +405,9 @@ def queue_of(facts: StandingFacts) -> str | None:
     pending = [call for call in facts.calls if call.status is CallStatus.PENDING]
     if pending:
         return TOOLS_QUEUE if any(not call.asks for call in pending) else MODEL_QUEUE
-    return MODEL_QUEUE if facts.due_since is not None else None
+    if facts.due_since is None:
+        return None
+    return TOOLS_QUEUE if facts.wants_preparing else MODEL_QUEUE
 
 
 def is_step_suspect(facts: StandingFacts) -> bool:

@@ -32,11 +32,14 @@ class StandingReason(StrEnum):
     """Its next step is due, and no live worker consumes the queue."""
     DUE = "due"
     """Its next step waits for a worker that is free."""
+    PREPARING = "preparing"
+    """A worker for tools reads the workspace, to complete the prompt of a new session."""
     ASKING_MODEL = "asking_model"
     CALLING_TOOLS = "calling_tools"
     WAITING_FOR_PROVIDER = "waiting_for_provider"
     WAITING_FOR_PERSON = "waiting_for_person"
     WAITING_FOR_CHILDREN = "waiting_for_children"
+    """Others work for it: runs that it delegated to, and tasks of servers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +65,13 @@ class StandingFacts:
     status: RunStatus
     now: float
     due_since: float | None
-    """When its model call became due; ``None`` when none is."""
+    """When its model call, or what has to be done before the first, became due; ``None`` when nothing is."""
     asking_since: float | None
-    """When its model call was claimed; ``None`` when none is."""
+    """When that was claimed; ``None`` when it is not."""
     worker: str | None
-    """Who holds the model call."""
+    """Who holds it."""
+    wants_preparing: bool = False
+    """It is not the model call yet, but reading the workspace (``Run.wants_preparing``)."""
     attempt: int = 1
     is_suspect: bool = False
     """The model call is tried apart from all other work."""
@@ -82,6 +87,8 @@ class StandingFacts:
     children_total: int = 0
     """Runs that its open calls delegated to, those that have ended included."""
     children_ended: int = 0
+    tasks: int = 0
+    """Its open calls that servers work on (``core.remote_tasks``)."""
     queues: Collection[str] = ()
     """Queues that some live worker consumes."""
 
@@ -139,9 +146,11 @@ def _waiting_for_person(facts: StandingFacts) -> Standing:
 
 
 def _waiting_for_children(facts: StandingFacts) -> Standing:
-    text = "it waits for what it delegated" if facts.children_total else "it waits for a task that a server works on"
+    tasks = "a task that a server works on" if facts.tasks == 1 else f"{facts.tasks} tasks that servers work on"
+    text = f"it waits for {tasks}" if facts.tasks else "it waits for what it delegated"
     if facts.children_total:
-        text += f": {facts.children_ended} of {facts.children_total} children have ended"
+        children = f"{facts.children_ended} of {facts.children_total} children have ended"
+        text = f"it waits for what it delegated: {children}" + (f"; and for {tasks}" if facts.tasks else "")
     return Standing(reason=StandingReason.WAITING_FOR_CHILDREN, text=text)
 
 
@@ -150,9 +159,12 @@ def _at_work(facts: StandingFacts) -> Standing:
         where = f" on {facts.worker}" if facts.worker else ""
         again = f", attempt {facts.attempt}" if facts.attempt > 1 else ""
         again += ", apart from all other work" if facts.is_suspect else ""
-        return Standing(
-            reason=StandingReason.ASKING_MODEL, text=f"asking the model{where}{again}", since=facts.asking_since
+        reason, what = (
+            (StandingReason.PREPARING, "reading the workspace")
+            if facts.wants_preparing
+            else (StandingReason.ASKING_MODEL, "asking the model")
         )
+        return Standing(reason=reason, text=f"{what}{where}{again}", since=facts.asking_since)
     running = [call for call in facts.calls if call.status is CallStatus.RUNNING]
     if running:
         names = _listed([f"{call.name} on {call.worker}" if call.worker else call.name for call in running])
@@ -171,6 +183,8 @@ def _at_work(facts: StandingFacts) -> Standing:
         return due(facts, queue, what, since)
     if facts.due_since is not None:
         due = _due_apart if facts.is_suspect else _due
+        if facts.wants_preparing:
+            return due(facts, TOOLS_QUEUE, "reading its workspace", facts.due_since)
         return due(facts, MODEL_QUEUE, "its model call", facts.due_since)
     return _held_back(facts)
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from hermes_worker.core.effects import AskAuxiliary, Iterate, RunTool, outstanding
+from hermes_worker.core.effects import AskAuxiliary, Iterate, Prepare, RunTool, outstanding
 from hermes_worker.core.explaining import (
     Because,
     Explanation,
     HolderFacts,
     QuestionFacts,
     RunFacts,
+    TaskFacts,
     explain,
     queue_of,
 )
@@ -44,6 +45,7 @@ QUESTION = QuestionFacts(wait_id=7, kind=WaitKind.APPROVAL, tool="terminal", ope
 OF_CLIENT = QuestionFacts(
     wait_id=8, kind=WaitKind.INPUT, tool="get_weather", opened_at=980.0, expires_at=1_580.0, is_clients=True
 )
+TASK = TaskFacts(tool="print", source="mcp-desk", begun_at=980.0, looks_at=1_020.0)
 CASES: list[tuple[Because, str, RunFacts]] = [
     (
         Because.CLIENT_TOOL,
@@ -80,6 +82,21 @@ CASES: list[tuple[Because, str, RunFacts]] = [
     (Because.SUSPECT, "apart from all other work", facts({"calls": [replace(PENDING, is_suspect=True)]})),
     (Because.RETRY_LATER, "tried again at 1970-01-01 00:25:00", facts({"due_since": 1_500.0, "is_suspect": True})),
     (Because.WORKER_LOST, "w1, which holds", facts({"calls": [HELD]}, holder=replace(HOLDER, is_alive=False))),
+    (
+        Because.QUEUED,
+        "reading its workspace waits in the queue 'tools' for a worker that is free; 4 before it",
+        facts({"due_since": 990.0, "wants_preparing": True}, ahead=4),
+    ),
+    (
+        Because.NO_WORKER,
+        "no worker consumes the queue 'tools', where reading its workspace waits",
+        facts({"due_since": 990.0, "wants_preparing": True, "queues": ("model",)}),
+    ),
+    (
+        Because.PREPARING,
+        "reading the workspace on w1",
+        facts({"asking_since": 990.0, "worker": "w1", "wants_preparing": True}, holder=HOLDER),
+    ),
     (Because.ASKING_MODEL, "asking the model on w1", facts({"asking_since": 990.0, "worker": "w1"}, holder=HOLDER)),
     (Because.CALLING_TOOLS, "running terminal on w1", facts({"calls": [HELD]}, holder=HOLDER)),
     (
@@ -116,6 +133,20 @@ CASES: list[tuple[Because, str, RunFacts]] = [
         Because.CHILDREN,
         "2 of 5 children have ended",
         facts({"status": RunStatus.WAITING_FOR_CHILDREN, "children_total": 5, "children_ended": 2}),
+    ),
+    (
+        Because.CHILDREN,
+        "2 of 5 children have ended; and for a task that a server works on",
+        facts(
+            {"status": RunStatus.WAITING_FOR_CHILDREN, "children_total": 5, "children_ended": 2, "tasks": 1},
+            tasks=[TASK],
+        ),
+    ),
+    (
+        Because.REMOTE_TASK,
+        "it waits for a task that a server works on (print of mcp-desk); it is looked at again at 1970-01-01 00:17:00 "
+        "UTC; the last 3 looks brought nothing",
+        facts({"status": RunStatus.WAITING_FOR_CHILDREN, "tasks": 1}, tasks=[replace(TASK, failures=3)]),
     ),
 ]
 
@@ -156,6 +187,10 @@ def states() -> Iterator[tuple[Run, str]]:
         yield bare, "nothing"
         yield replace(bare, is_asking=True), "asking"
         yield replace(bare, deaths=0), "suspect"
+        if bare.status in (RunStatus.QUEUED, RunStatus.RUNNING):
+            unprepared = replace(bare, iteration=0, is_prepared=False)
+            yield unprepared, "preparing"
+            yield replace(unprepared, is_asking=True), "preparing"
         for call_status in CallStatus:
             for asks in (False, True):
                 for kind in WaitKind if call_status is CallStatus.WAITING else (None,):
@@ -177,7 +212,8 @@ def seen_of(run: Run, *, queues: tuple[str, ...]) -> StandingFacts:
     return StandingFacts(
         status=run.status,
         now=NOW,
-        due_since=990.0 if any(isinstance(effect, Iterate) for effect in due) else None,
+        due_since=990.0 if any(isinstance(effect, Iterate | Prepare) for effect in due) else None,
+        wants_preparing=run.wants_preparing,
         asking_since=990.0 if run.is_asking else None,
         worker="w1" if run.is_asking else None,
         is_suspect=run.is_suspect,
@@ -204,11 +240,13 @@ def test_every_state_of_the_core_is_explained(queues: tuple[str, ...], with_pare
         assert (found.because in (Because.ENDED, Because.QUARANTINED)) == (run.status in TERMINAL), run
         if due and not run.is_held and run.status is not RunStatus.STOPPING:
             assert found.because in (Because.QUEUED, Because.NO_WORKER, Because.SUSPECT), (run, found)
-            expected = "tools" if any(isinstance(effect, RunTool) for effect in due) else "model"
+            expected = "tools" if any(isinstance(effect, RunTool | Prepare) for effect in due) else "model"
             assert queue_of(seen) == expected
+        if run.is_held and run.status is RunStatus.RUNNING:
+            assert (found.because is Because.PREPARING) == run.wants_preparing, (run, found)
         if run.status.is_parked:
             assert found.because in PARKED_BECAUSE[run.status], (run, found)
-    assert kinds == {Iterate, RunTool, AskAuxiliary}
+    assert kinds == {Prepare, Iterate, RunTool, AskAuxiliary}
 
 
 PARKED_BECAUSE = {

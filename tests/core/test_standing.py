@@ -51,6 +51,11 @@ def call(status: CallStatus, **changes: Any) -> CallFacts:
             "3 of 5 children have ended",
         ),
         (
+            {"status": RunStatus.WAITING_FOR_CHILDREN, "tasks": 2},
+            "waiting_for_children",
+            "it waits for 2 tasks that servers work on",
+        ),
+        (
             {"status": RunStatus.WAITING_FOR_CAPACITY, "waits_because": "the provider answered 500"},
             "waiting_for_provider",
             "the provider answered 500",

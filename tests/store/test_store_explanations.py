@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import pytest
 import sqlalchemy as sa
 from support.questions import DANGER
 from support.store import Store
 
+from hermes_worker.agent.prompt.system import PromptParts, assembled_prompt
 from hermes_worker.core import events as ev
+from hermes_worker.core.effects import Prepare
 from hermes_worker.core.explaining import Because, Explanation
+from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.core.replay import Replay
 from hermes_worker.store.runs.control import Control
 from hermes_worker.store.runs.explanations import Explanations
+from hermes_worker.store.runs.remote_tasks import RemoteTasks
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.tables import runs
 
@@ -99,6 +105,48 @@ def test_children_say_which_they_are_and_whom_they_wait_for(store: Store) -> Non
             sa.update(runs).where(runs.c.run_id == parent).values(status="failed", exit_reason="x", finished_at=1.0)
         )
     assert of(store, children[1]).because is Because.ORPHANED
+
+
+def test_a_new_session_whose_workspace_is_to_be_read_waits_for_a_worker_of_tools(store: Store) -> None:
+    models = store.workers.register(name="models", queues="model", ttl_s=1e9)
+    prompt = assembled_prompt(PromptParts(today=date(2026, 11, 24), tools=frozenset(), model="strict", provider="x"))
+    run_id, last = (store.submit(system_prompt=prompt.text, gaps=prompt.gaps, prepares=True).run_id for _ in range(2))
+    found = of(store, run_id)
+    assert (found.because, found.facts["queue"], found.facts["ahead"]) == (Because.NO_WORKER, "tools", 0)
+    assert "reading its workspace" in found.text
+
+    store.worker("here")
+    assert (of(store, last).because, of(store, last).facts["ahead"]) == (Because.QUEUED, 1)
+    other = store.submit().run_id
+    assert of(store, other).facts["ahead"] == 0, "what waits for tools is not before it"
+
+    [effect] = store.due(run_id)
+    assert isinstance(effect, Prepare)
+    claim = store.runs.claim_preparation(effect, models.pk)
+    assert claim is not None
+    assert (of(store, run_id).because, of(store, run_id).facts["worker"]) == (Because.PREPARING, "models")
+    store.runs.commit_prepared(claim, "", {})
+    assert of(store, run_id).facts["queue"] == "model"
+
+
+def test_a_task_of_a_server_is_named_with_the_time_at_which_it_is_looked_at(store: Store) -> None:
+    store.worker("here")
+    run_id = store.with_tools(Replay.ONCE)
+    begun_at = store.database.now()
+    task = RemoteTask(source="mcp-desk", task_id="secret", tool="print", begun_at=begun_at, failures=2)
+    RemoteTasks(store.database).park(store.call(run_id), task)
+
+    found = of(store, run_id)
+
+    assert (found.because, found.since) == (Because.REMOTE_TASK, begun_at)
+    assert (found.facts["server"], found.facts["tasks"], found.facts["looks_failed"]) == ("mcp-desk", 1, 2)
+    looks_at = found.facts["looks_at"]
+    assert isinstance(looks_at, float)
+    assert looks_at > begun_at
+    assert "secret" not in f"{found}"
+    store.let_pass(600)
+    store.sweep()
+    assert (of(store, run_id).because, of(store, run_id).facts["queue"]) == (Because.QUEUED, "tools")
 
 
 @pytest.mark.parametrize("is_past", [True, False])

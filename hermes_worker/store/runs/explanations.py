@@ -16,10 +16,12 @@ from hermes_worker.core.explaining import (
     HolderFacts,
     QuestionFacts,
     RunFacts,
+    TaskFacts,
     explain,
     is_step_suspect,
     queue_of,
 )
+from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.core.run import WaitKind
 from hermes_worker.core.sharing import FleetPlace
 from hermes_worker.core.standing import MODEL_QUEUE, StandingFacts
@@ -123,7 +125,7 @@ def _holder_of(table: sa.Table, run_pk: sa.Column[int]) -> sa.Select[tuple[str, 
 
 
 _HOLDERS = (_holder_of(runs, runs.c.pk), _holder_of(tool_calls, tool_calls.c.run_pk).order_by(tool_calls.c.claimed_at))
-_QUESTIONS = (
+_WAITS = (
     sa.select(waits.c.pk, waits.c.kind, tool_calls.c.name, waits.c.opened_at, waits.c.expires_at, waits.c.request)
     .join(
         tool_calls,
@@ -135,6 +137,8 @@ _QUESTIONS = (
     .order_by(waits.c.pk)
     .limit(100)
 )
+_QUESTIONS = _WAITS.where(waits.c.kind != WaitKind.TASK.value)
+_TASKS = _WAITS.where(tool_calls.c.waits_for == WaitKind.TASK.value, waits.c.kind == WaitKind.TASK.value)
 
 
 class Explanations:
@@ -175,6 +179,7 @@ def _facts(database: Database, connection: Connection, pk: int, run_id: str, see
         ahead=None if is_over else _ahead(connection, seen),
         holder=None if is_over else _holder(connection, pk, seen.now),
         questions=() if is_over else _questions(connection, pk),
+        tasks=() if is_over else _tasks(connection, pk),
         exhausted=around.exhausted,
         hooks_owed=around.hooks_owed,
         deliveries_open=around.deliveries_open,
@@ -214,6 +219,22 @@ def _questions(connection: Connection, pk: int) -> list[QuestionFacts]:
     ]
 
 
+def _tasks(connection: Connection, pk: int) -> list[TaskFacts]:
+    found = []
+    for row in rows_of(connection.execute(_TASKS, {"run": pk}), _WaitingQuestion):
+        task = RemoteTask.from_json(row.request)
+        found.append(
+            TaskFacts(
+                tool=row.name,
+                source=task.source,
+                begun_at=task.begun_at,
+                looks_at=row.expires_at,
+                failures=task.failures,
+            )
+        )
+    return found
+
+
 def _ahead(connection: Connection, seen: StandingFacts) -> int | None:
     """How many steps became due before the next one of this run, in the same queue."""
     queue = queue_of(seen)
@@ -221,7 +242,7 @@ def _ahead(connection: Connection, seen: StandingFacts) -> int | None:
     since = since if since is not None else seen.due_since
     if queue is None or since is None:
         return None
-    tables = (runs, tool_calls) if queue == MODEL_QUEUE else (tool_calls, firings, hook_calls)
+    tables = (runs, tool_calls) if queue == MODEL_QUEUE else (runs, tool_calls, firings, hook_calls)
     return min(
         AHEAD_COUNTED_MAX,
         sum(_due_before(connection, table, queue, since, is_apart=is_step_suspect(seen)) for table in tables),
@@ -234,6 +255,9 @@ def _due_before(connection: Connection, table: sa.Table, queue: str, since: floa
         wanted = wanted.where(table.c.deaths.is_not(None) if is_apart else table.c.deaths.is_(None))
     elif is_apart:
         return 0
+    if table is runs:
+        wants_preparing = sa.and_(runs.c.prepares.is_not(None), runs.c.iteration == 0)
+        wanted = wanted.where(sa.not_(wants_preparing) if queue == MODEL_QUEUE else wants_preparing)
     if table is tool_calls:
         wanted = wanted.where(sa.func.coalesce(tool_calls.c.asks, 0) == (1 if queue == MODEL_QUEUE else 0))
     few = wanted.limit(AHEAD_COUNTED_MAX).subquery()

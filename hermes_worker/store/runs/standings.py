@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.run import CallStatus, RunStatus
+from hermes_worker.core.run import CallStatus, RunStatus, WaitKind
 from hermes_worker.core.run_events import RunEventName
 from hermes_worker.core.standing import CallFacts, Standing, StandingFacts, standing
 from hermes_worker.store.engine.database import Database, db_now
@@ -38,6 +38,7 @@ class _RunRow(NamedTuple):
     active_run: str | None
     parent_run: str | None
     not_before: float | None
+    prepares: int | None
     now: float
 
 
@@ -67,6 +68,7 @@ _RUN = (
         sa.case((_active.c.pk != runs.c.pk, _active.c.run_id)).label("active_run"),
         _parent.c.run_id.label("parent_run"),
         runs.c.not_before,
+        runs.c.prepares,
         db_now().label("now"),
     )
     .join(sessions, sessions.c.pk == runs.c.session_pk)
@@ -97,6 +99,11 @@ _CALLS = (
 _CHILDREN = sa.select(
     sa.func.count(), sa.func.coalesce(sa.func.sum(sa.case((runs.c.status.in_(_ENDED), 1), else_=0)), 0)
 ).where(runs.c.parent_pk == sa.bindparam("run"), runs.c.parent_iteration == sa.bindparam("iteration"))
+_TASKS = sa.select(sa.func.count()).where(
+    tool_calls.c.run_pk == sa.bindparam("run"),
+    tool_calls.c.iteration == sa.bindparam("iteration"),
+    tool_calls.c.waits_for == WaitKind.TASK.value,
+)
 _WAITING = (
     sa.select(events.c.data)
     .where(events.c.run_pk == sa.bindparam("run"), events.c.event == RunEventName.WAITING.value)
@@ -140,6 +147,7 @@ def _facts(connection: Connection, row: _RunRow) -> StandingFacts:
         "active_run": row.active_run,
         "parent_run": row.parent_run,
         "not_before": row.not_before,
+        "wants_preparing": row.prepares is not None and row.iteration == 0,
     }
     if status.is_terminal:
         return StandingFacts(**facts)
@@ -148,6 +156,7 @@ def _facts(connection: Connection, row: _RunRow) -> StandingFacts:
         facts["waits_because"] = _reason(connection.execute(_WAITING, {"run": row.pk}).scalar())
     if status is RunStatus.WAITING_FOR_CHILDREN:
         facts["children_total"], facts["children_ended"] = connection.execute(_CHILDREN, where).one()
+        facts["tasks"] = connection.execute(_TASKS, where).scalar_one()
     consumed = connection.execute(_QUEUES).scalars()
     return StandingFacts(
         **facts,
