@@ -16,7 +16,7 @@ PASSING = re.compile(
 TIME = re.compile(r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d")
 EPOCH = re.compile(r"\b\d{10}\.\d+\b")
 IDS = re.compile(
-    r"(run|dlv|key|era)_[0-9a-f]{12,32}|hwk_[\w-]+|\b[0-9a-f]{12}\b|(?<=[ ])[\w-]{43}\b|\b[0-9a-f]{32,64}\b"
+    r"(run|dlv|key|era|mem)_[0-9a-f]{12,32}|hwk_[\w-]+|\b[0-9a-f]{12}\b|(?<=[ ])[\w-]{43}\b|\b[0-9a-f]{32,64}\b"
 )
 
 

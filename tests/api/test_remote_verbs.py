@@ -192,6 +192,48 @@ def fixed_value(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
+# ------------------------------------------------------------------------------------------- what agents remember
+
+
+def test_what_is_remembered_is_changed_as_in_the_database(
+    local: CommandLine, remote: CommandLine, tmp_path: Path
+) -> None:
+    file = tmp_path / "USER.md"
+    file.write_text("She is called Ada.\n\u00a7\nShe likes tea.\n")
+    lines = [
+        ["memory", "list"],
+        ["memory", "add", "The tests are run with make."],
+        ["memory", "add", "The tests are run with make."],
+        ["memory", "import", "--user", str(file)],
+        ["memory", "replace", "run with make", "The tests are run with pytest."],
+        ["memory", "replace", "nothing of this kind", "x"],
+        ["memory", "remove", "--user", "likes tea"],
+        ["memory", "undo", "--user"],
+        ["memory", "undo", "mem_000000000000"],
+        ["memory", "redact", "mem_000000000000@1"],
+        ["memory", "approve", "mem_000000000000"],
+        ["memory", "decline", "mem_000000000000"],
+    ]
+    for words in lines:
+        here = fixed(local.inline(*words, "--profile", "of-here"))
+        assert fixed(remote.inline(*words, "--profile", "of-there")) == here, words
+    of_there = ["--profile", "of-there"]
+    same(
+        local,
+        remote,
+        [
+            *both(["memory", "list", *of_there], ["memory", "history", *of_there]),
+            ["memory", "history", "--user", "--limit", "2", *of_there],
+            ["memory", "show", *of_there],
+            ["memory", "export", "--user", *of_there],
+        ],
+    )
+    first = json.loads(remote.inline("memory", "history", "--json", *of_there).out.splitlines()[-1])
+    past = f"{first['entry_id']}@{first['version']}"
+    assert "holds no text" in remote.inline("memory", "redact", past, *of_there).out
+    same(local, remote, [["memory", "history", *of_there]])
+
+
 # ------------------------------------------------------------------------------------------------- the audit log, keys
 
 
