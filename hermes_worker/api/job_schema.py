@@ -92,8 +92,8 @@ class JobBody(BaseModel):
     timezone: Annotated[str, text_or_nothing(TextFormat.TIMEZONE)] | None = Field(
         None, description="IANA name of the clock to go by."
     )
-    starts_at: Annotated[str, text(TextFormat.TIMESTAMP)] | None = None
-    ends_at: Annotated[str, text(TextFormat.TIMESTAMP)] | None = None
+    starts_at: Annotated[str, text_or_nothing(TextFormat.TIMESTAMP)] | None = None
+    ends_at: Annotated[str, text_or_nothing(TextFormat.TIMESTAMP)] | None = None
     jitter_s: Annotated[int, WHOLE, _from(0, JITTER_S_MAX)] | None = None
     enabled: bool | None = None
     skill: Annotated[str, _form(_SKILL)] | None = Field(

@@ -326,6 +326,8 @@ class World:
             body.pop("tool_choice", None)
             for name in [name for name in case.headers if name.lower().startswith("x-hermes-session")]:
                 del case.headers[name]  # a session that there is began with other tools
+            body.pop("conversation", None)  # as may one of this name
+            body.pop("previous_response_id", None)
         if isinstance(body.get("input"), list) and "sessions" not in path:
             body["input"].append({"role": "user", "content": "hello"})  # the last message is the user's
         for name in ("message", "input"):
