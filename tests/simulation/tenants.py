@@ -66,12 +66,13 @@ class TenantStore(SqlStore):
         known.set_limit(LIMITED, Limit(name=LimitName.RUNS, value=RUNS_MAX, waits=True))
         known.set_limit(LIMITED, Limit(name=LimitName.MODEL_CALLS, value=CALLS_MAX, waits=True))
 
-    def submit(self, run_id: str, *, iterations_max: int, attempts_max: int) -> list[Hint]:
+    def submit(self, run_id: str, *, iterations_max: int, attempts_max: int, prepares: bool) -> list[Hint]:
         tenant = TENANTS[int(run_id.removeprefix("run")) % len(TENANTS)]
         new = new_run(
             run_id=run_id,
             tenant=tenant,
             tools=self._tools,
+            prepares=prepares,
             iterations_max=min(iterations_max, _ITERATIONS_MAX),
             attempts_max=attempts_max,
         )

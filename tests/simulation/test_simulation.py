@@ -156,8 +156,11 @@ def _told_of(report: Report) -> tuple[Any, ...]:
 
 def test_a_session_is_asked_about_with_one_prompt_that_its_workspace_was_read_for() -> None:
     """Whoever reads it, however often, and whatever happens to them: the notes say something else each time."""
-    seen = portion(0, 200, prepares=True, trouble=WORSE)
-    assert seen["read"] > 300, "it is tried again, or nothing went wrong"
+    seen = portion(0, 80, prepares=True, trouble=WORSE)
+    assert seen["read"] > 120, "it is tried again, or nothing went wrong"
+
+
+def test_the_real_store_keeps_one_prompt_as_well() -> None:
     assert portion(0, 20, prepares=True, make=SqlStore, sweep_s=2.0)["read"] > 5
 
 
