@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from hermes_worker.models.endpoint import Endpoint
     from hermes_worker.models.factory import Extras
     from hermes_worker.models.login import Granting
-    from hermes_worker.models.logins import Grants
+    from hermes_worker.models.logins import Exchange, Grants
     from hermes_worker.models.tenant_watch import TenantKeyWatch
     from hermes_worker.net.urls import UrlPolicy
     from hermes_worker.tasks.artifacts import GatheringParts
@@ -325,6 +325,14 @@ def grants_of(settings: Settings, database: Database) -> Grants | None:
     from hermes_worker.store.access.logins import Logins
 
     return Grants(Logins(database), exchange_over(settings.model.proxy_url))
+
+
+def grants_at(database: Database, exchange: Exchange) -> Grants:
+    """Access tokens for logins at servers of others, whose refresh tokens ``exchange`` sends."""
+    from hermes_worker.models.logins import Grants
+    from hermes_worker.store.access.logins import Logins
+
+    return Grants(Logins(database), exchange)
 
 
 def logins_of(settings: Settings) -> tuple[Login, ...]:
@@ -1054,6 +1062,7 @@ def _catalog_of(shared: _Shared) -> Catalog:
             "fetching": Fetcher(policy=policy),
             "resources": Resources(database),
             **_browsers_of(shared, policy),
+            "grants": partial(grants_at, database),
         },
     )
     _load_what_runs_here(shared, catalog)

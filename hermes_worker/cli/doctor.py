@@ -724,13 +724,15 @@ def _mcp_servers(settings: Settings) -> Mapping[str, McpServer]:
 
 
 def _mcp_server(settings: Settings, name: str, server: McpServer) -> tuple[Grade, str]:
+    from hermes_worker.cli.mcp_logins import credentials_of
     from hermes_worker.mcp.requests import list_tools
-    from hermes_worker.mcp.servers import changed, token_variable
+    from hermes_worker.mcp.servers import changed
 
     if server.is_process:
         return _mcp_process(settings, name, server)
-    token = settings.variables.get(token_variable(name), "").strip() or None
-    offered = list_tools(server.model_copy(update={"timeout_s": min(server.timeout_s, 10.0)}), token)
+    asked = server.model_copy(update={"timeout_s": min(server.timeout_s, 10.0)})
+    with credentials_of(settings, name) as shown:
+        offered = list_tools(asked, shown.token, shown.login)
     if waiting := changed(server, offered):
         return Grade.NOTE, f"it answers, and {len(waiting)} of its tools wait for: hermes-worker mcp approve {name}"
     return Grade.OK, f"it answers, and its {len(offered)} tools are approved"

@@ -7,6 +7,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import click
 
 from hermes_worker import plugins
 from hermes_worker.cli.layout import table
+from hermes_worker.cli.mcp_logins import ServerCredentials, SignInChoices, credentials_of, has_login, signed_in
 from hermes_worker.cli.options import TEXT, common, load_settings
 from hermes_worker.cli.screen import one_line
 from hermes_worker.core.errors import ConfigurationError
@@ -43,7 +45,7 @@ _RESTART = "restart the processes of this home, and give every machine of the fl
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def mcp() -> None:
-    """Add, list, test, approve and remove MCP servers whose tools agents may call."""
+    """Add, list, test, approve and remove MCP servers whose tools agents may call, and sign in there."""
 
 
 @mcp.command(epilog="Example: hermes-worker mcp add files --write /srv/data -- mcp-server-filesystem /srv/data")
@@ -58,6 +60,7 @@ def mcp() -> None:
 )
 @click.option("--read", "reads", multiple=True, type=_DIRECTORY, help="A directory that a command may read.")
 @click.option("--write", "writes", multiple=True, type=_DIRECTORY, help="A directory that a command may change.")
+@click.option("--login", "logs_in", is_flag=True, help="Sign in at the server first.")
 @click.option("--yes", is_flag=True, help="Approve the tools without asking.")
 def add(home: Path | None, name: str, where: tuple[str, ...], yes: bool, **chosen: Any) -> None:
     """Ask a server for its tools, show them, and keep the server with those that you approve."""
@@ -68,13 +71,16 @@ def add(home: Path | None, name: str, where: tuple[str, ...], yes: bool, **chose
         raise ConfigurationError(f"there is an MCP server {name!r}; remove it first, or approve its tools again")
     server = _new(where, chosen)
     plugins.check(settings, settings.extensions.enabled, extension_of(name, server))
-    server, offered = _asked(settings, name, server)
+    found = signed_in(settings, name, server.url, SignInChoices()) if chosen["logs_in"] else None
+    server, offered = _asked(settings, name, server, found=found)
     _show(name, offered)
     _approve(settings, name, server, offered, is_sure=yes)
 
 
 def _new(where: tuple[str, ...], chosen: Mapping[str, Any]) -> McpServer:
     usual = {"trusted": chosen["trust"], "timeout_s": chosen["timeout_s"]}
+    if chosen["logs_in"] and not (len(where) == 1 and "://" in where[0]):
+        raise ConfigurationError("--login is for servers that have an address")
     if len(where) == 1 and "://" in where[0]:
         given = [option for option in ("token_as", "env", "reads", "writes") if chosen[option]]
         if given:
@@ -98,13 +104,21 @@ def _new(where: tuple[str, ...], chosen: Mapping[str, Any]) -> McpServer:
 
 
 def _asked(
-    settings: Settings, name: str, server: McpServer, *, finds_out: bool = True
+    settings: Settings,
+    name: str,
+    server: McpServer,
+    *,
+    finds_out: bool = True,
+    found: ServerCredentials | None = None,
 ) -> tuple[McpServer, Sequence[Mapping[str, Any]]]:
     """The server with the revision that it speaks, and what it offers. One with a command is started for it, confined
-    as in a host. Raises ``ConfigurationError``, ``McpError``."""
-    token = _token(settings, name)
+    as in a host. ``found`` stands for the credentials of the settings. Raises ``ConfigurationError``, ``McpError``."""
     if not server.is_process:
-        return spoken(server, token) if finds_out else (server, list_tools(server, token))
+        with nullcontext(found) if found is not None else credentials_of(settings, name) as shown:
+            if finds_out:
+                return spoken(server, shown.token, shown.login)
+            return server, list_tools(server, shown.token, shown.login)
+    token = _token(settings, name)
     from hermes_worker.hosting.program import NotStarted
     from hermes_worker.mcp.stdio import offered_by
     from hermes_worker.wiring import sandbox_of
@@ -164,6 +178,22 @@ def approve(home: Path | None, name: str, yes: bool) -> None:
     _approve(settings, name, server, offered, is_sure=yes)
 
 
+@mcp.command(epilog="A client secret is read from HERMES_MCP_NAME_CREDENTIALS_CLIENT_SECRET.")
+@common
+@click.argument("name", type=TEXT)
+@click.option("--client-id", type=TEXT, default="", help="A client that you registered there; else one is registered.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Where this machine listens for the answer.")
+@click.option("--paste", "is_pasted", is_flag=True, help="For a browser on another machine: ask for the answer.")
+def login(home: Path | None, name: str, client_id: str, port: int, is_pasted: bool) -> None:
+    """Sign in at a server with a browser, and keep the login in .env."""
+    settings = load_settings(home, uses_extensions=False)
+    server = _server(settings, name)
+    if server.is_process:
+        raise ConfigurationError(f"{name} has a command, and no address at which to sign in")
+    signed_in(settings, name, server.url, SignInChoices(client_id=client_id, port=port, is_pasted=is_pasted))
+    click.echo("restart the processes of this home, and give every machine with workers for tools the same line")
+
+
 @mcp.command(epilog="Sessions that have its tools keep them in their list; a call of one is answered with an error.")
 @common
 @click.argument("name", type=TEXT)
@@ -189,7 +219,7 @@ def _token(settings: Settings, name: str) -> str | None:
 
 
 def _row(settings: Settings, name: str, server: McpServer) -> tuple[str, ...]:
-    token = "set" if _token(settings, name) else "none"
+    token = "login" if has_login(settings, name) else "set" if _token(settings, name) else "none"
     protocol = "stdio" if server.is_process else server.protocol
     where = one_line(server.url or shlex.join(server.command), 200)
     return str(len(server.tools)), protocol, token, "yes" if server.trusted else "no", where

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from base64 import b64encode
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from urllib.parse import quote, urlencode
 
 EARLY_S = 120.0
 """A token is renewed this long before its end, so that few end on the way to a provider."""
@@ -27,6 +30,12 @@ class Login:
     refresh_token: str = field(repr=False)
     client_id: str = ""
     client_secret: str = field(default="", repr=False)
+    sends_basic: bool = False
+    """The client's secret goes into a header (RFC 6749 §2.3.1) and not among the fields."""
+    resource: str = ""
+    """What the tokens are for (RFC 8707); empty where the token server knows."""
+    sign_in: str = "sign in again and put the new refresh token into HERMES_REFRESH_TOKENS (model.refresh_tokens)"
+    """What somebody has to do when it is dead."""
 
     @property
     def name(self) -> str:
@@ -98,6 +107,43 @@ def standing(state: LoginState, *, refused: int = 0) -> LoginStanding:
     if state.dead_reason is not None:
         return LoginStanding.DEAD
     return LoginStanding.ABANDONED if state.has_lapsed else LoginStanding.BEING_RENEWED
+
+
+# --------------------------------------------------------------------------------------------- what a server is asked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenClient:
+    """Who asks a token server."""
+
+    client_id: str = ""
+    client_secret: str = field(default="", repr=False)
+    sends_basic: bool = False
+
+
+def token_request(client: TokenClient, asked: Mapping[str, str]) -> tuple[Mapping[str, str], bytes]:
+    """Headers and body of a request to a token server (RFC 6749 §2.3.1, §4.1.3, §6); empty fields are left out."""
+    headers = {
+        "Accept": "application/json",
+        "Accept-Encoding": "identity",
+        "Content-Type": "application/x-www-form-urlencoded",
+        "User-Agent": "hermes-worker",
+    }
+    fields = {name: value for name, value in asked.items() if value}
+    if client.sends_basic and client.client_secret:
+        pair = f"{quote(client.client_id, safe='')}:{quote(client.client_secret, safe='')}"
+        headers["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
+    else:
+        said = {"client_id": client.client_id, "client_secret": client.client_secret}
+        fields |= {name: value for name, value in said.items() if value}
+    return headers, urlencode(fields).encode()
+
+
+def renewal(login: Login, refresh_token: str) -> tuple[Mapping[str, str], bytes]:
+    """Headers and body of the exchange of a refresh token."""
+    client = TokenClient(client_id=login.client_id, client_secret=login.client_secret, sends_basic=login.sends_basic)
+    fields = {"grant_type": "refresh_token", "refresh_token": refresh_token, "resource": login.resource}
+    return token_request(client, fields)
 
 
 # ------------------------------------------------------------------------------------------------ what a server said

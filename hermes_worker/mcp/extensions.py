@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes_worker.extension import Extension, SettingDeclaration, SettingValue, ToolSourceDeclaration, load
-from hermes_worker.mcp.servers import McpServer, servers_of, token_variable
+from hermes_worker.mcp.servers import McpServer, credentials_variable, servers_of, token_variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,11 @@ class _Source:
     server: McpServer
 
     def __call__(self, values: Mapping[str, SettingValue], **services: Any) -> Any:
-        token = values.get("token")
+        token, login = values.get("token"), values.get("credentials")
+        grants = services.pop("grants", None)
+        if login:
+            found = load("hermes_worker.mcp.logins:login_of")(self.name, str(login))
+            services["logins"] = load("hermes_worker.mcp.logins:LoginBearers")(self.name, found, grants)
         made = load("hermes_worker.mcp.source:McpSource")
         return made(self.name, self.server, str(token) if token else None, **services)
 
@@ -33,10 +37,17 @@ def extension_of(name: str, server: McpServer) -> Extension:
         is_secret=True,
         roles=("mcp",) if server.is_process else ("tools",),
     )
+    login = SettingDeclaration(
+        name="credentials",
+        variable=credentials_variable(name),
+        summary=f"The login at the MCP server {name}, as 'hermes-worker mcp login' writes it.",
+        is_secret=True,
+        roles=("tools",),
+    )
     source = ToolSourceDeclaration(
         name=name,
         implementation=_Source(name, server),
-        needs=("resources",) if server.is_process else (),
+        needs=("resources",) if server.is_process else ("grants",),
         timeout_s=server.timeout_s + 5,
     )
     return Extension(
@@ -44,7 +55,7 @@ def extension_of(name: str, server: McpServer) -> Extension:
         version="1",
         summary=f"The tools of the MCP server {name}",
         tool_sources=(source,),
-        settings=(token,),
+        settings=(token,) if server.is_process else (token, login),
     )
 
 

@@ -53,6 +53,14 @@ class _CallStopped(Protocol):
     def is_set(self) -> bool: ...
 
 
+class Bearer(Protocol):
+    """``mcp.logins.LoginBearer``."""
+
+    def token(self) -> str: ...
+
+    def newer_token(self) -> str: ...
+
+
 @dataclass(slots=True, kw_only=True)
 class McpSession:
     """The session that a server of an older revision gave to one of our sessions."""
@@ -95,6 +103,8 @@ class McpExchange:
     """By ``time.monotonic``."""
     session: McpSession | None = None
     """``None`` for requests that need none of ours: the server's ends with them."""
+    login: Bearer | None = None
+    """Where its tokens come from, instead of ``token``."""
 
     def request(
         self,
@@ -160,10 +170,19 @@ class McpExchange:
             raise UnknownOutcome(str(error)) from None
 
     def _exchange(self, headers: Mapping[str, str], body: bytes, *, method: str = "POST") -> HttpResponse:
+        """A server that refuses an access token did nothing, so it is asked again with a newer one, once."""
+        if self.login is None:
+            return self._sent(headers, body, method, self.token)
+        response = self._sent(headers, body, method, self.login.token())
+        if response.status != 401:
+            return response
+        return self._sent(headers, body, method, self.login.newer_token())
+
+    def _sent(self, headers: Mapping[str, str], body: bytes, method: str, token: str | None) -> HttpResponse:
         left_s = self.ends_at - time.monotonic()
         if left_s <= 0:
             raise UnknownOutcome("the server took too long")
-        request = HttpRequest(method=method, url=self.server.url, headers=self._headers(headers), body=body)
+        request = HttpRequest(method=method, url=self.server.url, headers=_headers(headers, token), body=body)
         try:
             return send(request, _POLICY, total_s=left_s, body_bytes_max=BODY_BYTES_MAX + 1)
         except NoAnswer as error:
@@ -173,14 +192,15 @@ class McpExchange:
         except (UnsafeUrl, ValueError) as error:
             raise McpError(f"the server's address cannot be used: {error}") from None
 
-    def _headers(self, more: Mapping[str, str]) -> Mapping[str, str]:
-        ours = {
-            "Accept": "application/json, text/event-stream",
-            "Accept-Encoding": "identity",
-            "Content-Type": "application/json",
-            "User-Agent": "hermes-worker",
-        }
-        return {**ours, **({"Authorization": f"Bearer {self.token}"} if self.token else {}), **more}
+
+def _headers(more: Mapping[str, str], token: str | None) -> Mapping[str, str]:
+    ours = {
+        "Accept": "application/json, text/event-stream",
+        "Accept-Encoding": "identity",
+        "Content-Type": "application/json",
+        "User-Agent": "hermes-worker",
+    }
+    return {**ours, **({"Authorization": f"Bearer {token}"} if token else {}), **more}
 
 
 def _header_text(said: object) -> str | None:
@@ -200,9 +220,9 @@ def _refused(status: int, *, is_host: bool) -> McpError:
             return UnknownOutcome(f"the server answered HTTP {status}")
 
 
-def list_tools(server: McpServer, token: str | None) -> Sequence[Mapping[str, Any]]:
+def list_tools(server: McpServer, token: str | None, login: Bearer | None = None) -> Sequence[Mapping[str, Any]]:
     """Every usable tool that the server offers, by name. Raises ``McpError``."""
-    asking = McpExchange(server=server, token=token, ends_at=time.monotonic() + server.timeout_s)
+    asking = McpExchange(server=server, token=token, ends_at=time.monotonic() + server.timeout_s, login=login)
     found: dict[str, Mapping[str, Any]] = {}
     params: dict[str, Any] = {}
     for _ in range(_PAGES_MAX):
@@ -217,15 +237,17 @@ def list_tools(server: McpServer, token: str | None) -> Sequence[Mapping[str, An
     raise McpError(f"the server's list of tools has more than {_PAGES_MAX} pages")
 
 
-def spoken(server: McpServer, token: str | None) -> tuple[McpServer, Sequence[Mapping[str, Any]]]:
+def spoken(
+    server: McpServer, token: str | None, login: Bearer | None = None
+) -> tuple[McpServer, Sequence[Mapping[str, Any]]]:
     """The server with the revision that it speaks, and its tools: lists them, and calls none. Raises ``McpError``."""
     try:
         modern = server.model_copy(update={"protocol": STATELESS})
-        return modern, list_tools(modern, token)
+        return modern, list_tools(modern, token, login)
     except McpError as first:
         older = server.model_copy(update={"protocol": WITH_SESSIONS})
         try:
-            return older, list_tools(older, token)
+            return older, list_tools(older, token, login)
         except McpError:
             raise first from None
 

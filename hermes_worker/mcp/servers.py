@@ -184,6 +184,11 @@ def token_variable(server: str) -> str:
     return f"HERMES_MCP_{server.upper().replace('-', '_')}_TOKEN"
 
 
+def credentials_variable(server: str) -> str:
+    """The variable that holds the login of a server."""
+    return f"HERMES_MCP_{server.upper().replace('-', '_')}_CREDENTIALS"
+
+
 def changed(server: McpServer, definitions: Sequence[Mapping[str, object]]) -> Sequence[str]:
     """The names of offered tools that are not approved as they are now."""
     return [str(one["name"]) for one in definitions if server.tools.get(str(one["name"])) != digest(one)]

@@ -13,6 +13,7 @@ from hermes_worker.agent.tools.sources import ToolGone
 from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import ToolSpec
+from hermes_worker.mcp.logins import LoginBearer, LoginBearers
 from hermes_worker.mcp.protocol import McpAnswer, McpError, TaskView, UnknownOutcome
 from hermes_worker.mcp.reaching import START_S, StdioServers
 from hermes_worker.mcp.requests import McpExchange, McpSession, call_tool, list_tools
@@ -28,8 +29,16 @@ _MARGIN_S = 5.0
 class McpSource:
     """Thread-safe; holds no connection."""
 
-    def __init__(self, name: str, server: McpServer, token: str | None, resources: Resources | None = None) -> None:
-        """``resources`` are for a server that is a process."""
+    def __init__(
+        self,
+        name: str,
+        server: McpServer,
+        token: str | None,
+        resources: Resources | None = None,
+        logins: LoginBearers | None = None,
+    ) -> None:
+        """``resources`` are for a server that is a process, ``logins`` for one at which somebody signed in."""
+        self._logins = logins
         self._name = name
         self._processes = StdioServers(resources) if resources is not None else None
         self._server = server
@@ -41,7 +50,7 @@ class McpSource:
         """What it offers and the operator approved. Raises ``McpError``."""
         if self._server.is_process:
             return [self._spec(one) for one in self._server.definitions]
-        offered = list_tools(self._server, self._token)
+        offered = list_tools(self._server, self._token, self._bearer())
         waiting = set(changed(self._server, offered))
         if waiting:
             log.warning("mcp.unapproved", mcp_server=self._name, tools=sorted(waiting)[:20])
@@ -55,9 +64,8 @@ class McpSource:
             return looked_at(self._asking(), context.task, context)
         if self._server.is_process:
             return self._told(name, lambda: self._of_process(name, arguments, context))
-        ends_at = time.monotonic() + self._server.timeout_s
         session = McpSession.kept(context.session.get(self._session_key), self._server)
-        asking = McpExchange(server=self._server, token=self._token, ends_at=ends_at, session=session)
+        asking = self._asking(session)
         tool, key = self._originals[name], context.idempotency_key
         result = self._told(name, lambda: call_tool(asking, tool, arguments, key, context.cancelled))
         return replace(result, session_updates={self._session_key: session.document}) if session.is_new else result
@@ -84,9 +92,14 @@ class McpSource:
         """Tell the server that nobody wants it any more. Raises ``McpError``."""
         cancel(self._asking(), task)
 
-    def _asking(self) -> McpExchange:
+    def _asking(self, session: McpSession | None = None) -> McpExchange:
         ends_at = time.monotonic() + self._server.timeout_s
-        return McpExchange(server=self._server, token=self._token, ends_at=ends_at)
+        return McpExchange(
+            server=self._server, token=self._token, ends_at=ends_at, session=session, login=self._bearer()
+        )
+
+    def _bearer(self) -> LoginBearer | None:
+        return None if self._logins is None else self._logins.bearer()
 
     def _told(self, name: str, work: Callable[[], McpAnswer | TaskView]) -> ToolResult:
         """What the model is told of a call, if it is over. Raises ``UnavailableError``."""

@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, assert_never
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
 import httpx2
 
@@ -38,6 +38,7 @@ from hermes_worker.core.logins import (
     Unclear,
     answer_of,
     is_good,
+    renewal,
     standing,
 )
 from hermes_worker.core.recovery.classify import parse_retry_after
@@ -65,7 +66,6 @@ _LOOKED_UP_EVERY_S = 300.0
 """How long a process goes by what it has read of a login."""
 _ANSWER_BYTES_MAX = 1_000_000
 _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError, httpx2.UnsupportedProtocol)
-_SIGN_IN = "sign in again and put the new refresh token into HERMES_REFRESH_TOKENS (model.refresh_tokens)"
 
 
 class LoginStore(Protocol):
@@ -131,7 +131,7 @@ class Grants:
                 case LoginStanding.USABLE:
                     return self._opened(login, state)
                 case LoginStanding.DEAD:
-                    raise ModelCallError(FailureKind.AUTH, state.dead_reason or _SIGN_IN)
+                    raise ModelCallError(FailureKind.AUTH, state.dead_reason or login.sign_in)
                 case LoginStanding.DUE:
                     failure = self._try_to_renew(login, state, abort)
                     if failure is not None and is_good(state, refused=self._refused.get(login.name, 0)):
@@ -192,9 +192,8 @@ class Grants:
                     count("login.renewed")
                     log.info("login.renewed", login=login.name, lifetime_s=answer.lifetime_s)
             case LoginRefused():
-                reason = (
-                    f"{_host(login)} refused to renew the access token ({redact(answer.said, secrets)}); {_SIGN_IN}"
-                )
+                said = redact(answer.said, secrets)
+                reason = f"{_host(login)} refused to renew the access token ({said}); {login.sign_in}"
                 write.bury(reason)
                 log.error("login.died", login=login.name, reason="the token server refused it")
             case Unclear() if _is_single_use(login, state):
@@ -251,7 +250,7 @@ def _host(login: Login) -> str:
 def _lost(login: Login, why: str) -> str:
     return (
         f"nobody knows whether the refresh token was used up: {why}, and {_host(login)} may revoke the login when it "
-        f"is sent once more; {_SIGN_IN}"
+        f"is sent once more; {login.sign_in}"
     )
 
 
@@ -276,7 +275,7 @@ def _tokens_of(login: Login, state: LoginState) -> dict[str, str]:
     try:
         tokens: dict[str, str] = json.loads(_box(login).decrypt((state.sealed or "").encode()))
     except InvalidToken:
-        raise ModelCallError(FailureKind.AUTH, f"the stored access token cannot be read; {_SIGN_IN}") from None
+        raise ModelCallError(FailureKind.AUTH, f"the stored access token cannot be read; {login.sign_in}") from None
     return tokens
 
 
@@ -317,17 +316,7 @@ def exchange_over(proxy_url: str | None = None) -> Exchange:
 
 
 def _answered(login: Login, refresh_token: str, line: Line, proxy_url: str | None) -> Answer:
-    fields = {"grant_type": "refresh_token", "refresh_token": refresh_token}
-    if login.client_id:
-        fields["client_id"] = login.client_id
-    if login.client_secret:
-        fields["client_secret"] = login.client_secret
-    headers = {
-        "Accept": "application/json",
-        "Accept-Encoding": "identity",
-        "Content-Type": "application/x-www-form-urlencoded",
-        "User-Agent": "hermes-worker",
-    }
+    headers, body = renewal(login, refresh_token)
     with (
         using(line),
         httpx2.Client(
@@ -338,15 +327,15 @@ def _answered(login: Login, refresh_token: str, line: Line, proxy_url: str | Non
         ) as client,
         contextlib.closing(
             client.send(
-                client.build_request("POST", login.token_url, content=urlencode(fields).encode(), headers=headers),
+                client.build_request("POST", login.token_url, content=body, headers=headers),
                 stream=True,
             )
         ) as response,
     ):
-        body = b""
+        said = b""
         for piece in response.iter_bytes():
-            body += piece
-            if len(body) > _ANSWER_BYTES_MAX:
+            said += piece
+            if len(said) > _ANSWER_BYTES_MAX:
                 return Unclear(said="the answer is too long")
         retry_after_s = parse_retry_after(response.headers.get("retry-after"), now_s=time.time())
-        return answer_of(response.status_code, body, retry_after_s)
+        return answer_of(response.status_code, said, retry_after_s)

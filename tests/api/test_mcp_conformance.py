@@ -138,11 +138,20 @@ def test_the_servers_suite_passes_what_concerns_us(suite: str, tmp_path: Path, b
         assert re.search(rf"✓ {scenario}: [1-9]", said.stdout), said.stdout[-6_000:]
 
 
-@pytest.mark.parametrize("scenario", ["initialize", "tools_call"])
+SIGNING_IN = (
+    *("metadata-default", "metadata-var1", "metadata-var2", "metadata-var3", "basic-cimd", "pre-registration"),
+    *("scope-from-www-authenticate", "scope-from-scopes-supported", "scope-omitted-when-undefined"),
+    *("scope-retry-limit", "token-endpoint-auth-basic", "token-endpoint-auth-post", "token-endpoint-auth-none"),
+    *("resource-mismatch", "offline-access-scope", "offline-access-not-supported"),
+)
+
+
+@pytest.mark.parametrize("scenario", ["initialize", "tools_call", *(f"auth/{name}" for name in SIGNING_IN)])
 def test_our_client_passes_the_clients_suite(suite: str, tmp_path: Path, scenario: str) -> None:
     driver = Path(mcp_client_driver.__file__)
     command = [suite, "client", "--command", f"{sys.executable} {driver}", "--scenario", scenario]
-    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    environ = {**os.environ, "PYTHONPATH": str(driver.parent.parent)}
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, env=environ)
     assert said.returncode == 0, said.stdout[-4_000:] + said.stderr[-4_000:]
 
 

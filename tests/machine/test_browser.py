@@ -403,6 +403,7 @@ def fleet(folder: Path, *, sessions: int, calls: int, workers: int, seed: int) -
                         assert said is not None, (name, (folder / "browser.log").read_text()[-2000:])
                         check(said, who)
                     del arguments, added[who][:]
+                print(f"call {number + 1} of {calls} of {sessions} sessions is over", flush=True)
             for who in people:
                 last = ask(fleet[0], who, "snapshot", {"full": True})
                 check(last, who)
@@ -459,6 +460,7 @@ def test_calls_of_sessions_go_on_while_workers_die_and_freeze(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3 * 3600)
 def test_calls_of_fifty_sessions_go_on_while_workers_die_and_freeze(tmp_path: Path) -> None:
     fleet(tmp_path, sessions=50, calls=40, workers=4, seed=2)
 
@@ -499,6 +501,7 @@ def test_after_kills_of_everybody_no_browser_is_older_than_its_idle_limit(tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(12 * 3600)
 def test_after_a_thousand_sessions_no_browser_is_older_than_its_idle_limit(tmp_path: Path) -> None:
     churn(tmp_path, rounds=1000, idle_s=5, seed=4)
 

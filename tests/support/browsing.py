@@ -285,7 +285,7 @@ class HostProcess:
     def stop(self) -> None:
         self.process.send_signal(signal.SIGCONT)
         self.process.terminate()
-        self.process.wait(30)
+        self.process.wait(120)
 
 
 def chromiums(folder: Path) -> list[int]:

@@ -1,23 +1,46 @@
 """Our MCP client as a program, as ``conformance client --command`` wants one: lists the tools of the server whose
-address is its last argument, and calls the one that adds two numbers."""
+address is its last argument, signs in where that is refused, and calls the tools."""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 import threading
 import time
 
+from hermes_worker.mcp.protocol import McpRefusal
 from hermes_worker.mcp.requests import McpExchange, McpSession, call_tool, spoken
 from hermes_worker.mcp.servers import McpServer
+from hermes_worker.mcp.signing_in import OwnClient, sign_in
+from support.sign_in_server import approve
+
+METADATA_CLIENT = "https://conformance-test.local/client-metadata.json"
 
 
 def main(url: str) -> None:
-    server, tools = spoken(McpServer(url=url), None)
+    token = None
+    try:
+        server, tools = spoken(McpServer(url=url), token)
+    except McpRefusal:
+        token = _signed_in(url)
+        server, tools = spoken(McpServer(url=url), token)
     session = McpSession(url=server.url)
     for tool in tools:
-        asking = McpExchange(server=server, token=None, ends_at=time.monotonic() + 20, session=session)
-        if tool["name"] == "add_numbers":
-            print(call_tool(asking, "add_numbers", {"a": 5, "b": 3}, "key", threading.Event()).text)
+        asking = McpExchange(server=server, token=token, ends_at=time.monotonic() + 20, session=session)
+        arguments = {"a": 5, "b": 3} if tool["name"] == "add_numbers" else {}
+        print(call_tool(asking, str(tool["name"]), arguments, "key", threading.Event()).text)
+
+
+def _signed_in(url: str) -> str:
+    told = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
+    client_id = told.get("client_id", "")
+    if os.environ.get("MCP_CONFORMANCE_SCENARIO") == "auth/basic-cimd":
+        client_id = METADATA_CLIENT
+    own = OwnClient(
+        redirect_url="http://127.0.0.1:3000/callback", client_id=client_id, client_secret=told.get("client_secret", "")
+    )
+    return sign_in(url, own, lambda asked: approve(asked.address)).granted.access_token
 
 
 if __name__ == "__main__":

@@ -1,0 +1,117 @@
+"""Credentials for MCP servers at the command line: a token of the settings, or a login that somebody signed in for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from hermes_worker.cli.screen import one_line
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.local.paths import prepare_home
+from hermes_worker.mcp.servers import credentials_variable, token_variable
+from hermes_worker.settings import Settings
+from hermes_worker.settings.dotenv import write_secret
+
+if TYPE_CHECKING:
+    from hermes_worker.mcp.oauth import SignIn
+    from hermes_worker.mcp.requests import Bearer
+
+_PATIENCE_S: Final = 300.0
+_PASTED_PORT: Final = 43_117
+"""Nobody listens there for a pasted answer: the page that cannot be opened shows the address that is pasted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerCredentials:
+    """What a server is shown."""
+
+    token: str | None = field(default=None, repr=False)
+    login: Bearer | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignInChoices:
+    """How to sign in."""
+
+    client_id: str = ""
+    port: int = 0
+    is_pasted: bool = False
+
+
+def has_login(settings: Settings, name: str) -> bool:
+    """Whether somebody has signed in at a server."""
+    return bool(settings.variables.get(credentials_variable(name), "").strip())
+
+
+@contextmanager
+def credentials_of(settings: Settings, name: str) -> Iterator[ServerCredentials]:
+    """Those that workers would use. Raises ``ConfigurationError``."""
+    if not has_login(settings, name):
+        yield ServerCredentials(token=settings.variables.get(token_variable(name), "").strip() or None)
+        return
+    from hermes_worker.mcp.logins import LoginBearers, login_of
+    from hermes_worker.wiring import grants_at, open_database
+
+    if settings.database.url is None and not (settings.home / "hermes-worker.db").exists():
+        raise ConfigurationError("the tokens of logins stand in the database, and there is none yet: start the workers")
+    found = login_of(name, settings.variables[credentials_variable(name)])
+    database = open_database(settings)
+    try:
+        yield ServerCredentials(login=LoginBearers(name, found, partial(grants_at, database)).bearer())
+    finally:
+        database.close()
+
+
+def signed_in(settings: Settings, name: str, url: str, choices: SignInChoices) -> ServerCredentials:
+    """Have a person sign in, and keep what that brings in ``HOME/.env``. Raises ``ConfigurationError``,
+    ``McpError``."""
+    from hermes_worker.mcp.callback import listening
+    from hermes_worker.mcp.logins import login_document
+    from hermes_worker.mcp.signing_in import OwnClient, sign_in
+
+    secret = settings.variables.get(f"{credentials_variable(name)}_CLIENT_SECRET", "").strip()
+    if choices.is_pasted:
+        own = OwnClient(
+            redirect_url=f"http://127.0.0.1:{choices.port or _PASTED_PORT}/callback",
+            client_id=choices.client_id,
+            client_secret=secret,
+        )
+        done = sign_in(url, own, _pasted)
+    else:
+        with listening(choices.port) as page:
+
+            def approve(asked: SignIn) -> str:
+                _show_address(asked)
+                return page.wait(asked.is_answered_by, patience_s=_PATIENCE_S)
+
+            own = OwnClient(redirect_url=page.url, client_id=choices.client_id, client_secret=secret)
+            done = sign_in(url, own, approve)
+    prepare_home(settings.home)
+    document = login_document(done)
+    if document is None:
+        path = write_secret(settings.home, token_variable(name), done.granted.access_token)
+        lasts = "as long as the server says" if (left_s := done.granted.lifetime_s) is None else f"{left_s:.0f} seconds"
+        click.echo(
+            f"{name} gave a token that cannot be renewed, good for {lasts}; it is {token_variable(name)} in {path}"
+        )
+    else:
+        path = write_secret(settings.home, credentials_variable(name), document)
+        click.echo(f"signed in at {name}; the login is {credentials_variable(name)} in {path}")
+    return ServerCredentials(token=done.granted.access_token)
+
+
+def _show_address(asked: SignIn) -> None:
+    click.echo(f"Open this address, and approve there (it belongs to {one_line(asked.at.issuer, 200)}):\n", err=True)
+    click.echo(f"{one_line(asked.address, 8_000)}\n", err=True)
+
+
+def _pasted(asked: SignIn) -> str:
+    _show_address(asked)
+    click.echo("Paste the address to which that led, even if its page could not be shown:", err=True)
+    return sys.stdin.readline().strip()

@@ -1,0 +1,183 @@
+"""Signing in at an MCP server: who issues its tokens is found out, a person approves, and the code is exchanged.
+
+Every address comes from a stranger, so each is judged like one that a model chose; the local network is reached only
+where the MCP server itself is in it. Redirects are not followed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from hermes_worker.core.logins import (
+    Answer,
+    Deferred,
+    Granted,
+    Login,
+    TokenClient,
+    Unclear,
+    answer_of,
+    renewal,
+    token_request,
+)
+from hermes_worker.mcp.oauth import (
+    AuthorizationChallenge,
+    AuthorizationServer,
+    ProtectedResource,
+    SignIn,
+    authorization_server_of,
+    challenge_of,
+    issuer_addresses,
+    known_client,
+    object_of,
+    origin_of,
+    registered,
+    registration,
+    resource_addresses,
+    resource_of,
+    scope_of,
+)
+from hermes_worker.mcp.protocol import McpError, initialize_params, message
+from hermes_worker.mcp.servers import WITH_SESSIONS
+from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
+from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
+from hermes_worker.net.wire import send
+
+_REQUEST_S: Final = 30.0
+_BODY_BYTES_MAX: Final = 1_000_000
+_ANY_PLACE: Final = UrlPolicy(allows_private=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnClient:
+    """The client that we sign in as; without an id one is registered."""
+
+    redirect_url: str
+    client_id: str = ""
+    client_secret: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedIn:
+    """What a sign-in brought."""
+
+    granted: Granted
+    token_url: str
+    client: TokenClient
+    resource: str
+    policy: UrlPolicy
+    """Where its addresses may be."""
+
+
+def sign_in(server_url: str, own: OwnClient, approve: Callable[[SignIn], str]) -> SignedIn:
+    """``approve`` has a person open the address, and returns the one that the person was sent back to. Raises
+    ``McpError``."""
+    policy, refusal = _asked_first(server_url)
+    challenge = challenge_of(refusal.headers.get("www-authenticate", ""))
+    resource = _resource(server_url, challenge, policy)
+    at = _authorization_server(resource.issuer, server_url, policy)
+    asked = SignIn(
+        at=at,
+        client=_client(at, own, policy),
+        resource=resource.resource,
+        scope=scope_of(challenge, resource, at),
+        redirect_url=own.redirect_url,
+    )
+    code = asked.code_of(approve(asked))
+    headers, body = token_request(asked.client, asked.code_fields(code))
+    response = _sent(HttpRequest(method="POST", url=at.token_url, headers=headers, body=body), policy)
+    granted = answer_of(response.status, response.body)
+    if not isinstance(granted, Granted):
+        raise McpError(f"the authorization server gave no token ({granted.said})")
+    return SignedIn(
+        granted=granted, token_url=at.token_url, client=asked.client, resource=asked.resource, policy=policy
+    )
+
+
+def exchange_under(policy: UrlPolicy) -> Callable[[Login, str], Answer]:
+    """Sends refresh tokens to token servers that ``policy`` allows; ``models.logins`` says when. Raises nothing for
+    what the server or the network does."""
+
+    def exchange(login: Login, refresh_token: str) -> Answer:
+        headers, body = renewal(login, refresh_token)
+        request = HttpRequest(method="POST", url=login.token_url, headers=headers, body=body)
+        try:
+            response = send(request, policy, total_s=_REQUEST_S, body_bytes_max=_BODY_BYTES_MAX)
+        except NoAnswer as error:
+            return Unclear(said=error.reason) if error.was_sent else Deferred(said=error.reason)
+        except (UnsafeUrl, ValueError) as error:
+            return Deferred(said=f"the token server's address cannot be used: {error}")
+        return answer_of(response.status, response.body)
+
+    return exchange
+
+
+def _asked_first(server_url: str) -> tuple[UrlPolicy, HttpResponse]:
+    """What a server says to somebody without a token, and where its authorization server may be."""
+    headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+    body = message("initialize", initialize_params(WITH_SESSIONS))
+    request = HttpRequest(method="POST", url=server_url, headers=headers, body=body)
+    try:
+        return UrlPolicy(), send(request, UrlPolicy(), total_s=_REQUEST_S, body_bytes_max=_BODY_BYTES_MAX)
+    except UnsafeUrl:
+        return _ANY_PLACE, _sent(request, _ANY_PLACE)
+    except NoAnswer as error:
+        raise McpError(error.reason) from None
+
+
+def _resource(server_url: str, challenge: AuthorizationChallenge, policy: UrlPolicy) -> ProtectedResource:
+    found = _found(resource_addresses(server_url, challenge), policy)
+    if found is not None:
+        return resource_of(found, server_url)
+    # Revision 2025-03-26 knows no such document: the server is its own authorization server.
+    return ProtectedResource(resource=server_url, issuer=origin_of(server_url))
+
+
+def _authorization_server(issuer: str, server_url: str, policy: UrlPolicy) -> AuthorizationServer:
+    found = _found(issuer_addresses(issuer), policy)
+    if found is None:
+        raise McpError(f"{issuer[:200]} does not say how to sign in there")
+    return authorization_server_of(found, issuer, server_url)
+
+
+def _client(at: AuthorizationServer, own: OwnClient, policy: UrlPolicy) -> TokenClient:
+    if own.client_id:
+        return known_client(at, own.client_id, own.client_secret)
+    if at.registration_url is None:
+        raise McpError(
+            f"{at.issuer[:200]} registers nobody by itself: register a client there, and give its --client-id"
+        )
+    asked = registration(at, own.redirect_url)
+    request = HttpRequest(
+        method="POST",
+        url=at.registration_url,
+        headers={"Accept": "application/json", "Content-Type": "application/json"},
+        body=json.dumps(asked).encode(),
+    )
+    response = _sent(request, policy)
+    document = object_of(response.body)
+    if response.status not in (200, 201) or document is None:
+        raise McpError(f"{at.issuer[:200]} did not register us (HTTP {response.status})")
+    return registered(document, asked)
+
+
+def _found(addresses: Iterable[str], policy: UrlPolicy) -> Mapping[str, Any] | None:
+    """The first document that is there."""
+    for address in addresses:
+        request = HttpRequest(method="GET", url=address, headers={"Accept": "application/json"})
+        response = _sent(request, policy)
+        document = object_of(response.body) if response.status == 200 else None
+        if document is not None:
+            return document
+    return None
+
+
+def _sent(request: HttpRequest, policy: UrlPolicy) -> HttpResponse:
+    try:
+        return send(request, policy, total_s=_REQUEST_S, body_bytes_max=_BODY_BYTES_MAX)
+    except NoAnswer as error:
+        raise McpError(error.reason) from None
+    except (UnsafeUrl, ValueError) as error:
+        raise McpError(f"an address of the sign-in cannot be used: {error}") from None
