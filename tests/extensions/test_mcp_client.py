@@ -144,7 +144,7 @@ def test_a_server_is_an_extension_with_a_token_of_its_own(tmp_path: Path, url: s
     found = plugins.begin(settings)
     assert {"desk", "lamp"} == found.tool_sources.keys()
     assert (found.values["mcp-desk"], dict(found.values["mcp-lamp"])) == ({"token": "t0ken"}, {})
-    source = default_catalog(services={"jobs": None, "messages": None, "fetching": None}).source("desk")
+    source = default_catalog(services={"grants": None}).source("desk")
     definitions, left_out = listed("desk", source.list_tools(), ())
     assert (len(definitions), left_out) == (3, [])
     assert installed.current() is found
