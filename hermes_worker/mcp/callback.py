@@ -18,7 +18,7 @@ _PAGE: Final = b"You may close this page and go back to the terminal.\n"
 class Callback:
     """Listens on the loopback interface only (RFC 8252 §7.3)."""
 
-    def __init__(self, server: _Server) -> None:
+    def __init__(self, server: _CallbackServer) -> None:
         self._server = server
         self.url = f"http://127.0.0.1:{server.server_port}{_PATH}"
 
@@ -39,14 +39,14 @@ class Callback:
 def listening(port: int) -> Iterator[Callback]:
     """``port`` 0 stands for any. Raises ``McpError``."""
     try:
-        server = _Server(("127.0.0.1", port), _Page)
+        server = _CallbackServer(("127.0.0.1", port), _CallbackPage)
     except OSError as error:
         raise McpError(f"port {port} of this machine cannot be used: {error.strerror}") from None
     with server:
         yield Callback(server)
 
 
-class _Server(HTTPServer):
+class _CallbackServer(HTTPServer):
     opened: list[str]
 
     def server_activate(self) -> None:
@@ -54,10 +54,10 @@ class _Server(HTTPServer):
         super().server_activate()
 
 
-class _Page(BaseHTTPRequestHandler):
+class _CallbackPage(BaseHTTPRequestHandler):
     timeout = _READ_S
     """Whoever connects and says nothing holds nobody up for longer."""
-    server: _Server
+    server: _CallbackServer
 
     def do_GET(self) -> None:
         self.server.opened.append(self.path)

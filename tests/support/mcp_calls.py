@@ -68,7 +68,9 @@ def mcp_calls(store: Store, folder: Path, server: McpServer, token: str | None =
     environ = {"HERMES_PROVIDER": "scripted", **({"HERMES_MCP_DESK_TOKEN": token} if token else {})}
     plugins.begin(load(environ, home=home))
     try:
-        catalog = default_catalog(services={"jobs": None, "messages": None, "fetching": None, "resources": None})
+        catalog = default_catalog(
+            services={"jobs": None, "messages": None, "fetching": None, "resources": None, "grants": None}
+        )
         definitions, _ = listed("desk", catalog.source("desk").list_tools(), ())
         rows = RemoteTasks(store.database)
         turns = Turns.over(store)
