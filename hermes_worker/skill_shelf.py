@@ -161,6 +161,12 @@ class SkillShelf:
             self._known[tenant] = known
             return known.found
 
+    def usable(self, tenant: str) -> tuple[SkillEntry, ...]:
+        """Skills and bundles that a run which begins now may name, whatever tools it has; by name."""
+        found = self.current(tenant)
+        around = SkillSurroundings(platform=sys.platform, disabled=self.disabled)
+        return tuple(entry for entry in found.entries if self._is_usable(entry.facts, around)) if found else ()
+
     def look_again(self, tenant: str) -> None:
         """Somebody changed a skill here: the next look is at the rows."""
         with self._lock:

@@ -161,6 +161,9 @@ class CreateRun(BaseModel):
     output_schema: dict[str, Any] | None = Field(
         None, description="JSON Schema that the answer has to fit; it is sent back twice if it does not."
     )
+    skills: list[Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}$")]] | None = Field(
+        None, max_length=50, description="Skills and bundles to follow: their texts stand before the input."
+    )
     artifacts: list[Annotated[str, StringConstraints(min_length=1, max_length=PATTERN_CHARS_MAX), _ARTIFACT]] | None = (
         Field(
             None,

@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="The answer is JSON that fits this JSON Schema.",
 )
+@click.option("--skill", "skills", multiple=True, type=TEXT, metavar="NAME", help="Follow this skill; may be repeated.")
 @click.option(
     "--artifact",
     "artifacts",
@@ -138,7 +139,7 @@ def submit_to(client: HermesClient, text: str, asked: Mapping[str, Any], *, watc
 _REMOTE_NAMES = {"session": "session_id", "max_tokens": "max_total_tokens", "budget": "budget_mode"}
 _REMOTE_FIELDS = (
     *("session", "model", "max_iterations", "max_tokens", "max_tool_calls", "max_cost_usd", "max_wall_s", "budget"),
-    *("tags", "priority", "not_before", "deadline", "multitask", "deliver", "artifacts"),
+    *("tags", "priority", "not_before", "deadline", "multitask", "deliver", "skills", "artifacts"),
 )
 """Options that the API takes as they are, and those that it calls otherwise."""
 
@@ -167,6 +168,7 @@ def _submission(text: str, asked: Mapping[str, Any], stack: StackNote | None) ->
         priority=Priority.of(asked["priority"]) if asked["priority"] else None,
         not_before=asked["not_before"],
         deadline=asked["deadline"],
+        skills=asked["skills"],
         artifacts=asked["artifacts"] or None,
         multitask=Multitask(asked["multitask"]),
         deliver=asked["deliver"] or None,

@@ -61,6 +61,6 @@ def offered(shelf: SkillShelf, tenant: str, names: Sequence[str] = ()) -> Offere
         return OfferedSkills(found=shelf.current(tenant), disabled=shelf.disabled)
     named = shelf.named(tenant, names)
     if named.missing:
-        raise SkillError(f"there is no skill {named.missing[0]!r}; 'hermes-worker skills list' shows what there is")
+        raise SkillError(f"there is no skill {named.missing[0]!r}; 'GET /v1/skills' lists those there are")
     found = shelf.stored_set(tenant, named.set_hash) if named.set_hash is not None else None
     return OfferedSkills(found=found, texts=named.texts, disabled=shelf.disabled)

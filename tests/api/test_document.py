@@ -11,6 +11,7 @@ What no document can say is put right in ``World``, and nowhere else:
 * names of what there is: the ids in paths, ``before``, ``context_from``, ``attach_to_session``, a ``session_id`` that
   begins like an id;
 * ``arguments`` of a call, whose form its tool says, which differs from call to call;
+* ``skills`` of a run, which there have to be;
 * ``max_cost_usd``, which needs a model whose price this installation knows;
 * times: ``not_before`` is at most a year ahead, ``deadline`` ahead of it, and neither goes with some other fields;
 * ``timeout_s``, which is waited for, and ``run_ids``;
@@ -315,6 +316,8 @@ class World:
             body.pop("session_id", None)
         if path == "/v1/prunes" and body.get("after"):
             del body["after"]
+        if path == "/v1/runs" and body.get("skills"):
+            body["skills"] = []
         if body.get("max_cost_usd"):
             body["model"] = PRICED
         if body.get("tools"):  # the schemas of the client's tools have rules of their own

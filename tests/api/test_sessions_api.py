@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
-from serving import Served
+from serving import Served, until
 from support.store import Store, asks, settlement
 
 from hermes_worker.core.messages import ModelReply, Usage
+from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.retention import DEFAULT_RULES
+from hermes_worker.settings import Settings
+from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.retention.holds import Retention
 
 
@@ -145,7 +150,38 @@ def test_every_toolset_that_is_told_can_be_named(api: Served, http: httpx.Client
     assert {one["name"] for one in data if one["enabled"]} < {one["name"] for one in data}
     for one in data:
         api.submit(toolsets=[one["name"]])
-    assert http.get("/v1/skills").json() == {"object": "list", "data": []}
+
+
+def test_the_skills_that_a_run_may_name_are_listed_for_its_tenant(
+    serve: Callable[..., Served], settings: Settings
+) -> None:
+    api = serve(replace(settings, skills=replace(settings.skills, disabled=("off",))))
+    assert api.http.get("/v1/skills").json() == {"object": "list", "data": []}
+    shelf = settings.home / "skills"
+    for place, more in (("dev/review", ""), ("plan", ""), ("off", ""), ("of-mac", "platforms: [macos]")):
+        folder = shelf / place
+        folder.mkdir(parents=True)
+        front = f"name: {folder.name}\ndescription: What {folder.name} does.\n" + (
+            f"metadata:\n  hermes:\n    {more}\n" if more else ""
+        )
+        (folder / "SKILL.md").write_text(f"---\n{front}---\nDo it.\n")
+
+    listed = until(lambda: api.http.get("/v1/skills").json()["data"], "the folders to be looked at")
+
+    assert listed == [
+        {"name": "plan", "description": "What plan does.", "category": None},
+        {"name": "review", "description": "What review does.", "category": "dev"},
+    ]
+    run_id = api.submit(skills=["plan", "review"], session_id="s")
+    said = api.http.get("/api/sessions/s/messages").json()["data"][0]["content"]
+    assert said.count("Do it.") == 2 and said.endswith("hello"), (run_id, said)
+    answer = api.http.post("/v1/runs", json={"input": "hello", "skills": ["off"]})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "skills")
+    tenants = Tenants(api.client.database)
+    tenants.create_tenant("acme")
+    key = tenants.create_key("acme", "somebody", [KeyScope.RUNS_READ]).token
+    headers = {"Authorization": f"Bearer {key}"}
+    assert api.http.get("/v1/skills", headers=headers).json()["data"] == []
 
 
 def test_a_deleted_session_takes_its_runs_along_and_leaves_its_forks(

@@ -169,7 +169,13 @@ async def list_toolsets(context: Context, caller: Caller) -> ToolsetList:
     )
 
 
-@router.get("/skills", response_model=SkillList, dependencies=[READS])
-async def list_skills() -> SkillList:
-    """The skills that a run can be given: none yet."""
-    return SkillList(data=[])
+@router.get("/skills", response_model=SkillList, responses=schema.errors(503), dependencies=[READS])
+async def list_skills(context: Context, caller: Caller) -> SkillList:
+    """The skills and bundles that a run can be given by name, as they are now."""
+    found = await context.store(context.client.skills.usable, caller.tenant)
+    return SkillList(
+        data=[
+            SkillObject(name=each.name, description=each.facts.description, category=each.category or None)
+            for each in found
+        ]
+    )

@@ -67,6 +67,7 @@ def submission_of(body: schema.CreateRun, caller: Principal, idempotency_key: st
         source="api",
         metadata=body.metadata or {},
         output_schema=body.output_schema,
+        skills=body.skills or (),
         artifacts=body.artifacts,
         tags=body.tags or (),
         priority=Priority.of(body.priority) if body.priority else None,
