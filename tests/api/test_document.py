@@ -280,7 +280,7 @@ class World:
                 body.pop("not_before", None)
         if body.get("deadline") is not None:
             body["deadline"] = 4e9
-        if body.get("previous_response_id"):
+        if body.get("previous_response_id") is not None:
             body["previous_response_id"] = self.ended().replace("run_", "resp_")
             body.pop("conversation", None)
         conversation = body.get("conversation")
