@@ -64,6 +64,8 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What every provider accepts as the name of a function."""
 HOOK_TIMEOUT_S_MAX = 300.0
+PREFETCH_S_MAX = 2.0
+"""An iteration waits no longer for a memory provider."""
 CONTEXT_S_MAX = 10.0
 """A context source may take no longer: somebody waits for the answer to a submission."""
 _DELIVERS, _LISTENS, _SERVES = "delivery", "gateway", "api"
@@ -294,13 +296,17 @@ class HookDeclaration:
     """After so long nobody waits for it any more."""
     is_handler: bool = False
     """Called as ``handler.py`` beside a ``HOOK.yaml`` is: with the event's name and its payload."""
+    of_memory: bool = False
+    """It belongs to a memory provider: called only about runs that may write memories, and what it answers is judged
+    as recalled memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryProviderDeclaration:
-    """What remembers people between conversations. One at a time may be enabled. Its two functions are called as hooks
+    """What remembers people between conversations. One at a time may be enabled. Its functions are called as hooks
     are (docs/hooks.md): with a ``core.hooks.HookEvent``, on a thread, within a time limit; each may be a coroutine
-    function. One that fails costs nobody a turn."""
+    function. One that fails costs nobody a turn. They are called only about runs that may write memories
+    (docs/memory.md). Its tools are those of its extension."""
 
     name: str
     prefetch: Reference
@@ -308,26 +314,59 @@ class MemoryProviderDeclaration:
     characters, is shown to the model as recalled memory, and is stored with the first reply."""
     sync: Reference
     """Told of ``post_llm_call`` after an answer is committed, at least once, with the same event id each time."""
-    prefetch_timeout_s: float = 2.0
-    """A turn waits no longer for what is remembered."""
+    on_pre_compress: Reference | None = None
+    """Asked for ``pre_compress``, with the messages that a summary will stand for: what it returns is given to the
+    model that writes the summary."""
+    on_delegation: Reference | None = None
+    """Told of ``subagent_stop``: what a run delegated, and what came of it."""
+    on_memory_write: Reference | None = None
+    """Told of ``post_tool_call`` where a call of the tool ``memory`` changed something."""
+    on_session_end: Reference | None = None
+    """Told of ``on_session_end``: a turn is over, however it ended."""
+    prompt_block: Reference | None = None
+    """Called as a context source is: a text in the prompts of new sessions of people, among the memories."""
+    prefetch_timeout_s: float = PREFETCH_S_MAX
+    """A turn waits no longer for what is remembered, and no longer for ``on_pre_compress``."""
     sync_timeout_s: float = 30.0
+    """For those that nobody waits for."""
 
-    def hooks(self) -> tuple[HookDeclaration, HookDeclaration]:
-        """The provider as two hooks."""
-        return (
-            HookDeclaration(
-                name=f"{self.name}-prefetch",
-                events=("pre_llm_call",),
-                implementation=_Prefetch(self.prefetch),
-                timeout_s=self.prefetch_timeout_s,
-            ),
-            HookDeclaration(
-                name=f"{self.name}-sync",
-                events=("post_llm_call",),
-                implementation=self.sync,
-                timeout_s=self.sync_timeout_s,
-            ),
+    def hooks(self) -> tuple[HookDeclaration, ...]:
+        """The provider as hooks."""
+        written = None if self.on_memory_write is None else _MemoryWritten(self.on_memory_write)
+        parts: tuple[tuple[str, str, Reference | None], ...] = (
+            ("prefetch", "pre_llm_call", _Prefetch(self.prefetch)),
+            ("sync", "post_llm_call", self.sync),
+            ("compress", "pre_compress", self.on_pre_compress),
+            ("delegation", "subagent_stop", self.on_delegation),
+            ("write", "post_tool_call", written),
+            ("end", "on_session_end", self.on_session_end),
         )
+        return tuple(
+            HookDeclaration(
+                name=f"{self.name}-{part}",
+                events=(event,),
+                implementation=implementation,
+                timeout_s=self.prefetch_timeout_s if event in _WAITED_FOR else self.sync_timeout_s,
+                of_memory=True,
+            )
+            for part, event, implementation in parts
+            if implementation is not None
+        )
+
+    def context_sources(self) -> tuple[ContextSourceDeclaration, ...]:
+        """What the provider says in system prompts, behind the memories of the product's own."""
+        if self.prompt_block is None:
+            return ()
+        said = _ForPeople(self.prompt_block)
+        source = ContextSourceDeclaration(
+            name=f"{self.name}-memory", implementation=said, order=_BEHIND_MEMORIES, title=f"Memory ({self.name})"
+        )
+        return (source,)
+
+
+_WAITED_FOR = frozenset({"pre_llm_call", "pre_compress"})
+_BEHIND_MEMORIES = 900
+_MEMORY_TOOL = "memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +378,27 @@ class _Prefetch:
     def __call__(self, event: object) -> object:
         found = load(self.reference)(event)
         return _fenced_later(found) if inspect.isawaitable(found) else _fenced(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _MemoryWritten:
+    """An observer of tool calls that tells ``reference`` of what the tool ``memory`` changed."""
+
+    reference: Reference
+
+    def __call__(self, event: Any) -> object:
+        is_change = event.payload.get("tool_name") == _MEMORY_TOOL and event.payload.get("status") == "ok"
+        return load(self.reference)(event) if is_change else None
+
+
+@dataclass(frozen=True, slots=True)
+class _ForPeople:
+    """A context source that says nothing to runs that no person asked for."""
+
+    reference: Reference
+
+    def __call__(self, facts: Any) -> object:
+        return None if facts.source in ("cron", "webhook") else load(self.reference)(facts)
 
 
 async def _fenced_later(found: Awaitable[object]) -> object:
@@ -407,8 +467,10 @@ class Extension:
         """A tool that names no toolset is in that of its extension. What a memory provider does, its hooks do."""
         named = tuple(one if one.spec.toolset else _in_toolset(one, self.name) for one in self.tools)
         object.__setattr__(self, "tools", named)
-        theirs = (hook for provider in self.memory_providers for hook in provider.hooks())
-        object.__setattr__(self, "hooks", (*self.hooks, *(hook for hook in theirs if hook not in self.hooks)))
+        for name in ("hooks", "context_sources"):
+            theirs = (part for provider in self.memory_providers for part in getattr(provider, name)())
+            there = getattr(self, name)
+            object.__setattr__(self, name, (*there, *(part for part in theirs if part not in there)))
 
 
 def _in_toolset(tool: ToolDeclaration, toolset: str) -> ToolDeclaration:
@@ -556,6 +618,12 @@ def _unusable(one: Extension) -> Iterator[str]:
     toolsets = {tool.spec.toolset for tool in one.tools}
     for name in sorted(toolsets & one.toolsets.keys()):
         yield f"{name!r} of the extension {one.name!r} names both a toolset and a bundle of toolsets"
+    for provider in one.memory_providers:
+        if not 0 < provider.prefetch_timeout_s <= PREFETCH_S_MAX:
+            yield (
+                f"the memory provider {provider.name!r} of the extension {one.name!r} must have a prefetch_timeout_s "
+                f"above 0 and at most {PREFETCH_S_MAX:g}"
+            )
     for hook in one.hooks:
         yield from _unusable_hook(hook, one.name)
     for reference in _references(one):
@@ -599,6 +667,7 @@ def _references(one: Extension) -> Iterator[Reference]:
         yield hook.implementation
     for provider in one.memory_providers:
         yield provider.prefetch
+        yield from (part for part in (provider.on_memory_write, provider.prompt_block) if part is not None)
 
 
 _CLAIMS: Mapping[str, Callable[[Extension], Iterable[str]]] = MappingProxyType(

@@ -54,7 +54,7 @@ _PACKAGE = "hermes_plugins"
 _MANIFEST_BYTES_MAX = 100_000
 _BRINGS = (
     *("tools", "toolsets", "providers", "wires", "channels", "workspaces", "routers", "commands", "settings"),
-    *("hooks", "context_sources", "compactors", "tool_sources", "skills"),
+    *("hooks", "context_sources", "compactors", "memory_providers", "tool_sources", "skills"),
 )
 _BUILT_IN_CHOICES = frozenset({"local", "summary"})
 """What the settings choose unless somebody says otherwise: looking it up would load declarations for nothing."""
@@ -403,7 +403,8 @@ def _said(error: BaseException) -> str:
 
 
 def brought(extension: Extension) -> dict[str, tuple[str, ...]]:
-    """The names of what an extension brings, by kind."""
+    """The names of what an extension brings, by kind; what a memory provider consists of is the provider."""
+    of_memory = [source for one in extension.memory_providers for source in one.context_sources()]
     found = {
         "tools": tuple(one.name for one in extension.tools),
         "toolsets": tuple(extension.toolsets),
@@ -414,11 +415,11 @@ def brought(extension: Extension) -> dict[str, tuple[str, ...]]:
         "routers": tuple(one.name for one in extension.routers),
         "commands": tuple(one.name for one in extension.commands),
         "tool_sources": tuple(one.name for one in extension.tool_sources),
-        "context_sources": tuple(one.name for one in extension.context_sources),
+        "context_sources": tuple(one.name for one in extension.context_sources if one not in of_memory),
         "compactors": tuple(one.name for one in extension.compactors),
         "memory_providers": tuple(one.name for one in extension.memory_providers),
         "settings": tuple(one.variable for one in extension.settings),
-        "hooks": tuple(one.name for one in extension.hooks),
+        "hooks": tuple(one.name for one in extension.hooks if not one.of_memory),
         "skills": tuple(one.folder for one in extension.skills),
     }
     return {kind: names for kind, names in found.items() if names}

@@ -1022,6 +1022,7 @@ def _hooks_of(shared: _Shared) -> Hooks:
     """The hooks that this process calls: those about model calls where these are made, all others beside the tools.
     Raises ``ConfigurationError`` for one that cannot be loaded."""
     from hermes_worker.store.hooks.calls import HookCalls
+    from hermes_worker.store.memories import Memories
     from hermes_worker.tasks.hooks.running import HookRunner, loaded_hooks
     from hermes_worker.tasks.parts import Hooks
 
@@ -1035,7 +1036,14 @@ def _hooks_of(shared: _Shared) -> Hooks:
         called |= HOOK_EVENTS.keys() - MODEL_EVENTS
     plugins.preload([hook.implementation for hook in found.hooks.values() if called & set(expanded(hook.events))])
     database = shared.client.database
-    return Hooks(runner=HookRunner(loaded_hooks(found, called)), store=HookCalls(database), observed=database.observed)
+    memories, allowed = Memories(database), memory_policy_of(shared.settings).writers
+    return Hooks(
+        runner=HookRunner(loaded_hooks(found, called)),
+        store=HookCalls(database),
+        observed=database.observed,
+        may_remember=lambda run_id: memories.writers(run_id) <= allowed,
+        memory_tools=frozenset(tool.name for one in found.having("memory_providers") for tool in one.tools),
+    )
 
 
 def _catalog_of(shared: _Shared) -> Catalog:

@@ -150,6 +150,10 @@ class Hooks:
     store: HookStore | None = None
     """``None`` where there are none."""
     observed: Observed = field(default_factory=lambda: NOT_OBSERVED)
+    may_remember: Callable[[str], bool] = lambda run_id: True
+    """Whether a run may write memories: no memory provider is asked about another one."""
+    memory_tools: frozenset[str] = frozenset()
+    """The tools of the memory provider."""
 
 
 class TranscriptStore(Protocol):

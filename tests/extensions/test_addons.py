@@ -38,6 +38,8 @@ from hermes_worker.plugins import MANIFEST, available, brought, read_manifest
 from hermes_worker.setting_groups import filled, settings_of
 
 ADDONS = ("home_assistant", "images", "speech", "web_search")
+MEMORIES = ("memory_honcho", "memory_http", "memory_mem0")
+"""One of them at a time; ``test_memory_addons.py`` asks them."""
 
 
 def addon(name: str) -> Extension:
@@ -88,7 +90,7 @@ def document(result: ToolResult) -> Any:
 # ------------------------------------------------------------------------------------------------------- what they are
 
 
-@pytest.mark.parametrize("name", ADDONS)
+@pytest.mark.parametrize("name", (*ADDONS, *MEMORIES))
 def test_its_manifest_says_what_it_brings(name: str) -> None:
     said = read_manifest(Path(load(f"hermes_worker.addons.{name}:__file__")).with_name(MANIFEST), name)
     assert dict(said.brings) == brought(addon(name))
@@ -96,7 +98,7 @@ def test_its_manifest_says_what_it_brings(name: str) -> None:
 
 def test_they_are_listed_and_fit_together(tmp_path: Path) -> None:
     listed = {one.name: one for one in available(tmp_path)}
-    assert {name for name, one in listed.items() if one.place == "comes with Hermes worker"} == set(ADDONS)
+    assert {name for name, one in listed.items() if one.place == "comes with Hermes worker"} == {*ADDONS, *MEMORIES}
     folded = fold(
         (*built_in(), *map(addon, ADDONS)), withheld=[one.variable for a in ADDONS for one in addon(a).settings]
     )

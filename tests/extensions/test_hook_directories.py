@@ -63,7 +63,7 @@ def test_it_is_listed_and_neither_enabled_nor_imported(home: Path) -> None:
 def test_its_handler_is_called_with_the_name_and_the_context(home: Path) -> None:
     folder = directory(home)
     hooks = begin(settings(home, "ring-bell")).hooks
-    assert hooks["ring-bell"].events == ("agent:end", "session:start")
+    assert hooks["ring-bell"].events == ("agent:end", "session:start", "session:compress")
     assert not (folder / "imported").exists()  # only a worker that calls it imports it
     [loaded] = loaded_hooks(installed.current(), HOOK_EVENTS)
     called = HookRunner([loaded]).call(loaded, "e", "agent:end", '{"session_id":"s"}', AbortSignal())

@@ -79,8 +79,7 @@ def _call_hook(parts: Parts, effect: CallHook) -> None:
 
 
 def _tell(parts: Parts, store: HookStore, hook: LoadedHook, claim: HookCallClaim, abort: AbortSignal) -> None:
-    payload = parts.redactor.result(canonical_json(payload_of(store.facts(claim), claim)))
-    called = parts.hooks.runner.call(hook, claim.event_id, claim.event, payload, abort)
+    called = told_of(parts, hook, store.facts(claim), claim, abort)
     faults.point(FaultPoint.CALL_HOOK_AFTER_CALL, claim.event_id.partition(".")[0])
     if called.failure is not None:
         _say_failed(parts, store, claim, called.failure)
@@ -91,6 +90,23 @@ def _tell(parts: Parts, store: HookStore, hook: LoadedHook, claim: HookCallClaim
         log.warning("hook.refused", reason=str(lost))
         return
     count("hook.told")
+
+
+def told_of(parts: Parts, hook: LoadedHook, facts: HookFacts, claim: HookCallClaim, abort: AbortSignal) -> HookCalled:
+    """What came of telling the hook. A memory provider is not told of runs that may not write memories: what strangers
+    say is not remembered."""
+    if hook.of_memory and not parts.hooks.may_remember(_asker(facts, claim)):
+        return HookCalled()
+    payload = parts.redactor.result(canonical_json(payload_of(facts, claim)))
+    return parts.hooks.runner.call(hook, claim.event_id, claim.event, payload, abort)
+
+
+def _asker(facts: HookFacts, claim: HookCallClaim) -> str:
+    """The run whose memory an event is for: the one that delegated, of the end of a child run."""
+    return facts.parent_run_id or facts.run_id if claim.event in _OF_PARENTS else facts.run_id
+
+
+_OF_PARENTS = frozenset({"subagent_start", "subagent_stop"})
 
 
 def _record(store: HookStore, claim: HookCallClaim, called: HookCalled) -> None:

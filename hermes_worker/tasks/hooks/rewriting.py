@@ -39,6 +39,7 @@ from hermes_worker.core.questions import Question, Refusal, RefusedBy
 from hermes_worker.core.run import WaitKind
 from hermes_worker.observe import count, log
 from hermes_worker.safety.approvals import Choice, Mode, Unattended
+from hermes_worker.safety.origins import Origin, judge
 from hermes_worker.safety.redaction import holds_marker
 from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.store.runs.runs import IterationClaim, SessionContext
@@ -62,6 +63,8 @@ def before_call(
     Arguments that hooks changed are stored before this returns; a call that has them, that a person allowed or that
     went on after a question is not asked about again. Raises ``LeaseLost``, ``UnavailableError``.
     """
+    if (refusal := _strangers(parts, claim)) is not None:
+        return claim, refusal
     hooks = parts.hooks.runner.of(PRE_TOOL_CALL)
     if not hooks or claim.is_rewritten or claim.is_approved or claim.has_asked:
         return claim, None
@@ -79,6 +82,8 @@ def before_inner_call(
 ) -> tuple[CallClaim, ToolResult | None]:
     """The same for a call that a script makes, whose key is ``key`` and whose request is in ``claim``. Nothing is
     stored, because it is never made again; where a hook wants a person to be asked, it does not run."""
+    if (refusal := _strangers(parts, claim)) is not None:
+        return claim, refusal
     if not parts.hooks.runner.of(PRE_TOOL_CALL) or _object_of(claim.request.arguments) is None:
         return claim, None
     changed, stand_in = _decided(parts, claim, session, abort, key)
@@ -87,6 +92,13 @@ def before_inner_call(
             f"{claim.request.name} was not run: it needs somebody's permission, which a script cannot wait for"
         )
     return replace(claim, request=replace(claim.request, arguments=changed)), stand_in
+
+
+def _strangers(parts: Parts, claim: CallClaim) -> ToolResult | None:
+    """What stands in for a call of a memory provider's tool in a run that may not write memories."""
+    if claim.request.name not in parts.hooks.memory_tools or parts.hooks.may_remember(claim.run_id):
+        return None
+    return error_result("This run may not use what is remembered of people. Go on without.")
 
 
 def _decided(
@@ -155,6 +167,7 @@ def context_of(parts: Parts, claim: IterationClaim, abort: AbortSignal) -> str:
     stored = parts.transcripts.load(claim.loaded.session_pk, claim.loaded.message_seq)
     if requested_focus(stored) is not None:
         return ""  # no model is asked for an answer
+    hooks = _asked_about(parts, claim, hooks)
     rows = visible(stored)
     payload = {
         **_turn_payload(parts, claim),
@@ -164,9 +177,17 @@ def context_of(parts: Parts, claim: IterationClaim, abort: AbortSignal) -> str:
     return "\n\n".join(asking.texts(hooks, payload))
 
 
+def _asked_about(parts: Parts, claim: IterationClaim, hooks: Sequence[LoadedHook]) -> Sequence[LoadedHook]:
+    """``hooks`` without those of a memory provider where the run may not write memories: what strangers say is not
+    remembered, and what is remembered of people is not told to strangers."""
+    if not any(hook.of_memory for hook in hooks) or parts.hooks.may_remember(claim.run_id):
+        return hooks
+    return [hook for hook in hooks if not hook.of_memory]
+
+
 def before_compaction(parts: Parts, claim: IterationClaim, abort: AbortSignal, plan: CompactionPlan) -> str:
     """What hooks want the summary of a conversation to keep: asked before it is written, and stored with it."""
-    hooks = parts.hooks.runner.of(PRE_COMPRESS)
+    hooks = _asked_about(parts, claim, parts.hooks.runner.of(PRE_COMPRESS))
     if not hooks:
         return ""
     event_id = f"{claim.run_id}.{claim.loaded.run.iteration + 1}.{plan.through}.{PRE_COMPRESS}"
@@ -232,7 +253,17 @@ class _AskingHooks:
         if isinstance(meaning, Nonsense):
             self.failed(hook, meaning.why)
             return None
+        if hook.of_memory and isinstance(meaning, ReplaceText):
+            return self._judged(hook, meaning)
         return meaning
+
+    def _judged(self, hook: LoadedHook, said: ReplaceText) -> HookAnswer | None:
+        """What a memory provider recalled; ``None`` for what looks like an attack, which an event of the run names."""
+        judged = judge(said.text, Origin.RECALLED_MEMORY)
+        if judged.is_blocked:
+            self.failed(hook, f"what it recalled looks like an attack ({', '.join(judged.threats)})")
+            return None
+        return replace(said, text=judged.text)
 
     def texts(self, hooks: Sequence[LoadedHook], payload: Mapping[str, Any]) -> Iterator[str]:
         """What those of the hooks say that say something, as it is asked for."""

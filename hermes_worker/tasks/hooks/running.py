@@ -48,6 +48,8 @@ class LoadedHook:
     values: Mapping[str, SettingValue] = field(default_factory=dict, repr=False)
     """The settings of its extension, as far as this process has them."""
     is_handler: bool = False
+    of_memory: bool = False
+    """Called only about runs that may write memories; what it answers is judged as recalled memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,4 +195,5 @@ def _loaded(hook: HookDeclaration, events: Iterable[str], values: Mapping[str, S
         timeout_s=hook.timeout_s,
         values=values,
         is_handler=hook.is_handler,
+        of_memory=hook.of_memory,
     )
