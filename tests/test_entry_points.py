@@ -23,6 +23,8 @@ WITHOUT_SECRETS = {
     "hermes_worker.safety.redaction.rule_import": "a developer's tool: it makes one public file of another",
     "hermes_worker.settings": "a developer's tool: it prints documentation, and reads neither environment nor home",
     "hermes_worker.workspaces.minding.minder": "minds one process of a workspace: starts with an empty environment",
+    "hermes_worker.agent.tools.document_side": "a command in a sandbox: it runs as text, and imports nothing of ours",
+    "hermes_worker.agent.tools.script_side": "a command in a sandbox: it runs as text, and imports nothing of ours",
     "hermes_worker.agent.tools.treesearch": "a command in a sandbox: it runs as text, and imports nothing of ours",
 }
 """Modules that can be run and do not begin like the others."""

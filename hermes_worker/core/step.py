@@ -95,11 +95,6 @@ def _claim_iteration(run: Run) -> Run:
     return _to(replace(run, is_asking=True), RunStatus.RUNNING)
 
 
-def _prepared(run: Run) -> Run:
-    """After a step that came to its end in order, so nothing is held against the next."""
-    return replace(run, is_asking=False, is_prepared=True, attempt=1, deaths=None)
-
-
 def _held_iteration(run: Run) -> Run:
     if not run.is_asking:
         raise InvalidTransition(f"no model call of run {run.run_id!r} is claimed")

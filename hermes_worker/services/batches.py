@@ -11,6 +11,7 @@ from hermes_worker import __version__
 from hermes_worker.core.errors import HermesError, UnavailableError
 from hermes_worker.core.principals import Principal
 from hermes_worker.observe import count, log
+from hermes_worker.services.prompt_blocks import reading_once
 from hermes_worker.services.submission import Submission, accept, prepared
 from hermes_worker.settings.shaping import configuration_of
 from hermes_worker.store.rows import Hint
@@ -50,7 +51,7 @@ def accept_all(client: Client, submissions: Sequence[Submission]) -> list[Outcom
             outcomes[index] = _tried(partial(accept, client, submission))
     for start in range(0, len(plain), _CHUNK):
         chunk = plain[start : start + _CHUNK]
-        with client.database.write() as connection:
+        with client.database.write() as connection, reading_once():
             written = insert_runs(connection, [new for _, new in chunk])
         if any(created.is_held for _, created in written):  # whoever got a place by this is told with them
             last_pk, last = written[-1]

@@ -16,17 +16,47 @@ what is known of the session, and gives a text for each of its places (``core.pr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.memories import MEMORY_TOOL, MemoryPolicy, MemoryTarget, MemoryWriter, memory_block
+from hermes_worker.core.memories import (
+    MEMORY_TOOL,
+    MemoryEntry,
+    MemoryPolicy,
+    MemoryTarget,
+    MemoryWriter,
+    memory_block,
+)
 from hermes_worker.core.prompt_places import PromptPlace
 from hermes_worker.store.memories import is_guest, standing
 
 USUAL_PROFILE = "default"
+_Standing = Mapping[MemoryTarget, Sequence[MemoryEntry]]
+_known: ContextVar[dict[tuple[str, str], _Standing] | None] = ContextVar("hermes_known_memories", default=None)
+
+
+@contextmanager
+def reading_once() -> Iterator[None]:
+    """For one transaction that opens many sessions: the memories of a tenant are read once for all of them."""
+    token = _known.set({})
+    try:
+        yield
+    finally:
+        _known.reset(token)
+
+
+def _standing(connection: Connection, tenant: str, profile: str) -> _Standing:
+    known = _known.get()
+    if known is None:
+        return standing(connection, tenant, profile)
+    if (tenant, profile) not in known:
+        known[tenant, profile] = standing(connection, tenant, profile)
+    return known[tenant, profile]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +101,7 @@ def _memories(connection: Connection, facts: BlockFacts) -> Mapping[PromptPlace,
         return {}
     if MemoryWriter.GUEST not in policy.writers and is_guest(connection, facts.tenant, facts.principal):
         return {}
-    entries = standing(connection, facts.tenant, policy.profile)
+    entries = _standing(connection, facts.tenant, policy.profile)
     return {
         place: memory_block([entry.content for entry in entries[target]], target, policy.rules(target))
         for place, target in _MEMORIES.items()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-import sqlite3
 from pathlib import Path
 
 import pytest
 import redis
 from dialects import API_MODE, HELLO, RULES
 from strict_server import Fault, StrictServer, body, instead_of_event, status
+from support.dumps import texts_of
 from support.store import Store
 from support.turns import KEY, Turns
 from support.valkey import for_administrator
@@ -91,7 +91,7 @@ def test_a_key_that_a_provider_repeats_reaches_nobody(
         told.append([_content(client, found) for found in client.keys("*")])
         assert store.views.run(run_id).status is RunStatus.FAILED, name
 
-    database = "\n".join(sqlite3.connect(tmp_path / "store.db").iterdump())
+    database = texts_of(tmp_path / "store.db")
     logs = capfd.readouterr()
     for place in (json.dumps(told, default=str), database, logs.out, logs.err, lines.getvalue()):
         assert key not in place

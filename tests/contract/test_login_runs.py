@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 import redis
 from dialects import API_MODE, HELLO, RULES
 from strict_server import StrictServer, status
+from support.dumps import texts_of
 from support.store import Store, check
 from support.token_server import TokenServer
 from support.turns import KEY, Turns
@@ -171,7 +171,7 @@ def test_the_tokens_of_a_login_reach_nobody(
     assert all(told)
     told += [str([(e.name, dict(e.data)) for e in store.views.events_after(run_id, 0)]) for run_id in (failed, dead)]
     broker = json.dumps([client.hgetall(key) for key in client.keys("*") if client.type(key) == "hash"])
-    database = "\n".join(sqlite3.connect(tmp_path / "store.db").iterdump())
+    database = texts_of(tmp_path / "store.db")
     logs = capfd.readouterr()
     for place in (*told, broker, database, logs.out, logs.err, lines.getvalue()):
         for secret in (TokenServer.SEED, tokens.current, "access-1-fedc", "access-2-fedc"):

@@ -35,6 +35,7 @@ from hermes_worker.core.messages import Message, ModelReply, Role, ToolRequest, 
 from hermes_worker.core.notices import STOPPED_ANSWER, result_without_a_run
 from hermes_worker.core.pricing import NOTHING_SPENT, Spent
 from hermes_worker.core.questions import Question
+from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import TERMINAL, Call, CallStatus, ExitReason, Run, RunStatus, WaitKind
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply, retry_delay_s, step
@@ -1092,11 +1093,21 @@ class RerunningOnce(MemoryStore):
     """Tries every lost call again, whatever its tool says about that."""
 
     def _write(self, row: RunRow, event: ev.Event, **more: Any) -> list[Hint]:
-        if isinstance(event, ev.CallLost):
-            calls = row.core.calls
-            call = replace(calls[event.position], replay=calls[event.position].replay.__class__.KEYED)
-            row.core = replace(row.core, calls=(*calls[: event.position], call, *calls[event.position + 1 :]))
-        return super()._write(row, event, **more)
+        if not isinstance(event, ev.CallLost):
+            return super()._write(row, event, **more)
+        declared = row.core.calls[event.position].replay
+        self._call_it(row, event.position, Replay.KEYED)
+        hints = super()._write(row, event, **more)
+        # A worker does not begin a ``once`` tool under another class; it is told that nothing happened before.
+        self._call_it(row, event.position, declared)
+        return hints
+
+    @staticmethod
+    def _call_it(row: RunRow, position: int, replay: Replay) -> None:
+        calls = list(row.core.calls)
+        if position < len(calls):
+            calls[position] = replace(calls[position], replay=replay)
+            row.core = replace(row.core, calls=tuple(calls))
 
 
 class JoiningAnswersOnly(MemoryStore):

@@ -21,6 +21,7 @@ from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.retention import DEFAULT_RULES, InvalidRule, RetentionKind, rule_of
 from hermes_worker.core.run import WaitKind
+from hermes_worker.core.skills import SkillFacts, SkillFile
 from hermes_worker.safety.approvals import Choice
 from hermes_worker.store.access.audit import Act, Actor, AuditLog, AuditRow, acting, record
 from hermes_worker.store.access.principals import KeyNotFound, TenantExists, Tenants
@@ -44,6 +45,7 @@ from hermes_worker.store.runs.runs import Multitask, RunNotFound, SessionActive
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.runs.workspaces import RunWorkspaces
 from hermes_worker.store.sessions import Changes, Sessions
+from hermes_worker.store.skills import KeptSkill, Skills
 from hermes_worker.store.tables import audit_log
 
 ANN = Actor(tenant="default", name="api:ann/key_1", address="192.0.2.7")
@@ -107,6 +109,12 @@ def do_everything(store: Store) -> None:
     theirs = ProviderKeys(sealing)
     theirs.remove("acme", theirs.add("acme", "openai", f"sk-{SECRETIVE}".replace(" ", "-")).key_id)
     sealing.close()
+    tidy = KeptSkill(
+        facts=SkillFacts(name="tidy", description="Tidies."),
+        files=(SkillFile(path="SKILL.md", body=SECRETIVE.encode()),),
+    )
+    Skills(database).keep(tidy, expects=None)
+    Skills(database).remove("tidy")
     TenantLimits(database).set_limit("acme", Limit(name=LimitName.RUNS, value=3))
     key = tenants.create_key("acme", "ci", [KeyScope.RUNS_READ]).view
     tenants.revoke_key("acme", tenants.rotate_key("acme", key.key_id, overlap_s=60.0).view.key_id)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.dumps import texts_of
 from support.store import Store, opened
 from support.turns import Turns
 
@@ -81,7 +81,7 @@ def test_what_a_command_prints_is_hidden_before_it_is_stored(
     hidden = "GITHUB_TOKEN=«redacted:ghp_…»\nNOTE=«redacted:only…»\nDEBUG=1\n"
     assert output == (hidden if is_on else f"GITHUB_TOKEN={KEY}\nNOTE={KNOWN}\nDEBUG=1\n")
     told = json.dumps([dict(event.data) for event in store.views.events_after(run_id, 0)], ensure_ascii=False)
-    database = "\n".join(sqlite3.connect(tmp_path / "test.db").iterdump())
+    database = texts_of(tmp_path / "test.db")
     bodies = json.dumps(store.bodies(run_id), ensure_ascii=False)
     assert [KEY in place or KNOWN in place for place in (bodies, database)] == [not is_on] * 2
     assert [KEY in place or KNOWN in place for place in (told, lines.getvalue())] == [False, False] or not is_on

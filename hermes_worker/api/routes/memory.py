@@ -155,7 +155,7 @@ class OperationBody(BaseModel):
     content: str | None = Field(default=None, max_length=_CHARS_MAX)
     old_text: str | None = Field(default=None, max_length=_CHARS_MAX)
     entry_id: _EntryId | None = None
-    version: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    version: int | None = Field(default=None, strict=True, ge=1, le=2**31 - 1)
 
 
 class ChangeBody(BaseModel):
@@ -180,7 +180,7 @@ class SettleBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     staged_id: str = Field(pattern=r"^mst_[0-9a-f]{12}$")
-    approve: bool
+    approve: bool = Field(strict=True)
 
 
 class RedactBody(BaseModel):
@@ -189,7 +189,7 @@ class RedactBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     entry_id: _EntryId
-    version: int = Field(ge=1, le=2**31 - 1)
+    version: int = Field(strict=True, ge=1, le=2**31 - 1)
 
 
 @router.get("")
