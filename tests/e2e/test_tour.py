@@ -14,8 +14,9 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 DOCS = Path(__file__).parents[2] / "docs"
-OF_MACHINE = re.compile(r"(?:ok|note|broken) +(?:user|system|sandbox) ")
-"""Lines of doctor that tell who runs it and what its kernel can do: another machine than the document's says others."""
+OF_MACHINE = re.compile(r"(?:ok|note|broken) +(?:user|system|sandbox|tools) ")
+"""Lines of doctor that tell who runs it, what its kernel can do and what is installed: another machine than the
+document's says others."""
 
 
 def tour_maker() -> ModuleType:
