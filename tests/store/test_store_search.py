@@ -247,6 +247,7 @@ def test_retention_takes_words_with_the_transcript(store: Store) -> None:
     told(store, "canary of yesterday")
     indexed(store)
     store.let_pass(100 * 86_400.0)
+    told(store, "what is newest stays", session_id="later")
     rules = {
         **DEFAULT_RULES,
         **dict.fromkeys((RetentionKind.RUNS, RetentionKind.TRANSCRIPTS), RetentionRule(age_s=1.0)),

@@ -27,6 +27,8 @@ UNTYPED = {
     "runs/standings.py _facts": "the fields of a dataclass, of which some are found out later",
     "runs/waits.py WaitView": "what a tool asks, as the JSON that it wrote; the API reads it by the kind of wait",
     "runs/children.py _argument": "one call of a stored reply, as JSON",
+    "runs/calls.py _written_arguments": "one call of a stored reply, as JSON",
+    "search/finding.py _TsQuery": "what SQLAlchemy hands to a type",
     "access/principals.py _pairs": "the second column of two, which is a time once and a count twice",
 }
 """Where ``Any`` stands for something of ours, and why."""
