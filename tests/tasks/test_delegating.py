@@ -112,6 +112,7 @@ def test_a_leaf_gets_its_parents_tools_without_those_that_are_not_for_children(t
         "clarify",
         "cronjob",
         "delegate_task",
+        "memory",
         "execute_code",
         "send_message",
     }
