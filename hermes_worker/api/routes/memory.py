@@ -155,7 +155,7 @@ class OperationBody(BaseModel):
     content: str | None = Field(default=None, max_length=_CHARS_MAX)
     old_text: str | None = Field(default=None, max_length=_CHARS_MAX)
     entry_id: _EntryId | None = None
-    version: int | None = Field(default=None, strict=True, ge=1, le=2**31 - 1)
+    version: Annotated[int, Field(strict=True, ge=1, le=2**31 - 1), schema.WHOLE] | None = None
 
 
 class ChangeBody(BaseModel):
@@ -189,7 +189,7 @@ class RedactBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     entry_id: _EntryId
-    version: int = Field(strict=True, ge=1, le=2**31 - 1)
+    version: Annotated[int, Field(strict=True, ge=1, le=2**31 - 1), schema.WHOLE]
 
 
 @router.get("")
