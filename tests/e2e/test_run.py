@@ -114,7 +114,10 @@ def test_a_model_server_that_is_away_is_named_with_its_setting(hermes: CommandLi
 
 def test_a_second_run_joins_the_first_and_carries_on_alone(hermes: CommandLine, project: Path) -> None:
     waiting = script(call("terminal", command="until test -e go; do sleep 0.1; done"), final="First.")
-    longer = script({"text": "Wait.", "delay_s": 3, **call("terminal", command="echo mine")}, final="Second.")
+    slow = [
+        {"text": "Wait.", "delay_s": 3, **call("terminal", command=f"echo {word}")} for word in ("mine", "yours", "his")
+    ]
+    longer = script(*slow, final="Second.")
     with hermes.started("run", waiting, "--workspace", str(project)) as first:
         first.wait_for_line("^run_")
         with hermes.started("run", longer, "--workspace", str(project)) as second:
