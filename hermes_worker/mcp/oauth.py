@@ -87,7 +87,8 @@ class SignIn:
         }
         parts = urlsplit(self.at.authorization_url)
         added = urlencode({name: value for name, value in asked.items() if value})
-        return urlunsplit(parts._replace(query=f"{parts.query}&{added}" if parts.query else added, fragment=""))
+        query = f"{parts.query}&{added}" if parts.query else added
+        return urlunsplit((parts.scheme, parts.netloc, parts.path, query, ""))
 
     def code_fields(self, code: str) -> Mapping[str, str]:
         """What the token server is asked with (RFC 6749 §4.1.3)."""

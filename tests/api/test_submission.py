@@ -8,12 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from serving import hints_waiting
 from support.store import Store
 
 from hermes_worker.services.submission import InvalidSubmission, Submission, new_run, resolve_model, submit
 from hermes_worker.settings import AgentSettings, ModelSettings, Secret, Settings
 from hermes_worker.store.access.idempotency_keys import IdempotencyConflict
+from hermes_worker.store.tables import sessions
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultInjected
 from hermes_worker.wiring import Client, open_client
@@ -74,7 +76,7 @@ def test_tools_are_the_same_bytes_whatever_the_order_of_the_toolsets(client: Cli
         return store.runs.session_of(store.turn(run_id).loaded.session_pk).tools
 
     assert tools("file", "terminal") == tools("terminal", "file", "file")
-    assert {tool["function"]["name"] for tool in json.loads(tools("terminal"))} == {"terminal"}
+    assert {tool["function"]["name"] for tool in json.loads(tools("terminal"))} == {"process", "terminal"}
 
 
 def test_a_toolset_that_is_not_there_is_named(client: Client) -> None:
@@ -127,8 +129,10 @@ def test_one_name_from_two_sources_means_two_conversations_in_two_directories(cl
 
 
 def root_of(client: Client, store: Store, asked: Submission) -> str:
-    run_id = submit(client, asked).run_id
-    return str(json.loads(store.runs.session_of(store.turn(run_id).loaded.session_pk).workspace)["root"])
+    session_id = submit(client, asked).session_id
+    with store.database.read() as connection:
+        wanted = sa.select(sessions.c.workspace).where(sessions.c.session_id == session_id)
+        return str(json.loads(connection.execute(wanted).scalar_one())["root"])
 
 
 def test_two_sessions_have_two_directories_below_the_home(client: Client, store: Store) -> None:
@@ -145,8 +149,9 @@ def test_a_given_directory_is_worked_in(client: Client, store: Store, tmp_path: 
     (tmp_path / "link").symlink_to("project")
     asked = Submission(input="x", directory=str(tmp_path / "link"), source="cli")
     assert root_of(client, store, asked) == str(tmp_path / "project")
-    session = store.runs.session_of(store.turn(submit(client, asked).run_id).loaded.session_pk)
-    assert str(tmp_path / "project") in session.system_prompt
+    with store.database.read() as connection:
+        [prompt] = connection.execute(sa.select(sessions.c.system_prompt)).scalars()
+    assert str(tmp_path / "project") in prompt
 
 
 def test_what_cannot_be_worked_in_is_refused(client: Client, tmp_path: Path) -> None:
