@@ -15,7 +15,7 @@ from support.store import Store
 from hermes_worker.services.submission import InvalidSubmission, Submission, new_run, resolve_model, submit
 from hermes_worker.settings import AgentSettings, ModelSettings, Secret, Settings
 from hermes_worker.store.access.idempotency_keys import IdempotencyConflict
-from hermes_worker.store.tables import sessions
+from hermes_worker.store.tables import runs, sessions
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultInjected
 from hermes_worker.wiring import Client, open_client
@@ -129,9 +129,13 @@ def test_one_name_from_two_sources_means_two_conversations_in_two_directories(cl
 
 
 def root_of(client: Client, store: Store, asked: Submission) -> str:
-    session_id = submit(client, asked).session_id
+    run_id = submit(client, asked).run_id
     with store.database.read() as connection:
-        wanted = sa.select(sessions.c.workspace).where(sessions.c.session_id == session_id)
+        wanted = (
+            sa.select(sessions.c.workspace)
+            .join(runs, runs.c.session_pk == sessions.c.pk)
+            .where(runs.c.run_id == run_id)
+        )
         return str(json.loads(connection.execute(wanted).scalar_one())["root"])
 
 
