@@ -300,6 +300,7 @@ COUNTED: frozenset[str] = frozenset(
         "run.stop_requested",
         "run.submitted",
         "session.entitled",
+        "skill.fetched",
         "sweep.completed",
         "tool_call.claimed",
         "tool_call.hinted",

@@ -264,6 +264,7 @@ def _name(argument: ast.expr) -> str:
 
 
 def test_exactly_what_the_sources_count_is_counted() -> None:
-    refused = {"iteration.refused", "tool_call.refused", "auxiliary.refused"}  # counted where a step is written
+    # Counted where a step is written.
+    refused = {"iteration.refused", "tool_call.refused", "auxiliary.refused", "prompt.refused"}
     assert _used("count") | refused == set(COUNTED)
     assert _used("took") == set(TIMED)

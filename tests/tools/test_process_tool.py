@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -69,12 +70,23 @@ class KeptRows:
         self.rows[process_id].state, self.rows[process_id].ended_at = state, 2.0
 
 
+class StopWhileWaiting(threading.Event):
+    def wait(self, timeout: float | None = None) -> bool:
+        self.set()
+        return True
+
+
 class Calls:
     def __init__(self, session: Any) -> None:
         self.session, self.rows = session, KeptRows()
 
     def __call__(self, name: str, /, **arguments: Any) -> Any:
         context: ToolContext = replace(self.session.context(), processes=self.rows)
+        return json.loads(run_tool(self.session.catalog.get(name), json.dumps(arguments), context).text)
+
+    def stopped(self, name: str, /, **arguments: Any) -> Any:
+        """As a call that is stopped while it waits."""
+        context = replace(self.session.context(), processes=self.rows, cancelled=StopWhileWaiting())
         return json.loads(run_tool(self.session.catalog.get(name), json.dumps(arguments), context).text)
 
     def start(self, command: str, **arguments: Any) -> str:
@@ -94,6 +106,14 @@ def calls(session: Any) -> Iterator[Calls]:
     yield made
     for name in made.rows.rows:
         session.workspace.forget_process(name)
+
+
+def test_a_stop_ends_the_wait_for_a_process_and_not_the_process(calls: Calls) -> None:
+    process = calls.start("read a; echo got:$a")
+    began = time.monotonic()
+    assert calls.stopped("process", action="wait", session_id=process)["status"] == "timeout"
+    assert time.monotonic() - began < 10
+    assert calls("process", action="poll", session_id=process)["status"] == "running"
 
 
 def test_a_process_is_started_written_to_and_waited_for(calls: Calls) -> None:

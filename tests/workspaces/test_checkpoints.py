@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from dulwich.repo import Repo
+from support.programs import is_on_machine
 
 from hermes_worker.core.checkpoints import CheckpointLimits, Moment
 from hermes_worker.workspaces.checkpoints import objects, scanning
@@ -111,7 +111,7 @@ def test_git_finds_nothing_wrong_and_the_same_files(store: ShadowStore, root: Pa
     assert tree.check() is None
     assert {entry.path for entry in tree.items()} == {os.fsencode(path.name) for path in root.iterdir()}
     assert {name.decode() for name in repository.refs.allkeys()} >= {f"refs/checkpoints/run_s/{_reference(store)}"}
-    if shutil.which("git"):  # dulwich reads as git does; git also judges
+    if is_on_machine("git"):  # dulwich reads as git does; git also judges
         words = ["git", "--git-dir", store.directory, "fsck", "--strict"]
         checked = subprocess.run(words, capture_output=True, text=True)
         assert (checked.returncode, checked.stdout) == (0, "")
