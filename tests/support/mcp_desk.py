@@ -22,7 +22,10 @@ def keep(what: str) -> str:
 @DESK.tool()
 def around(path: str) -> str:
     """What is to be seen from here."""
-    names = sorted(one.name for one in Path(path).iterdir()) if Path(path).is_dir() else []
+    try:
+        names = sorted(one.name for one in Path(path).iterdir())
+    except OSError:  # it is not there, or must not be seen: the walls differ
+        names = []
     return f"{os.getpid()} {names} {sorted(os.environ)} {os.environ.get('DESK_KEY')}"
 
 
