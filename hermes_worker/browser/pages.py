@@ -48,6 +48,8 @@ COOKIES_CHARS_MAX: Final = 400_000
 _PAGES_MAX: Final = 8
 _LOOK_S: Final = 0.1
 _ROUNDS: Final = 5
+"""A page that shows so many documents during one look is not looked at."""
+_RESTLESS: Final = "the page goes from one address to the next and does not stand still"
 _PASSWORDS: Final = """() => {
   const found = [], look = root => {
     for (const each of root.querySelectorAll('*')) {
@@ -112,11 +114,9 @@ class Visit:
         for _ in range(_ROUNDS):
             url = self.page.url
             try:
-                async with asyncio.timeout(SNAPSHOT_S):
-                    text = await self.page.aria_snapshot(mode="ai", timeout=SNAPSHOT_S * 1000)
-                    secrets = [each for frame in self.page.frames for each in await _passwords(frame)]
-            except TimeoutError:
-                raise BrowserFailed("the page is too large or too busy to be looked at") from None
+                text, secrets = await self._read()
+            except BrowserFailed:
+                raise
             except Exception as error:
                 if _is_gone(error):
                     raise
@@ -124,7 +124,31 @@ class Visit:
                 continue
             if self.page.url == url:
                 return Look(page=SeenPage(url=url, text=cut(without(text, secrets))), target=self.target)
-        raise BrowserFailed("the page goes from one address to the next and does not stand still")
+        raise BrowserFailed(_RESTLESS)
+
+    async def _read(self) -> tuple[str, list[str]]:
+        """What is on the page, and which passwords are. Raises ``BrowserFailed``, and what the library raises."""
+        opened = 0
+
+        def counted(_: object) -> None:
+            nonlocal opened
+            opened += 1
+            if opened == _ROUNDS:  # the library would begin anew with each document, for the whole time
+                limit.reschedule(asyncio.get_running_loop().time())
+
+        try:
+            async with asyncio.timeout(SNAPSHOT_S) as limit:
+                self.page.on("domcontentloaded", counted)
+                try:
+                    text = await self.page.aria_snapshot(mode="ai", timeout=SNAPSHOT_S * 1000)
+                    return text, [each for frame in self.page.frames for each in await _passwords(frame)]
+                finally:
+                    self.page.remove_listener("domcontentloaded", counted)
+        except TimeoutError:
+            is_restless = opened >= _ROUNDS
+            raise BrowserFailed(
+                _RESTLESS if is_restless else "the page is too large or too busy to be looked at"
+            ) from None
 
     async def settle(self) -> None:
         """Give the page a moment to go where an action sent it."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 from hermes_worker.agent.images import small_image
@@ -34,6 +34,12 @@ from hermes_worker.net.urls import UnsafeUrl, parse_http_url
 SHOWN_CHARS_MAX: Final = 60_000
 """Of a snapshot in a result."""
 _NAVIGATE_S: Final = 30.0
+_SILENCE_S: Final = 12.0
+_SILENCE_TRIES: Final = 3
+_DETACH_S: Final = 2.0
+_CONSOLE_S: Final = 15.0
+_INTERRUPTED: Final = "interrupted by another navigation"
+"""As the library says that the page which is there went elsewhere while another was asked for."""
 _IMAGES_MAX: Final = 100
 _MESSAGES_MAX: Final = 100
 _MESSAGE_CHARS_MAX: Final = 500
@@ -152,7 +158,7 @@ class ScrollTool(_BrowserTool):
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         async def action(visit: Visit) -> ToolResult:
-            at = await visit.page.evaluate(_SCROLL, -1 if arguments["direction"] == "up" else 1)
+            at = await _asked_of_page(visit, _SCROLL, -1 if arguments["direction"] == "up" else 1)
             return _told(visit, {"success": True, "scrolled": arguments["direction"], "position": at})
 
         return self.visit(action, context)
@@ -198,7 +204,7 @@ class GetImagesTool(_BrowserTool):
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         async def action(visit: Visit) -> ToolResult:
-            found = await visit.page.evaluate(_IMAGES)
+            found = await _asked_of_page(visit, _IMAGES)
             images = [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
             for each in images:
                 if str(each.get("src", "")).startswith("data:"):
@@ -249,7 +255,11 @@ class ConsoleTool(_BrowserTool):
         async def action(visit: Visit) -> ToolResult:
             if expression:
                 return await _evaluated(visit, expression)
-            messages = await _messages(visit, clears=bool(arguments.get("clear")))
+            try:
+                async with asyncio.timeout(_CONSOLE_S):
+                    messages = await _messages(visit, clears=bool(arguments.get("clear")))
+            except TimeoutError:
+                return error_result(f"the page did not give its messages within {_CONSOLE_S:g} s; it is too busy")
             return _told(visit, {"success": True, "messages": messages, "count": len(messages)})
 
         return self.visit(action, context)
@@ -265,17 +275,13 @@ class CdpTool(_BrowserTool):
             wanted = arguments.get("target_id")
             if wanted and wanted != visit.target:
                 return error_result("there is no such tab in use; only the one of the last snapshot can be spoken to")
-            session = await visit.context.new_cdp_session(visit.page)
             try:
-                async with asyncio.timeout(timeout_s):
+                async with _protocol(visit) as session, asyncio.timeout(timeout_s):
                     answer = await session.send(arguments["method"], dict(arguments.get("params") or {}))
             except TimeoutError:
                 return error_result(f"no answer within {timeout_s:g} s; what was done is not known")
             except Exception as error:
                 return error_result(f"{arguments['method']} failed: {_first_line(error)}")
-            finally:
-                with suppress(Exception):
-                    await session.detach()
             return _told(visit, {"success": True, "result": _short(answer)})
 
         return self.visit(action, context)
@@ -285,7 +291,16 @@ class CdpTool(_BrowserTool):
 
 
 async def _gone_to(visit: Visit, url: str) -> tuple[int | None, str | None]:
-    """The status of the answer, or what went wrong."""
+    """The status of the answer, or what went wrong. The page that is there cannot keep the browser."""
+    status, problem = await _asked_for(visit, url)
+    if problem is not None and _INTERRUPTED in problem:
+        await _silence(visit)
+        status, problem = await _asked_for(visit, url)
+    return status, None if problem is None else f"the page could not be opened: {problem}"
+
+
+async def _asked_for(visit: Visit, url: str) -> tuple[int | None, str | None]:
+    before = visit.page.url
     try:
         response = await visit.page.goto(url, timeout=_NAVIGATE_S * 1000, wait_until="domcontentloaded")
     except Exception as error:
@@ -295,12 +310,39 @@ async def _gone_to(visit: Visit, url: str) -> tuple[int | None, str | None]:
         if "Timeout" in text:
             return None, None  # what there is of it is shown
         reason = text.partition(" at ")[0].partition("net::")[2] or text
+        if reason == "ERR_ABORTED" and visit.page.url != before:
+            return None, f"this page goes elsewhere by itself ({_INTERRUPTED})"
         hint = {
             "ERR_TUNNEL_CONNECTION_FAILED": "it was refused or does not answer",
             "ERR_ABORTED": "it is a download, which is refused, or another page was opened meanwhile",
         }.get(reason, reason)
-        return None, f"the page could not be opened: {hint}"
+        return None, hint
     return (response.status if response is not None else None), None
+
+
+async def _silence(visit: Visit) -> None:
+    """Leave a page that goes elsewhere by itself, again and again, so that nothing can be opened in its place."""
+    with suppress(Exception):
+        async with asyncio.timeout(_SILENCE_S), _protocol(visit) as session:
+            await session.send("Emulation.setScriptExecutionDisabled", {"value": True})
+            for _ in range(_SILENCE_TRIES):
+                # What the page began before it was silenced may still get in the way.
+                with suppress(Exception):
+                    await visit.page.goto("about:blank", timeout=5_000)
+                    break
+            await session.send("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+@asynccontextmanager
+async def _protocol(visit: Visit) -> AsyncIterator[Any]:
+    """A session of DevTools with the page. A page that is too busy to let go of it is not waited for."""
+    session = await visit.context.new_cdp_session(visit.page)
+    try:
+        yield session
+    finally:
+        with suppress(Exception):
+            async with asyncio.timeout(_DETACH_S):
+                await session.detach()
 
 
 async def _looked(visit: Visit) -> Look:
@@ -354,18 +396,31 @@ async def _title(visit: Visit) -> str:
 
 async def _evaluated(visit: Visit, expression: str) -> ToolResult:
     try:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(_CONSOLE_S):
             value = await visit.page.evaluate(expression)
     except TimeoutError:
-        return error_result("the expression did not come to an end within 15 s; what it did is not known")
+        return error_result(f"the expression did not end within {_CONSOLE_S:g} s; what it did is not known")
     except Exception as error:
         return error_result(f"the expression failed: {_first_line(error)}")
     return _told(visit, {"success": True, "value": _short(value)})
 
 
+async def _asked_of_page(visit: Visit, expression: str, argument: object = None) -> Any:
+    """What our own expression gives. Raises ``BrowserFailed`` when the page is not there to be asked."""
+    try:
+        async with asyncio.timeout(_CONSOLE_S):
+            return await visit.page.evaluate(expression, argument)
+    except TimeoutError:
+        raise BrowserFailed(f"the page did not react within {_CONSOLE_S:g} s") from None
+    except Exception as error:
+        text = _first_line(error)
+        if "has been closed" in text or "Connection closed" in text:
+            raise
+        raise BrowserFailed(f"the page could not do that: {text}") from None
+
+
 async def _messages(visit: Visit, *, clears: bool) -> list[dict[str, str]]:
     """What V8 keeps of the page's console, which it tells whoever asks anew."""
-    session = await visit.context.new_cdp_session(visit.page)
     messages: list[dict[str, str]] = []
 
     def said(event: Mapping[str, Any]) -> None:
@@ -377,17 +432,14 @@ async def _messages(visit: Visit, *, clears: bool) -> list[dict[str, str]]:
         text = details.get("exception", {}).get("description") or details.get("text", "")
         messages.append({"type": "exception", "text": str(text)[:_MESSAGE_CHARS_MAX]})
 
-    session.on("Runtime.consoleAPICalled", said)
-    session.on("Runtime.exceptionThrown", thrown)
-    try:
+    async with _protocol(visit) as session:
+        session.on("Runtime.consoleAPICalled", said)
+        session.on("Runtime.exceptionThrown", thrown)
         await session.send("Runtime.enable")
         # What was kept comes before the answer to the next command.
         await session.send("Runtime.getIsolateId")
         if clears:
             await session.send("Runtime.discardConsoleEntries")
-    finally:
-        with suppress(Exception):
-            await session.detach()
     return messages[-_MESSAGES_MAX:]
 
 
