@@ -23,10 +23,13 @@ from hermes_worker.api.document import OPENAPI_VERSION, complete
 from hermes_worker.api.errors import DefectLog, install_handlers, invalid
 from hermes_worker.api.limits import BodyLimit, OneLength
 from hermes_worker.api.operations import no_number, unknown_parameter
+from hermes_worker.api.page import Page, PageHosts
 from hermes_worker.api.repeating import Repeats
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.principals import holder_of_key
 from hermes_worker.extension import load
-from hermes_worker.settings.server_key import keep_server_key, keyring_of
+from hermes_worker.settings.server_key import fingerprint_of, keep_server_key, keyring_of
+from hermes_worker.store.access.page_logins import PageLogins
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.stream.followers import Followers, FollowPolicy
 from hermes_worker.wiring import Client
@@ -53,7 +56,8 @@ class SecurityHeaders:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers.update(SECURITY_HEADERS)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)  # the page has a policy of its own
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
@@ -67,9 +71,11 @@ class Api(FastAPI):
         announced = Deprecations(super().build_middleware_stack(), self.state.deprecated)
         repeats = Repeats(announced, document=self.openapi, state=self.state)
         inner = BodyLimit(TracedCaller(repeats))
-        origins = self.state.context.client.settings.server.cors_origins
-        guarded = OneLength(Guard(inner, holders=self.state.holders, origins=origins))
-        return DefectLog(SecurityHeaders(Cors(guarded, origins=origins)))
+        server = self.state.context.client.settings.server
+        hosts = PageHosts(server)
+        guarded = OneLength(Guard(inner, holders=self.state.holders, hosts=hosts, origins=server.cors_origins))
+        answered: ASGIApp = Cors(guarded, origins=server.cors_origins)
+        return DefectLog(SecurityHeaders(Page(answered, hosts=hosts) if server.page else answered))
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
@@ -124,13 +130,15 @@ def create_app(client: Client, policy: FollowPolicy | None = None) -> FastAPI:
     app.openapi_version = OPENAPI_VERSION
     app.state.deprecated = DEPRECATED
     tenants = Tenants(client.database)
-    app.state.holders = Keyholders(key, tenants.principal_of)
+    page_logins = PageLogins(client.database, holder_of_key(fingerprint_of(key)))
+    app.state.holders = Keyholders(key, tenants.principal_of, page_logins.principal_of)
     app.state.context = ApiContext(
         client=client,
         followers=followers,
         policy=policy,
         keyring=keyring_of(client.settings),
         tenants=tenants,
+        page_logins=page_logins,
     )
     install_handlers(app)
     _serve_routes(app)

@@ -1,8 +1,9 @@
 """Who may talk to the API: whoever sends a key. Events for webhook routes are let in by their signature instead.
 
 There is one key of the installation, which may do everything for the default tenant, and there are those that were
-given out (``store.access.principals``). Who sent a request, for which tenant, is found out once, here, and stands in
-the request's scope.
+given out (``store.access.principals``). A browser that was let into the page sends a cookie instead, which stands for a
+key (``store.access.page_logins``). Who sent a request, for which tenant, is found out once, here, and stands in the
+request's scope.
 
 This machine alone is no reason to let somebody in. An agent's commands run here, and so does a browser, with pages of
 strangers: such a page can send requests here (it then has an ``Origin``), or have its own name resolve to 127.0.0.1 and
@@ -28,6 +29,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hermes_worker.api.cors import is_listed
 from hermes_worker.api.errors import ApiError, unavailable
+from hermes_worker.api.page import PageHosts, login_of
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.core.principals import DEFAULT_TENANT, KeyScope, Principal, holder_of_key
 from hermes_worker.observe import log
@@ -40,6 +42,7 @@ PUBLIC_PATHS = frozenset({"/health", "/v1/health", "/health/ready"})
 """Need no key (docs/behaviour.md, "HTTP API")."""
 SIGNED_PATHS = "/webhooks/"
 """What is below needs a signature instead."""
+_NO_LOGIN = "The login of this browser is over. Log in again."
 _MISSING = (
     "Invalid API key. Send the key as a bearer token, in the header Authorization. It is the content of the file "
     "api.key in the server's home directory (~/.hermes-worker, unless HERMES_HOME or --home names another), or what "
@@ -73,12 +76,13 @@ def require_safe(server: ServerSettings) -> None:
 class Keyholders:
     """Whose keys are. Those that were found are remembered for a few seconds, so that a caller costs no statement."""
 
-    def __init__(self, key: Secret, find: Callable[[str], Principal | None]) -> None:
-        """``key`` is the installation's; ``find`` looks others up, and may raise ``UnavailableError`` and
-        ``TenantDisabled``."""
+    def __init__(self, key: Secret, find: FindPrincipal, find_login: FindPrincipal = lambda token: None) -> None:
+        """``key`` is the installation's; ``find`` looks other keys up, ``find_login`` what browsers send. Both may
+        raise ``UnavailableError`` and ``TenantDisabled``."""
         self._key = key.reveal().encode("utf-8")
         self._operator = Principal(name=holder_of_key(fingerprint_of(key)))
         self._find = find
+        self._find_login = find_login
         self._found: dict[bytes, tuple[Principal, float]] = {}
         self._threads = anyio.CapacityLimiter(_LOOKUP_THREADS)
 
@@ -87,12 +91,24 @@ class Keyholders:
         given = token.encode("utf-8", "surrogatepass")
         if hmac.compare_digest(given, self._key):
             return self._operator
-        digest = hashlib.sha256(given).digest()
+        return await self._looked_up(token, self._find)
+
+    async def principal_of_login(self, token: str) -> Principal | None:
+        """Of what a browser sends. Raises as ``principal_of``."""
+        return await self._looked_up(token, self._find_login)
+
+    def forget(self, token: str) -> None:
+        """Look the token up again when it is next sent to this process."""
+        self._found.pop(_digest(token), None)
+
+    async def _looked_up(self, token: str, find: FindPrincipal) -> Principal | None:
+        # Not the digest alone: what is no key must open nothing because it is a login, or the other way round.
+        digest = _digest(token, b"login" if find is self._find_login else b"")
         principal, until = self._found.get(digest, (None, 0.0))
         if time.monotonic() < until:
             return principal
         # Apart from other calls of the store: whoever tries keys must not keep those waiting who have one.
-        principal = await anyio.to_thread.run_sync(self._find, token, limiter=self._threads)
+        principal = await anyio.to_thread.run_sync(find, token, limiter=self._threads)
         if len(self._found) >= _REMEMBERED_MAX:
             self._found.clear()
         if principal is not None:
@@ -100,6 +116,13 @@ class Keyholders:
         else:
             self._found.pop(digest, None)
         return principal
+
+
+FindPrincipal = Callable[[str], Principal | None]
+
+
+def _digest(token: str, kind: bytes = b"login") -> bytes:
+    return hashlib.sha256(kind + token.encode("utf-8", "surrogatepass")).digest()
 
 
 REMEMBERED_S = 5.0
@@ -111,16 +134,17 @@ _LOOKUP_THREADS = 4
 class Guard:
     """Lets a request through, or answers it."""
 
-    def __init__(self, app: ASGIApp, *, holders: Keyholders, origins: Collection[str] = ()) -> None:
-        """``origins`` are those of web pages that may send requests."""
+    def __init__(self, app: ASGIApp, *, holders: Keyholders, hosts: PageHosts, origins: Collection[str] = ()) -> None:
+        """``origins`` are those of web pages of others that may send requests."""
         self._app = app
         self._holders = holders
+        self._hosts = hosts
         self._origins = frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             try:
-                principal = await self._admitted(Headers(scope=scope), scope["path"])
+                principal = await self._admitted(Headers(scope=scope), scope["method"], scope["path"])
             except ApiError as refusal:
                 await refusal.response(scope, receive, send)
                 return
@@ -131,24 +155,34 @@ class Guard:
                 return
         await self._app(scope, receive, send)
 
-    async def _admitted(self, headers: Headers, path: str) -> Principal | None:
+    async def _admitted(self, headers: Headers, method: str, path: str) -> Principal | None:
         """Who asks; ``None`` where nobody is asked for a key. Raises ``ApiError``."""
         is_of_page = "origin" in headers or headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
-        if is_of_page and not is_signed_address(path) and not is_listed(headers, self._origins):
+        is_welcome = is_signed_address(path) or is_listed(headers, self._origins) or self._hosts.is_own(headers)
+        if is_of_page and not is_welcome:
             raise ApiError(403, "Requests from web pages are not allowed.", code="origin_not_allowed")
         if not needs_key(path):
             return None
-        token = _token(headers)
         try:
-            principal = await self._holders.principal_of(token) if token else None
+            return await self._holder(headers, method)
         except UnavailableError as error:
             log.warning("database.unreachable", doing="look up a key", error=str(error))
             raise unavailable() from None
         except TenantDisabled as error:
             raise ApiError(403, f"Refused: {error}.", code="tenant_disabled") from None
-        if principal is None:
-            raise ApiError(401, _MISSING, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
-        return principal
+
+    async def _holder(self, headers: Headers, method: str) -> Principal:
+        """Whose key, or whose browser, sent this. Raises ``ApiError``, and as ``Keyholders.principal_of``."""
+        if "authorization" not in headers and (login := login_of(headers)) is not None:
+            if not self._hosts.may_use_login(headers, method):
+                raise ApiError(403, "Requests from web pages are not allowed.", code="origin_not_allowed")
+            if (principal := await self._holders.principal_of_login(login)) is not None:
+                return principal
+            raise ApiError(401, _NO_LOGIN, code="login_over", headers={"WWW-Authenticate": "Bearer"})
+        token = bearer_of(headers)
+        if token and (principal := await self._holders.principal_of(token)) is not None:
+            return principal
+        raise ApiError(401, _MISSING, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 
 def _actor(principal: Principal, scope: Scope) -> Actor:
@@ -215,7 +249,8 @@ def scopes_of(route: APIRoute) -> list[KeyScope]:
     return [each.call.scope for each in route.dependant.dependencies if isinstance(each.call, ScopeCheck)]
 
 
-def _token(headers: Headers) -> str | None:
+def bearer_of(headers: Headers) -> str | None:
+    """The key that a request brings; ``None`` for none, and for two."""
     given = headers.getlist("authorization")
     if len(given) != 1:
         return None

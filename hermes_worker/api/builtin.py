@@ -41,6 +41,7 @@ EXTENSION = Extension(
         RouterDeclaration(name="erasures", implementation="hermes_worker.api.routes.erasures:router"),
         RouterDeclaration(name="sheets", implementation="hermes_worker.api.routes.sheets:router"),
         RouterDeclaration(name="mcp", implementation="hermes_worker.api.mcp.routes:router"),
+        RouterDeclaration(name="page_logins", implementation="hermes_worker.api.routes.page_logins:router"),
         RouterDeclaration(name="trees", implementation="hermes_worker.api.routes.trees:router"),
     ),
 )

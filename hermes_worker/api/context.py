@@ -16,6 +16,7 @@ from fastapi import Depends, Request
 
 from hermes_worker.api.waiting import WaitingRequests
 from hermes_worker.settings.sealing import Keyring
+from hermes_worker.store.access.page_logins import PageLogins
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.stream.followers import Followers, FollowPolicy
 from hermes_worker.wiring import Client
@@ -49,6 +50,7 @@ class ApiContext:
     keyring: Keyring
     """Opens the secrets of webhook routes."""
     tenants: Tenants
+    page_logins: PageLogins
     began_at: int = field(default_factory=lambda: int(time.time()))
     """When this process began, in epoch seconds."""
     waiting: WaitingRequests = field(default_factory=WaitingRequests)

@@ -391,6 +391,16 @@ class ServerSettings:
         (),
     )
     """Origins of web pages that may talk to the API, with a key. Not set: no page may."""
+    page: bool = _setting("server.page", "HERMES_SERVER_PAGE", SWITCH, True)
+    """Whether the API serves the page for people at `/`."""
+    page_hosts: tuple[str, ...] = _setting(
+        "server.page_hosts",
+        "HERMES_SERVER_PAGE_HOSTS",
+        names(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", "host names such as hermes.example.org"),
+        (),
+    )
+    """Host names under which browsers may open the page, without a port. `localhost`, addresses and `server.host` are
+    always good. Any other name is refused: a stranger's name may lead here."""
     tls_certificate: Path | None = _setting(  # noqa: RUF009 - a field
         "server.tls_certificate", "HERMES_SERVER_TLS_CERTIFICATE", FILE
     )

@@ -1035,6 +1035,23 @@ api_keys = sa.Table(
 )
 """Keys of the API. Only the SHA-256 of a key is kept. ``last_used_at`` is exact to the minute."""
 
+page_logins = sa.Table(
+    "page_logins",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("tenant", Tenant, nullable=False),
+    sa.Column("hash", sa.String(64), nullable=False, unique=True),
+    sa.Column("key_id", sa.String(20)),
+    sa.Column("holder", sa.String(200)),
+    sa.Column("created_at", Seconds, nullable=False),
+    sa.Column("expires_at", Seconds, nullable=False),
+    sa.CheckConstraint("(key_id is null) <> (holder is null)", name="one_key"),
+    sa.Index("ix_page_logins_expires", "expires_at"),
+    sa.Index("ix_page_logins_tenant", "tenant"),
+)
+"""Browsers that somebody let into the page with a key: the one of ``key_id``, or that of the installation, whose holder
+is ``holder``. Only the SHA-256 of what the browser keeps is here. Such a row is nothing without its key."""
+
 provider_keys = sa.Table(
     "provider_keys",
     metadata,

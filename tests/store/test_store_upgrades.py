@@ -36,6 +36,7 @@ from hermes_worker.store.tables import (
     logins,
     memory_versions,
     metadata,
+    page_logins,
     parked_on_keys,
     principals,
     processes,
@@ -250,6 +251,7 @@ _OTHERS = {
         "scopes": "admin",
         "created_at": 1.0,
     },
+    page_logins: {"tenant": "default", "hash": "h", "key_id": "key_1", "created_at": 1.0, "expires_at": 2.0},
 }
 """What the played runs below leave empty."""
 

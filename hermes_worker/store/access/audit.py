@@ -61,6 +61,8 @@ class Act(StrEnum):
     KEY_CREATE = "key.create"
     KEY_ROTATE = "key.rotate"
     KEY_REVOKE = "key.revoke"
+    PAGE_LOGIN = "page.login"
+    PAGE_LOGOUT = "page.logout"
     TENANT_CREATE = "tenant.create"
     TENANT_DISABLE = "tenant.disable"
     TENANT_ENABLE = "tenant.enable"

@@ -55,6 +55,7 @@ from hermes_worker.store.tables import (
     kept_answers,
     legal_holds,
     memory_versions,
+    page_logins,
     principals,
     runs,
     sessions,
@@ -377,6 +378,8 @@ class Erasures:
                 gone = deleted_runs.c.run_id.in_(ids) & (deleted_runs.c.tenant == erasure.tenant)
                 connection.execute(sa.update(deleted_runs).where(gone).values(erasure_pk=erasure.pk))
             for part in in_parts(selected.holders):
+                held = sa.select(api_keys.c.key_id).where(api_keys.c.principal_pk.in_(part))
+                connection.execute(sa.delete(page_logins).where(page_logins.c.key_id.in_(held)))
                 connection.execute(sa.delete(api_keys).where(api_keys.c.principal_pk.in_(part)))
                 connection.execute(sa.delete(principals).where(principals.c.pk.in_(part)))
             marked = dead_targets.c.key.in_(selected.person.targets) & (dead_targets.c.tenant == erasure.tenant)

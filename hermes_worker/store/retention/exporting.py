@@ -36,12 +36,13 @@ from hermes_worker.store.tables import (
     kept_answers,
     memory_versions,
     messages,
+    page_logins,
     principals,
 )
 
 _NOT_TOLD = frozenset({"lease_token", "lease_owner", "erasure_pk"})
 """Columns that are nobody's data: claims of workers, and marks of ours."""
-_SECRET = frozenset({"api_keys.hash", "webhook_routes.secret"})
+_SECRET = frozenset({"api_keys.hash", "page_logins.hash", "webhook_routes.secret"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,8 @@ def wheres(connection: Connection, selected: Selected) -> Iterator[tuple[sa.Tabl
     for this in remembered_by(connection, selected):
         yield memory_versions, this
     for part in in_parts(selected.holders):
+        held = sa.select(api_keys.c.key_id).where(api_keys.c.principal_pk.in_(part))
+        yield page_logins, page_logins.c.key_id.in_(held)
         yield api_keys, api_keys.c.principal_pk.in_(part)
         yield principals, principals.c.pk.in_(part)
     if selected.person.targets:

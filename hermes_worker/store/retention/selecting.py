@@ -37,6 +37,7 @@ from hermes_worker.store.tables import (
     kept_answers,
     memory_versions,
     messages,
+    page_logins,
     parked_on_keys,
     principals,
     processes,
@@ -102,6 +103,7 @@ OF_TENANT: Sequence[sa.Table] = (
     skills,
     skill_contents,
     memory_versions,
+    page_logins,
     api_keys,
     principals,
 )

@@ -1,0 +1,100 @@
+"""Let a browser into the page in exchange for a key (docs/page.md). The page keeps no key: it gets a cookie that no
+script can read."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from hermes_worker.api import schema
+from hermes_worker.api.auth import READS, Caller, bearer_of
+from hermes_worker.api.bodies import JsonRoute
+from hermes_worker.api.context import Context
+from hermes_worker.api.errors import ApiError
+from hermes_worker.api.page import COOKIE, login_of
+from hermes_worker.core.principals import KeyScope
+
+router = APIRouter(prefix="/v1/page/login", tags=["page"], route_class=JsonRoute, responses=schema.errors(503))
+
+_PATH_FORM = r"^/([A-Za-z0-9._~-]+/)*$"
+
+
+class LogIn(BaseModel):
+    """Where the page is."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    path: Annotated[str, Field(max_length=500, pattern=_PATH_FORM)] = Field(
+        "/", description="The path of the page as its browser sees it: the cookie is sent to addresses below it."
+    )
+
+
+class PageLoginObject(BaseModel):
+    """Who uses the page, and what they may do."""
+
+    object: str = "hermes.page_login"
+    tenant: str
+    name: str
+    """As it is recorded beside what they do."""
+    scopes: list[KeyScope]
+    is_operator: bool
+    """What concerns the whole installation is theirs to see, as far as the scopes go."""
+    expires_at: float | None = None
+    """When the login is over, in epoch seconds; ``null`` for a caller that sent a key."""
+
+
+@router.put("", response_model=PageLoginObject, responses=schema.errors(408, 409), dependencies=[READS])
+async def open_page_login(
+    context: Context, caller: Caller, request: Request, response: Response, body: LogIn
+) -> PageLoginObject:
+    """Let the browser in that sends this: the answer sets a cookie that stands for the key of the request."""
+    key = bearer_of(request.headers)
+    if key is None:
+        raise ApiError(409, "This browser is let in already. Send a key to let it in as somebody else.", code="let_in")
+    made = await context.store(context.page_logins.open, key, caller)
+    response.set_cookie(
+        COOKIE,
+        made.token,
+        path=body.path,
+        max_age=int(made.lasts_s),
+        httponly=True,
+        samesite="strict",
+        secure=_is_https(request),
+    )
+    return _object(caller, made.expires_at)
+
+
+def _is_https(request: Request) -> bool:
+    """Also behind a proxy that speaks TLS for us: then the browser says so."""
+    return request.url.scheme == "https" or urlsplit(request.headers.get("origin", "")).scheme == "https"
+
+
+@router.get("", response_model=PageLoginObject, dependencies=[READS])
+async def get_page_login(context: Context, caller: Caller, request: Request) -> PageLoginObject:
+    """Who the caller is, and what they may do."""
+    token = login_of(request.headers) if bearer_of(request.headers) is None else None
+    return _object(caller, await context.store(context.page_logins.expires_at, token) if token else None)
+
+
+@router.delete("", status_code=204, dependencies=[READS])
+async def close_page_login(context: Context, caller: Caller, request: Request, response: Response) -> None:
+    """End the login of the browser that sends this. Idempotent."""
+    token = login_of(request.headers)
+    if token is not None:
+        await context.store(context.page_logins.close, token, caller)
+        request.app.state.holders.forget(token)
+    response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+
+
+def _object(caller: Caller, expires_at: float | None) -> PageLoginObject:
+    scopes = [scope for scope in KeyScope if caller.may(scope)]
+    return PageLoginObject(
+        tenant=caller.tenant,
+        name=caller.known_as,
+        scopes=scopes,
+        is_operator=caller.is_of_operators,
+        expires_at=expires_at,
+    )

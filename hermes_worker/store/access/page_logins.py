@@ -1,0 +1,138 @@
+"""Browsers that were let into the page: each has a row, and keeps a token that is good for a day's work and no longer.
+
+A login is made with a key and is worth what the key is worth, at every request: it ends with the key, and its scopes
+are those of the key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.principals import DEFAULT_TENANT, Principal, named_holder, scopes_of
+from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.access.principals import TenantDisabled
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import row_of
+from hermes_worker.store.tables import api_keys, page_logins, principals, tenants
+
+LASTS_S = 12 * 3600.0
+TOKEN_PREFIX = "hwp_"
+_RANDOM_BYTES = 32
+_LAPSED_MAX = 1_000
+"""Rows of ended logins that one new login deletes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageLogin:
+    """A browser that was just let in: its ``token`` is told once and kept nowhere."""
+
+    token: str = field(repr=False)
+    expires_at: float
+    """Epoch seconds."""
+    lasts_s: float = LASTS_S
+
+
+class _LoginRow(NamedTuple):
+    tenant: str
+    login_holder: str | None
+    expires_at: float
+    key_id: str | None
+    scopes: str | None
+    name: str | None
+    disabled_at: float | None
+
+
+_OPEN = page_logins.c.expires_at > db_now()
+_KEY_USABLE = sa.and_(
+    api_keys.c.revoked_at.is_(None), sa.or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > db_now())
+)
+_FOUND = (
+    sa.select(
+        page_logins.c.tenant,
+        page_logins.c.holder.label("login_holder"),
+        page_logins.c.expires_at,
+        api_keys.c.key_id,
+        api_keys.c.scopes,
+        principals.c.name,
+        tenants.c.disabled_at,
+    )
+    .select_from(page_logins)
+    .outerjoin(api_keys, sa.and_(api_keys.c.key_id == page_logins.c.key_id, _KEY_USABLE))
+    .outerjoin(principals, principals.c.pk == api_keys.c.principal_pk)
+    .outerjoin(tenants, tenants.c.name == page_logins.c.tenant)
+)
+
+
+class PageLogins:
+    """The logins of an installation. ``holder`` is who holds its own key; logins by an earlier one are over."""
+
+    def __init__(self, database: Database, holder: str) -> None:
+        self._database = database
+        self._holder = holder
+
+    def open(self, key: str, principal: Principal) -> PageLogin:
+        """Let a browser in whose user showed ``key``, which is that of ``principal``. Deletes what lapsed."""
+        token = f"{TOKEN_PREFIX}{secrets.token_urlsafe(_RANDOM_BYTES)}"
+        with self._database.write() as connection:
+            _delete_lapsed(connection)
+            found = connection.execute(sa.select(api_keys.c.key_id).where(api_keys.c.hash == _hash(key))).scalar()
+            values = {
+                "tenant": principal.tenant,
+                "hash": _hash(token),
+                "key_id": found,
+                "holder": None if found is not None else self._holder,
+                "created_at": db_now(),
+                "expires_at": db_now() + LASTS_S,
+            }
+            connection.execute(sa.insert(page_logins).values(**values))
+            this = page_logins.c.hash == _hash(token)
+            expires_at = connection.execute(sa.select(page_logins.c.expires_at).where(this)).scalar_one()
+            record(connection, Act.PAGE_LOGIN, principal.known_as, tenant=principal.tenant)
+        return PageLogin(token=token, expires_at=float(expires_at))
+
+    def principal_of(self, token: str) -> Principal | None:
+        """Whom a browser acts for; ``None`` where the login, or its key, is over. Raises ``TenantDisabled``."""
+        with self._database.read() as connection:
+            row = row_of(connection.execute(_FOUND.where(page_logins.c.hash == _hash(token), _OPEN)), _LoginRow)
+        if row is None:
+            return None
+        if row.login_holder is not None:
+            return Principal(tenant=DEFAULT_TENANT, name=self._holder) if row.login_holder == self._holder else None
+        if row.key_id is None or row.name is None:
+            return None
+        if row.disabled_at is not None:
+            raise TenantDisabled(
+                f"the tenant {row.tenant!r} is disabled; whoever runs this installation can enable it again"
+            )
+        name = named_holder(row.name, row.key_id)
+        return Principal(tenant=row.tenant, name=name, scopes=scopes_of((row.scopes or "").split()))
+
+    def expires_at(self, token: str) -> float | None:
+        """When a login is over, in epoch seconds; ``None`` where there is none."""
+        wanted = sa.select(page_logins.c.expires_at).where(page_logins.c.hash == _hash(token), _OPEN)
+        with self._database.read() as connection:
+            found = connection.execute(wanted).scalar()
+        return None if found is None else float(found)
+
+    def close(self, token: str, principal: Principal) -> None:
+        """End a login now. Idempotent."""
+        with self._database.write() as connection:
+            gone = connection.execute(sa.delete(page_logins).where(page_logins.c.hash == _hash(token)))
+            if gone.rowcount:
+                record(connection, Act.PAGE_LOGOUT, principal.known_as, tenant=principal.tenant)
+
+
+def _delete_lapsed(connection: Connection) -> None:
+    lapsed = sa.select(page_logins.c.pk).where(page_logins.c.expires_at <= db_now()).limit(_LAPSED_MAX)
+    connection.execute(sa.delete(page_logins).where(page_logins.c.pk.in_(lapsed)))
+
+
+def _hash(token: str) -> str:
+    """A token is 256 random bits, as a key is."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
