@@ -1,0 +1,190 @@
+// What all views share: HTML by htm, the API, the address, and words for times and numbers.
+// Every text from outside becomes a text node. Nothing here makes HTML from a string, and Trusted Types forbid it.
+import { h, render } from "preact";
+import { useCallback, useEffect, useRef, useState } from "preact/hooks";
+import htm from "htm";
+
+export const html = htm.bind(h);
+export { render, useCallback, useEffect, useRef, useState };
+
+const BASE = new URL(".", document.baseURI);
+export const basePath = BASE.pathname;
+const watchers = new Set();
+let me = null;
+
+/** Who uses the page, or null before the login. */
+export const user = () => me;
+export const may = (scope) => me !== null && me.scopes.includes(scope);
+
+export function setUser(next) {
+  me = next;
+  watchers.forEach((tell) => tell());
+}
+
+export function useUser() {
+  const [, again] = useState(0);
+  useEffect(() => {
+    const tell = () => again((n) => n + 1);
+    watchers.add(tell);
+    return () => watchers.delete(tell);
+  }, []);
+  return me;
+}
+
+/** The API said no, or nobody answered (status 0). */
+export class Refusal extends Error {
+  constructor(status, message, code) {
+    super(message);
+    this.status = status;
+    this.code = code;
+  }
+}
+
+export function address(path, params = {}) {
+  const url = new URL(path, BASE);
+  for (const [name, value] of Object.entries(params))
+    for (const one of [value].flat())
+      if (one !== undefined && one !== null && one !== "") url.searchParams.append(name, one);
+  return url;
+}
+
+/** Ask the API. Throws Refusal. A login that is over brings the login back. */
+export async function ask(method, path, { params, body, key } = {}) {
+  const headers = {};
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  if (key) headers.Authorization = `Bearer ${key}`;
+  let answer;
+  try {
+    answer = await fetch(address(path, params), {
+      method, headers, body: body === undefined ? undefined : JSON.stringify(body), credentials: "same-origin", cache: "no-store",
+    });
+  } catch {
+    throw new Refusal(0, "The server does not answer. The page tries again.", "unreachable");
+  }
+  if (answer.status === 204) return null;
+  const document = await answer.json().catch(() => null);
+  if (answer.ok) return document;
+  if (answer.status === 401 && !key) setUser(null);
+  const error = document?.error;
+  throw new Refusal(answer.status, (typeof error === "string" ? error : error?.message) ?? `The server answered ${answer.status}.`, error?.code);
+}
+
+/** What `read` gives, asked again every `everyMs`, slower while nobody looks. The last answer stays when one fails. */
+export function usePoll(read, everyMs, deps) {
+  const [state, setState] = useState({ data: null, error: null });
+  const kick = useRef(() => {});
+  useEffect(() => {
+    let isOver = false, timer = 0, turn = 0;
+    const look = async () => {
+      clearTimeout(timer);
+      const mine = ++turn;
+      try {
+        const data = await read();
+        if (!isOver && mine === turn) setState({ data, error: null });
+      } catch (error) {
+        if (!isOver && mine === turn) setState((last) => ({ data: last.data, error }));
+      }
+      if (!isOver && mine === turn) timer = setTimeout(look, document.hidden ? everyMs * 5 : everyMs);
+    };
+    kick.current = look;
+    const shown = () => document.hidden || look();
+    document.addEventListener("visibilitychange", shown);
+    look();
+    return () => {
+      isOver = true;
+      clearTimeout(timer);
+      document.removeEventListener("visibilitychange", shown);
+    };
+  }, deps);
+  return { ...state, again: () => kick.current() };
+}
+
+// --- the address: #/runs?status=failed ---
+
+export function readRoute() {
+  const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
+  return { parts: path.split("/").filter(Boolean).map(unescaped), query: new URLSearchParams(query) };
+}
+
+function unescaped(text) {
+  try { return decodeURIComponent(text); } catch { return text; }
+}
+
+export function to(...parts) {
+  return `#/${parts.map(encodeURIComponent).join("/")}`;
+}
+
+export function setQuery(query) {
+  const path = location.hash.split("?")[0] || "#/";
+  const text = query.toString();
+  history.replaceState(null, "", text ? `${path}?${text}` : path);
+  dispatchEvent(new HashChangeEvent("hashchange"));
+}
+
+export function useRoute() {
+  const [route, setRoute] = useState(readRoute);
+  useEffect(() => {
+    const changed = () => setRoute(readRoute());
+    addEventListener("hashchange", changed);
+    return () => removeEventListener("hashchange", changed);
+  }, []);
+  return route;
+}
+
+// --- words ---
+
+export function age(at, now = Date.now() / 1000) {
+  if (at === null || at === undefined) return "–";
+  const s = Math.abs(now - at);
+  const text = s < 60 ? `${Math.floor(s)}s` : s < 3600 ? `${Math.floor(s / 60)}m` : s < 172800 ? `${Math.floor(s / 3600)}h` : `${Math.floor(s / 86400)}d`;
+  return at > now + 1 ? `in ${text}` : text;
+}
+
+export function span(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  return seconds < 10 ? `${seconds.toFixed(1)}s` : seconds < 60 ? `${Math.round(seconds)}s` : seconds < 3600 ? `${Math.floor(seconds / 60)}m ${Math.floor(seconds % 60)}s` : `${Math.floor(seconds / 3600)}h ${Math.floor((seconds % 3600) / 60)}m`;
+}
+
+export const when = (at) => (at ? new Date(at * 1000).toLocaleString() : "–");
+export const clock = (at) => (at ? new Date(at * 1000).toLocaleTimeString() : "");
+export const number = (n) => (n === null || n === undefined ? "–" : n.toLocaleString());
+export const dollars = (n) => (n === null || n === undefined ? "–" : `$${n.toFixed(n !== 0 && Math.abs(n) < 1 ? 4 : 2)}`);
+export const short = (id) => (id && id.length > 16 ? `${id.slice(0, 12)}…` : id);
+
+/** Characters that would change how the text around them is read are shown by their codes. */
+export function visible(text) {
+  return String(text ?? "").replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g,
+    (c) => `⟨${c.codePointAt(0).toString(16).padStart(4, "0")}⟩`);
+}
+
+const KINDS = {
+  completed: "good", succeeded: "good", delivered: "good", running: "busy", stopping: "busy", attempting: "busy",
+  failed: "bad", expired: "bad", unknown: "bad", abandoned: "bad",
+  waiting_for_approval: "wait", waiting_for_input: "wait", waiting_for_capacity: "wait", paused: "wait",
+};
+
+export function State({ of }) {
+  return html`<span class=${`state ${KINDS[of] ?? ""}`}>${visible(of).replaceAll("_", " ")}</span>`;
+}
+
+const TEXT_MAX = 20000;
+
+/** A text of anybody. A very long one is shown in part until it is asked for. */
+export function Text({ of, mono }) {
+  const [isWhole, setWhole] = useState(false);
+  const text = typeof of === "string" ? of : of === null || of === undefined ? "" : JSON.stringify(of, null, 2);
+  const part = isWhole ? text : text.slice(0, TEXT_MAX);
+  const more = text.length > part.length && html`<button onClick=${() => setWhole(true)}>Show all ${number(text.length)} characters</button>`;
+  return mono ? html`<pre tabindex="0">${visible(part)}</pre>${more}` : html`<div class="text">${visible(part)}</div>${more}`;
+}
+
+export function Notice({ error, children }) {
+  if (!error && !children) return null;
+  return html`<div class=${`notice ${error ? "" : "calm"}`} role="status">${error ? visible(error.message) : children}</div>`;
+}
+
+/** Text that is typed stays as it is typed: nothing that comes from the server changes it. */
+export function useField(initial = "") {
+  const [value, setValue] = useState(initial);
+  return { value, set: setValue, bind: { value, onInput: (event) => setValue(event.target.value) } };
+}

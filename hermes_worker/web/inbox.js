@@ -1,0 +1,87 @@
+// Approvals and questions: one inbox, and who was first.
+import { age, ask, html, may, Notice, Text, to, short, useField, usePoll, useState, visible } from "./core.js";
+
+const WORDS = { once: "Allow once", session: "Allow in this session", always: "Always allow", deny: "Deny" };
+
+export function Inbox() {
+  const { data, error, again } = usePoll(() => ask("GET", "v1/approvals", { params: { limit: 100 } }), 1000, []);
+  const [outcomes, setOutcomes] = useState([]);
+  const told = (outcome) => { setOutcomes((last) => [outcome, ...last].slice(0, 20)); again(); };
+  return html`<header><h1>Inbox</h1></header><${Notice} error=${error} />
+    <section class="panel" aria-label="Open questions">
+      ${data && !data.data.length && html`<div class="empty">Nobody is asked anything.</div>`}
+      ${data?.data.map((wait) => html`<${Waiting} key=${wait.id} wait=${wait} again=${again} told=${told} />`)}</section>
+    ${outcomes.length > 0 && html`<section class="panel"><header><h2>Answered from here</h2></header>
+      <ul class="talk" role="status">${outcomes.map((each) => html`<li><span class="when">${each.time}</span><span>${visible(each.text)}</span></li>`)}</ul></section>`}`;
+}
+
+/** Who answered before us, as the run's own events say. */
+async function winner(wait) {
+  const run = await ask("GET", `v1/runs/${wait.run_id}`).catch(() => null);
+  const source = new EventSource(new URL(`v1/runs/${wait.run_id}/events?after=0`, document.baseURI));
+  return new Promise((resolve) => {
+    const give = (text) => { clearTimeout(timer); source.close(); resolve(text); };
+    const timer = setTimeout(() => give(`It was answered before${run ? `; the run is ${run.status}` : ""}.`), 3000);
+    source.onmessage = ({ data }) => {
+      const event = JSON.parse(data);
+      if ((event.event === "approval.responded" || event.event === "input.responded") && event.wait_id === wait.id)
+        give(`${event.by} was first${event.choice ? `: ${event.choice}` : ""}.`);
+    };
+  });
+}
+
+export function Waiting({ wait, again, told }) {
+  const reason = useField(), text = useField();
+  const [changed, setChanged] = useState(null);
+  const [said, setSaid] = useState(null);
+  const [isBusy, setBusy] = useState(false);
+  const isApproval = wait.kind === "approval";
+  const tell = (what) => { setSaid(what); told?.({ time: new Date().toLocaleTimeString(), text: `${wait.tool}: ${what}` }); again?.(); };
+  const send = async (path, body, what) => {
+    setBusy(true);
+    try {
+      await ask("POST", `v1/runs/${wait.run_id}/${path}`, { body: { ...body, wait_id: wait.id } });
+      tell(what);
+    } catch (refusal) {
+      if (refusal.status === 409) tell(await winner(wait));
+      else setSaid(refusal.message);
+    }
+    setBusy(false);
+  };
+  const choose = (choice) => {
+    const body = { choice };
+    if (choice === "deny" && reason.value.trim()) body.reason = reason.value.trim();
+    if (choice === "once" && changed !== null) {
+      try { body.arguments = JSON.parse(changed); } catch { return setSaid("The changed arguments are no JSON."); }
+    }
+    return send("approval", body, `you chose ${choice}`);
+  };
+  const change = async () => {
+    if (changed !== null) return setChanged(null);
+    try {
+      const { messages } = await ask("GET", `v1/runs/${wait.run_id}/result`);
+      const call = messages.filter((message) => message.tool_calls?.length).at(-1).tool_calls[wait.position];
+      setChanged(JSON.stringify(JSON.parse(call.function.arguments), null, 2));
+    } catch (refusal) { setSaid(refusal.message); }
+  };
+  const mayAnswer = isApproval ? may("approve") : may("runs:write");
+  const choices = isApproval ? (wait.choices.length ? wait.choices : Object.keys(WORDS)) : wait.choices;
+  return html`<article class="ask" aria-label=${`${wait.kind} of ${wait.run_id}`}>
+    <div class="row"><strong>${isApproval ? "Allow this?" : "A question"}</strong><span class="mono">${visible(wait.tool)}</span>
+      <a class="mono" href=${to("runs", wait.run_id)}>${short(wait.run_id)}</a><span class="grow"></span>
+      <span class="soft">waits ${age(wait.created_at)}${wait.expires_at ? `, ends ${age(wait.expires_at)}` : ""}</span></div>
+    ${wait.description && html`<p>${visible(wait.description)}</p>`}
+    ${wait.command && html`<${Text} of=${wait.command} mono />`}
+    ${wait.question && html`<${Text} of=${wait.question} />`}
+    ${isApproval && wait.pattern_key && html`<p class="soft">Allowed in the session or always, nobody is asked about <span class="mono">${visible(wait.pattern_key)}</span> any more.</p>`}
+    ${mayAnswer && isApproval && html`<div class="row">
+      ${choices.map((choice) => html`<button class=${choice === "once" ? "main" : choice === "deny" ? "danger" : ""} disabled=${isBusy} onClick=${() => choose(choice)}>${WORDS[choice] ?? visible(choice)}</button>`)}
+      <input aria-label="Why it is denied" placeholder="Why it is denied" ...${reason.bind} />
+      <button class="plain" onClick=${change}>${changed === null ? "Change arguments" : "Leave them"}</button></div>
+      ${changed !== null && html`<textarea class="mono" aria-label="Changed arguments, as JSON" value=${changed} onInput=${(e) => setChanged(e.target.value)}></textarea>`}`}
+    ${mayAnswer && !isApproval && html`<form class="row" onSubmit=${(e) => { e.preventDefault(); send("input", { text: text.value }, "you answered"); }}>
+      ${choices.map((choice) => html`<button type="button" disabled=${isBusy} onClick=${() => send("input", { text: choice }, `you answered ${choice}`)}>${visible(choice)}</button>`)}
+      <input class="grow" aria-label="Your answer" required ...${text.bind} /><button class="main" disabled=${isBusy}>Answer</button></form>`}
+    ${said && html`<p role="status">${visible(said)}</p>`}
+  </article>`;
+}

@@ -1,0 +1,191 @@
+// One run: its transcript as it is written, its tree, its calls, what it may use, and what can be done with it.
+import { address, age, ask, clock, dollars, html, may, Notice, number, short, span, State, Text, to, useEffect, useField, usePoll, useRef, useState, visible, when } from "./core.js";
+import { Waiting } from "./inbox.js";
+import { Confirm } from "./runs.js";
+
+const ENDED = ["completed", "failed", "cancelled", "expired"];
+const SHOWN = 400;
+
+/** All events of a run, each once, and the text that is being written. The browser comes back with the last id. */
+function useEvents(id) {
+  const kept = useRef({ rows: [], draft: "" });
+  const [, draw] = useState(0);
+  const [isLive, setLive] = useState(false);
+  useEffect(() => {
+    let frame = 0;
+    const show = () => { frame ||= requestAnimationFrame(() => { frame = 0; draw((n) => n + 1); }); };
+    const source = new EventSource(address(`v1/runs/${id}/events`, { after: "0" }));
+    source.onopen = () => setLive(true);
+    source.onerror = () => setLive(false);
+    source.onmessage = ({ data }) => {
+      const event = JSON.parse(data), all = kept.current;
+      if (event.event === "message.delta") all.draft += event.delta;
+      else if (!["reasoning.available", "tool.generating", "tool.progress"].includes(event.event)) {
+        if (event.event === "message.completed" || event.event === "reply.discarded") all.draft = "";
+        all.rows.push(event);
+        if (["run.completed", "run.failed", "run.cancelled"].includes(event.event)) source.close();
+      }
+      show();
+    };
+    return () => { source.close(); cancelAnimationFrame(frame); };
+  }, [id]);
+  return { ...kept.current, isLive };
+}
+
+function told(event) {
+  const who = event.by ? ` by ${event.by}` : "";
+  switch (event.event) {
+    case "tool.started": return `${event.tool} began`;
+    case "tool.completed": return `${event.tool} ${event.outcome ?? (event.error ? "failed" : "succeeded")} after ${span(event.duration)}${event.refused_by ? `, refused: ${event.reason ?? event.refused_by}` : ""}`;
+    case "approval.request": return `asks whether it may run: ${event.command}`;
+    case "approval.responded": return `${event.by} chose ${event.choice}`;
+    case "input.request": return `asks: ${event.question}`;
+    case "input.responded": return `${event.by} answered`;
+    case "run.waiting": return `waits: ${event.status.replaceAll("_", " ")}${event.reason ? ` (${event.reason})` : ""}${who}`;
+    case "run.resumed": return `goes on${who}`;
+    case "run.stopping": return `was asked to stop${who}`;
+    case "run.steered": return `was told${who}: ${event.text}`;
+    case "run.failed": return `${event.status}: ${event.error}`;
+    case "run.cancelled": return `was stopped${who}`;
+    case "run.completed": return "completed";
+    case "budget.exhausted": return `used up its ${event.dimension}`;
+    case "step.retried": return `lost its worker; ${event.step} is tried again (attempt ${event.attempt})`;
+    case "session.compress": return `${event.rows} older messages were replaced by a summary`;
+    case "reply.discarded": return "the reply was discarded; another follows";
+    case "hook.failed": return `the hook ${event.hook} failed: ${event.reason}`;
+    default: return event.event;
+  }
+}
+
+function Event({ event, results }) {
+  const call = event.tool_call_id && results.get(event.tool_call_id);
+  if (event.event === "message.completed")
+    return html`<li><span class="when">${clock(event.timestamp)}</span><div><${Text} of=${event.text || "(calls tools)"} /></div></li>`;
+  if (event.event === "tool.completed")
+    return html`<li><span class="when">${clock(event.timestamp)}</span><details><summary class=${event.error ? "state bad" : "note"}>${visible(told(event))}</summary>
+      ${call?.arguments && html`<p class="soft">Arguments</p><${Text} of=${call.arguments} mono />`}
+      ${call && "result" in call && html`<p class="soft">Result</p><${Text} of=${call.result} mono />`}
+      ${event.sandbox && html`<p class="soft">Sandbox ${visible(event.sandbox)}, network ${visible(event.network ?? "–")}</p>`}</details></li>`;
+  return html`<li><span class="when">${clock(event.timestamp)}</span><span class="note">${visible(told(event))}
+    ${event.event === "tool.started" && html`<span class="mono"> ${visible(event.preview)}</span>`}</span></li>`;
+}
+
+function Transcript({ rows, draft, messages, input }) {
+  const [from, setFrom] = useState(null);
+  const start = Math.max(0, from ?? rows.length - SHOWN);
+  const end = from === null ? rows.length : Math.min(rows.length, start + SHOWN);
+  const results = new Map();
+  for (const message of messages ?? []) {
+    for (const call of message.tool_calls ?? []) results.set(call.id, { ...results.get(call.id), arguments: call.function?.arguments ?? call.arguments });
+    if (message.tool_call_id) results.set(message.tool_call_id, { ...results.get(message.tool_call_id), result: message.content });
+  }
+  return html`${rows.length > SHOWN && html`<div class="pad row"><span class="soft">Events ${number(start + 1)} to ${number(end)} of ${number(rows.length)}</span>
+      <button disabled=${start === 0} onClick=${() => setFrom(Math.max(0, start - SHOWN))}>Earlier</button>
+      <button disabled=${from === null} onClick=${() => setFrom(start + SHOWN >= rows.length - SHOWN ? null : start + SHOWN)}>Later</button></div>`}
+    <ol class="talk" aria-label="What happened">
+      ${start === 0 && input && html`<li><span class="when">asked</span><strong><${Text} of=${input} /></strong></li>`}
+      ${rows.slice(start, end).map((event, n) => html`<${Event} key=${start + n} event=${event} results=${results} />`)}
+      ${draft && html`<li><span class="when">writes</span><div><${Text} of=${draft} /></div></li>`}</ol>`;
+}
+
+function Timeline({ rows }) {
+  const began = new Map(), lanes = [];
+  for (const event of rows) {
+    const name = `${event.tool_call_id}/${event.position ?? 0}`;
+    if (event.event === "tool.started") began.set(name, event);
+    else if (event.event === "tool.completed" && began.has(name)) lanes.push({ from: began.get(name).timestamp, to: event.timestamp, event });
+  }
+  if (!lanes.length) return null;
+  const first = rows[0].timestamp, width = Math.max(rows[rows.length - 1].timestamp - first, 0.001);
+  return html`<section class="panel"><header><h2>Timeline of calls</h2><span class="soft">${span(width)}</span></header><div class="pad scroll"><table><tbody>
+    ${lanes.slice(-60).map((lane) => html`<tr><td class="mono nowrap">${visible(lane.event.tool)}</td><td class="num">${span(lane.to - lane.from)}</td>
+      <td><div class="lane"><i class=${lane.event.error ? "bad" : ""} style=${{ left: `${(100 * (lane.from - first)) / width}%`, width: `${(100 * (lane.to - lane.from)) / width}%` }}></i></div></td></tr>`)}
+  </tbody></table></div></section>`;
+}
+
+function Budget({ of }) {
+  if (!of) return null;
+  const rows = Object.entries(of.dimensions).filter(([, each]) => each.limit || each.spent);
+  return html`<section class="panel"><header><h2>Budget</h2></header><div class="pad"><dl>${rows.map(([name, each]) => html`<dt>${name.replaceAll("_", " ")}</dt>
+      <dd>${number(Math.round(each.spent * 10000) / 10000)}${each.limit ? ` of ${number(each.limit)}` : ""}${each.limit ? html`<div class="bar"><i style=${{ width: `${Math.min(100, (100 * each.spent) / each.limit)}%` }}></i></div>` : ""}</dd>`)}</dl></div></section>
+    ${of.children_total > 0 && html`<section class="panel"><header><h2>Delegated</h2><span class="soft">${of.children_total}</span></header><div class="scroll"><table><tbody>
+      ${of.children.map((child) => html`<tr><td><${State} of=${child.status} /></td><td class="mono"><a href=${to("runs", child.run_id)}>${short(child.run_id)}</a></td>
+        <td class="num">${number(child.dimensions.tokens?.spent)} tokens</td><td class="num">${dollars(child.dimensions.cost?.spent)}</td></tr>`)}</tbody></table></div></section>`}`;
+}
+
+function Actions({ run, again }) {
+  const text = useField();
+  const [said, setSaid] = useState(null);
+  const [stopping, setStopping] = useState(false);
+  const isOpen = !ENDED.includes(run.status);
+  const act = async (verb, body, then) => {
+    try {
+      const answer = await ask("POST", `v1/runs/${run.run_id}/${verb}`, { body });
+      setSaid(null);
+      then?.(answer);
+    } catch (refusal) { setSaid(refusal); }
+    again();
+  };
+  if (!may("runs:write")) return null;
+  return html`<${Notice} error=${said} /><div class="row">
+    ${isOpen && html`<button class="danger" onClick=${() => setStopping(true)}>Stop</button>
+      ${run.status === "paused" ? html`<button onClick=${() => act("resume")}>Go on</button>` : html`<button onClick=${() => act("pause")}>Pause</button>`}
+      <form class="row grow" onSubmit=${(e) => { e.preventDefault(); act("steer", { text: text.value }, () => text.set("")); }}>
+        <input class="grow" aria-label="Say something to the run" placeholder="Say something to the run" required ...${text.bind} /><button>Steer</button></form>`}
+    ${!isOpen && html`<button onClick=${() => act("retry", undefined, (made) => { location.hash = to("runs", made.run_id); })}>Run it again</button>`}
+    ${stopping && html`<${Confirm} title="Stop this run?" yes=${() => { setStopping(false); act("stop"); }} no=${() => setStopping(false)}>
+      <p>The run, and all that it caused, is asked to stop.</p></${Confirm}>`}</div>`;
+}
+
+function useRunFacts(id) {
+  return usePoll(async () => {
+    const run = await ask("GET", `v1/runs/${id}`);
+    const explained = await ask("GET", `v1/runs/${id}/explain`).catch(() => null);
+    const waits = run.status.startsWith("waiting_for_") ? (await ask("GET", "v1/approvals", { params: { limit: 500 } })).data.filter((wait) => wait.run_id === id) : [];
+    return { run, explained, waits };
+  }, 1500, [id]);
+}
+
+export function Run({ id }) {
+  const { data, error, again } = useRunFacts(id);
+  const { rows, draft, isLive } = useEvents(id);
+  const settled = rows.reduce((n, event) => n + (event.event === "tool.completed" ? 1 : 0), 0);
+  const [result, setResult] = useState(null);
+  const isOver = data && ENDED.includes(data.run.status);
+  useEffect(() => {
+    const timer = setTimeout(() => ask("GET", `v1/runs/${id}/result`).then(setResult, () => null), 300);
+    return () => clearTimeout(timer);
+  }, [id, settled, isOver]);
+  if (!data) return html`<header><h1>Run</h1></header><${Notice} error=${error} />`;
+  const run = data.run;
+  const input = result?.messages.filter((message) => message.role === "user").at(-1)?.content;
+  const save = new Blob([JSON.stringify(result, null, 2)], { type: "application/json" });
+  const download = () => {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(save);
+    link.download = `${id}.json`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  };
+  return html`<header><h1 class="mono">${visible(id)}</h1><${State} of=${run.status} />
+      ${!isOver && html`<span class="soft">${isLive ? "live" : "reconnects …"}</span>`}<span class="grow"></span>
+      <button disabled=${!result} onClick=${download}>Export</button></header>
+    <${Notice} error=${error} />
+    <div class="split"><div>
+      ${data.waits.length > 0 && html`<section class="panel"><header><h2>Needs a person</h2></header>${data.waits.map((wait) => html`<${Waiting} key=${wait.id} wait=${wait} again=${again} />`)}</section>`}
+      <section class="panel"><header><h2>Transcript</h2></header><${Transcript} rows=${rows} draft=${draft} messages=${result?.messages} input=${input} /></section>
+      <${Timeline} rows=${rows} /></div>
+    <aside>
+      <section class="panel"><div class="pad"><${Actions} run=${run} again=${again} /></div></section>
+      ${data.explained && html`<section class="panel"><header><h2>Why it is where it is</h2></header><div class="pad">${visible(data.explained.text)}</div></section>`}
+      <section class="panel"><header><h2>Facts</h2></header><div class="pad"><dl>
+        <dt>Model</dt><dd class="mono">${visible(run.model)}</dd><dt>Session</dt><dd><a href=${to("sessions", run.session_id)}>${visible(run.title ?? run.session_id)}</a></dd>
+        <dt>Step</dt><dd>${run.iteration} of ${run.iterations_max}</dd><dt>Accepted</dt><dd>${when(run.created_at)} (${age(run.created_at)})</dd>
+        ${run.finished_at && html`<dt>Ended</dt><dd>${when(run.finished_at)}${run.exit_reason ? `, ${visible(run.exit_reason)}` : ""}</dd>`}
+        <dt>Tokens</dt><dd>${number(run.usage?.total_tokens)}</dd><dt>Cost</dt><dd>${dollars(run.estimated_cost_usd)} ${run.cost_status ?? ""}</dd>
+        ${run.retry_of && html`<dt>Repeats</dt><dd class="mono"><a href=${to("runs", run.retry_of)}>${short(run.retry_of)}</a></dd>`}
+        ${run.error && html`<dt>Error</dt><dd>${visible(run.error)}</dd>`}</dl></div></section>
+      ${run.tool_calls?.attention.length > 0 && html`<section class="panel"><header><h2>Calls to look at</h2></header><div class="scroll"><table><tbody>
+        ${run.tool_calls.attention.map((call) => html`<tr><td class="mono">${call.iteration}.${call.position}</td><td class="mono">${visible(call.tool)}</td><td><${State} of=${call.status} /></td><td class="soft">${call.replay}, ${call.attempts} attempts</td></tr>`)}</tbody></table></div></section>`}
+      <${Budget} of=${run.budget} /></aside></div>`;
+}

@@ -1,0 +1,150 @@
+// What runs and waits now, and the list of runs with its filters in the address.
+import { age, ask, dollars, html, may, Notice, number, setQuery, short, span, State, to, usePoll, useEffect, useRef, useState, visible } from "./core.js";
+import { Waiting } from "./inbox.js";
+
+const OPEN = ["queued", "running", "waiting_for_approval", "waiting_for_input", "waiting_for_children", "waiting_for_capacity", "paused", "stopping"];
+const STATUSES = [...OPEN, "completed", "failed", "cancelled", "expired"];
+const ENDED_BADLY = ["failed", "cancelled", "expired"];
+
+export function RunTable({ runs, picked, pick }) {
+  if (!runs.length) return html`<div class="empty">No run fits.</div>`;
+  return html`<div class="scroll"><table><thead><tr>${pick && html`<th><span class="hidden">Chosen</span></th>`}
+    <th>Status</th><th>Run</th><th>What</th><th class="num">Step</th><th class="num">Age</th><th class="num">Took</th><th class="num">Tokens</th><th class="num">Cost</th></tr></thead>
+    <tbody>${runs.map((run) => html`<tr key=${run.run_id}>
+      ${pick && html`<td><input type="checkbox" aria-label=${`Choose ${run.run_id}`} checked=${picked.has(run.run_id)} onChange=${() => pick(run.run_id)} /></td>`}
+      <td><${State} of=${run.status} /></td>
+      <td class="mono nowrap"><a href=${to("runs", run.run_id)} title=${run.run_id}>${short(run.run_id)}</a></td>
+      <td><span class="one">${visible(run.title ?? run.output ?? run.error ?? run.session_id)}</span>
+        ${(run.tags ?? []).map((tag) => html`<span class="tag">${visible(tag)}</span>`)}<span class="soft mono">${visible(run.model)}</span></td>
+      <td class="num">${run.iteration}<span class="soft">/${run.iterations_max}</span></td>
+      <td class="num">${age(run.created_at)}</td>
+      <td class="num">${run.started_at ? span((run.finished_at ?? Date.now() / 1000) - run.started_at) : "–"}</td>
+      <td class="num">${number(run.usage?.total_tokens)}</td>
+      <td class="num">${dollars(run.estimated_cost_usd)}</td></tr>`)}</tbody></table></div>`;
+}
+
+async function readNow() {
+  const midnight = new Date().setHours(0, 0, 0, 0) / 1000;
+  const [open, waits, ended] = await Promise.all([
+    ask("GET", "v1/runs", { params: { status: OPEN, limit: 100 } }),
+    ask("GET", "v1/approvals", { params: { limit: 100 } }),
+    ask("GET", "v1/runs", { params: { created_after: midnight, limit: 100 } }),
+  ]);
+  return { open, waits: waits.data, today: ended };
+}
+
+export function Now() {
+  const { data, error, again } = usePoll(readNow, 1500, []);
+  if (!data) return html`<header><h1>Now</h1></header><${Notice} error=${error} />`;
+  const of = (...statuses) => data.open.data.filter((run) => statuses.includes(run.status)).length;
+  const more = (page) => (page.has_more ? "+" : "");
+  const spent = data.today.data.reduce((sum, run) => sum + (run.estimated_cost_usd ?? 0), 0);
+  const failed = data.today.data.filter((run) => run.status === "failed").length;
+  return html`<header><h1>Now</h1></header><${Notice} error=${error} />
+    <div class="cards">
+      <div class="card"><b>${of("running", "stopping")}${more(data.open)}</b><span>at work</span></div>
+      <div class="card"><b>${of("queued", "waiting_for_capacity")}${more(data.open)}</b><span>wait for a worker</span></div>
+      <div class="card"><b>${data.waits.length}</b><span>need a person</span></div>
+      <div class="card"><b>${failed}${more(data.today)}</b><span>failed today</span></div>
+      <div class="card"><b>${dollars(spent)}${more(data.today)}</b><span>spent by today's runs${data.today.has_more ? ", the newest 100" : ""}</span></div>
+    </div>
+    ${data.waits.length > 0 && html`<section class="panel"><header><h2>Needs a person</h2></header>
+      ${data.waits.slice(0, 5).map((wait) => html`<${Waiting} key=${wait.id} wait=${wait} again=${again} />`)}</section>`}
+    <section class="panel"><header><h2>At work and waiting</h2><span class="grow"></span><a href="#/runs">All runs</a></header>
+      <${RunTable} runs=${data.open.data} /></section>`;
+}
+
+/** A filter whose text is the user's: the address follows it, and nothing changes it back. */
+function Filter({ name, label, query, type = "text", list }) {
+  const [value, setValue] = useState(query.get(name) ?? "");
+  const timer = useRef(0);
+  const changed = (event) => {
+    setValue(event.target.value);
+    clearTimeout(timer.current);
+    const next = event.target.value;
+    timer.current = setTimeout(() => {
+      const now = new URLSearchParams(location.hash.split("?")[1] ?? "");
+      if (next) now.set(name, next); else now.delete(name);
+      setQuery(now);
+    }, list ? 0 : 200);
+  };
+  useEffect(() => () => clearTimeout(timer.current), []);
+  const id = `filter-${name}`;
+  return html`<div><label for=${id}>${label}</label>${list
+    ? html`<select id=${id} value=${value} onChange=${changed}><option value="">any</option>${list.map(([word, text]) => html`<option value=${word}>${text}</option>`)}</select>`
+    : html`<input id=${id} type=${type} value=${value} onInput=${changed} spellcheck="false" autocomplete="off" size="14" />`}</div>`;
+}
+
+function filtersOf(query) {
+  const status = query.get("status");
+  const hours = Number(query.get("hours"));
+  return {
+    status: status === "open" ? OPEN : status || undefined,
+    tag: query.get("tag"), model: query.get("model"), session_id: query.get("session"), job_id: query.get("job"),
+    min_cost_usd: Number(query.get("cost")) || undefined,
+    created_after: hours > 0 ? Math.floor(Date.now() / 1000 - hours * 3600) : undefined,
+  };
+}
+
+export function Runs({ query }) {
+  const [pages, setPages] = useState(1);
+  const [picked, setPicked] = useState(new Set());
+  const asked = query.toString();
+  useEffect(() => { setPages(1); setPicked(new Set()); }, [asked]);
+  const read = async () => {
+    const found = [], filters = filtersOf(query);
+    let cursor;
+    for (let n = 0; n < pages; n++) {
+      const page = await ask("GET", "v1/runs", { params: { ...filters, limit: 100, cursor } });
+      found.push(...page.data);
+      cursor = page.next_cursor;
+      if (!cursor) break;
+    }
+    return { found, hasMore: Boolean(cursor) };
+  };
+  const { data, error, again } = usePoll(read, 2000, [asked, pages]);
+  const pick = (id) => setPicked((last) => { const next = new Set(last); next.delete(id) || next.add(id); return next; });
+  return html`<header><h1>Runs</h1><span class="grow"></span><${Batch} runs=${data?.found ?? []} picked=${picked} done=${() => { setPicked(new Set()); again(); }} /></header>
+    <${Notice} error=${error} />
+    <section class="panel">
+      <div class="filters" role="search" aria-label="Filters of the list">
+        <${Filter} name="status" label="Status" query=${query} list=${[["open", "not ended"], ...STATUSES.map((word) => [word, word.replaceAll("_", " ")])]} />
+        <${Filter} name="tag" label="Tag" query=${query} /><${Filter} name="model" label="Model" query=${query} />
+        <${Filter} name="session" label="Session" query=${query} /><${Filter} name="job" label="Job" query=${query} />
+        <${Filter} name="cost" label="Cost from ($)" type="number" query=${query} />
+        <${Filter} name="hours" label="Accepted" query=${query} list=${[["1", "in the last hour"], ["24", "in the last day"], ["168", "in the last week"]]} />
+      </div>
+      ${data && html`<${RunTable} runs=${data.found} picked=${picked} pick=${may("runs:write") ? pick : undefined} />`}
+      ${data?.hasMore && html`<div class="pad"><button onClick=${() => setPages(pages + 1)}>Show older runs</button></div>`}
+    </section>`;
+}
+
+/** Stop or repeat many. What will happen is said first: that is the dry run. */
+function Batch({ runs, picked, done }) {
+  const [plan, setPlan] = useState(null);
+  const [outcome, setOutcome] = useState(null);
+  const chosen = runs.filter((run) => picked.has(run.run_id));
+  const openOnes = chosen.filter((run) => OPEN.includes(run.status));
+  const endedOnes = chosen.filter((run) => ENDED_BADLY.includes(run.status));
+  const act = async () => {
+    let refused = 0;
+    for (const run of plan.runs) await ask("POST", `v1/runs/${run.run_id}/${plan.verb}`).catch(() => { refused += 1; });
+    setOutcome(`${plan.runs.length - refused} done${refused ? `, ${refused} refused` : ""}.`);
+    setPlan(null);
+    done();
+  };
+  if (!may("runs:write")) return null;
+  return html`<div class="row">${outcome && html`<span role="status" class="soft">${outcome}</span>`}
+    <button disabled=${!openOnes.length} onClick=${() => setPlan({ verb: "stop", runs: openOnes })}>Stop ${openOnes.length || ""}</button>
+    <button disabled=${!endedOnes.length} onClick=${() => setPlan({ verb: "retry", runs: endedOnes })}>Retry ${endedOnes.length || ""}</button>
+    ${plan && html`<${Confirm} title=${plan.verb === "stop" ? `Stop ${plan.runs.length} runs?` : `Repeat ${plan.runs.length} runs?`} yes=${act} no=${() => setPlan(null)}>
+      <p>${plan.verb === "stop" ? "These runs, and all that they caused, are asked to stop:" : "A new run begins for each of these, in the same session:"}</p>
+      <pre tabindex="0">${plan.runs.map((run) => `${run.run_id}  ${run.status}`).join("\n")}</pre></${Confirm}>`}</div>`;
+}
+
+export function Confirm({ title, yes, no, children }) {
+  const box = useRef(null);
+  useEffect(() => box.current.showModal(), []);
+  return html`<dialog ref=${box} aria-label=${title} onClose=${no}><h2>${title}</h2>${children}
+    <div class="row"><button class="main" onClick=${yes}>Do it</button><button onClick=${() => box.current.close()}>Leave it</button></div></dialog>`;
+}

@@ -1,0 +1,42 @@
+// Conversations: the list, one transcript, and the next thing to say in it.
+import { age, ask, dollars, html, may, Notice, number, Text, to, useField, usePoll, useState, visible } from "./core.js";
+
+export function Sessions() {
+  const { data, error } = usePoll(() => ask("GET", "api/sessions", { params: { limit: 100 } }), 4000, []);
+  return html`<header><h1>Sessions</h1></header><${Notice} error=${error} />${may("runs:write") && html`<${Say} />`}
+    <section class="panel">${data && !data.data.length && html`<div class="empty">There is no session.</div>`}
+    ${data?.data.length > 0 && html`<div class="scroll"><table><thead><tr><th>Session</th><th>From</th><th>Model</th><th class="num">Messages</th><th class="num">Calls</th><th class="num">Cost</th><th class="num">Age</th></tr></thead>
+      <tbody>${data.data.map((each) => html`<tr key=${each.id}><td><a href=${to("sessions", each.id)}><span class="one">${visible(each.title || each.id)}</span></a></td>
+        <td>${visible(each.source ?? "–")}</td><td class="mono">${visible(each.model ?? "–")}</td><td class="num">${number(each.message_count)}</td><td class="num">${number(each.tool_call_count)}</td>
+        <td class="num">${dollars(each.estimated_cost_usd)}</td><td class="num">${age(each.started_at)}</td></tr>`)}</tbody></table></div>`}</section>`;
+}
+
+/** What is said becomes a run, and the page follows it. */
+function Say({ session }) {
+  const text = useField();
+  const [error, setError] = useState(null);
+  const send = async (event) => {
+    event.preventDefault();
+    try {
+      const made = await ask("POST", "v1/runs", { body: { input: text.value, ...(session ? { session_id: session } : {}) } });
+      location.hash = to("runs", made.run_id);
+    } catch (refusal) { setError(refusal); }
+  };
+  return html`<section class="panel"><form class="pad" onSubmit=${send}><${Notice} error=${error} />
+    <label for="say">${session ? "Go on with this conversation" : "Ask an agent something"}</label>
+    <textarea id="say" required ...${text.bind}></textarea><button class="main">Send</button></form></section>`;
+}
+
+export function Session({ id }) {
+  const place = `api/sessions/${encodeURIComponent(id)}`;
+  const { data, error } = usePoll(async () => {
+    const [one, page] = await Promise.all([ask("GET", place), ask("GET", `${place}/messages`)]);
+    return { session: one.session, messages: page.data };
+  }, 4000, [id]);
+  return html`<header><h1>${visible(data?.session.title || id)}</h1><span class="grow"></span><a href=${`#/runs?session=${encodeURIComponent(id)}`}>Its runs</a></header>
+    <${Notice} error=${error} />
+    <section class="panel"><ol class="talk">${data?.messages.map((message) => html`<li key=${message.id}><span class="when">${message.role}</span>
+      ${message.role === "tool" ? html`<details><summary class="note">result</summary><${Text} of=${message.content} mono /></details>`
+        : html`<div><${Text} of=${message.content} />${(message.tool_calls ?? []).map((call) => html`<${Text} of=${call} mono />`)}</div>`}</li>`)}</ol></section>
+    ${may("runs:write") && html`<${Say} session=${id} />`}`;
+}

@@ -1,0 +1,301 @@
+"""The page in Debian's Chromium: what a person sees and does there, with a real server behind it.
+
+The pictures of ``docs/page.md`` are made here: set HERMES_PAGE_PICTURES to the folder that gets them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving import PATIENCE_S, Served, until
+from support.store import Store, asks
+from test_control import waiting
+
+from hermes_worker.core.messages import ModelReply, ToolRequest, Usage
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import WaitKind
+
+CHROMIUM = shutil.which("chromium")
+pytestmark = [
+    pytest.mark.machine,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(CHROMIUM is None, reason="no browser here: install Debian's package chromium"),
+]
+HOSTILE = [
+    "<script>document.title='owned'</script>",
+    "<img src=x onerror=\"document.title='owned'\">",
+    '<svg onload="document.title=\'owned\'"><a xlink:href="javascript:alert(1)">x</a></svg>',
+    "[click](javascript:document.title='owned')",
+    "![x](data:image/svg+xml,<svg onload=alert(1)>)",
+    "<iframe src=https://evil.example></iframe>",
+    '"><link rel=stylesheet href=https://evil.example/x.css>',
+    "\x1b[31mred\x1b[0m \x1b]8;;https://evil.example\x07link\x1b]8;;\x07",
+    "\u202egnp.exe\u202c and \u2066hidden\u2069",
+    "<form action=https://evil.example><input name=key></form>",
+    "${html`<b>x</b>`} {{7*7}} </textarea></title>",
+    "<math><mtext></form><mglyph><style></math><img src onerror=alert(1)>",
+]
+
+
+@dataclass
+class Visitor:
+    """A browser of one person, logged in, that notes what must not happen."""
+
+    page: Any
+    url: str
+    wrong: list[str] = field(default_factory=list)
+    """Foreign requests, violations of the policy, exceptions."""
+
+    def __post_init__(self) -> None:
+        self.page.on("request", lambda asked: asked.url.startswith((self.url, "blob:")) or self.wrong.append(asked.url))
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("console", self._heard)
+
+    def _heard(self, said: Any) -> None:
+        if "Content Security Policy" in said.text or "TrustedHTML" in said.text:
+            self.wrong.append(said.text)
+
+    def log_in(self, key: str) -> Visitor:
+        self.page.goto(self.url)
+        self.page.get_by_label("API key").fill(key)
+        self.page.keyboard.press("Enter")
+        self.page.get_by_role("navigation").wait_for()
+        return self
+
+    def open(self, route: str, heading: str) -> None:
+        self.page.goto(f"{self.url}/#/{route}")
+        self.page.get_by_role("heading", level=1, name=heading).wait_for()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="the extra 'browser' is not installed")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(chromium: Any, api: Served) -> Iterator[Callable[..., Visitor]]:
+    """``visit()`` is another person's browser. At the end nothing must have gone wrong in any."""
+    visitors: list[Visitor] = []
+
+    def come(key: str | None = None, **options: Any) -> Visitor:
+        context = chromium.new_context(**options)
+        context.set_default_timeout(PATIENCE_S * 1000)
+        visitors.append(Visitor(context.new_page(), api.url))
+        return visitors[-1].log_in(key or api.key)
+
+    yield come
+    for visitor in visitors:
+        visitor.page.context.close()
+    assert [wrong for visitor in visitors for wrong in visitor.wrong] == []
+
+
+def test_a_key_becomes_a_cookie_that_no_script_reads(api: Served, visit: Callable[..., Visitor]) -> None:
+    page = visit().page
+    [cookie] = page.context.cookies()
+    assert (cookie["name"], cookie["httpOnly"], cookie["sameSite"]) == ("hermes_page", True, "Strict")
+    seen = page.evaluate("() => document.cookie + location.href + JSON.stringify({...localStorage, ...sessionStorage})")
+    assert api.key not in seen + page.content()
+    assert "hermes_page" not in seen
+    page.reload()
+    page.get_by_role("navigation").wait_for()
+    page.get_by_role("button", name="Log out").click()
+    page.get_by_label("API key").wait_for()
+    page.reload()
+    page.get_by_label("API key").wait_for()
+
+
+def test_a_run_is_followed_live_and_steered_and_stopped(
+    api: Served, store: Store, visit: Callable[..., Visitor]
+) -> None:
+    run_id = api.submit(input="Count to three")
+    visitor = visit()
+    page = visitor.page
+    visitor.open(f"runs/{run_id}", run_id)
+    page.get_by_text("Count to three").wait_for()
+    store.ask_tools(run_id, asks(Replay.PURE))
+    page.get_by_text("(calls tools)").wait_for()
+    page.get_by_label("Say something to the run").fill("faster")
+    page.get_by_role("button", name="Steer").click()
+    page.get_by_text("faster", exact=False).first.wait_for()
+    store.settle(run_id, 0, "one two three")
+    page.get_by_text("tool0 succeeded").click()
+    page.get_by_text("one two three").wait_for()
+    page.get_by_role("button", name="Stop", exact=True).click()
+    page.get_by_role("button", name="Do it").click()
+    until(lambda: store.status(run_id).value in ("cancelled", "stopping"), "the stop")
+    page.locator("h1 + .state", has_text="cancelled").wait_for()
+
+
+def test_two_people_answer_and_one_learns_who_was_first(
+    api: Served, store: Store, visit: Callable[..., Visitor]
+) -> None:
+    first, second = visit(), visit()
+    for visitor in (first, second):
+        visitor.open("inbox", "Inbox")
+    run_id = waiting(store)
+    for visitor in (first, second):
+        visitor.page.get_by_text("rm -r x").wait_for()
+        visitor.page.locator("[aria-live]", has_text="asks for an answer").wait_for(state="attached")
+    # The second one's list must not change before the click, as when two click at the same time.
+    second.page.route("**/v1/approvals?*", lambda route: route.abort())
+    first.page.get_by_role("button", name="Deny").click()
+    first.page.get_by_text("you chose deny").wait_for()
+    second.page.get_by_role("button", name="Allow once").click()
+    second.page.get_by_text("was first: deny").first.wait_for()
+    assert store.status(run_id).value != "waiting_for_approval"
+
+
+def test_an_update_does_not_disturb_what_is_typed(api: Served, visit: Callable[..., Visitor]) -> None:
+    visitor = visit()
+    page = visitor.page
+    visitor.open("runs", "Runs")
+    page.get_by_label("Tag").click()
+    for letter in "night":
+        page.keyboard.type(letter)
+        api.submit(tags=["nightly"])
+        with page.expect_response("**/v1/runs?*"):
+            pass
+    assert page.get_by_label("Tag").input_value() == "night"
+    assert page.evaluate("() => document.activeElement.id") == "filter-tag"
+    page.keyboard.type("ly")
+    page.get_by_role("row").nth(5).wait_for()
+    assert "tag=nightly" in page.url
+    page.reload()
+    assert page.get_by_label("Tag").input_value() == "nightly"
+
+
+def test_many_runs_are_stopped_after_they_were_named(api: Served, store: Store, visit: Callable[..., Visitor]) -> None:
+    ids = [api.submit() for _ in range(3)]
+    visitor = visit()
+    page = visitor.page
+    visitor.open("runs?status=open", "Runs")
+    for run_id in ids[:2]:
+        page.get_by_label(f"Choose {run_id}").check()
+    page.get_by_role("button", name="Stop 2").click()
+    plan = page.get_by_role("dialog")
+    assert all(run_id in plan.inner_text() for run_id in ids[:2])
+    assert store.status(ids[0]).value == "queued", "nothing was done yet"
+    plan.get_by_role("button", name="Do it").click()
+    page.get_by_text("2 done.").wait_for()
+    assert [store.status(each).value for each in ids] == ["cancelled", "cancelled", "queued"]
+
+
+def test_hostile_content_is_text(api: Served, store: Store, visit: Callable[..., Visitor]) -> None:
+    """In prompts, arguments, results, replies and tags' neighbours: no element of theirs, no request, no violation."""
+    visitor = visit()
+    page = visitor.page
+    for text in [*HOSTILE, "w" * 1_000_000]:
+        run_id = api.submit(input=f"ask {text}")
+        request = ToolRequest(id="call_0", name="tool0", arguments=json.dumps({"command": text}))
+        asked = asks(Replay.PURE)
+        store.ask_tools(run_id, type(asked)(reply=ModelReply(tool_requests=(request,), text=text), calls=asked.calls))
+        store.settle(run_id, 0, text)
+        store.answer(run_id, ModelReply(text=f"answer {text}", usage=Usage(input=3, output=2)))
+        visitor.open(f"runs/{run_id}", run_id)
+        page.get_by_text("ask ").first.wait_for()
+        page.locator("summary", has_text="tool0").click()
+        page.locator("details pre").first.wait_for()
+        shown = page.evaluate("() => document.querySelector('main').innerText")
+        plain = text[:200].translate({code: f"⟨{code:04x}⟩" for code in (0x1B, 7, 0x202E, 0x202C, 0x2066, 0x2069)})
+        assert f"answer {plain}"[:200] in shown, text[:80]
+        for route, heading in (("runs", "Runs"), ("sessions", "Sessions"), (f"sessions/{run_id}", "ask")):
+            page.goto(f"{api.url}/#/{route}")
+            page.get_by_role("heading", level=1).filter(has_text=heading if heading != "ask" else "").first.wait_for()
+    injected = (
+        "() => document.querySelectorAll('main script, main iframe, main svg, main img, main math, main link').length"
+    )
+    assert page.evaluate(injected) == 0
+    assert "owned" not in page.title()
+
+
+def test_a_reader_sees_no_buttons(api: Served, visit: Callable[..., Visitor]) -> None:
+    from hermes_worker.core.principals import KeyScope
+    from hermes_worker.store.access.principals import Tenants
+
+    api.submit()
+    made = Tenants(api.client.database).create_key("default", "reader", [KeyScope.RUNS_READ])
+    visitor = visit(made.token)
+    visitor.open("runs", "Runs")
+    visitor.page.locator("tbody .state").wait_for()
+    assert visitor.page.get_by_role("button", name="Stop").count() == 0
+    assert visitor.page.get_by_role("link", name="Audit").count() == 0
+
+
+def test_the_keyboard_alone_gets_everywhere(api: Served, visit: Callable[..., Visitor]) -> None:
+    page = visit().page
+    for key, heading in {
+        "r": "Runs",
+        "i": "Inbox",
+        "s": "Sessions",
+        "j": "Schedule",
+        "f": "Fleet",
+        "a": "Audit",
+    }.items():
+        page.keyboard.press("g")
+        page.keyboard.press(key)
+        page.get_by_role("heading", level=1, name=heading).wait_for()
+    page.keyboard.press("g")
+    page.keyboard.press("r")
+    page.keyboard.press("/")
+    assert page.evaluate("() => document.activeElement.id") == "filter-status"
+    page.locator("h1").click()
+    page.keyboard.press("?")
+    page.get_by_role("dialog").wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_role("dialog").wait_for(state="detached")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_view_fits_every_width(
+    api: Served, store: Store, visit: Callable[..., Visitor], scheme: str, tmp_path: Path
+) -> None:
+    """Nothing is wider than the window; and these are the pictures."""
+    folder = Path(os.environ.get("HERMES_PAGE_PICTURES", tmp_path))
+    _fill(api, store)
+    asking = waiting(store)
+    waiting(store, WaitKind.INPUT)
+    visitor = visit(color_scheme=scheme, viewport={"width": 1280, "height": 800})
+    page = visitor.page
+    views = {
+        "": "Now", "runs": "Runs", "inbox": "Inbox", f"runs/{asking}": asking, "sessions": "Sessions",
+        "schedule": "Schedule", "deliveries": "Deliveries", "fleet": "Fleet", "audit": "Audit",
+    }  # fmt: skip
+    for route, heading in views.items():
+        visitor.open(route, heading)
+        page.locator("section.panel").first.wait_for()
+        page.wait_for_load_state("networkidle") if route != f"runs/{asking}" else page.get_by_text(
+            "rm -r x"
+        ).first.wait_for()
+        name = "run" if route.startswith("runs/") else heading.lower()
+        page.screenshot(path=str(folder / f"page-{name}-{scheme}.png"))
+        page.set_viewport_size({"width": 320, "height": 640})
+        wide = page.evaluate("() => document.documentElement.scrollWidth")
+        assert wide <= 320, f"{heading} is {wide} px wide"
+        page.set_viewport_size({"width": 1280, "height": 800})
+
+
+def _fill(api: Served, store: Store) -> None:
+    """An ordinary afternoon."""
+    questions = ["Summarise the release notes", "Find flaky tests", "Draft the weekly report", "Check the certificates"]
+    for number, question in enumerate(questions * 3):
+        run_id = api.submit(input=question, tags=["nightly"] if number % 3 == 0 else [])
+        if number % 4 == 3:
+            continue
+        store.ask_tools(run_id, asks(Replay.PURE, Replay.KEYED))
+        store.settle(run_id, 0, "12 files")
+        if number % 4 == 2:
+            continue
+        store.settle(run_id, 1, "no findings")
+        usage = Usage(input=1_200 + number, output=340)
+        store.answer(run_id, ModelReply(text=f"{question}: nothing stands out.", usage=usage))
