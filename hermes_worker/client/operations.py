@@ -735,6 +735,22 @@ def revoke_key(key_id: str, *, tenant: str | None = None) -> ApiRequest[None]:
     )
 
 
+def page_login() -> ApiRequest[dict[str, Any]]:
+    """Who the caller is, for which tenant, and what the key allows."""
+    return _get("/v1/page/login", _reads(dict[str, Any]))
+
+
+def open_page_login(path: str = "/") -> ApiRequest[dict[str, Any]]:
+    """Let a browser in: the answer's cookie stands for the key of this client. ``path`` is that of the page."""
+    body = {"path": path}
+    return ApiRequest(method="PUT", template="/v1/page/login", read=_reads(dict[str, Any]), body=body)
+
+
+def close_page_login() -> ApiRequest[None]:
+    """End the login whose cookie is sent; with a key alone there is none. Idempotent."""
+    return ApiRequest(method="DELETE", template="/v1/page/login", read=_nothing)
+
+
 def webhook_routes() -> ApiRequest[list[dict[str, Any]]]:
     """The routes on which others may send events to the tenant, without their secrets."""
     return _get("/v1/webhook-routes", _reads(list[dict[str, Any]], "data"))

@@ -122,7 +122,7 @@ def test_a_run_is_followed_live_and_steered_and_stopped(
     visitor = visit()
     page = visitor.page
     visitor.open(f"runs/{run_id}", run_id)
-    page.get_by_text("Count to three").wait_for()
+    page.get_by_role("list").get_by_text("Count to three").wait_for()
     store.ask_tools(run_id, asks(Replay.PURE))
     page.get_by_text("(calls tools)").wait_for()
     page.get_by_label("Say something to the run").fill("faster")
@@ -150,7 +150,7 @@ def test_two_people_answer_and_one_learns_who_was_first(
     # The second one's list must not change before the click, as when two click at the same time.
     second.page.route("**/v1/approvals?*", lambda route: route.abort())
     first.page.get_by_role("button", name="Deny").click()
-    first.page.get_by_text("you chose deny").wait_for()
+    first.page.get_by_text("tool0: you chose deny").wait_for()
     second.page.get_by_role("button", name="Allow once").click()
     second.page.get_by_text("was first: deny").first.wait_for()
     assert store.status(run_id).value != "waiting_for_approval"
@@ -195,7 +195,7 @@ def test_hostile_content_is_text(api: Served, store: Store, visit: Callable[...,
     """In prompts, arguments, results, replies and tags' neighbours: no element of theirs, no request, no violation."""
     visitor = visit()
     page = visitor.page
-    for text in [*HOSTILE, "w" * 1_000_000]:
+    for text in [*HOSTILE, "w" * 999_000]:
         run_id = api.submit(input=f"ask {text}")
         request = ToolRequest(id="call_0", name="tool0", arguments=json.dumps({"command": text}))
         asked = asks(Replay.PURE)
@@ -209,13 +209,11 @@ def test_hostile_content_is_text(api: Served, store: Store, visit: Callable[...,
         shown = page.evaluate("() => document.querySelector('main').innerText")
         plain = text[:200].translate({code: f"⟨{code:04x}⟩" for code in (0x1B, 7, 0x202E, 0x202C, 0x2066, 0x2069)})
         assert f"answer {plain}"[:200] in shown, text[:80]
-        for route, heading in (("runs", "Runs"), ("sessions", "Sessions"), (f"sessions/{run_id}", "ask")):
+        for route in ("runs", "sessions", f"sessions/{run_id}"):
             page.goto(f"{api.url}/#/{route}")
-            page.get_by_role("heading", level=1).filter(has_text=heading if heading != "ask" else "").first.wait_for()
-    injected = (
-        "() => document.querySelectorAll('main script, main iframe, main svg, main img, main math, main link').length"
-    )
-    assert page.evaluate(injected) == 0
+            page.locator("main .talk li, main tbody tr").first.wait_for()
+    theirs = ", ".join(f"main {name}" for name in ("script", "iframe", "svg", "img", "math", "link", "style"))
+    assert page.locator(theirs).count() == 0
     assert "owned" not in page.title()
 
 
@@ -234,16 +232,9 @@ def test_a_reader_sees_no_buttons(api: Served, visit: Callable[..., Visitor]) ->
 
 def test_the_keyboard_alone_gets_everywhere(api: Served, visit: Callable[..., Visitor]) -> None:
     page = visit().page
-    for key, heading in {
-        "r": "Runs",
-        "i": "Inbox",
-        "s": "Sessions",
-        "j": "Schedule",
-        "f": "Fleet",
-        "a": "Audit",
-    }.items():
+    for heading in ("Runs", "Inbox", "Sessions", "Deliveries", "Fleet", "Audit"):
         page.keyboard.press("g")
-        page.keyboard.press(key)
+        page.keyboard.press(heading[0].lower())
         page.get_by_role("heading", level=1, name=heading).wait_for()
     page.keyboard.press("g")
     page.keyboard.press("r")
@@ -273,10 +264,7 @@ def test_every_view_fits_every_width(
     }  # fmt: skip
     for route, heading in views.items():
         visitor.open(route, heading)
-        page.locator("section.panel").first.wait_for()
-        page.wait_for_load_state("networkidle") if route != f"runs/{asking}" else page.get_by_text(
-            "rm -r x"
-        ).first.wait_for()
+        page.locator("main table, main .empty, main .ask").first.wait_for()
         name = "run" if route.startswith("runs/") else heading.lower()
         page.screenshot(path=str(folder / f"page-{name}-{scheme}.png"))
         page.set_viewport_size({"width": 320, "height": 640})
