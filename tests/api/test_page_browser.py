@@ -45,7 +45,7 @@ HOSTILE = [
 
 
 @dataclass
-class Visitor:
+class PageVisitor:
     """A browser of one person, logged in, that notes what must not happen."""
 
     page: Any
@@ -62,7 +62,7 @@ class Visitor:
         if "Content Security Policy" in said.text or "TrustedHTML" in said.text:
             self.wrong.append(said.text)
 
-    def log_in(self, key: str) -> Visitor:
+    def log_in(self, key: str) -> PageVisitor:
         self.page.goto(self.url)
         self.page.get_by_label("API key").fill(key)
         self.page.keyboard.press("Enter")
@@ -84,14 +84,14 @@ def chromium() -> Iterator[Any]:
 
 
 @pytest.fixture
-def visit(chromium: Any, api: Served) -> Iterator[Callable[..., Visitor]]:
+def visit(chromium: Any, api: Served) -> Iterator[Callable[..., PageVisitor]]:
     """``visit()`` is another person's browser. At the end nothing must have gone wrong in any."""
-    visitors: list[Visitor] = []
+    visitors: list[PageVisitor] = []
 
-    def come(key: str | None = None, **options: Any) -> Visitor:
+    def come(key: str | None = None, **options: Any) -> PageVisitor:
         context = chromium.new_context(**options)
         context.set_default_timeout(PATIENCE_S * 1000)
-        visitors.append(Visitor(context.new_page(), api.url))
+        visitors.append(PageVisitor(context.new_page(), api.url))
         return visitors[-1].log_in(key or api.key)
 
     yield come
@@ -100,7 +100,7 @@ def visit(chromium: Any, api: Served) -> Iterator[Callable[..., Visitor]]:
     assert [wrong for visitor in visitors for wrong in visitor.wrong] == []
 
 
-def test_a_key_becomes_a_cookie_that_no_script_reads(api: Served, visit: Callable[..., Visitor]) -> None:
+def test_a_key_becomes_a_cookie_that_no_script_reads(api: Served, visit: Callable[..., PageVisitor]) -> None:
     page = visit().page
     [cookie] = page.context.cookies()
     assert (cookie["name"], cookie["httpOnly"], cookie["sameSite"]) == ("hermes_page", True, "Strict")
@@ -116,7 +116,7 @@ def test_a_key_becomes_a_cookie_that_no_script_reads(api: Served, visit: Callabl
 
 
 def test_a_run_is_followed_live_and_steered_and_stopped(
-    api: Served, store: Store, visit: Callable[..., Visitor]
+    api: Served, store: Store, visit: Callable[..., PageVisitor]
 ) -> None:
     run_id = api.submit(input="Count to three")
     visitor = visit()
@@ -138,7 +138,7 @@ def test_a_run_is_followed_live_and_steered_and_stopped(
 
 
 def test_two_people_answer_and_one_learns_who_was_first(
-    api: Served, store: Store, visit: Callable[..., Visitor]
+    api: Served, store: Store, visit: Callable[..., PageVisitor]
 ) -> None:
     first, second = visit(), visit()
     for visitor in (first, second):
@@ -156,7 +156,7 @@ def test_two_people_answer_and_one_learns_who_was_first(
     assert store.status(run_id).value != "waiting_for_approval"
 
 
-def test_an_update_does_not_disturb_what_is_typed(api: Served, visit: Callable[..., Visitor]) -> None:
+def test_an_update_does_not_disturb_what_is_typed(api: Served, visit: Callable[..., PageVisitor]) -> None:
     visitor = visit()
     page = visitor.page
     visitor.open("runs", "Runs")
@@ -175,7 +175,9 @@ def test_an_update_does_not_disturb_what_is_typed(api: Served, visit: Callable[.
     assert page.get_by_label("Tag").input_value() == "nightly"
 
 
-def test_many_runs_are_stopped_after_they_were_named(api: Served, store: Store, visit: Callable[..., Visitor]) -> None:
+def test_many_runs_are_stopped_after_they_were_named(
+    api: Served, store: Store, visit: Callable[..., PageVisitor]
+) -> None:
     ids = [api.submit() for _ in range(3)]
     visitor = visit()
     page = visitor.page
@@ -191,7 +193,7 @@ def test_many_runs_are_stopped_after_they_were_named(api: Served, store: Store, 
     assert [store.status(each).value for each in ids] == ["cancelled", "cancelled", "queued"]
 
 
-def test_hostile_content_is_text(api: Served, store: Store, visit: Callable[..., Visitor]) -> None:
+def test_hostile_content_is_text(api: Served, store: Store, visit: Callable[..., PageVisitor]) -> None:
     """In prompts, arguments, results, replies and tags' neighbours: no element of theirs, no request, no violation."""
     visitor = visit()
     page = visitor.page
@@ -217,7 +219,7 @@ def test_hostile_content_is_text(api: Served, store: Store, visit: Callable[...,
     assert "owned" not in page.title()
 
 
-def test_a_reader_sees_no_buttons(api: Served, visit: Callable[..., Visitor]) -> None:
+def test_a_reader_sees_no_buttons(api: Served, visit: Callable[..., PageVisitor]) -> None:
     from hermes_worker.core.principals import KeyScope
     from hermes_worker.store.access.principals import Tenants
 
@@ -230,7 +232,7 @@ def test_a_reader_sees_no_buttons(api: Served, visit: Callable[..., Visitor]) ->
     assert visitor.page.get_by_role("link", name="Audit").count() == 0
 
 
-def test_the_keyboard_alone_gets_everywhere(api: Served, visit: Callable[..., Visitor]) -> None:
+def test_the_keyboard_alone_gets_everywhere(api: Served, visit: Callable[..., PageVisitor]) -> None:
     page = visit().page
     for heading in ("Runs", "Inbox", "Sessions", "Deliveries", "Fleet", "Audit"):
         page.keyboard.press("g")
@@ -249,7 +251,7 @@ def test_the_keyboard_alone_gets_everywhere(api: Served, visit: Callable[..., Vi
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_view_fits_every_width(
-    api: Served, store: Store, visit: Callable[..., Visitor], scheme: str, tmp_path: Path
+    api: Served, store: Store, visit: Callable[..., PageVisitor], scheme: str, tmp_path: Path
 ) -> None:
     """Nothing is wider than the window; and these are the pictures."""
     folder = Path(os.environ.get("HERMES_PAGE_PICTURES", tmp_path))

@@ -38,7 +38,7 @@ class PageLogin:
     lasts_s: float = LASTS_S
 
 
-class _LoginRow(NamedTuple):
+class _PageLoginRow(NamedTuple):
     tenant: str
     login_holder: str | None
     expires_at: float
@@ -99,7 +99,7 @@ class PageLogins:
     def principal_of(self, token: str) -> Principal | None:
         """Whom a browser acts for; ``None`` where the login, or its key, is over. Raises ``TenantDisabled``."""
         with self._database.read() as connection:
-            row = row_of(connection.execute(_FOUND.where(page_logins.c.hash == _hash(token), _OPEN)), _LoginRow)
+            row = row_of(connection.execute(_FOUND.where(page_logins.c.hash == _hash(token), _OPEN)), _PageLoginRow)
         if row is None:
             return None
         if row.login_holder is not None:
