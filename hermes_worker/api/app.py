@@ -23,7 +23,7 @@ from hermes_worker.api.document import OPENAPI_VERSION, complete
 from hermes_worker.api.errors import DefectLog, install_handlers, invalid
 from hermes_worker.api.limits import BodyLimit, OneLength
 from hermes_worker.api.operations import no_number, unknown_parameter
-from hermes_worker.api.page import Page, PageHosts
+from hermes_worker.api.page import PageFiles, PageHosts
 from hermes_worker.api.repeating import Repeats
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.principals import holder_of_key
@@ -75,7 +75,7 @@ class Api(FastAPI):
         hosts = PageHosts(server)
         guarded = OneLength(Guard(inner, holders=self.state.holders, hosts=hosts, origins=server.cors_origins))
         answered: ASGIApp = Cors(guarded, origins=server.cors_origins)
-        return DefectLog(SecurityHeaders(Page(answered, hosts=hosts) if server.page else answered))
+        return DefectLog(SecurityHeaders(PageFiles(answered, hosts=hosts) if server.page else answered))
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:

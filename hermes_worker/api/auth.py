@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hermes_worker.api.cors import is_listed
 from hermes_worker.api.errors import ApiError, unavailable
-from hermes_worker.api.page import PageHosts, login_of
+from hermes_worker.api.page import LOGIN_PATH, PageHosts, login_of
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.core.principals import DEFAULT_TENANT, KeyScope, Principal, holder_of_key
 from hermes_worker.observe import log
@@ -158,7 +158,7 @@ class Guard:
     async def _admitted(self, headers: Headers, method: str, path: str) -> Principal | None:
         """Who asks; ``None`` where nobody is asked for a key. Raises ``ApiError``."""
         is_of_page = "origin" in headers or headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
-        is_welcome = is_signed_address(path) or is_listed(headers, self._origins) or self._hosts.is_own(headers)
+        is_welcome = is_signed_address(path) or is_listed(headers, self._origins) or self._is_of_own_page(headers, path)
         if is_of_page and not is_welcome:
             raise ApiError(403, "Requests from web pages are not allowed.", code="origin_not_allowed")
         if not needs_key(path):
@@ -170,6 +170,11 @@ class Guard:
             raise unavailable() from None
         except TenantDisabled as error:
             raise ApiError(403, f"Refused: {error}.", code="tenant_disabled") from None
+
+    def _is_of_own_page(self, headers: Headers, path: str) -> bool:
+        """The page sends its cookie, and a key only to get one. Nothing else has our origin for a good reason."""
+        brings_login = "authorization" not in headers and login_of(headers) is not None
+        return (brings_login or path == LOGIN_PATH) and self._hosts.is_own(headers)
 
     async def _holder(self, headers: Headers, method: str) -> Principal:
         """Whose key, or whose browser, sent this. Raises ``ApiError``, and as ``Keyholders.principal_of``."""

@@ -25,6 +25,8 @@ from hermes_worker.settings import ServerSettings
 
 COOKIE = "hermes_page"
 """Holds the token of a login."""
+LOGIN_PATH = "/v1/page/login"
+"""Where a browser exchanges a key for a login."""
 FILES = "/web/"
 _KINDS = {
     ".html": "text/html; charset=utf-8",
@@ -78,7 +80,7 @@ def page_policy() -> str:
     )
 
 
-class Page:
+class PageFiles:
     """Answers requests for the page's files."""
 
     def __init__(self, app: ASGIApp, *, hosts: PageHosts) -> None:

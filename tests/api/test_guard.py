@@ -18,6 +18,7 @@ from serving import KEY, PATIENCE_S, Served
 from hermes_worker.api.app import SECURITY_HEADERS, create_app
 from hermes_worker.api.auth import require_safe
 from hermes_worker.api.limits import BODY_BYTES_MAX, BodyLimit
+from hermes_worker.api.page import COOKIE
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.settings import Secret, ServerSettings, Settings
 
@@ -134,6 +135,21 @@ def test_web_pages_are_refused_with_and_without_the_key(api: Served, http: httpx
                 assert (answer.status_code, code(answer)) == (403, "origin_not_allowed")
                 assert "access-control-allow-origin" not in answer.headers
     assert http.get("/v1/runs").json()["data"] == []
+
+
+def test_the_own_origin_is_let_in_for_a_login_and_with_one_alone(api: Served, http: httpx.Client) -> None:
+    own = {"Origin": api.url}
+    assert http.post("/v1/runs", headers=own, json={"input": "x"}).status_code == 403
+    opened = http.put("/v1/page/login", headers=own, json={})
+    assert opened.status_code == 200
+    cookie = {"Cookie": f"{COOKIE}={opened.cookies[COOKIE]}"}
+    with httpx.Client(base_url=api.url, verify=False) as page:
+        assert page.get("/v1/runs", headers=own | cookie).status_code == 200
+        for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):
+            refused = page.get("/v1/runs", headers=cookie | {"Origin": origin})
+            assert (refused.status_code, code(refused)) == (403, "origin_not_allowed"), origin
+    for origin in ("https://evil.example", "null"):
+        assert http.put("/v1/page/login", headers={"Origin": origin}, json={}).status_code == 403
 
 
 LISTED = "https://chat.example.org"

@@ -14,10 +14,10 @@ from hermes_worker.api.auth import READS, Caller, bearer_of
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
-from hermes_worker.api.page import COOKIE, login_of
+from hermes_worker.api.page import COOKIE, LOGIN_PATH, login_of
 from hermes_worker.core.principals import KeyScope
 
-router = APIRouter(prefix="/v1/page/login", tags=["page"], route_class=JsonRoute, responses=schema.errors(503))
+router = APIRouter(prefix=LOGIN_PATH, tags=["page"], route_class=JsonRoute, responses=schema.errors(503))
 
 _PATH_FORM = r"^/([A-Za-z0-9._~-]+/)*$"
 
