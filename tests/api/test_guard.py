@@ -143,7 +143,7 @@ def test_the_own_origin_is_let_in_for_a_login_and_with_one_alone(api: Served, ht
     opened = http.put("/v1/page/login", headers=own, json={})
     assert opened.status_code == 200
     cookie = {"Cookie": f"{COOKIE}={opened.cookies[COOKIE]}"}
-    with httpx.Client(base_url=api.url, verify=False) as page:
+    with httpx.Client(base_url=api.url, verify=False, timeout=PATIENCE_S) as page:
         assert page.get("/v1/runs", headers=own | cookie).status_code == 200
         for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):
             refused = page.get("/v1/runs", headers=cookie | {"Origin": origin})

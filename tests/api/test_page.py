@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import httpx
 import pytest
-from serving import Served
+from serving import PATIENCE_S, Served
 from test_tenants import client, tenants  # noqa: F401  (fixtures)
 
 from hermes_worker.api import auth
@@ -27,18 +28,20 @@ VENDORED = {
     "/web/vendor/htm.mjs": "ab33dd3f38059b9be4d5f5350128eefb2356639c4e0bbe9d9e8b3ba75847e9e4",
 }
 """SHA-256 of the files of others."""
+PATIENT: dict[str, Any] = {"verify": False, "timeout": PATIENCE_S}
+"""For every request here: the server's certificate is its own, and the machine may be busy."""
 
 
 def browser(api: Served, key: str | None = None) -> httpx.Client:
     """A client with the login of ``key`` and no key."""
     own = {"Origin": api.url, "Authorization": f"Bearer {key or api.key}"}
-    answer = httpx.put(f"{api.url}/v1/page/login", json={}, headers=own, verify=False)
+    answer = httpx.put(f"{api.url}/v1/page/login", json={}, headers=own, **PATIENT)
     assert answer.status_code == 200, answer.text
-    return httpx.Client(base_url=api.url, verify=False, cookies={COOKIE: answer.cookies[COOKIE]})
+    return httpx.Client(base_url=api.url, **PATIENT, cookies={COOKIE: answer.cookies[COOKIE]})
 
 
 def test_the_page_is_served_without_a_key_under_its_own_policy(api: Served) -> None:
-    answer = httpx.get(api.url, verify=False)
+    answer = httpx.get(api.url, **PATIENT)
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
     policy = answer.headers["content-security-policy"]
     assert policy == page_policy()
@@ -51,12 +54,12 @@ def test_the_page_is_served_without_a_key_under_its_own_policy(api: Served) -> N
         assert part in policy
     assert "unsafe" not in policy
     assert answer.headers["x-frame-options"] == "DENY"
-    again = httpx.get(api.url, headers={"If-None-Match": answer.headers["etag"]}, verify=False)
+    again = httpx.get(api.url, headers={"If-None-Match": answer.headers["etag"]}, **PATIENT)
     assert (again.status_code, again.content) == (304, b"")
     for path, file in page_files().items():
-        got = httpx.get(api.url + path, verify=False)
+        got = httpx.get(api.url + path, **PATIENT)
         assert (got.status_code, got.headers["content-type"]) == (200, file.kind), path
-    assert httpx.get(f"{api.url}/web/../api/auth.py", verify=False).status_code == 401
+    assert httpx.get(f"{api.url}/web/../api/auth.py", **PATIENT).status_code == 401
 
 
 def test_the_page_is_small_and_what_others_wrote_is_as_they_wrote_it() -> None:
@@ -68,9 +71,9 @@ def test_the_page_is_small_and_what_others_wrote_is_as_they_wrote_it() -> None:
 
 def test_the_page_can_be_left_out(serve: Callable[..., Served], settings: Settings) -> None:
     api = serve(replace(settings, server=replace(settings.server, page=False)))
-    assert httpx.get(api.url, verify=False).status_code == 401
+    assert httpx.get(api.url, **PATIENT).status_code == 401
     own = {"Origin": api.url, "Authorization": api.authorization}
-    assert httpx.put(f"{api.url}/v1/page/login", json={}, headers=own, verify=False).status_code == 403
+    assert httpx.put(f"{api.url}/v1/page/login", json={}, headers=own, **PATIENT).status_code == 403
 
 
 def test_a_name_of_a_stranger_gets_no_page_and_no_login(serve: Callable[..., Served], settings: Settings) -> None:
@@ -84,7 +87,7 @@ def test_a_name_of_a_stranger_gets_no_page_and_no_login(serve: Callable[..., Ser
         "192.0.2.7:8642": 200,
         "[2001:db8::1]:8642": 200,
     }.items():
-        assert httpx.get(api.url, headers={"Host": host}, verify=False).status_code == status, host
+        assert httpx.get(api.url, headers={"Host": host}, **PATIENT).status_code == status, host
     with browser(api) as page:
         rebound = {"Host": "evil.example", "Origin": "http://evil.example", "Sec-Fetch-Site": "same-origin"}
         assert page.get("/v1/runs", headers=rebound | {"Cookie": f"{COOKIE}={page.cookies[COOKIE]}"}).status_code == 403
@@ -116,7 +119,7 @@ def test_a_login_is_worth_a_key_for_the_page_alone(api: Served) -> None:
 def test_the_cookie_is_for_no_script_and_no_other_page(api: Served) -> None:
     own = {"Authorization": api.authorization}
     asked = {"path": "/hermes/"}
-    answer = httpx.put(f"{api.url}/v1/page/login", json=asked, headers=own | {"Origin": api.url}, verify=False)
+    answer = httpx.put(f"{api.url}/v1/page/login", json=asked, headers=own | {"Origin": api.url}, **PATIENT)
     cookie = answer.headers["set-cookie"]
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
@@ -129,11 +132,21 @@ def test_the_cookie_is_for_no_script_and_no_other_page(api: Served) -> None:
     assert token not in str(kept)
     # A proxy speaks TLS for us: what the browser says of its own address counts.
     behind = {"Origin": "https://hermes.example.org", "Sec-Fetch-Site": "same-origin"}
-    answer = httpx.put(f"{api.url}/v1/page/login", json={}, headers=own | behind, verify=False)
+    answer = httpx.put(f"{api.url}/v1/page/login", json={}, headers=own | behind, **PATIENT)
     assert "Secure" in answer.headers["set-cookie"]
     for path in ("hermes/", "/a;b/", "//evil", "/a"):
-        refused = httpx.put(f"{api.url}/v1/page/login", json={"path": path}, headers=own, verify=False)
+        refused = httpx.put(f"{api.url}/v1/page/login", json={"path": path}, headers=own, **PATIENT)
         assert refused.status_code == 400, path
+
+
+def test_a_page_whose_cookie_is_gone_learns_that_its_login_is_over(api: Served) -> None:
+    """A browser drops the cookie at its end and sends none: the page's own request is no stranger's then."""
+    for own in ({"Origin": api.url}, {"Origin": api.url, "Sec-Fetch-Site": "same-origin"}):
+        refused = httpx.post(f"{api.url}/v1/runs", json={"input": "x"}, headers=own, **PATIENT)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (401, "login_over"), own
+    for foreign in ({"Origin": "https://evil.example"}, {"Origin": api.url, "Sec-Fetch-Site": "cross-site"}):
+        refused = httpx.post(f"{api.url}/v1/runs", json={"input": "x"}, headers=foreign, **PATIENT)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "origin_not_allowed"), foreign
 
 
 def test_who_logs_out_is_out(api: Served) -> None:
@@ -142,7 +155,7 @@ def test_who_logs_out_is_out(api: Served) -> None:
     answer = page.delete("/v1/page/login", headers={"Origin": api.url})
     assert answer.status_code == 204
     assert "Max-Age=0" in answer.headers["set-cookie"]
-    refused = httpx.get(f"{api.url}/v1/runs", headers={"Cookie": f"{COOKIE}={kept}"}, verify=False)
+    refused = httpx.get(f"{api.url}/v1/runs", headers={"Cookie": f"{COOKIE}={kept}"}, **PATIENT)
     assert (refused.status_code, refused.json()["error"]["code"]) == (401, "login_over")
     acts = [row.act for row in AuditLog(api.client.database).page("default")]
     assert acts == ["page.login", "page.logout"]
@@ -169,11 +182,11 @@ def test_a_new_key_of_the_installation_ends_the_logins_of_the_old_one(
     old = serve(replace(settings, server=replace(settings.server, key=Secret("a" * 40))))
     new = serve(replace(settings, server=replace(settings.server, key=Secret("b" * 40))))
     cookie = {"Cookie": f"{COOKIE}={browser(old).cookies[COOKIE]}"}
-    assert httpx.get(f"{old.url}/v1/runs", headers=cookie, verify=False).status_code == 200
-    assert httpx.get(f"{new.url}/v1/runs", headers=cookie, verify=False).status_code == 401
+    assert httpx.get(f"{old.url}/v1/runs", headers=cookie, **PATIENT).status_code == 200
+    assert httpx.get(f"{new.url}/v1/runs", headers=cookie, **PATIENT).status_code == 401
 
 
 def test_a_token_of_a_login_is_no_key(api: Served) -> None:
     token = browser(api).cookies[COOKIE]
     for headers in ({"Authorization": f"Bearer {token}"}, {"Cookie": f"{COOKIE}={api.key}"}):
-        assert httpx.get(f"{api.url}/v1/runs", headers=headers, verify=False).status_code == 401
+        assert httpx.get(f"{api.url}/v1/runs", headers=headers, **PATIENT).status_code == 401
