@@ -160,8 +160,6 @@ class Guard:
         is_of_page = "origin" in headers or headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
         is_welcome = is_signed_address(path) or is_listed(headers, self._origins) or self._is_of_own_page(headers, path)
         if is_of_page and not is_welcome:
-            if "authorization" not in headers and self._hosts.is_own(headers):
-                raise _login_over()  # the browser has dropped the cookie: the page learns that it has to log in
             raise ApiError(403, "Requests from web pages are not allowed.", code="origin_not_allowed")
         if not needs_key(path):
             return None
@@ -185,15 +183,11 @@ class Guard:
                 raise ApiError(403, "Requests from web pages are not allowed.", code="origin_not_allowed")
             if (principal := await self._holders.principal_of_login(login)) is not None:
                 return principal
-            raise _login_over()
+            raise ApiError(401, _NO_LOGIN, code="login_over", headers={"WWW-Authenticate": "Bearer"})
         token = bearer_of(headers)
         if token and (principal := await self._holders.principal_of(token)) is not None:
             return principal
         raise ApiError(401, _MISSING, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
-
-
-def _login_over() -> ApiError:
-    return ApiError(401, _NO_LOGIN, code="login_over", headers={"WWW-Authenticate": "Bearer"})
 
 
 def _actor(principal: Principal, scope: Scope) -> Actor:

@@ -64,8 +64,10 @@ export async function ask(method, path, { params, body, key } = {}) {
   if (answer.status === 204) return null;
   const document = await answer.json().catch(() => null);
   if (answer.ok) return document;
-  if (answer.status === 401 && !key) setUser(null);
   const error = document?.error;
+  if (answer.status === 401 && !key) setUser(null);
+  // A browser that has dropped its cookie sends none, and what a page sends without one is refused as a stranger's.
+  if (error?.code === "origin_not_allowed" && method !== "GET" && !key) await ask("GET", "v1/page/login").catch(() => null);
   throw new Refusal(answer.status, (typeof error === "string" ? error : error?.message) ?? `The server answered ${answer.status}.`, error?.code);
 }
 

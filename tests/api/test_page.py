@@ -139,16 +139,6 @@ def test_the_cookie_is_for_no_script_and_no_other_page(api: Served) -> None:
         assert refused.status_code == 400, path
 
 
-def test_a_page_whose_cookie_is_gone_learns_that_its_login_is_over(api: Served) -> None:
-    """A browser drops the cookie at its end and sends none: the page's own request is no stranger's then."""
-    for own in ({"Origin": api.url}, {"Origin": api.url, "Sec-Fetch-Site": "same-origin"}):
-        refused = httpx.post(f"{api.url}/v1/runs", json={"input": "x"}, headers=own, **PATIENT)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (401, "login_over"), own
-    for foreign in ({"Origin": "https://evil.example"}, {"Origin": api.url, "Sec-Fetch-Site": "cross-site"}):
-        refused = httpx.post(f"{api.url}/v1/runs", json={"input": "x"}, headers=foreign, **PATIENT)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "origin_not_allowed"), foreign
-
-
 def test_who_logs_out_is_out(api: Served) -> None:
     page = browser(api)
     kept = page.cookies[COOKIE]

@@ -22,6 +22,8 @@ from hermes_worker.core.messages import ModelReply, ToolRequest, Usage
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
 
+BROWSER_PATIENCE_S = 4 * PATIENCE_S
+"""For what a browser shows: it is the heaviest program here."""
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
     pytest.mark.machine,
@@ -90,7 +92,7 @@ def visit(chromium: Any, api: Served) -> Iterator[Callable[..., PageVisitor]]:
 
     def come(key: str | None = None, **options: Any) -> PageVisitor:
         context = chromium.new_context(**options)
-        context.set_default_timeout(PATIENCE_S * 1000)
+        context.set_default_timeout(BROWSER_PATIENCE_S * 1000)
         visitors.append(PageVisitor(context.new_page(), api.url))
         return visitors[-1].log_in(key or api.key)
 
@@ -112,6 +114,25 @@ def test_a_key_becomes_a_cookie_that_no_script_reads(api: Served, visit: Callabl
     page.get_by_role("button", name="Log out").click()
     page.get_by_label("API key").wait_for()
     page.reload()
+    page.get_by_label("API key").wait_for()
+
+
+def test_who_acts_after_the_cookie_is_gone_is_asked_to_log_in(visit: Callable[..., PageVisitor]) -> None:
+    visitor = visit()
+    visitor.open("sessions", "Sessions")
+    page = visitor.page
+    # What the page asks by itself must not be what tells it.
+    page.route(
+        "**/*",
+        lambda route: (
+            route.abort()
+            if "/page/login" not in route.request.url and route.request.method == "GET"
+            else route.continue_()
+        ),
+    )
+    page.get_by_label("Ask an agent something").fill("hello")
+    page.context.clear_cookies()
+    page.get_by_role("button", name="Send").click()
     page.get_by_label("API key").wait_for()
 
 
