@@ -167,6 +167,8 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "fallback_providers": "openrouter:some/model",
         "model.providers": '{"openai": {"region": "eu", "headers": {"X-Team": "a"}, "body": {"seed": 1}}}',
         "server.host": "localhost",
+        "server.page": "false",
+        "server.page_hosts": "hermes.example.org",
         "server.key": SERVER_KEY,
         "logging.level": "DEBUG",
         "logging.format": "json",
