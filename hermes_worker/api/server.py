@@ -17,6 +17,7 @@ from types import FrameType
 
 import h11
 import uvicorn
+from starlette.concurrency import run_in_threadpool
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hermes_worker.api.app import create_app
@@ -27,6 +28,7 @@ from hermes_worker.broker.queue import broker_failed, refuse_cluster
 from hermes_worker.channels.webhooks.sealed import resealed_secret
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.observe import log
+from hermes_worker.services import submission
 from hermes_worker.settings import ServerSettings, Settings
 from hermes_worker.settings.sealing import SealedElsewhere
 from hermes_worker.settings.server_key import keyring_of
@@ -63,6 +65,7 @@ def serve(settings: Settings, *, on_ready: Callable[[str], None] = lambda url: N
         allow_many_connections()
         if settings.metrics.port is not None:
             _serve_metrics(client, server)
+        server.warm_up()
         server.run()
     finally:
         flush()
@@ -127,6 +130,7 @@ class ApiServer(uvicorn.Server):
                 ssl_context_factory=(lambda *_: tls) if tls is not None else None,
             )
         )
+        self.application = app
         self._context: ApiContext = app.state.context
         self._listening = list(sockets)
         self._drain_s = client.settings.server.drain_s
@@ -138,6 +142,13 @@ class ApiServer(uvicorn.Server):
     def followers(self) -> int:
         """Readers who follow a run at the moment."""
         return self._context.followers.count
+
+    def warm_up(self) -> None:
+        """Do now what the first requests would wait for: imports, and the document of all operations, which says what a
+        request may hold. It takes a second of CPU, in which nobody is answered, so nobody is let in before.
+        Idempotent."""
+        asyncio.run(run_in_threadpool(submission.warm_up))
+        self.application.openapi()
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until ``should_exit`` is set or, in the main thread, a signal comes."""

@@ -37,26 +37,44 @@ from hermes_worker.store.memories import is_guest, standing
 
 USUAL_PROFILE = "default"
 _Standing = Mapping[MemoryTarget, Sequence[MemoryEntry]]
-_known: ContextVar[dict[tuple[str, str], _Standing] | None] = ContextVar("hermes_known_memories", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What one transaction has read already."""
+
+    memories: dict[tuple[str, str], _Standing] = field(default_factory=dict)
+    """By tenant and profile."""
+    guests: dict[tuple[str, str | None], bool] = field(default_factory=dict)
+    """By tenant and principal."""
+
+
+_read: ContextVar[_Read | None] = ContextVar("hermes_read_for_prompts", default=None)
 
 
 @contextmanager
 def reading_once() -> Iterator[None]:
-    """For one transaction that opens many sessions: the memories of a tenant are read once for all of them."""
-    token = _known.set({})
+    """For one transaction that opens many sessions: the memories of a tenant, and whether somebody is a guest, are read
+    once for all of them."""
+    token = _read.set(_Read())
     try:
         yield
     finally:
-        _known.reset(token)
+        _read.reset(token)
 
 
 def _standing(connection: Connection, tenant: str, profile: str) -> _Standing:
-    known = _known.get()
-    if known is None:
-        return standing(connection, tenant, profile)
+    known = (_read.get() or _Read()).memories
     if (tenant, profile) not in known:
         known[tenant, profile] = standing(connection, tenant, profile)
     return known[tenant, profile]
+
+
+def _is_guest(connection: Connection, tenant: str, principal: str | None) -> bool:
+    known = (_read.get() or _Read()).guests
+    if (tenant, principal) not in known:
+        known[tenant, principal] = is_guest(connection, tenant, principal)
+    return known[tenant, principal]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +117,7 @@ def _memories(connection: Connection, facts: BlockFacts) -> Mapping[PromptPlace,
     policy = facts.memory
     if MEMORY_TOOL not in facts.tools:
         return {}
-    if MemoryWriter.GUEST not in policy.writers and is_guest(connection, facts.tenant, facts.principal):
+    if MemoryWriter.GUEST not in policy.writers and _is_guest(connection, facts.tenant, facts.principal):
         return {}
     entries = _standing(connection, facts.tenant, policy.profile)
     return {

@@ -287,6 +287,14 @@ def _require_valid(submission: Submission) -> None:
     _require_valid_times(submission)
 
 
+def warm_up() -> None:
+    """Import what schemas are judged with, for a process that takes submissions all day: no caller waits for it then.
+    Idempotent."""
+    from hermes_worker.agent.output import checked_schema
+
+    checked_schema({"type": "object"})
+
+
 def _require_usable_schema(submission: Submission) -> None:
     if submission.output_schema is None:
         return

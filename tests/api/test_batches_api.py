@@ -14,7 +14,9 @@ from support.plans import statements
 from support.store import Store
 
 from hermes_worker.core.messages import ModelReply
+from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.run import RunStatus
+from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.tables import runs
 
 
@@ -118,10 +120,16 @@ def test_runs_are_joined_all_or_any_of_them(api: Served, store: Store) -> None:
     assert join(run_ids=[first, "run_nope"]).status_code == 404
 
 
-def test_the_statements_of_a_batch_do_not_grow_with_its_runs(api: Served) -> None:
+@pytest.mark.parametrize("is_guest", [False, True])
+def test_the_statements_of_a_batch_do_not_grow_with_its_runs(api: Served, is_guest: bool) -> None:
+    """Nor with what its prompts hold: whether the key is a guest's is asked once, and memories are read once."""
+    key = Tenants(api.client.database).create_key("default", "guest", [KeyScope.RUNS_WRITE]).token
+    headers = {"Authorization": f"Bearer {key}"} if is_guest else {}
+
     def count(size: int) -> int:
+        body = {"runs": [{"input": "x"}] * size}
         with statements(api.client.database) as seen:
-            assert api.http.post("/v1/batch/runs", json={"runs": [{"input": "x"}] * size}).json()["accepted"] == size
+            assert api.http.post("/v1/batch/runs", json=body, headers=headers).json()["accepted"] == size
         return len(seen)
 
     count(1)

@@ -1,0 +1,76 @@
+"""What a process of the API does before it lets anybody in, so that its first requests wait for nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from serving import until
+from support.migrated import bring_up
+
+from hermes_worker.api.server import ApiServer, listen
+from hermes_worker.settings import Settings
+from hermes_worker.wiring import open_client
+
+FUNCTION = {"name": "look", "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}}
+MESSAGES = [{"role": "user", "content": "hello"}]
+FIRST = {
+    "/v1/runs": {"input": "hello", "output_schema": {"type": "object"}, "tags": ["t"], "delay_s": 600},
+    "/v1/batch/runs": {"runs": [{"input": "hello"}, {"input": ""}]},
+    "/v1/responses": {"input": "hello", "background": True, "tools": [{"type": "function", **FUNCTION}]},
+    "/v1/conversations": {"items": [{"type": "message", **MESSAGES[0]}]},
+    "/v1/chat/completions": {"messages": [], "tools": [{"type": "function", "function": FUNCTION}]},
+    "/api/sessions": {"title": "a"},
+    "/api/jobs": {"name": "n", "schedule": "0 9 * * *", "prompt": "hello", "deliver": "local"},
+}
+_IMPORTED = re.compile(r"^import time: .*\| +(\S+)$", re.MULTILINE)
+
+
+@pytest.fixture
+def api(tmp_path: Path, broker_url: str) -> Iterator[tuple[httpx.Client, Path]]:
+    """A process of the API as operators start it, and where it writes what it imports."""
+    home, database, said = tmp_path / "home", f"sqlite:///{tmp_path / 'test.db'}", tmp_path / "said"
+    home.mkdir()
+    bring_up(database)
+    variables = {"HERMES_HOME": str(home), "HERMES_BROKER_URL": broker_url, "HERMES_DATABASE_URL": database}
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("HERMES_")}
+    command = [sys.executable, "-X", "importtime", "-m", "hermes_worker", "api", "--port", "0"]
+    with (
+        said.open("w") as output,
+        subprocess.Popen(command, env=ours | variables, stdout=output, stderr=output) as process,
+    ):
+        try:
+            url = until(lambda: re.search(r"url=(http://\S+)", said.read_text()), "it serves", patience_s=100)[1]
+            key = (home / "api.key").read_text().strip()
+            with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=60) as http:
+                yield http, said
+        finally:
+            process.send_signal(signal.SIGTERM)
+
+
+def test_the_first_submissions_import_nothing(api: tuple[httpx.Client, Path]) -> None:
+    http, said = api
+    before = len(_IMPORTED.findall(said.read_text()))
+    assert before > 500, "it tells what it imports"
+    for path, body in FIRST.items():
+        answer = http.post(path, json=body, headers={"Idempotency-Key": f"first {path}"})
+        assert answer.status_code < 300 or path == "/v1/chat/completions", answer.text
+        assert _IMPORTED.findall(said.read_text())[before:] == [], path
+
+
+def test_the_document_of_operations_is_made_before_anybody_asks(settings: Settings) -> None:
+    client = open_client(settings)
+    try:
+        server = ApiServer(client, listen(settings.server))
+        assert server.application.openapi_schema is None
+        server.warm_up()
+        assert server.application.openapi_schema is not None
+    finally:
+        client.close()
