@@ -57,6 +57,7 @@ from hermes_worker.core.key_states import Finding, KeyCondition
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import load
+from hermes_worker.services import submission
 from hermes_worker.settings import (
     BrokerSettings,
     DatabaseSettings,
@@ -138,6 +139,7 @@ class World:
         # A body that is longer than any may be is refused before anybody reads what is in it.
         refused = schema.config.checks.negative_data_rejection
         refused.expected_statuses = [*refused.expected_statuses, "413"]
+        submission.warm_up()  # as a process does before it serves: the first schema would take seconds under load
         self.operations = {operation.ok().label: operation.ok() for operation in schema.get_all_operations()}
 
     def send(self, case: Case) -> Any:
