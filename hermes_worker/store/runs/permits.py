@@ -13,9 +13,9 @@ here never.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -35,7 +35,7 @@ from hermes_worker.core.limits import (
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.step import apply
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import Nothing, Prepared, columns_for, one_of, rows_of
+from hermes_worker.store.engine.prepared import Nothing, Prepared, columns_for, rows_of
 from hermes_worker.store.rows import Hint, LoadedRun, lock_run
 from hermes_worker.store.runs.joining import save
 from hermes_worker.store.runs.limits import NANO_USD, TOKENS, Owner, known_limits, spent_of
@@ -49,6 +49,8 @@ _GRANTED = "granted"
 _LOOK_AGAIN_S = 60.0
 """When a call that waits for others is tried again if everybody forgot it."""
 _BATCH = 50
+_ENDED_KEPT = 20
+"""So many runs keep a permit whose claim has ended: taking it off is a write, and reading it is none."""
 _NAMES = [name.value for name in LimitName if name.is_of_calls]
 
 
@@ -59,6 +61,35 @@ class _PermitRow(NamedTuple):
     tokens: int
     nano_usd: int
     iteration: int
+
+
+class _FoundCall(NamedTuple):
+    what: str
+    now: float
+    pk: int
+    principal: str | None
+    permit: str | None
+    tokens: int
+    nano_usd: int
+    iteration: int
+
+    @property
+    def row(self) -> _PermitRow:
+        return _PermitRow(*self[2:])
+
+
+class _OfTenant(TypedDict):
+    tenant: str
+
+
+class _Asking(TypedDict):
+    tenant: str
+    pk: int
+
+
+class _Marking(TypedDict):
+    of_pk: int
+    is_permit: str
 
 
 class _Sums(NamedTuple):
@@ -78,6 +109,10 @@ class _WaitingTenant(NamedTuple):
     tenant: str
 
 
+def _word(text: str) -> sa.ColumnElement[str]:
+    return sa.literal_column(f"'{text}'", sa.String)
+
+
 _COLUMNS = (
     runs.c.pk,
     runs.c.principal,
@@ -86,6 +121,7 @@ _COLUMNS = (
     NANO_USD.label("nano_usd"),
     runs.c.iteration,
 )
+_ASKS, _IN_FLIGHT, _ENDED = "asks", "in flight", "ended"
 _has_permit = sa.text("permit is not null")
 """As in the partial index."""
 _is_in_flight = sa.or_(
@@ -95,6 +131,44 @@ _is_waiting = sa.and_(runs.c.permit == WAITS_FOR_PERMIT, runs.c.status == RunSta
 _TENANTS_WAITING: Prepared[Nothing, _WaitingTenant] = Prepared(
     sa.select(runs.c.tenant).where(_has_permit, _is_waiting).distinct().limit(_BATCH), gives=_WaitingTenant
 )
+_LIMITS: Prepared[_OfTenant, _LockedLimit] = Prepared(
+    sa.select(*columns_for(limits, _LockedLimit))
+    .where(limits.c.tenant == sa.bindparam("tenant"), limits.c.name.in_([_word(name) for name in _NAMES]))
+    .order_by(limits.c.key_id, limits.c.name)
+    .with_for_update(),
+    takes=_OfTenant,
+    gives=_LockedLimit,
+)
+_MARK = Prepared(
+    sa.update(runs).where(runs.c.pk == sa.bindparam("of_pk")).values(permit=sa.bindparam("is_permit")), takes=_Marking
+)
+
+
+def _asked(what: sa.ColumnElement[str], columns: Sequence[sa.ColumnElement[Any]]) -> sa.Select[Any]:
+    return sa.select(what.label("what"), db_now().label("now"), *columns)
+
+
+def _found_calls() -> sa.CompoundSelect[Any]:
+    """The run that asks, the others of its tenant that have or had a permit, and the tenant's auxiliary calls that are
+    being made: those count and never wait, since a tool waits for them."""
+    tenant: sa.BindParameter[str] = sa.bindparam("tenant")
+    pk: sa.BindParameter[int] = sa.bindparam("pk")
+    asks, in_flight, ended = map(_word, (_ASKS, _IN_FLIGHT, _ENDED))
+    what = sa.case((_is_in_flight, in_flight), else_=ended)
+    nothing: Iterator[sa.Label[Any]] = (
+        sa.literal_column("0").label(name) for name in ("tokens", "nano_usd", "iteration")
+    )
+    auxiliary = _asked(in_flight, [runs.c.pk, runs.c.principal, runs.c.permit, *nothing])
+    return sa.union_all(
+        _asked(asks, _COLUMNS).where(runs.c.pk == pk),
+        _asked(what, _COLUMNS).where(_has_permit, sa.not_(_is_waiting), runs.c.tenant == tenant, runs.c.pk != pk),
+        auxiliary.join(tool_calls, tool_calls.c.run_pk == runs.c.pk).where(
+            tool_calls.c.lease_owner.is_not(None), tool_calls.c.asks == 1, runs.c.tenant == tenant
+        ),
+    )
+
+
+_CALLS: Prepared[_Asking, _FoundCall] = Prepared(_found_calls(), takes=_Asking, gives=_FoundCall)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +178,8 @@ class _Calls:
     tenant: str
     limits: Mapping[Owner, Mapping[LimitName, Limit]]
     now: float
+    asking: _PermitRow | None
+    """The run that wants a permit."""
     in_flight: Sequence[_PermitRow]
     spent: Mapping[Owner, Mapping[str, Spending]]
     at_work: Mapping[Owner, _Sums]
@@ -130,10 +206,8 @@ def require_permit(database: Database, loaded: LoadedRun, tenant: str) -> bool:
         known = _locked_limits(connection, tenant)
         if not known:
             return True
-        _forget_ended(connection, tenant)
-        calls = _calls_of(connection, tenant, known, but=loaded.pk)
-        mine = one_of(connection.execute(sa.select(*_COLUMNS).where(runs.c.pk == loaded.pk)), _PermitRow)
-        refused = _refused(calls, mine, calls.in_flight)
+        calls = _calls_of(connection, tenant, known, asks=loaded.pk)
+        refused = _refused(calls, calls.asking, calls.in_flight) if calls.asking is not None else None
         if refused is None:
             _mark(connection, loaded.pk, str(loaded.lease_token))
             return True
@@ -149,7 +223,6 @@ def pass_on(database: Database, tenant: str) -> list[Hint]:
             return []
     with database.write() as connection:
         known = _locked_limits(connection, tenant)
-        _forget_ended(connection, tenant)
         calls = _calls_of(connection, tenant, known)
         waiting = sa.select(*_COLUMNS).where(_has_permit, _is_waiting, runs.c.tenant == tenant)
         # Older work goes first, as at the governor.
@@ -179,13 +252,34 @@ def has_limits(database: Database, tenant: str | None = None) -> bool:
 
 
 def _locked_limits(connection: Connection, tenant: str) -> dict[Owner, dict[LimitName, Limit]]:
-    wanted = sa.select(*columns_for(limits, _LockedLimit)).where(limits.c.tenant == tenant, limits.c.name.in_(_NAMES))
     found: dict[Owner, dict[LimitName, Limit]] = {}
-    ordered = wanted.order_by(limits.c.key_id, limits.c.name).with_for_update()
-    for row in rows_of(connection.execute(ordered), _LockedLimit):
+    for row in _LIMITS.all(connection, {"tenant": tenant}):
         limit = Limit(name=LimitName(row.name), value=row.value, waits=bool(row.waits))
         found.setdefault(Owner(tenant, row.key_id), {})[limit.name] = limit
     return found
+
+
+def _calls_of(
+    connection: Connection, tenant: str, known: Mapping[Owner, Mapping[LimitName, Limit]], *, asks: int = 0
+) -> _Calls:
+    """``asks`` is the ``pk`` of the run that wants a permit."""
+    found = _CALLS.all(connection, {"tenant": tenant, "pk": asks})
+    by_kind: dict[str, list[_PermitRow]] = {}
+    for call in found:
+        by_kind.setdefault(call.what, []).append(call.row)
+    if len(by_kind.get(_ENDED, ())) > _ENDED_KEPT:
+        _forget_ended(connection, tenant)
+    now = found[0].now if found else connection.execute(sa.select(db_now())).scalar_one()
+    spenders = [owner for owner, of_owner in known.items() if any(name.is_spending for name in of_owner)]
+    return _Calls(
+        tenant=tenant,
+        limits=known,
+        now=now,
+        asking=next(iter(by_kind.get(_ASKS, ())), None),
+        in_flight=by_kind.get(_IN_FLIGHT, []),
+        spent=spent_of(connection, [tenant], now) if spenders else {},
+        at_work={owner: used_at_work(connection, owner) for owner in spenders},
+    )
 
 
 def _forget_ended(connection: Connection, tenant: str) -> None:
@@ -194,35 +288,6 @@ def _forget_ended(connection: Connection, tenant: str) -> None:
     ended = sa.select(runs.c.pk).where(_has_permit, runs.c.tenant == tenant, sa.func.coalesce(is_over, sa.true()))
     few = ended.limit(_BATCH).with_for_update(skip_locked=True)
     connection.execute(sa.update(runs).where(runs.c.pk.in_(few)).values(permit=None))
-
-
-def _calls_of(
-    connection: Connection, tenant: str, known: Mapping[Owner, Mapping[LimitName, Limit]], *, but: int | None = None
-) -> _Calls:
-    now = connection.execute(sa.select(db_now())).scalar_one()
-    in_flight = sa.select(*_COLUMNS).where(_has_permit, runs.c.tenant == tenant, _is_in_flight, runs.c.pk != (but or 0))
-    rows = rows_of(connection.execute(in_flight), _PermitRow)
-    counts = [*rows, *_auxiliary_calls(connection, tenant)]
-    spenders = [owner for owner, of_owner in known.items() if any(name.is_spending for name in of_owner)]
-    return _Calls(
-        tenant=tenant,
-        limits=known,
-        now=now,
-        in_flight=counts,
-        spent=spent_of(connection, [tenant], now) if spenders else {},
-        at_work={owner: used_at_work(connection, owner) for owner in spenders},
-    )
-
-
-def _auxiliary_calls(connection: Connection, tenant: str) -> list[_PermitRow]:
-    """Auxiliary calls that are being made: they count and never wait, since a tool waits for them."""
-    nothing = (sa.literal(0).label("tokens"), sa.literal(0).label("nano_usd"), sa.literal(0).label("iteration"))
-    wanted = (
-        sa.select(runs.c.pk, runs.c.principal, runs.c.permit, *nothing)
-        .join(tool_calls, tool_calls.c.run_pk == runs.c.pk)
-        .where(tool_calls.c.lease_owner.is_not(None), tool_calls.c.asks == 1, runs.c.tenant == tenant)
-    )
-    return rows_of(connection.execute(wanted), _PermitRow)
 
 
 def holds_for_spending(connection: Connection, owner: Owner, now: float) -> bool:
@@ -293,4 +358,4 @@ def _resume(connection: Connection, pk: int) -> list[Hint]:
 
 
 def _mark(connection: Connection, pk: int, permit: str) -> None:
-    connection.execute(sa.update(runs).where(runs.c.pk == pk).values(permit=permit))
+    _MARK.run(connection, {"of_pk": pk, "is_permit": permit})
