@@ -107,11 +107,11 @@ def with_deferred(definitions: Mapping[str, str], may_wait: Collection[str], win
     if BRIDGE & definitions.keys() or not is_too_much(tuple(waiting.values()), window):
         return tuple(definitions[name] for name in sorted(definitions))
     stored = {name: deferred(text) if name in waiting else text for name, text in definitions.items()}
-    stored |= {spec.name: _definition(BRIDGE_SOURCE, spec) for spec in _bridge(len(waiting))}
+    stored |= {spec.name: _definition(BRIDGE_SOURCE, spec) for spec in bridge_specs(len(waiting))}
     return tuple(stored[name] for name in sorted(stored))
 
 
-def _bridge(count: int) -> tuple[ToolSpec, ...]:
+def bridge_specs(count: int) -> tuple[ToolSpec, ...]:
     """The three tools, for a session that puts off ``count`` others."""
     name = {"type": "string", "description": f"Of the tool, as {SEARCH} names it."}
     said = {
