@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -164,8 +164,7 @@ class SkillShelf:
     def usable(self, tenant: str) -> tuple[SkillEntry, ...]:
         """Skills and bundles that a run which begins now may name, whatever tools it has; by name."""
         found = self.current(tenant)
-        around = SkillSurroundings(platform=sys.platform, disabled=self.disabled)
-        return tuple(entry for entry in found.entries if self._is_usable(entry.facts, around)) if found else ()
+        return tuple(entry for entry in found.entries if self.is_usable(entry.facts)) if found else ()
 
     def look_again(self, tenant: str) -> None:
         """Somebody changed a skill here: the next look is at the rows."""
@@ -216,20 +215,20 @@ class SkillShelf:
 
     def _parts(self, found: SkillSet, name: str) -> Iterator[SkillEntry | str]:
         """The skills that a name stands for; names of those that are not there."""
-        around = SkillSurroundings(platform=sys.platform, disabled=self.disabled)
         entry = found.find(name)
-        if entry is None or not self._is_usable(entry.facts, around):
+        if entry is None or not self.is_usable(entry.facts):
             return
         if not entry.facts.bundle:
             yield entry
             return
         for part in entry.facts.bundle:
             inner = found.find(part)
-            is_there = inner is not None and not inner.facts.bundle and self._is_usable(inner.facts, around)
+            is_there = inner is not None and not inner.facts.bundle and self.is_usable(inner.facts)
             yield inner if inner is not None and is_there else part
 
-    def _is_usable(self, facts: SkillFacts, around: SkillSurroundings) -> bool:
-        """For whoever asks for it by name, its tools are his to choose."""
+    def is_usable(self, facts: SkillFacts) -> bool:
+        """Whether whoever asks for a skill by name gets it here; its tools are his to choose."""
+        around = SkillSurroundings(platform=sys.platform, disabled=self.disabled)
         own = replace(facts, requires_tools=(), requires_toolsets=(), fallback_for_tools=(), fallback_for_toolsets=())
         return hidden_because(own, around) is None
 
@@ -312,6 +311,13 @@ class SkillShelf:
             log.warning("skill.left_out", skill=kept.facts.name, reason=str(error))
 
 
+def surroundings(tools: Set[str], disabled: Set[str]) -> SkillSurroundings:
+    """What the conditions of skills are looked at with, in a session with these tools."""
+    declared = installed.current().tools
+    toolsets = {declared[name].spec.toolset for name in tools if name in declared}
+    return SkillSurroundings(tools=tools, toolsets=toolsets, platform=sys.platform, disabled=disabled)
+
+
 def described(facts: SkillFacts, files: Sequence[SkillFile]) -> SkillFacts:
     """With a description that may stand in a prompt: the first line of the text where there is none, and none that
     looks like an attack."""
@@ -348,4 +354,5 @@ __all__ = [
     "NamedSkills",
     "SkillShelf",
     "described",
+    "surroundings",
 ]

@@ -1057,6 +1057,7 @@ def _catalog_of(shared: _Shared) -> Catalog:
     from hermes_worker.store.resources import Resources
     from hermes_worker.tasks.agent_memories import AgentMemories
     from hermes_worker.tasks.agent_messages import AgentMessages
+    from hermes_worker.tasks.agent_skills import AgentSkills
     from scheduler.agent_jobs import AgentJobs
 
     database = shared.client.database
@@ -1066,6 +1067,7 @@ def _catalog_of(shared: _Shared) -> Catalog:
         services={
             "jobs": AgentJobs(Jobs(database)),
             "memories": AgentMemories(Memories(database), memory_policy_of(shared.settings)),
+            "skills": AgentSkills(shared.client.skills, Views(database).tools),
             "messages": AgentMessages(Deliveries(database), Jobs(database), shared.client.publisher.send),
             "fetching": Fetcher(policy=policy),
             "resources": Resources(database),

@@ -73,6 +73,11 @@ EXTENSION = Extension(
             implementation="hermes_worker.cli.memory:memory",
         ),
         CommandDeclaration(
+            name="skills",
+            summary="List, show and check the instructions that agents load for kinds of tasks.",
+            implementation="hermes_worker.cli.skills:skills",
+        ),
+        CommandDeclaration(
             name="extensions",
             summary="List, enable and disable what others wrote for Hermes worker.",
             implementation="hermes_worker.cli.extensions:extensions",

@@ -208,6 +208,7 @@ class AsyncHermesClient:
     capabilities = _sends(operations.capabilities)
     toolsets = _sends(operations.toolsets)
     skills = _sends(operations.skills)
+    skill = _sends(operations.skill)
     health = _sends(operations.health)
 
     async def join(

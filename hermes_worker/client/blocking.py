@@ -204,6 +204,7 @@ class HermesClient:
     capabilities = _sends(operations.capabilities)
     toolsets = _sends(operations.toolsets)
     skills = _sends(operations.skills)
+    skill = _sends(operations.skill)
     health = _sends(operations.health)
 
     def join(

@@ -919,6 +919,12 @@ def skills() -> ApiRequest[list[SkillDocument]]:
     return _get("/v1/skills", _reads(list[SkillDocument], "data"))
 
 
+def skill(name: str, *, file: str | None = None) -> ApiRequest[dict[str, Any]]:
+    """The newest version of a skill: what it says of itself, its files, and the text of one, ``SKILL.md`` by
+    default."""
+    return _get("/v1/skills/{name}", _reads(dict[str, Any]), {"name": name}, file=file)
+
+
 def health() -> ApiRequest[HealthDocument]:
     """Whether the server answers, and its version. Needs no key."""
     return _get("/health", _reads(HealthDocument))

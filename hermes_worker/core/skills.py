@@ -203,7 +203,7 @@ def checked_files(files: Iterable[SkillFile]) -> tuple[SkillFile, ...]:
         if any("/".join(parents[:length]) in found for length in range(1, len(parents))):
             raise SkillError(f"a part of the path {path!r} is a file itself")
     ordered = tuple(sorted(found.values(), key=lambda file: file.path.encode()))
-    main = _main_file(ordered)
+    main = main_file(ordered)
     if main is None:
         raise SkillError(f"a skill has a file {SKILL_FILE}")
     if main.text is None:
@@ -213,14 +213,15 @@ def checked_files(files: Iterable[SkillFile]) -> tuple[SkillFile, ...]:
     return ordered
 
 
-def _main_file(files: Iterable[SkillFile]) -> SkillFile | None:
+def main_file(files: Iterable[SkillFile]) -> SkillFile | None:
+    """``SKILL.md``, or the one file of a bundle."""
     by_path = {file.path: file for file in files}
     return by_path.get(SKILL_FILE) or by_path.get(BUNDLE_FILE)
 
 
 def main_text(files: Iterable[SkillFile]) -> str:
     """What ``SKILL.md`` says. Raises ``SkillError`` where there is none."""
-    main = _main_file(files)
+    main = main_file(files)
     if main is None or main.text is None:
         raise SkillError(f"a skill has a file {SKILL_FILE}")
     return main.text
@@ -461,6 +462,16 @@ def instructed(texts: Sequence[str], prompt: str) -> str:
 def needs_folder(files: Sequence[SkillFile]) -> bool:
     """Whether the skill is of use only where its files are: it has scripts, or names its folder."""
     return "${HERMES_SKILL_DIR}" in main_text(files) or any(file.path.startswith("scripts/") for file in files)
+
+
+def linked_files(files: Iterable[SkillFile]) -> Mapping[str, Sequence[str]]:
+    """The files beside ``SKILL.md`` by their folders; those of no folder are under ``other``."""
+    found: dict[str, list[str]] = {}
+    for file in files:
+        if file.path not in (SKILL_FILE, BUNDLE_FILE):
+            folder, slash, _ = file.path.partition("/")
+            found.setdefault(folder if slash else "other", []).append(file.path)
+    return found
 
 
 def followed(name: str, files: Sequence[SkillFile]) -> str:

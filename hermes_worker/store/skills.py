@@ -71,15 +71,11 @@ class SkillChange(NamedTuple):
 
 
 class RunOfSkills(NamedTuple):
-    """What decides which skills a run sees and whether it may change any."""
+    """What decides which skills a run sees."""
 
     pk: int
     skills_hash: str | None
     """The set that it was begun with, or the first run of its chain."""
-    origin: str | None
-    """Who asked for the first run of its chain: ``api``, ``cli``, ``cron``, ``webhook``."""
-    depth: int
-    """0 for a run that no other run made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,8 +255,6 @@ class Skills:
             sa.select(
                 runs.c.pk,
                 sa.func.coalesce(runs.c.skills_hash, first.c.skills_hash).label("skills_hash"),
-                runs.c.origin,
-                runs.c.depth,
             )
             .select_from(runs.outerjoin(first, first.c.pk == runs.c.root_pk))
             .where(runs.c.run_id == run_id, runs.c.tenant == self.tenant)

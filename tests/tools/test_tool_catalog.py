@@ -35,6 +35,8 @@ API_TOOLS = (
         "process",
         "read_file",
         "search_files",
+        "skill_view",
+        "skills_list",
         "terminal",
         "todo",
     ),
@@ -79,6 +81,8 @@ def test_a_disabled_toolset_is_taken_out_again() -> None:
         "execute_code",
         "memory",
         "process",
+        "skill_view",
+        "skills_list",
         "terminal",
         "todo",
         "vision_analyze",
@@ -148,6 +152,8 @@ REPLAY = {
     "patch": Replay.ONCE,
     "cronjob": Replay.ONCE,
     "memory": Replay.KEYED,
+    "skills_list": Replay.PURE,
+    "skill_view": Replay.PURE,
     "send_message": Replay.KEYED,
     "terminal": Replay.ONCE,
     "process": Replay.ONCE,
@@ -168,7 +174,7 @@ def test_every_tool_declares_what_the_worker_must_know(name: str) -> None:
 
 
 def test_every_declared_tool_is_there_and_is_what_is_declared() -> None:
-    catalog = default_catalog(services={"jobs": None, "messages": None, "memories": None, "fetching": None})
+    catalog = default_catalog(services=dict.fromkeys(("jobs", "messages", "memories", "skills", "fetching")))
     catalog.load_all()
     assert {name: catalog.get(name).spec for name in catalog.names} == {n: CATALOG.spec(n) for n in CATALOG.names}
 

@@ -578,6 +578,48 @@ MEMORY = ToolSpec(
     session_keys=(MEMORY_FAILURES_KEY,),
 )
 
+SKILLS_LIST = ToolSpec(
+    name="skills_list",
+    description=(
+        "List the skills that you can load, with their descriptions. A skill is a set of instructions for a kind of "
+        "task; skill_view(name) loads it."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {"category": {"type": "string", "description": "Only skills of this category."}},
+    },
+    toolset="skills",
+    is_untrusted=False,
+    # A run's set of skills never changes: the same question has the same answer.
+    replay=Replay.PURE,
+    timeout_s=30,
+    is_parallel_safe=True,
+)
+
+SKILL_VIEW = ToolSpec(
+    name="skill_view",
+    description=(
+        "Load a skill: its whole instructions and the names of its linked files (references, templates, scripts, "
+        "assets). To read one of those, call it again with file_path. Load a skill before you begin with what it is "
+        "for, and follow it."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "description": "As skills_list names it."},
+            "file_path": {"type": "string", "description": "A linked file, such as 'references/api.md'."},
+        },
+        "required": ["name"],
+    },
+    toolset="skills",
+    is_untrusted=False,
+    # What it reads never changes, and what it lays out in the workspace has the skill's hash in its path: a second
+    # attempt finds it there, or writes the same bytes.
+    replay=Replay.PURE,
+    timeout_s=120,
+    is_parallel_safe=True,
+)
+
 SEND_MESSAGE = ToolSpec(
     name="send_message",
     description=(
@@ -697,6 +739,12 @@ EXTENSION = Extension(
         ToolDeclaration(spec=CLARIFY, implementation="hermes_worker.agent.tools.clarify:ClarifyTool"),
         ToolDeclaration(spec=CRONJOB, implementation="hermes_worker.agent.tools.cronjob:CronjobTool", needs=("jobs",)),
         ToolDeclaration(spec=MEMORY, implementation="hermes_worker.agent.tools.memory:MemoryTool", needs=("memories",)),
+        ToolDeclaration(
+            spec=SKILLS_LIST, implementation="hermes_worker.agent.tools.skills:SkillsListTool", needs=("skills",)
+        ),
+        ToolDeclaration(
+            spec=SKILL_VIEW, implementation="hermes_worker.agent.tools.skills:SkillViewTool", needs=("skills",)
+        ),
         ToolDeclaration(
             spec=SEND_MESSAGE,
             implementation="hermes_worker.agent.tools.messaging:SendMessageTool",

@@ -1,0 +1,67 @@
+"""What the verbs of ``skills`` need, as typed calls, and how a database and a server answer them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from hermes_worker.cli.records import Records, open_records
+from hermes_worker.cli.server import read, server_client
+from hermes_worker.services.skills import SkillSheet, skill_sheet
+from hermes_worker.wiring import shelf_of
+
+if TYPE_CHECKING:
+    from hermes_worker.client import HermesClient
+
+
+class ListedSkill(NamedTuple):
+    """A skill or bundle that a run can be given."""
+
+    name: str
+    category: str | None
+    description: str
+
+
+class SkillBackend(Protocol):
+    """The skills of one tenant. Each call raises ``HermesError``s that say what is wrong."""
+
+    def listed(self) -> Sequence[ListedSkill]: ...
+    def sheet(self, name: str, path: str | None) -> SkillSheet: ...
+
+
+def open_skills(home: Path | None) -> SkillBackend:
+    """The server that was chosen, or the database of a home. Raises ``ConfigurationError``, ``UnavailableError``."""
+    client = server_client()
+    return LocalSkills(open_records(home)) if client is None else RemoteSkills(client)
+
+
+class LocalSkills:
+    """Asks a database, and the folders of this machine."""
+
+    def __init__(self, records: Records) -> None:
+        self._tenant = records.tenant
+        self._shelf = shelf_of(records.settings, records.database)
+
+    def listed(self) -> Sequence[ListedSkill]:
+        found = self._shelf.usable(self._tenant)
+        return [ListedSkill(each.name, each.category or None, each.facts.description) for each in found]
+
+    def sheet(self, name: str, path: str | None) -> SkillSheet:
+        return skill_sheet(self._shelf, self._tenant, name, path)
+
+
+class RemoteSkills:
+    """Asks a server."""
+
+    def __init__(self, client: HermesClient) -> None:
+        self._client = client
+
+    def listed(self) -> Sequence[ListedSkill]:
+        found = self._client.skills()
+        return [ListedSkill(each["name"], each.get("category"), each["description"]) for each in found]
+
+    def sheet(self, name: str, path: str | None) -> SkillSheet:
+        told: dict[str, Any] = self._client.skill(name, file=path)
+        sheet: SkillSheet = read(SkillSheet, told)
+        return sheet
