@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from hermes_worker.agent import images
-from hermes_worker.agent.tools.base import Cancellation
+from hermes_worker.agent.tools.base import Cancellation, ToolContext
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.fetch import Fetched
 from hermes_worker.agent.tools.interruptible import ToolInterrupted, interruptible
+from hermes_worker.core.skills import SkillEntry, SkillFacts, SkillFile
 from hermes_worker.safety.redaction import Redactor
 
 LONG_S = 60.0
@@ -78,6 +79,15 @@ class Pages:
         return Fetched(url=url, media_type="text/html", charset=None, content=content, is_cut=False)
 
 
+class OneSkill:
+    """The skills of a run, of which one is long."""
+
+    def named(self, name: str, context: ToolContext) -> tuple[SkillEntry, Sequence[SkillFile]]:
+        facts = SkillFacts(name=name, description="Tidies.")
+        text = b"Tidy up everything that is in the way.\n" * 1_000
+        return SkillEntry(category="", hash="0" * 64, facts=facts), (SkillFile(path="SKILL.md", body=text),)
+
+
 def many_lines(root: Path) -> None:
     (root / "long.txt").write_text("".join(f"line {n} of many\n" for n in range(200_000)))
 
@@ -96,8 +106,9 @@ LONG: dict[str, dict[str, Any]] = {
     "patch": {"path": "long.txt", "old_string": "line nobody wrote\nat all " * 20, "new_string": "x"},
     "web_extract": {"urls": ["https://example.org/"]},
     "vision_analyze": {"image_url": "https://example.org/image", "question": "?"},
+    "skill_view": {"name": "tidy"},
 }
-QUICK = {"write_file", "todo", "delegate_task", "clarify", "cronjob", "send_message", "memory"}
+QUICK = {"write_file", "todo", "delegate_task", "clarify", "cronjob", "send_message", "memory", "skills_list"}
 """They write down what they are given, and compute nothing."""
 ELSEWHERE = {
     "execute_code": "test_execute_code.py::test_a_stop_ends_the_script_and_the_call_that_it_makes",
@@ -120,7 +131,7 @@ def test_a_stop_is_heard_in_the_middle_of_a_call(
     many_lines(root)
     if name == "patch":
         monkeypatch.setattr("hermes_worker.agent.tools.files.replace_text", lambda *_, **__: work_for_long())
-    tools = default_catalog(services={"fetching": Pages()})
+    tools = default_catalog(services={"fetching": Pages(), "skills": OneSkill()})
     cancelled = Watched()
     context = replace(session.context(), redactor=Thorough(), cancelled=cancelled)
     answered: list[str] = []

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.builtin import SKILL_VIEW, SKILLS_LIST
+from hermes_worker.agent.tools.interruptible import interruptible
 from hermes_worker.agent.tools.results import json_result
 from hermes_worker.core.skills import (
     SKILL_FILE,
@@ -86,7 +87,7 @@ class SkillViewTool:
             return _failed(str(error))
         path = arguments.get("file_path")
         if path and path != SKILL_FILE:
-            return _file(entry, files, path)
+            return _file(entry, files, path, context)
         return _whole(entry, files, context)
 
     def _not_found(self, said: str, context: ToolContext) -> ToolResult:
@@ -121,12 +122,12 @@ def _whole(entry: SkillEntry, files: Sequence[SkillFile], context: ToolContext) 
         told["compatibility"] = facts.compatibility
     if folder is not None:
         told["skill_dir"] = folder
-    judged = _judged(main_text(files), entry)
+    judged = _judged(main_text(files), entry, context)
     content = filled(judged.text, folder=folder, session_id=context.session_id)
     return _shown({**told, "content": content}, judged)
 
 
-def _file(entry: SkillEntry, files: Iterable[SkillFile], path: str) -> ToolResult:
+def _file(entry: SkillEntry, files: Iterable[SkillFile], path: str, context: ToolContext) -> ToolResult:
     found = next((file for file in files if file.path == path), None)
     if found is None:
         return _failed(
@@ -138,12 +139,13 @@ def _file(entry: SkillEntry, files: Iterable[SkillFile], path: str) -> ToolResul
     if found.text is None:
         size = f"[Binary file: {path.rpartition('/')[2]}, size: {len(found.body)} bytes]"
         return json_result({**told, "content": size, "is_binary": True})
-    judged = _judged(found.text, entry)
+    judged = _judged(found.text, entry, context)
     return _shown({**told, "content": judged.text}, judged)
 
 
-def _judged(text: str, entry: SkillEntry) -> Judgement:
-    judged = judge(text, Origin.SKILL)
+def _judged(text: str, entry: SkillEntry, context: ToolContext) -> Judgement:
+    """Raises ``ToolInterrupted``."""
+    judged = interruptible(lambda: judge(text, Origin.SKILL), context.cancelled)
     if judged.threats:
         log.warning("skill.suspicious", skill=entry.name, threats=list(judged.threats))
     return judged
