@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hermes_worker.cli.records import Records, open_records
 from hermes_worker.cli.server import read, server_client
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from hermes_worker.client import HermesClient
 
 
-class ListedSkill(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedSkill:
     """A skill or bundle that a run can be given."""
 
     name: str
@@ -45,7 +47,10 @@ class LocalSkills:
 
     def listed(self) -> Sequence[ListedSkill]:
         found = self._shelf.usable(self._tenant)
-        return [ListedSkill(each.name, each.category or None, each.facts.description) for each in found]
+        return [
+            ListedSkill(name=each.name, category=each.category or None, description=each.facts.description)
+            for each in found
+        ]
 
     def sheet(self, name: str, path: str | None) -> SkillSheet:
         return skill_sheet(self._shelf, self._tenant, name, path)
@@ -59,7 +64,10 @@ class RemoteSkills:
 
     def listed(self) -> Sequence[ListedSkill]:
         found = self._client.skills()
-        return [ListedSkill(each["name"], each.get("category"), each["description"]) for each in found]
+        return [
+            ListedSkill(name=each["name"], category=each.get("category"), description=each["description"])
+            for each in found
+        ]
 
     def sheet(self, name: str, path: str | None) -> SkillSheet:
         told: dict[str, Any] = self._client.skill(name, file=path)

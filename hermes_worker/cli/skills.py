@@ -36,7 +36,7 @@ def list_skills(home: Path | None, as_json: bool) -> None:
     found = open_skills(home).listed()
     if as_json:
         for each in found:
-            click.echo(json.dumps(each._asdict()))
+            click.echo(json.dumps(asdict(each)))
     elif found:
         rows = [
             (each.name, each.category or "-", one_line(each.description, _DESCRIPTION_CHARS) or "-") for each in found
