@@ -12,6 +12,7 @@ import click
 from hermes_worker.cli.layout import moment, table
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
 from hermes_worker.cli.screen import clean, one_line
+from hermes_worker.cli.server import not_of_server
 from hermes_worker.cli.skill_backend import open_skills
 from hermes_worker.core.skills import SkillError, SkillFile
 from hermes_worker.safety.skill_texts import problems_in, threats_in
@@ -88,6 +89,7 @@ def _facts(sheet: SkillSheet) -> Iterator[tuple[str, str]]:
 
 
 @skills.command("validate", epilog="Example: hermes-worker skills validate ./skills/tidy")
+@not_of_server
 @click.argument("path", type=click.Path(path_type=Path))
 def validate(path: Path) -> None:
     """Whether PATH, a folder or a ZIP archive, is a skill as agentskills.io has it; nothing is kept. Ends with 1 where
