@@ -914,12 +914,14 @@ def _shared_parts(settings: Settings, options: WorkerOptions) -> _Shared:
     from hermes_worker.tasks.leases import Leases
 
     client = open_client(settings)
+    sandbox = sandbox_of(settings, _sharing(client.database))
     leases = Leases(
         client.workers,
         name=options.name or f"{socket.gethostname()}:{os.getpid()}",
         queues=",".join(options.queues),
         ttl_s=settings.lease.ttl_s,
         slots=options.slots if QueueName.MODEL in options.queues else None,
+        sandbox=lambda: sandbox.known_name,
     )
     leases.register()
     return _Shared(
@@ -927,7 +929,7 @@ def _shared_parts(settings: Settings, options: WorkerOptions) -> _Shared:
         options=options,
         client=client,
         leases=leases,
-        sandbox=sandbox_of(settings, _sharing(client.database)),
+        sandbox=sandbox,
         redactor=redactor_of(settings),
     )
 

@@ -64,6 +64,8 @@ _MADE_BY = {
     "job_id": (("post", "/api/jobs", "200", "/job/id"),),
     "delivery_id": (("get", "/v1/deliveries", "200", "/data/0/delivery_id"),),
     "artifact_id": (("get", "/v1/runs/{run_id}/artifacts", "200", "/data/0/id"),),
+    "call": (("get", "/v1/runs/{run_id}/calls", "200", "/data/0/call"),),
+    "worker_id": (("get", "/v1/workers", "200", "/data/0/worker_id"),),
     "model": (("get", "/v1/models", "200", "/data/0/id"),),
 }
 """Which answers bring the ids that paths name, and where."""

@@ -13,6 +13,7 @@ from fastapi import Depends, Query
 from hermes_worker.api.auth import Caller
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
+from hermes_worker.core.principals import DEFAULT_TENANT, KeyScope, Principal
 from hermes_worker.store.access.principals import TenantNotFound
 from hermes_worker.store.sessions import Sessions
 
@@ -50,6 +51,18 @@ async def acts_for(
         return await context.store(context.tenants.require_tenant, wanted)
     except TenantNotFound:
         raise ApiError(404, f"Tenant not found: {wanted}", code="tenant_not_found", param="tenant") from None
+
+
+def for_all_or_own(caller: Principal, *, all_tenants: bool) -> str | None:
+    """Whose rows are meant: the caller's, or everybody's (``None``), which only operators may ask for: a key that may
+    read the default tenant's runs shows nothing of others. Raises ``ApiError``."""
+    if all_tenants and not (caller.is_of_operators and caller.may(KeyScope.ADMIN)):
+        message = (
+            f"'all_tenants' is about the whole installation: it needs a key of the tenant {DEFAULT_TENANT!r} with the "
+            f"scope {KeyScope.ADMIN.value!r}."
+        )
+        raise ApiError(403, message, code="missing_scope", param="all_tenants")
+    return None if all_tenants else caller.tenant
 
 
 ActsFor = Annotated[str, Depends(acts_for)]

@@ -251,6 +251,15 @@ class ListRuns(BaseModel):
     session_id: str | None = Field(None, max_length=256, pattern=NO_NUL)
     job_id: str | None = Field(None, max_length=64, pattern=NO_NUL, description="Runs of this scheduled job.")
     model: str | None = Field(None, max_length=200, pattern=NO_NUL)
+    source: str | None = Field(
+        None,
+        max_length=20,
+        pattern=NO_NUL,
+        description="The kind of source that the first run of their chain came from: api, cli, cron or webhook.",
+    )
+    parent_run_id: str | None = Field(
+        None, max_length=64, pattern=NO_NUL, description="What this run delegated, or its background answers began."
+    )
     created_after: float | None = Field(None, ge=0, le=TIME_MAX, description="Epoch seconds, this moment included.")
     created_before: float | None = Field(None, ge=0, le=TIME_MAX, description="That moment left out.")
     min_cost_usd: float | None = Field(None, ge=0, le=1_000_000, description="What the run itself cost, as is known.")

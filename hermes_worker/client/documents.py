@@ -312,6 +312,7 @@ class WaitDocument(TypedDict):
 
     id: int
     run_id: str
+    tenant: NotRequired[str]
     session_id: str
     kind: str
     tool: str

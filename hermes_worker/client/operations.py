@@ -231,6 +231,27 @@ def explain(run_id: str) -> ApiRequest[ExplanationDocument]:
     return _get("/v1/runs/{run_id}/explain", _reads(ExplanationDocument), _run(run_id))
 
 
+def calls(run_id: str) -> ApiRequest[Portion[dict[str, Any]]]:
+    """The tool calls of a run, in order: their effect class, attempts, takeovers, and who holds them."""
+    request = _get("/v1/runs/{run_id}/calls", _nothing, _run(run_id), limit=PAGE)
+    return _listed(request, dict[str, Any], "data", _behind("after", "call"))
+
+
+def call(run_id: str, place: str) -> ApiRequest[dict[str, Any]]:
+    """One tool call with its arguments and its result; ``place`` is its ``call``, such as ``3.0``."""
+    return _get("/v1/runs/{run_id}/calls/{call}", _reads(dict[str, Any]), {"run_id": run_id, "call": place})
+
+
+def tree(run_id: str) -> ApiRequest[dict[str, Any]]:
+    """The runs of the tree that a run is in, each with the run it stands below."""
+    return _get("/v1/runs/{run_id}/tree", _reads(dict[str, Any]), _run(run_id))
+
+
+def spend(**filters: Any) -> ApiRequest[list[dict[str, Any]]]:
+    """What runs cost, ``by`` day, model, tenant, job or session; ``filters`` are those of ``GET /v1/spend``."""
+    return _get("/v1/spend", _reads(list[dict[str, Any]], "data"), **filters)
+
+
 def artifacts(run_id: str) -> ApiRequest[ArtifactsDocument]:
     """The files that the run left, each with an address."""
     return _get("/v1/runs/{run_id}/artifacts", _reads(ArtifactsDocument), _run(run_id))
@@ -334,10 +355,19 @@ def tree_events(run_id: str, after: str) -> ApiRequest[None]:
 # --------------------------------------------------------------------------------------------------- questions of runs
 
 
-def approvals(*, kind: str | None = None, limit: int = 500) -> ApiRequest[list[WaitDocument]]:
+def approvals(
+    *, kind: str | None = None, limit: int = 500, all_tenants: bool = False
+) -> ApiRequest[list[WaitDocument]]:
     """The inbox: approvals (``kind`` ``approval``) and questions (``input``) that nobody has answered, oldest
-    first."""
-    return _get("/v1/approvals", _reads(list[WaitDocument], "data"), kind=kind, limit=limit)
+    first; ``all_tenants`` is for operators."""
+    every: dict[str, Any] = {"all_tenants": "true"} if all_tenants else {}
+    return _get("/v1/approvals", _reads(list[WaitDocument], "data"), kind=kind, limit=limit, **every)
+
+
+def decisions(**filters: Any) -> ApiRequest[Portion[dict[str, Any]]]:
+    """Approvals and questions that are closed, the newest first, with who answered."""
+    request = _get("/v1/approvals/history", _nothing, **{"limit": PAGE, **filters})
+    return _listed(request, dict[str, Any], "data", _behind("before", "id"))
 
 
 def approve(
@@ -869,6 +899,16 @@ def erasure_receipt(receipt_id: str, *, tenant: str | None = None) -> ApiRequest
 def backlog() -> ApiRequest[BacklogDocument]:
     """What waits and what is at work, by queue."""
     return _get("/v1/backlog", _reads(BacklogDocument))
+
+
+def workers() -> ApiRequest[list[dict[str, Any]]]:
+    """The worker processes that are alive, and what each of them holds."""
+    return _get("/v1/workers", _reads(list[dict[str, Any]], "data"))
+
+
+def drain_worker(worker_id: str) -> ApiRequest[None]:
+    """Ask a worker to leave in order; for operators. Idempotent."""
+    return _post("/v1/workers/{worker_id}/drain", _nothing, {"worker_id": worker_id})
 
 
 def provider_states() -> ApiRequest[list[dict[str, Any]]]:

@@ -71,6 +71,8 @@ workers = sa.Table(
     sa.Column("watermarks", sa.Text(), nullable=False, server_default="{}"),
     sa.Column("version", sa.String(60)),
     sa.Column("slots", sa.Integer()),
+    sa.Column("draining_at", Seconds),
+    sa.Column("sandbox", sa.String(20)),
     sa.CheckConstraint("state in ('alive', 'stopped', 'dead', 'crashed')", name="state"),
     postgresql_with={"fillfactor": "50", "autovacuum_vacuum_threshold": "100"},
 )
@@ -78,7 +80,8 @@ workers = sa.Table(
 and is live while the owner's term is. One statement on one row renews them all, however many there are. A process that
 is not alive any more left in order (``stopped``), fell silent (``dead``) or was seen to end by itself (``crashed``).
 ``version`` is that of its code, with the revision that it is written for: ``0.1.0/0103``. ``slots`` is how many model
-calls it makes at once, for a process that makes any."""
+calls it makes at once, for a process that makes any. ``draining_at`` is when it began to leave in order, or was asked
+to; ``sandbox`` is the rung that its commands stand on, once it has run one."""
 
 schema_revisions = sa.Table(
     "schema_revisions",

@@ -11,10 +11,12 @@ import json
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import sqlalchemy as sa
 
+from hermes_worker.core.errors import HermesError
+from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Prepared
 from hermes_worker.store.revisions import code_version
@@ -33,10 +35,23 @@ class Registration:
     worker_id: str
 
 
+class Renewed(NamedTuple):
+    """A term that was extended."""
+
+    draining_at: float | None
+    """When the process began to drain, or was asked to; ``None`` while it takes work."""
+
+
+class WorkerNotFound(HermesError):
+    """No process of this id is alive."""
+
+
 class _Renewal(TypedDict):
     worker: int
     ttl_s: float
     marks: str
+    is_draining: int
+    sandbox: str | None
 
 
 class _OldClaims(TypedDict):
@@ -50,8 +65,15 @@ _RENEW = Prepared(
     .values(
         expires_at=db_now() + sa.bindparam("ttl_s", type_=sa.Double()),
         watermarks=sa.bindparam("marks"),
-    ),
+        draining_at=sa.func.coalesce(
+            workers.c.draining_at,
+            sa.case((sa.bindparam("is_draining", type_=sa.Integer()) == 1, db_now())),
+        ),
+        sandbox=sa.func.coalesce(sa.bindparam("sandbox", type_=sa.String()), workers.c.sandbox),
+    )
+    .returning(workers.c.draining_at),
     takes=_Renewal,
+    gives=Renewed,
 )
 
 
@@ -94,14 +116,43 @@ class Workers:
             ).scalar_one()
         return Registration(pk=int(pk), worker_id=worker_id)
 
-    def renew(self, registration: Registration, *, ttl_s: float, watermarks: Mapping[str, float]) -> bool:
-        """Extend the term. False when it lapsed and was taken away: everything held under it is lost.
+    def renew(
+        self,
+        registration: Registration,
+        *,
+        ttl_s: float,
+        watermarks: Mapping[str, float],
+        is_draining: bool = False,
+        sandbox: str | None = None,
+    ) -> Renewed | None:
+        """Extend the term. ``None`` when it lapsed and was taken away: everything held under it is lost.
 
-        ``watermarks`` says for each queue the newest ``hinted_at`` among the messages this process has started.
+        ``watermarks`` says for each queue the newest ``hinted_at`` among the messages this process has started;
+        ``sandbox`` is the rung of its commands, ``None`` while nobody has tried.
         """
+        renewal: _Renewal = {
+            "worker": registration.pk,
+            "ttl_s": ttl_s,
+            "marks": json.dumps(dict(watermarks)),
+            "is_draining": int(is_draining),
+            "sandbox": sandbox,
+        }
         with self._database.statement() as connection:
-            renewal: _Renewal = {"worker": registration.pk, "ttl_s": ttl_s, "marks": json.dumps(dict(watermarks))}
-            return _RENEW.run(connection, renewal) == 1
+            return _RENEW.first(connection, renewal)
+
+    def drain(self, worker_id: str) -> None:
+        """Ask a process to leave in order; it hears of it with its next heartbeat. Idempotent. Raises
+        ``WorkerNotFound``."""
+        with self._database.write() as connection:
+            name = connection.execute(
+                sa.update(workers)
+                .where(workers.c.worker_id == worker_id, workers.c.state == "alive")
+                .values(draining_at=sa.func.coalesce(workers.c.draining_at, db_now()))
+                .returning(workers.c.name)
+            ).scalar()
+            if name is None:
+                raise WorkerNotFound(f"no worker {worker_id!r} is alive")
+            record(connection, Act.WORKER_DRAIN, worker_id, after={"name": str(name)})
 
     def give_up(self, registration: Registration, *, except_for: Collection[str], older_than_s: float) -> int:
         """Let go of the claims of this process that are older than ``older_than_s`` and none of ``except_for``.

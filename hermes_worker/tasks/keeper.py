@@ -45,9 +45,9 @@ LANE_IDLE_S = 20.0
 """A lane that has had nothing to do for this long leaves."""
 
 
-def leave() -> None:
-    """Have this process drain and end. Returns at once."""
-    os.kill(os.getpid(), signal.SIGTERM)
+def leave(pid: int | None = None) -> None:
+    """Have a process drain and end: this one, or the parent of its pool. Returns at once."""
+    os.kill(pid or os.getpid(), signal.SIGTERM)
 
 
 class LaneStarter(Protocol):
@@ -99,8 +99,14 @@ class Keeper:
         self._backlog_since: float | None = None
         self._next_prune = time.monotonic() + _PRUNE_EVERY_S
         self._next_strays = 0.0
+        self._pool_pid: int | None = None
+        self._is_leaving = False
         self._end = threading.Event()
         self._threads: list[threading.Thread] = []
+
+    def serves_pool(self, pid: int) -> None:
+        """This process is a child of a pool, which leaves as a whole: ``pid`` is its parent."""
+        self._pool_pid = pid
 
     def start(self) -> None:
         targets = [self._keep_leases, self._keep_sweeping]
@@ -125,6 +131,7 @@ class Keeper:
                 if not self._leases.beat() and self._is_lane:
                     # Somebody else has its step, or will have; it was frozen, or the step outstayed its time.
                     os._exit(0)
+                self._leave_if_asked()
                 for run_id in self._stopping(self._leases.held_runs()):
                     self._leases.abort_run(run_id, AbortReason.STOP)
                 database_outage.worked()
@@ -137,6 +144,13 @@ class Keeper:
                 log.exception("thread.failed", doing="heartbeat")
             if self._end.wait(max(0.05, self._leases.beat_every_s - (time.monotonic() - began))):
                 return
+
+    def _leave_if_asked(self) -> None:
+        # Once: a second signal would say that the drain period is over.
+        if self._leases.was_asked_to_leave and not self._is_leaving:
+            self._is_leaving = True
+            log.info("worker.draining", reason="asked over the API")
+            leave(self._pool_pid)
 
     def _keep_sweeping(self) -> None:
         while not self._end.wait(self._sweep_every_s):

@@ -47,8 +47,19 @@ class Holding:
 class Leases:
     """The claims of this process. Thread-safe."""
 
-    def __init__(self, workers: Workers, *, name: str, queues: str, ttl_s: float, slots: int | None = None) -> None:
-        """``slots`` is how many model calls the process makes at once, if it makes any."""
+    def __init__(
+        self,
+        workers: Workers,
+        *,
+        name: str,
+        queues: str,
+        ttl_s: float,
+        slots: int | None = None,
+        sandbox: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """``slots`` is how many model calls the process makes at once, if it makes any. ``sandbox`` names the rung of
+        its commands, once one was started."""
+        self._sandbox = sandbox
         self._workers = workers
         self._slots = slots
         self._name = name
@@ -65,6 +76,7 @@ class Leases:
         self._begun = 0
         self._is_draining = False
         self._is_handing_over = False
+        self._was_asked_to_leave = False
 
     @property
     def name(self) -> str | None:
@@ -114,6 +126,11 @@ class Leases:
     def is_draining(self) -> bool:
         """The process takes no new work."""
         return self._is_draining
+
+    @property
+    def was_asked_to_leave(self) -> bool:
+        """Somebody asked for a drain of this process, and it has not begun to."""
+        return self._was_asked_to_leave and not self._is_draining
 
     def drain(self) -> None:
         """From now on nothing may begin. What has begun is in flight until it ends. Idempotent."""
@@ -176,8 +193,16 @@ class Leases:
     def _beat(self) -> bool:
         registration = self.register()
         began = time.monotonic()
-        if self._workers.renew(registration, ttl_s=self._ttl_s, watermarks=dict(self._watermarks)):
+        renewed = self._workers.renew(
+            registration,
+            ttl_s=self._ttl_s,
+            watermarks=dict(self._watermarks),
+            is_draining=self._is_draining,
+            sandbox=self._sandbox(),
+        )
+        if renewed is not None:
             self._renewed_at = began  # counted from before the statement, so that we never trust too long
+            self._was_asked_to_leave = renewed.draining_at is not None
             return True
         lost = self._abort_where(lambda holding: True, AbortReason.LOST)
         count("lease.lost", lost)

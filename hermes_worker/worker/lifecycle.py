@@ -78,6 +78,7 @@ def connect_signals(settings: Settings, options: WorkerOptions | None = None) ->
 
     def begin_child(**_: Any) -> None:
         here = process(settings)
+        here.keeper.serves_pool(os.getppid())
         drain_line.listen(here, settings.lease)
 
     def drain(**_: Any) -> None:

@@ -55,6 +55,8 @@ FLEETING = {
     "number": "999999",
     "receipt_id": "era_x",
     "target": "user",
+    "call": "1.0",
+    "worker_id": "nobody",
 }
 """Names of nothing."""
 SIGNED = f"?expires=1&signature={'0' * 8}.{'0' * 64}"

@@ -48,10 +48,12 @@ UNKNOWN = {
     "number": "999999",
     "target": "user",
     "receipt_id": f"era_{uuid.uuid4().hex}",
+    "call": "9.9",
+    "worker_id": "0" * 32,
 }
 """Ids that nobody has."""
-SHARED = {"model", "target", "tenant", "credential", "provider_key_id"}
-"""What no tenant owns, or only operators may name."""
+SHARED = {"model", "target", "tenant", "credential", "provider_key_id", "worker_id", "call"}
+"""What no tenant owns, or only operators may name; a call is a place in its run."""
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/runs/{run_id}/approval": {"choice": "deny"},
     "/v1/runs/{run_id}/input": {"text": "yes"},
@@ -216,6 +218,8 @@ def one_of_each(http: httpx.Client, store: Store) -> dict[str, str]:
         "credential": "key1",
         "name": route,
         "receipt_id": erasure,
+        "worker_id": UNKNOWN["worker_id"],
+        "call": http.get(f"/v1/runs/{waiting}/calls").json()["data"][0]["call"],
         "number": str(http.post("/v1/holds", json={"reason": "x", "run_id": ended}).json()["number"]),
     }
 
@@ -364,9 +368,12 @@ def test_every_operation_needs_the_scope_it_names(
             assert f"lacks the scope {wanted.value!r}" in error["message"]
 
 
+FOR_ALL = [f"/v1/{path}?all_tenants=true" for path in ("audit", "approvals", "approvals/history", "spend")]
+
+
 def test_only_an_operator_sees_the_whole_installation(guest: Side, host: Side) -> None:
     assert host.http.get("/health/detailed").status_code == 200
-    for path in ("/health/detailed", "/v1/backlog", "/v1/providers/states", "/v1/alerts", "/v1/audit?all_tenants=true"):
+    for path in ("/health/detailed", "/v1/backlog", "/v1/providers/states", "/v1/alerts", "/v1/workers", *FOR_ALL):
         refused = guest.http.get(path)
         assert refused.status_code == 403
         assert "whole installation" in refused.json()["error"]["message"]

@@ -11,6 +11,7 @@ from hermes_worker.core.notices import OUTCOME_UNKNOWN
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.lab.plan import FleetRole
+from hermes_worker.store.holdings import read_workers
 
 pytestmark = pytest.mark.faults
 
@@ -44,6 +45,19 @@ def test_a_worker_killed_between_reply_and_commit_costs_nothing_but_time(rig: Ri
     one_died(rig)
     [run] = rig.ended(run_id)
     assert (run.status, run.output, run.iteration) == (RunStatus.COMPLETED, "done", 2)
+    assert rig.broken_invariants() == []
+
+
+def test_a_worker_that_is_asked_to_leave_over_its_row_drains_and_ends(rig: Rig) -> None:
+    awake(rig)
+    asked = next(view for view in read_workers(rig.client.database) if "model" in view.queues)
+    rig.client.workers.drain(asked.worker_id)
+    run_id = rig.submit([{"calls": [sink_call("once", "a")]}])
+    one_died(rig)
+    assert asked.worker_id not in [view.worker_id for view in read_workers(rig.client.database)]
+    [run] = rig.ended(run_id)
+    assert (run.status, run.output) == (RunStatus.COMPLETED, "done")
+    assert [effect.mark for effect in rig.effects()] == ["a"]
     assert rig.broken_invariants() == []
 
 

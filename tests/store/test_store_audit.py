@@ -129,6 +129,7 @@ def do_everything(store: Store) -> None:
         connection.exec_driver_sql("update deliveries set state = 'failed', settled_at = 1.0, hinted_at = null")
     Deliveries(database).retry(sent.delivery_id)
     note_prune(database, "acme")
+    store.workers.drain(store.worker("somewhere").worker_id)
     Erasures(database).begin("acme", Person(is_everybody=True), by="somebody")
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
-from support.store import Store
+from support.store import Store, asks
 
+from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.store.runs import listing
 from hermes_worker.store.runs.listing import Listing, RunFilter
@@ -98,6 +99,40 @@ def test_runs_are_found_by_their_job(store: Store) -> None:
     assert ids(store, job_id="0123456789ab") == [mine]
     assert ids(store, job_id="0123456789ab", tenant="acme") == []
     assert ids(store, job_id="nope") == []
+
+
+def test_runs_are_found_by_where_they_came_from(store: Store) -> None:
+    by_hand, by_clock = store.submit(source="cli").run_id, store.submit(source="cron").run_id
+
+    assert ids(store, origin="cron") == [by_clock]
+    assert ids(store, origin="cli", model="scripted") == [by_hand]
+    assert ids(store, origin="webhook") == []
+
+
+def test_runs_are_found_by_the_run_that_began_them(store: Store) -> None:
+    root = store.with_tools(Replay.PURE, session_id="talk")
+    first, second = store.delegate(root, 2)
+    store.ask_tools(first, asks(Replay.PURE))
+    [grandchild] = store.delegate(first, 1)
+
+    assert ids(store, parent=root) == [second, first]
+    assert ids(store, parent=first) == [grandchild]
+    assert ids(store, parent=grandchild) == []
+    assert ids(store, parent=root, tenant="acme") == []
+    assert ids(store, parent=root, session_id="talk") == []
+    assert ids(store, parent=root, tags=("none",)) == []
+    assert ids(store, parent="run_x") == []
+
+
+def test_the_turn_that_a_background_answer_began_is_found_by_its_cause(store: Store) -> None:
+    root = store.with_tools(Replay.PURE)
+    [child] = store.delegate(root, 1, note="it goes on")
+    store.answer(root)
+    store.answer(child)
+
+    [caused, background] = ids(store, parent=root)
+    assert background == child
+    assert caused != root
 
 
 @pytest.mark.parametrize("tags", [(), ("t",)])

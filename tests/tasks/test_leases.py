@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +18,7 @@ from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.retention import DEFAULT_RULES
 from hermes_worker.core.run import RunStatus
+from hermes_worker.store.holdings import read_workers
 from hermes_worker.store.retention.pruner import Pruner
 from hermes_worker.tasks import keeper as keeper_module
 from hermes_worker.tasks import leases as leases_module
@@ -308,6 +311,46 @@ def test_a_process_that_leaves_is_not_deaf(store: Store, exits: list[int]) -> No
 
 
 # --- leaving ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pool", [None, 4_242], ids=["by itself", "child of a pool"])
+def test_a_process_that_is_asked_to_leave_sends_one_signal(
+    store: Store, monkeypatch: pytest.MonkeyPatch, pool: int | None
+) -> None:
+    """A second one would say that the time to drain is over."""
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(keeper_module.os, "kill", lambda pid, number: sent.append((pid, number)))
+    leases = Leases(store.workers, name="us", queues="model", ttl_s=0.2)
+    beats = threading.Semaphore(0)
+    watched = keeper(store, leases, stopping=lambda _: beats.release() or set())
+    if pool is not None:
+        watched.serves_pool(pool)
+    watched.start()
+    try:
+        assert beats.acquire(timeout=10)
+        assert sent == []
+        store.workers.drain(leases.register().worker_id)
+        assert all(beats.acquire(timeout=10) for _ in range(5))
+    finally:
+        watched.stop()
+    assert sent == [(pool or os.getpid(), signal.SIGTERM)]
+
+
+def test_a_process_that_leaves_already_is_not_asked_again(store: Store, leases: Leases) -> None:
+    leases.drain()
+    assert leases.beat()
+    [view] = read_workers(store.database)
+    assert view.draining_at is not None
+    assert not leases.was_asked_to_leave
+
+
+def test_the_heartbeat_says_what_confines_the_commands_of_a_process(store: Store) -> None:
+    found: list[str | None] = [None]
+    leases = Leases(store.workers, name="us", queues="tools", ttl_s=TTL_S, sandbox=lambda: found[0])
+    for name in (None, "namespaces"):
+        found[0] = name
+        leases.beat()
+        assert [view.sandbox for view in read_workers(store.database)] == [name]
 
 
 def test_a_task_is_in_flight_before_its_claim_and_until_its_hints_are_sent(leases: Leases) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, BackgroundTasks, Query
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema
@@ -14,13 +15,14 @@ from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.formats import NOT_BLANK
-from hermes_worker.api.owners import OwnRun
+from hermes_worker.api.owners import OwnRun, for_all_or_own
 from hermes_worker.api.schema import WHOLE
 from hermes_worker.core.run import WaitKind
 from hermes_worker.safety.approvals import CHOICE_WORDS, Choice, choice_of
 from hermes_worker.safety.redaction import redact
 from hermes_worker.services import answering
 from hermes_worker.store.rows import Hint
+from hermes_worker.store.runs.answered import ClosedQuestion, read_decisions
 from hermes_worker.store.runs.waits import NothingAsked, NotOffered, NotWaiting, Waits, WaitView
 from hermes_worker.stream.live import Live
 
@@ -90,6 +92,7 @@ class WaitObject(BaseModel):
 
     id: int
     run_id: str
+    tenant: str
     session_id: str
     kind: WaitKind
     tool: str
@@ -111,16 +114,81 @@ class WaitList(BaseModel):
     data: list[WaitObject]
 
 
+class ListDecisions(BaseModel):
+    """Which closed questions to list."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    limit: int = Field(50, ge=1, le=500)
+    before: int | None = Field(None, ge=1, le=_ID_MAX, description="An 'id': list what was asked before that one.")
+    kind: WaitKind | None = None
+    all_tenants: bool = Field(False, description="Those of all tenants; for operators.")
+
+
+class DecisionObject(BaseModel):
+    """A question that is closed. Times are epoch seconds."""
+
+    object: Literal["hermes.decision"] = "hermes.decision"
+    id: int
+    run_id: str
+    tenant: str
+    session_id: str
+    kind: WaitKind
+    tool: str
+    call: str
+    """The place of the call that asked, ``3.0``."""
+    command: str | None
+    description: str | None
+    question: str | None
+    created_at: float
+    closed_at: float
+    outcome: str
+    """``once``, ``session``, ``always`` or ``deny``; ``answered``; ``expired``; or what else closed it."""
+    by: str | None
+    """Who answered; ``null`` where nobody did."""
+    reason: str | None
+    permits: str | None
+    """The pattern of commands that nobody is asked about any more: in its session after ``session``, in its tenant
+    after ``always``; ``null`` where nothing follows."""
+
+
+class DecisionList(BaseModel):
+    """Closed questions, the newest first."""
+
+    object: Literal["list"] = "list"
+    data: list[DecisionObject]
+    has_more: bool
+
+
 @router.get("/approvals", response_model=WaitList, response_model_exclude_none=True, dependencies=[READS])
 async def list_waits(
     context: Context,
     caller: Caller,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
     kind: WaitKind | None = None,
+    all_tenants: Annotated[bool, Query(description="Those of all tenants; for operators.")] = False,
 ) -> WaitList:
     """The inbox: every approval and question that nobody has answered."""
-    found = await context.store(context.client.waits.open, tenant=caller.tenant, limit=limit, kind=kind)
+    tenant = for_all_or_own(caller, all_tenants=all_tenants)
+    found = await context.store(context.client.waits.open, tenant=tenant, limit=limit, kind=kind)
     return WaitList(data=[_object(view) for view in found])
+
+
+@router.get("/approvals/history", response_model=DecisionList, dependencies=[READS])
+async def list_decisions(context: Context, caller: Caller, wanted: Annotated[ListDecisions, Query()]) -> DecisionList:
+    """What was asked and is closed, who answered, and what that permits from now on."""
+    tenant = for_all_or_own(caller, all_tenants=wanted.all_tenants)
+    found = await context.store(
+        read_decisions,
+        context.client.database,
+        tenant=tenant,
+        kind=wanted.kind,
+        before=wanted.before,
+        limit=wanted.limit + 1,
+    )
+    return DecisionList(
+        data=[_decision_object(each) for each in found[: wanted.limit]], has_more=len(found) > wanted.limit
+    )
 
 
 @router.post(
@@ -198,17 +266,44 @@ def _tell(context: ApiContext, run_id: str, hints: list[Hint]) -> None:
     Live(context.client.redis).nudge(run_id)
 
 
+def _command(request: Mapping[str, Any]) -> str | None:
+    command = request.get("command")
+    return redact(command) if isinstance(command, str) else None
+
+
+def _decision_object(each: ClosedQuestion) -> DecisionObject:
+    lasts = each.outcome in (Choice.SESSION.value, Choice.ALWAYS.value)
+    return DecisionObject(
+        id=each.wait_id,
+        run_id=each.run_id,
+        tenant=each.tenant,
+        session_id=each.session.known_to("api"),
+        kind=each.kind,
+        tool=each.tool,
+        call=f"{each.iteration}.{each.position}",
+        command=_command(each.request),
+        description=each.request.get("description"),
+        question=each.request.get("question"),
+        created_at=each.opened_at,
+        closed_at=each.closed_at,
+        outcome=each.outcome,
+        by=each.by,
+        reason=each.reason,
+        permits=each.request.get("pattern_key") if lasts else None,
+    )
+
+
 def _object(view: WaitView) -> WaitObject:
-    command = view.request.get("command")
     return WaitObject(
         id=view.wait_id,
         run_id=view.run_id,
+        tenant=view.tenant,
         session_id=view.session.known_to("api"),
         kind=view.kind,
         tool=view.tool,
         iteration=view.iteration,
         position=view.position,
-        command=redact(command) if isinstance(command, str) else None,
+        command=_command(view.request),
         description=view.request.get("description"),
         pattern_key=view.request.get("pattern_key"),
         question=view.request.get("question"),

@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from hermes_worker.api import schema
 from hermes_worker.api.auth import Caller, needs
 from hermes_worker.api.context import Context
-from hermes_worker.api.errors import ApiError
 from hermes_worker.api.formats import NO_NUL
-from hermes_worker.core.principals import DEFAULT_TENANT, KeyScope
+from hermes_worker.api.owners import for_all_or_own
+from hermes_worker.core.principals import KeyScope
 from hermes_worker.store.access.audit import SETTLED_S, Act, AuditLog
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"], responses=schema.errors(503))
@@ -66,16 +66,14 @@ class DeedList(BaseModel):
 async def list_deeds(context: Context, caller: Caller, wanted: Annotated[ListAudit, Query()]) -> DeedList:
     """Who did what for the caller's tenant. Numbers grow with time; a deed of the last seconds may appear late, behind
     a greater number."""
-    if wanted.all_tenants and not caller.is_of_operators:
-        message = f"'all_tenants' is about the whole installation: it needs a key of the tenant {DEFAULT_TENANT!r}."
-        raise ApiError(403, message, code="missing_scope", param="all_tenants")
+    tenant = for_all_or_own(caller, all_tenants=wanted.all_tenants)
     until = wanted.until
     if wanted.settled:
         settled = await context.store(context.client.database.now) - SETTLED_S
         until = settled if until is None else min(until, settled)
     found = await context.store(
         AuditLog(context.client.database).page,
-        None if wanted.all_tenants else caller.tenant,
+        tenant,
         after=wanted.after,
         limit=wanted.limit + 1,
         act=wanted.act.value if wanted.act else None,

@@ -147,7 +147,7 @@ async def list_runs(context: Context, caller: Caller, wanted: Annotated[schema.L
     except RunNotFound:
         raise invalid("before", f"Invalid 'before': there is no run {wanted.before!r}.", "run_not_found") from None
     return schema.RunList(
-        data=[_run_object(view) for view in page.views],
+        data=[run_object(view) for view in page.views],
         has_more=page.below is not None,
         next_cursor=None if page.below is None else cursor_of(context.keyring, meant, page.below),
     )
@@ -162,6 +162,8 @@ def run_filter(wanted: schema.ListRuns, caller: Principal) -> RunFilter:
         session_id=wanted.session_id,
         job_id=wanted.job_id,
         model=wanted.model,
+        origin=wanted.source,
+        parent=wanted.parent_run_id,
         created_after=wanted.created_after,
         created_before=wanted.created_before,
         cost_usd_min=wanted.min_cost_usd,
@@ -226,7 +228,7 @@ def _inspect(client: Client, run_id: str) -> schema.RunObject:
         by_status=by_status,
         attention=[schema.call_object(call) for call in troubled],
     )
-    inspected = _run_object(view, calls)
+    inspected = run_object(view, calls)
     if not view.status.is_terminal:
         inspected.standing = schema.standing_object(client.standings.of(run_id))
     notes = Listing(client.database).notes(run_id)
@@ -244,7 +246,8 @@ _PRIORITY: Mapping[Priority, Literal["low", "high"] | None] = {
 }
 
 
-def _run_object(view: RunView, calls: schema.CallSummary | None = None) -> schema.RunObject:
+def run_object(view: RunView, calls: schema.CallSummary | None = None) -> schema.RunObject:
+    """A run as it is listed; with ``calls``, as it is shown alone."""
     has_ended = view.status.is_terminal
     return schema.RunObject(
         run_id=view.run_id,

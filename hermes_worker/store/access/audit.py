@@ -78,6 +78,7 @@ class Act(StrEnum):
     MEMORY_REDACT = "memory.redact"
     ROUTE_ADD = "route.add"
     ROUTE_REMOVE = "route.remove"
+    WORKER_DRAIN = "worker.drain"
     DELIVERY_RETRY = "delivery.retry"
     SKILL_KEEP = "skill.keep"
     SKILL_REMOVE = "skill.remove"

@@ -1,4 +1,4 @@
-"""Runs by status, tag, session, job, model, time and cost, page by page, the newest first.
+"""Runs by status, tag, session, job, parent, source, model, time and cost, page by page, the newest first.
 
 A page begins below a number, so new runs move nothing. Which runs are of the page is decided from as few columns as
 that takes; only these are read whole. A page costs at most ``LOOKED_AT_MAX`` rows, whatever is asked for and however
@@ -47,6 +47,10 @@ class RunFilter:
     session_id: str | None = None
     job_id: str | None = None
     model: str | None = None
+    origin: str | None = None
+    """The kind of source that the first run of their chain came from (``core.sources``)."""
+    parent: str | None = None
+    """They are its children, or turns that answers of its background children began; the id of a run."""
     created_after: float | None = None
     """Epoch seconds, that moment included."""
     created_before: float | None = None
@@ -61,6 +65,8 @@ class RunFilter:
         others = (
             self.job_id,
             self.model,
+            self.origin,
+            self.parent,
             self.created_after,
             self.created_before,
             self.cost_usd_min,
@@ -190,8 +196,12 @@ def matching(
     return found, int(last) if count == LOOKED_AT_MAX else None
 
 
-_LOOKED_AT = tuple(
-    runs.c[name] for name in ("pk", "run_id", "status", "session_pk", "model", "created_at", "cost_nano_usd")
+_LOOKED_AT = (
+    *(
+        runs.c[name]
+        for name in ("pk", "run_id", "status", "session_pk", "model", "origin", "created_at", "cost_nano_usd")
+    ),
+    sa.func.coalesce(runs.c.parent_pk, runs.c.cause_pk).label("began_by_pk"),
 )
 
 
@@ -202,7 +212,7 @@ def _candidates(connection: Connection, wanted: RunFilter, below: int | None) ->
         statement = statement.where(pk < below)
     for at, is_after in ((wanted.created_after, True), (wanted.created_before, False)):
         if at is not None:
-            bound = _number_at(connection, at - _CLOCK_SLACK_S if is_after else at + _CLOCK_SLACK_S, is_after=is_after)
+            bound = number_near(connection, at, is_after=is_after)
             statement = statement.where(pk >= bound if is_after else pk <= bound)
     return statement.order_by(pk.desc()).limit(LOOKED_AT_MAX)
 
@@ -213,6 +223,9 @@ def _driver(wanted: RunFilter) -> tuple[sa.ColumnElement[int], sa.Select[Any]]:
         of_job = sa.select(jobs.c.pk).where(jobs.c.job_id == wanted.job_id, jobs.c.tenant == wanted.tenant)
         statement = statement.join(firings, firings.c.run_pk == runs.c.pk)
         return firings.c.run_pk, statement.where(firings.c.job_pk == of_job.scalar_subquery())
+    if wanted.parent is not None:
+        named = sa.select(sa.func.coalesce(_parents.c.root_pk, _parents.c.pk)).where(_is_parent(wanted))
+        return runs.c.pk, statement.where(runs.c.root_pk == named.scalar_subquery())
     if wanted.tags:
         statement = statement.join(run_tags, run_tags.c.run_pk == runs.c.pk)
         return run_tags.c.run_pk, statement.where(run_tags.c.tenant == wanted.tenant, run_tags.c.tag == wanted.tags[0])
@@ -221,6 +234,13 @@ def _driver(wanted: RunFilter) -> tuple[sa.ColumnElement[int], sa.Select[Any]]:
     if wanted.statuses and TERMINAL.isdisjoint(wanted.statuses):
         return runs.c.pk, statement.where(IS_OPEN)
     return runs.c.pk, statement
+
+
+_parents = runs.alias("parents")
+
+
+def _is_parent(wanted: RunFilter) -> sa.ColumnElement[bool]:
+    return sa.and_(_parents.c.run_id == wanted.parent, _parents.c.tenant == wanted.tenant)
 
 
 def _session(wanted: RunFilter, session_id: str) -> sa.ScalarSelect[int]:
@@ -234,12 +254,18 @@ def _conditions(wanted: RunFilter, among: sa.Subquery) -> list[sa.ColumnElement[
     found: list[sa.ColumnElement[bool]] = []
     if wanted.statuses:
         found.append(row.status.in_(sorted(status.value for status in wanted.statuses)))
-    if wanted.session_id is not None and (wanted.tags or wanted.job_id is not None):
+    goes_by_other = wanted.job_id is not None or wanted.parent is not None
+    if wanted.session_id is not None and (wanted.tags or goes_by_other):
         found.append(row.session_pk == _session(wanted, wanted.session_id))
-    for tag in wanted.tags if wanted.job_id is not None else wanted.tags[1:]:
+    if wanted.parent is not None:
+        named = sa.select(_parents.c.pk).where(_is_parent(wanted))
+        found.append(row.began_by_pk == named.scalar_subquery())
+    for tag in wanted.tags if goes_by_other else wanted.tags[1:]:
         found.append(sa.exists().where(run_tags.c.run_pk == row.pk, run_tags.c.tag == tag))
     if wanted.model is not None:
         found.append(row.model == wanted.model)
+    if wanted.origin is not None:
+        found.append(row.origin == wanted.origin)
     if wanted.created_after is not None:
         found.append(row.created_at >= wanted.created_after)
     if wanted.created_before is not None:
@@ -256,9 +282,10 @@ class _Made(NamedTuple):
     created_at: float
 
 
-def _number_at(connection: Connection, at: float, *, is_after: bool) -> int:
+def number_near(connection: Connection, at: float, *, is_after: bool) -> int:
     """A number near the first run that was made at a time: never above it with ``is_after``, else never below it. There
     is no index on times, and needs none: numbers grow with them."""
+    at += -_CLOCK_SLACK_S if is_after else _CLOCK_SLACK_S
     low, high = 0, int(connection.execute(sa.select(sa.func.coalesce(sa.func.max(runs.c.pk), 0))).scalar_one()) + 1
     while high - low > _NEAR:
         middle = (low + high) // 2

@@ -82,6 +82,7 @@ class WaitView:
 
     wait_id: int
     run_id: str
+    tenant: str
     session: SessionLabel
     kind: WaitKind
     iteration: int
@@ -126,6 +127,7 @@ class Terms:
 class _OpenRow(NamedTuple):
     pk: int
     run_id: str
+    tenant: str
     session_id: str
     session_source: str | None
     session_name: str | None
@@ -172,6 +174,7 @@ _OPEN = (
     sa.select(
         waits.c.pk,
         runs.c.run_id,
+        runs.c.tenant,
         *SESSION_LABEL,
         waits.c.kind,
         waits.c.iteration,
@@ -558,6 +561,7 @@ def _view(row: _OpenRow) -> WaitView:
     return WaitView(
         wait_id=row.pk,
         run_id=row.run_id,
+        tenant=row.tenant,
         session=label_of(row),
         kind=WaitKind(row.kind),
         iteration=row.iteration,

@@ -155,6 +155,11 @@ class Sandbox:
         shown._standing = self.standing()
         return shown
 
+    @property
+    def known_name(self) -> str | None:
+        """The name of the rung, once somebody asked for it; looks for none."""
+        return self._standing.name if self._standing else None
+
     def standing(self) -> SandboxStanding:
         """The best rung that works here, found at the first question by trying."""
         if self._standing is None:

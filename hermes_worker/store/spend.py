@@ -1,0 +1,216 @@
+"""What runs cost, added up from their rows by day, model, tenant, job or session.
+
+Each run counts once, on the day on which it was accepted, with what it used itself. What it caused counts for the job
+and the session in which its tree began, and otherwise for itself. Deleted runs are not in it. What is unknown is never
+zero: runs whose cost is not known in full are counted apart, and so is what their calls may have cost beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.messages import Usage
+from hermes_worker.core.pricing import CostStatus
+from hermes_worker.core.sources import SessionLabel
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.prepared import rows_of
+from hermes_worker.store.owners import owned_by
+from hermes_worker.store.runs.listing import number_near
+from hermes_worker.store.runs.runs import SESSION_LABEL, label_of
+from hermes_worker.store.tables import firings, jobs, runs, sessions
+
+_DAY_S = 86_400
+GROUPS_MAX = 1_000
+
+
+class SpendBy(StrEnum):
+    """What is told apart."""
+
+    DAY = "day"
+    MODEL = "model"
+    TENANT = "tenant"
+    JOB = "job"
+    SESSION = "session"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpendQuestion:
+    """Which runs are meant, and what is told apart. Times in epoch seconds."""
+
+    by: SpendBy
+    after: float
+    """Accepted at this moment or later."""
+    before: float
+    """Accepted before this moment."""
+    tenant: str | None
+    """``None``: those of all tenants."""
+    limit: int = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpendRow:
+    """What the runs of one group cost."""
+
+    key: str | None
+    """A day (``2026-11-25``, UTC), a model, a tenant, the id of a job or of a session; ``None`` for runs without a
+    job."""
+    name: str | None
+    """Of a job; what its callers call a session."""
+    runs: int
+    usage: Usage
+    cost_usd: Decimal | None
+    """What is known; ``None`` when nothing is."""
+    doubtful_cost_usd: Decimal
+    """What may have been billed beside it, at most."""
+    unknown_runs: int
+    """Runs of which not all is known that they cost."""
+    unpriced_calls: int
+
+
+class _SpendSums(NamedTuple):
+    key: str | int | None
+    """A day since 1970, a name, or the number of a row."""
+    runs: int
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    reasoning_tokens: int
+    estimated_tokens: int
+    refused_attempts: int
+    unknown_attempts: int
+    unknown_input_tokens: int
+    unknown_output_tokens: int
+    cost_nano_usd: int
+    doubtful_nano_usd: int
+    unpriced_calls: int
+    known_runs: int
+    unknown_runs: int
+
+
+_SUMMED = [name for name in _SpendSums._fields if name in runs.c]
+# Whole days since 1970: both databases cut towards zero, and no run is older.
+_day = sa.cast(sa.func.floor(runs.c.created_at / _DAY_S), sa.Integer())
+_roots = runs.alias("roots")
+_root_pk = sa.func.coalesce(runs.c.root_pk, runs.c.pk)
+_KEYS: dict[SpendBy, sa.ColumnElement[Any]] = {
+    SpendBy.DAY: _day,
+    SpendBy.MODEL: runs.c.model,
+    SpendBy.TENANT: runs.c.tenant,
+    SpendBy.JOB: firings.c.job_pk,
+    SpendBy.SESSION: sa.func.coalesce(_roots.c.session_pk, runs.c.session_pk),
+}
+"""Whatever a run caused belongs to the job and the session in which its tree began."""
+
+
+def read_spend(database: Database, wanted: SpendQuestion) -> list[SpendRow]:
+    """Groups, the newest day first, of other kinds the most expensive first. Raises ``UnavailableError``."""
+    with database.read() as connection:
+        key = _KEYS[wanted.by]
+        statement = sa.select(
+            key.label("key"),
+            sa.func.count().label("runs"),
+            *(sa.cast(sa.func.sum(runs.c[name]), sa.BigInteger()).label(name) for name in _SUMMED),
+            sa.func.count(sa.case((_is_priced, 1))).label("known_runs"),
+            sa.func.count(sa.case((_is_unknown, 1))).label("unknown_runs"),
+        )
+        if wanted.by is SpendBy.JOB:
+            statement = statement.outerjoin(firings, firings.c.run_pk == _root_pk)
+        if wanted.by is SpendBy.SESSION:
+            statement = statement.outerjoin(_roots, _roots.c.pk == _root_pk)
+        if wanted.tenant is not None:
+            statement = statement.where(owned_by(wanted.tenant, runs))
+        statement = statement.where(
+            runs.c.pk >= number_near(connection, wanted.after, is_after=True),
+            runs.c.pk <= number_near(connection, wanted.before, is_after=False),
+            runs.c.created_at >= wanted.after,
+            runs.c.created_at < wanted.before,
+        )
+        cost = sa.func.sum(runs.c.cost_nano_usd).desc()
+        order = [key.desc()] if wanted.by is SpendBy.DAY else [cost, key]
+        found = connection.execute(statement.group_by(key).order_by(*order).limit(wanted.limit))
+        sums = rows_of(found, _SpendSums)
+        names = _names(connection, wanted.by, [row.key for row in sums if row.key is not None])
+    return [_spend_row(row, *names.get(row.key, _plain_name(wanted.by, row.key))) for row in sums]
+
+
+_is_priced = sa.or_(
+    runs.c.cost_nano_usd > 0,
+    runs.c.cost_status.in_([each.value for each in CostStatus if each is not CostStatus.UNKNOWN]),
+)
+_is_unknown = sa.or_(
+    runs.c.cost_status == CostStatus.UNKNOWN.value,
+    runs.c.doubtful_nano_usd > 0,
+    runs.c.unpriced_calls > 0,
+    runs.c.unknown_attempts > 0,
+)
+
+
+class _JobName(NamedTuple):
+    pk: int
+    job_id: str
+    name: str
+
+
+class _SessionName(NamedTuple):
+    pk: int
+    session_id: str
+    session_source: str | None
+    session_name: str | None
+
+
+def _names(
+    connection: Connection, by: SpendBy, pks: Sequence[str | int]
+) -> dict[str | int | None, tuple[str | None, str | None]]:
+    """The id and the name of what has a number."""
+    if not pks:
+        return {}
+    if by is SpendBy.JOB:
+        wanted = sa.select(jobs.c.pk, jobs.c.job_id, jobs.c.name).where(jobs.c.pk.in_(pks))
+        return {row.pk: (row.job_id, row.name) for row in rows_of(connection.execute(wanted), _JobName)}
+    if by is SpendBy.SESSION:
+        named = sa.select(sessions.c.pk, *SESSION_LABEL).where(sessions.c.pk.in_(pks))
+        return {row.pk: _session_name(label_of(row)) for row in rows_of(connection.execute(named), _SessionName)}
+    return {}
+
+
+def _session_name(label: SessionLabel) -> tuple[str | None, str | None]:
+    return label.id, label.name
+
+
+def _plain_name(by: SpendBy, key: str | int | None) -> tuple[str | None, str | None]:
+    if by is SpendBy.DAY:
+        return datetime.fromtimestamp(int(key or 0) * _DAY_S, UTC).date().isoformat(), None
+    return None if key is None or by in (SpendBy.JOB, SpendBy.SESSION) else str(key), None
+
+
+def _spend_row(row: _SpendSums, key: str | None, name: str | None) -> SpendRow:
+    return SpendRow(
+        key=key,
+        name=name,
+        runs=row.runs,
+        usage=Usage(
+            input=row.input_tokens,
+            output=row.output_tokens,
+            cache_read=row.cache_read_tokens,
+            cache_write=row.cache_write_tokens,
+            reasoning=row.reasoning_tokens,
+            estimated=row.estimated_tokens,
+            refused_attempts=row.refused_attempts,
+            unknown_attempts=row.unknown_attempts,
+            unknown_input=row.unknown_input_tokens,
+            unknown_output=row.unknown_output_tokens,
+        ),
+        cost_usd=Decimal(row.cost_nano_usd).scaleb(-9) if row.known_runs else None,
+        doubtful_cost_usd=Decimal(row.doubtful_nano_usd).scaleb(-9),
+        unknown_runs=row.unknown_runs,
+        unpriced_calls=row.unpriced_calls,
+    )

@@ -1,0 +1,91 @@
+"""The calls of a run, one by one, with what was asked and what came back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.questions import DANGER
+from support.store import TTL_S, Store, asks
+
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import CallStatus
+from hermes_worker.safety.approvals import Choice
+from hermes_worker.store.runs.ledger import CallNotFound, Ledger
+from hermes_worker.store.runs.runs import RunNotFound
+from hermes_worker.store.runs.waits import Waits
+
+
+def test_calls_come_in_the_order_in_which_the_model_asked_page_by_page(store: Store) -> None:
+    run_id = store.with_tools(Replay.PURE, Replay.ONCE)
+    store.settle(run_id, 0)
+    store.settle(run_id, 1)
+    store.ask_tools(run_id, asks(Replay.KEYED))
+    ledger = Ledger(store.database)
+
+    found = ledger.page(run_id)
+    first = found[0].iteration
+    places = [(first, 0), (first, 1), (first + 1, 0)]
+    assert [(call.iteration, call.position) for call in found] == places
+    assert [(call.name, call.replay, call.status) for call in found] == [
+        ("tool0", "pure", CallStatus.SUCCEEDED),
+        ("tool1", "once", CallStatus.SUCCEEDED),
+        ("tool0", "keyed", CallStatus.PENDING),
+    ]
+    assert ledger.page(run_id, limit=2) == found[:2]
+    assert ledger.page(run_id, after=places[0]) == found[1:]
+    assert ledger.page(run_id, after=places[1]) == found[2:]
+    assert ledger.page(run_id, after=places[2]) == []
+
+
+def test_a_call_shows_who_holds_it_and_who_died_with_it(store: Store) -> None:
+    run_id = store.with_tools(Replay.PURE)
+    first = store.worker("first")
+    store.call(run_id, owner=first.pk)
+    [call] = Ledger(store.database).page(run_id)
+    assert (call.name, call.worker, call.attempts, call.deaths, call.settled_at) == ("tool0", "first", 1, 0, None)
+    assert call.claimed_at is not None
+
+    store.vanish(first)
+    store.let_pass(TTL_S)
+    store.sweep()
+    store.call(run_id, owner=store.worker("second").pk)
+
+    [call] = Ledger(store.database).page(run_id)
+    assert (call.worker, call.attempts) == ("second", 2)
+
+
+def test_a_call_has_its_arguments_and_its_result(store: Store) -> None:
+    run_id = store.with_tools(Replay.PURE, Replay.PURE)
+    [first, second] = Ledger(store.database).page(run_id)
+    store.settle(run_id, 1, "it worked")
+
+    open_call = Ledger(store.database).call(run_id, first.iteration, 0)
+    assert (open_call.tool_call_id, json.loads(open_call.arguments), open_call.result) == ("call_0", {"n": 0}, None)
+    settled = Ledger(store.database).call(run_id, second.iteration, 1)
+    assert (settled.tool_call_id, json.loads(settled.arguments)) == ("call_1", {"n": 1})
+    assert settled.result == "it worked"
+    assert settled.changed_arguments is None
+    assert settled.entry.settled_at is not None
+
+
+def test_what_a_person_allowed_stands_beside_what_the_model_wrote(store: Store) -> None:
+    run_id = store.with_tools(Replay.ONCE)
+    Waits(store.database).ask(store.call(run_id), DANGER)
+    Waits(store.database).approve(run_id, Choice.ONCE, by="cli:anna")
+
+    [entry] = Ledger(store.database).page(run_id)
+    found = Ledger(store.database).call(run_id, entry.iteration, entry.position)
+    assert json.loads(found.arguments) == {"n": 0}
+    assert found.changed_arguments == '{"command":"rm -r build"}'
+
+
+def test_what_is_not_there_is_named(store: Store) -> None:
+    run_id = store.with_tools(Replay.PURE)
+    ledger = Ledger(store.database)
+    with pytest.raises(CallNotFound):
+        ledger.call(run_id, 999_999, 9_999)
+    with pytest.raises(RunNotFound):
+        ledger.call("run_x", 0, 0)
+    with pytest.raises(RunNotFound):
+        ledger.page("run_x")
