@@ -35,6 +35,8 @@ def stop_matching(backend: RunBackend, said: dict[str, Any], *, is_dry: bool) ->
     """Stop the open runs that the options of ``filtering`` name, or say which these are."""
     if not any(said.values()):
         raise ConfigurationError("name a run, or say which runs are meant: --tag, --session, --status, --since, ...")
+    if said["parent"]:
+        said["parent"] = backend.run_id(said["parent"])
     asked = [RunStatus(status) for status in said["statuses"]] or list(RunStatus)
     said["statuses"] = [status.value for status in asked if status not in TERMINAL]
     if not said["statuses"]:

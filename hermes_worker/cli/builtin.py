@@ -33,6 +33,11 @@ EXTENSION = Extension(
             implementation="hermes_worker.cli.runs:runs",
         ),
         CommandDeclaration(
+            name="approvals",
+            summary="List what waits for a person, answer it, and see who answered what.",
+            implementation="hermes_worker.cli.approvals:approvals",
+        ),
+        CommandDeclaration(
             name="sessions",
             summary="Conversations: summarise one now.",
             implementation="hermes_worker.cli.sessions:sessions",
@@ -126,6 +131,16 @@ EXTENSION = Extension(
             name="alerts",
             summary="List what operators were told is wrong, and try whether they are reached.",
             implementation="hermes_worker.cli.alerts:alerts",
+        ),
+        CommandDeclaration(
+            name="workers",
+            summary="List worker processes and what they hold, and have one leave in order.",
+            implementation="hermes_worker.cli.workers:workers",
+        ),
+        CommandDeclaration(
+            name="spend",
+            summary="What runs cost, by day, model, tenant, job or session.",
+            implementation="hermes_worker.cli.spend:spend",
         ),
         CommandDeclaration(
             name="backlog",

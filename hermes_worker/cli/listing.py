@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
 from itertools import islice
@@ -15,10 +16,11 @@ from typing import Any, TypeVar
 import click
 
 from hermes_worker.cli.layout import moment, table
-from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
+from hermes_worker.cli.options import TEXT, OneOf, did_you_mean, of_tenant, reachable
 from hermes_worker.cli.records import run_document
 from hermes_worker.cli.run_backend import PAGE, open_backend
-from hermes_worker.cli.screen import coloured, one_line
+from hermes_worker.cli.screen import coloured, duration, one_line
+from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import RunStatus
 from hermes_worker.store.runs.views import RunView
 from scheduler.grammar import ScheduleError, parse_duration
@@ -67,6 +69,8 @@ _FILTERS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option("--job", "job_id", type=TEXT, help="Of this scheduled job."),
     click.option("--model", type=TEXT, help="That ask this model."),
+    click.option("--source", "origin", type=TEXT, help="That came in there, or because of such a run: cli, api, cron."),
+    click.option("--parent", type=TEXT, metavar="RUN_ID", help="That this run delegated."),
     click.option("--since", "created_after", type=AGO, help="Made since then: 30m, 2h, 3d ago, or 2027-01-01T09:00."),
     click.option("--until", "created_before", type=AGO, help="Made before then, likewise."),
     click.option("--min-cost-usd", "cost_usd_min", type=_USD, help="That cost at least so much."),
@@ -84,28 +88,114 @@ def filter_of(said: dict[str, Any]) -> dict[str, Any]:
     return {**said, "statuses": tuple(RunStatus(status) for status in said["statuses"])}
 
 
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of ``runs list``."""
+
+    header: str
+    cell: Callable[[RunView], str]
+    is_whole: bool = False
+    """It is never cut."""
+
+
+def _said_by(view: RunView) -> str:
+    return view.output if view.output is not None else view.error or ""
+
+
+def _took(view: RunView) -> str:
+    return duration(max(0.0, (view.finished_at or time.time()) - (view.started_at or view.created_at)))
+
+
+def _cost(view: RunView) -> str:
+    if view.cost_usd is None:
+        return "-"
+    return f"{'>' if view.cost_status is CostStatus.UNKNOWN else ''}{view.cost_usd:.4f}"
+
+
+def _tokens(view: RunView) -> str:
+    usage = view.usage
+    return f"{usage.input + usage.cache_read + usage.cache_write + usage.output:,}"
+
+
+COLUMNS: Mapping[str, Column] = {
+    "run": Column("RUN", lambda view: view.run_id),
+    "status": Column("STATUS", lambda view: coloured(view.status)),
+    "created": Column("CREATED", lambda view: moment(view.created_at), is_whole=True),
+    "finished": Column("FINISHED", lambda view: moment(view.finished_at), is_whole=True),
+    "took": Column("TOOK", _took),
+    "model": Column("MODEL", lambda view: one_line(view.model, 30)),
+    "usd": Column("USD", _cost),
+    "tokens": Column("TOKENS", _tokens),
+    "iterations": Column("ITERATIONS", lambda view: f"{view.iteration}/{view.iterations_max}"),
+    "session": Column("SESSION", lambda view: one_line(view.session.name or view.session.id, 40)),
+    "title": Column("TITLE", lambda view: one_line(view.title or "-", 40)),
+    "tags": Column("TAGS", lambda view: one_line(" ".join(view.tags) or "-", 40)),
+    "exit": Column("EXIT", lambda view: view.exit_text or "-"),
+    "retry-of": Column("RETRY OF", lambda view: view.retry_of or "-"),
+    "answer": Column("ANSWER OR ERROR", lambda view: one_line(_said_by(view), 60)),
+}
+_USUAL = ("run", "status", "created", "model", "answer")
+_WIDE = ("run", "status", "created", "took", "model", "usd", "tokens", "session", "tags", "title", "answer")
+
+
+class _ColumnNames(click.ParamType):  # type: ignore[type-arg]
+    """Names of columns, separated by commas."""
+
+    name = "names"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        names = tuple(name.strip() for name in value.split(",") if name.strip())
+        for name in names:
+            if name not in COLUMNS:
+                known = ", ".join(COLUMNS)
+                self.fail(
+                    f"there is no column {name[:40]!r}; there are {known}.{did_you_mean(name, COLUMNS)}", param, ctx
+                )
+        if not names:
+            self.fail("it names no column", param, ctx)
+        return names
+
+
 @click.command("list", epilog="Example: hermes-worker runs list --status failed --tag nightly --since 2d")
 @reachable
 @of_tenant
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
 @filtering
 @click.option("--before", type=TEXT, metavar="RUN_ID", help="Only runs older than this one.")
+@click.option("--columns", type=_ColumnNames(), help=f"These columns, in this order: {','.join(COLUMNS)}.")
+@click.option("-o", "output", type=click.Choice(["wide"]), help=f"wide: {','.join(_WIDE)}.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
-def list_runs(home: Path | None, limit: int, before: str | None, as_json: bool, **said: Any) -> None:
+def list_runs(
+    home: Path | None,
+    limit: int,
+    before: str | None,
+    columns: tuple[str, ...] | None,
+    output: str | None,
+    as_json: bool,
+    **said: Any,
+) -> None:
     """The newest runs first."""
+    if columns is not None and output is not None:
+        raise click.UsageError("--columns names the columns, and -o wide does too; give one of them")
     backend = open_backend(home)
+    if said["parent"]:
+        said["parent"] = backend.run_id(said["parent"])
     runs = backend.runs(filter_of(said), before=backend.run_id(before) if before else None, page=min(limit, PAGE))
     found = list(islice(runs, limit))
     if as_json:
         for view in found:
             click.echo(json.dumps(run_document(view, {})))
     elif found:
-        header = ("RUN", "STATUS", "CREATED", "MODEL", "ANSWER OR ERROR")
-        click.echo(table([_row(view) for view in found], header, ids=(0,), whole=(2,)))
+        click.echo(_table(found, columns or (_WIDE if output == "wide" else _USUAL)))
     else:
         click.echo("no runs", err=True)
 
 
-def _row(view: RunView) -> tuple[str, ...]:
-    said = view.output if view.output is not None else view.error or ""
-    return view.run_id, coloured(view.status), moment(view.created_at), one_line(view.model, 30), one_line(said, 60)
+def _table(found: Sequence[RunView], names: Sequence[str]) -> str:
+    chosen = [COLUMNS[name] for name in names]
+    return table(
+        [tuple(column.cell(view) for column in chosen) for view in found],
+        tuple(column.header for column in chosen),
+        ids=[number for number, name in enumerate(names) if name in ("run", "retry-of")],
+        whole=[number for number, column in enumerate(chosen) if column.is_whole],
+    )

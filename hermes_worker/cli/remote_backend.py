@@ -31,6 +31,8 @@ _LOOKED_THROUGH = 1_000
 _PARAMS = {
     "statuses": "status",
     "tags": "tag",
+    "origin": "source",
+    "parent": "parent_run_id",
     "cost_usd_min": "min_cost_usd",
     "cost_usd_max": "max_cost_usd",
 }

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from hermes_worker.cli import artifacts, batches, checkpoints
+from hermes_worker.cli import artifacts, batches, checkpoints, trees
 from hermes_worker.cli.batches import stop_matching
 from hermes_worker.cli.budget import budget_document, budget_lines
 from hermes_worker.cli.entry import EXIT_FAILED
@@ -43,6 +43,8 @@ def runs() -> None:
 
 runs.add_command(list_runs)
 runs.add_command(explain)
+runs.add_command(trees.tree)
+runs.add_command(trees.calls)
 runs.add_command(artifacts.artifacts)
 runs.add_command(checkpoints.checkpoints)
 runs.add_command(checkpoints.diff)

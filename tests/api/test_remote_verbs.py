@@ -13,12 +13,14 @@ import sqlalchemy as sa
 from remote_lines import at_server, fixed, keyed_file, local_line, played, said, same
 from serving import Served
 from support.commandline import CommandLine
+from support.questions import DANGER
 from support.store import Store
 
 from hermes_worker.core.effects import CallHook, GatherArtifacts
 from hermes_worker.core.hooks import observed_by
 from hermes_worker.core.key_states import Finding, KeyCondition
 from hermes_worker.core.principals import KeyScope
+from hermes_worker.core.replay import Replay
 from hermes_worker.settings import Settings
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.artifacts.gatherings import Gatherings, KeptFile
@@ -26,6 +28,7 @@ from hermes_worker.store.engine.database import Database
 from hermes_worker.store.hooks.calls import HookCalls
 from hermes_worker.store.key_states import KeyStates
 from hermes_worker.store.outbox.alerts import AlertPolicy, sweep_alerts
+from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.tables import dead_targets, firings, jobs
 
 
@@ -62,6 +65,23 @@ def test_alerts_and_keys_of_providers(local: CommandLine, remote: CommandLine, s
     same(local, remote, [["alerts", "test"], ["providers", "open", "key1"], ["providers", "status"]])
     refused = remote.inline("providers", "open", "nobody")
     assert (refused.code, "nothing is known of a key 'nobody'" in refused.err) == (2, True)
+
+
+def test_what_waits_is_answered_and_workers_are_drained(local: CommandLine, remote: CommandLine, store: Store) -> None:
+    run_id = store.with_tools(Replay.ONCE)
+    Waits(store.database).ask(store.call(run_id), DANGER)
+    same(local, remote, [*both(["approvals", "list"], ["approvals", "list", "--all-tenants"])])
+    [waiting] = map(json.loads, remote.inline("approvals", "list", "--json").out.splitlines())
+    answered = remote.inline("approvals", "answer", str(waiting["id"]), "deny", "--reason", "not here")
+    assert answered.code == 0, answered.err
+    same(local, remote, [*both(["approvals", "history"])])
+    [closed] = map(json.loads, remote.inline("approvals", "history", "--json").out.splitlines())
+    assert (closed["outcome"], closed["reason"], closed["run_id"]) == ("deny", "not here", run_id)
+
+    worker_id = store.worker("somewhere").worker_id
+    assert remote.inline("workers", "drain", "somewhere").out.startswith(worker_id)
+    same(local, remote, [*both(["workers", "list"])])
+    assert "leaving" in remote.inline("workers", "list").out
 
 
 def test_deliveries_are_shown_and_sent_again(local: CommandLine, remote: CommandLine, store: Store) -> None:

@@ -1,0 +1,235 @@
+"""``hermes-worker approvals``: what waits for a person, and what people said."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hermes_worker.cli.layout import moment, table
+from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
+from hermes_worker.cli.records import open_records
+from hermes_worker.cli.run_backend import open_backend
+from hermes_worker.cli.screen import coloured, duration, one_line
+from hermes_worker.cli.server import read, server_client
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.run import WaitKind
+from hermes_worker.safety.approvals import CHOICE_WORDS, Choice, choice_of
+from hermes_worker.safety.redaction import redact
+from hermes_worker.store.runs.answered import ClosedQuestion, read_decisions
+from hermes_worker.store.runs.waits import Waits, WaitView
+
+_LIST_MAX = 500
+_ASKED_CHARS = 80
+_KINDS = OneOf([WaitKind.APPROVAL.value, WaitKind.INPUT.value])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenLine:
+    """Something that waits for a person. The names are those of ``GET /v1/approvals``."""
+
+    id: int
+    run_id: str
+    tenant: str
+    kind: WaitKind
+    tool: str
+    created_at: float
+    expires_at: float | None = None
+    command: str | None = None
+    description: str | None = None
+    question: str | None = None
+    choices: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedLine:
+    """A question that is closed. The names are those of ``GET /v1/approvals/history``."""
+
+    id: int
+    run_id: str
+    tenant: str
+    kind: WaitKind
+    tool: str
+    call: str
+    command: str | None
+    description: str | None
+    question: str | None
+    created_at: float
+    closed_at: float
+    outcome: str
+    by: str | None
+    reason: str | None
+    permits: str | None
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def approvals() -> None:
+    """List what waits for a person, answer it, and see who answered what."""
+
+
+@approvals.command(
+    "list", epilog="Example: hermes-worker approvals list   then: hermes-worker approvals answer 17 once"
+)
+@reachable
+@of_tenant
+@click.option("--kind", type=_KINDS, help="Only approvals of commands, or only questions (input).")
+@click.option("--all-tenants", is_flag=True, help="Those of all tenants.")
+@click.option("--limit", type=click.IntRange(1, _LIST_MAX), default=100, show_default=True, help="At most so many.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def list_open(home: Path | None, kind: str | None, all_tenants: bool, limit: int, as_json: bool) -> None:
+    """What nobody has answered, the oldest first."""
+    found = _open(home, kind=kind, all_tenants=all_tenants, limit=limit)
+    if as_json:
+        for line in found:
+            click.echo(json.dumps({**asdict(line), "kind": line.kind.value, "choices": list(line.choices)}))
+    elif found:
+        header = ("ID", "RUN", "TENANT", "WAITS", "UNTIL", "ASKS", "CHOICES")
+        click.echo(table([_open_row(line) for line in found], header, ids=(1,), whole=(0,)))
+    else:
+        click.echo("nothing waits for a person", err=True)
+
+
+@approvals.command(epilog="Example: hermes-worker approvals answer 17 deny --reason 'not on this machine'")
+@reachable
+@of_tenant
+@click.argument("wait_id", metavar="ID", type=click.IntRange(1, 2**63 - 1))
+@click.argument("text", metavar="ANSWER", type=TEXT)
+@click.option("--reason", type=TEXT, help="For the model, with the answer to an approval.")
+def answer(home: Path | None, wait_id: int, text: str, reason: str | None) -> None:
+    """Answer what waits: an approval with once, session, always or deny, a question with the number of a choice or with
+    words. ID is what 'approvals list' shows; the first answer counts."""
+    meant = next((line for line in _open(home, limit=_LIST_MAX) if line.id == wait_id), None)
+    if meant is None:
+        raise ConfigurationError(
+            f"nothing with the id {wait_id} waits for an answer; 'hermes-worker approvals history' says who answered"
+        )
+    backend = open_backend(home)
+    if meant.kind is WaitKind.APPROVAL:
+        backend.approve(meant.run_id, _choice(text), reason=reason, wait_id=wait_id)
+    elif reason is not None:
+        raise click.UsageError("--reason is for approvals; a question is answered with ANSWER alone")
+    else:
+        backend.answer(meant.run_id, text, wait_id=wait_id)
+    click.echo(f"{meant.run_id} {coloured(backend.status(meant.run_id))}")
+
+
+@approvals.command()
+@reachable
+@of_tenant
+@click.option("--kind", type=_KINDS, help="Only approvals of commands, or only questions (input).")
+@click.option("--before", type=click.IntRange(1, 2**63 - 1), metavar="ID", help="What was asked before this one.")
+@click.option("--all-tenants", is_flag=True, help="Those of all tenants.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most so many.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def history(
+    home: Path | None, kind: str | None, before: int | None, all_tenants: bool, limit: int, as_json: bool
+) -> None:
+    """What is closed, the newest question first: who answered what, and what nobody is asked about any more since."""
+    client = server_client()
+    if client is None:
+        records = open_records(home)
+        tenant, wanted = None if all_tenants else records.tenant, WaitKind(kind) if kind else None
+        kept = read_decisions(records.database, tenant=tenant, kind=wanted, before=before, limit=limit)
+        found = [_kept_decision(each) for each in kept]
+    else:
+        asked: dict[str, Any] = {"kind": kind, "before": before, "limit": min(limit, _LIST_MAX)}
+        told = client.decisions(**_said(asked), **({"all_tenants": "true"} if all_tenants else {}))
+        found = read(list[ClosedLine], list(islice(told, limit)))
+    if as_json:
+        for line in found:
+            click.echo(json.dumps({**asdict(line), "kind": line.kind.value}))
+    elif found:
+        header = ("ID", "RUN", "CLOSED", "OUTCOME", "BY", "ASKED", "PERMITS")
+        click.echo(table([_closed_row(line) for line in found], header, ids=(1,), whole=(0, 2, 3)))
+    else:
+        click.echo("nobody was asked anything that is closed", err=True)
+
+
+def _said(asked: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def _open(home: Path | None, *, kind: str | None = None, all_tenants: bool = False, limit: int) -> Sequence[OpenLine]:
+    client = server_client()
+    if client is not None:
+        told: list[OpenLine] = read(list[OpenLine], client.approvals(kind=kind, limit=limit, all_tenants=all_tenants))
+        return told
+    records = open_records(home)
+    tenant, wanted = None if all_tenants else records.tenant, WaitKind(kind) if kind else None
+    return [_kept_wait(view) for view in Waits(records.database).open(tenant=tenant, limit=limit, kind=wanted)]
+
+
+def _kept_wait(view: WaitView) -> OpenLine:
+    request = view.request
+    return OpenLine(
+        id=view.wait_id,
+        run_id=view.run_id,
+        tenant=view.tenant,
+        kind=view.kind,
+        tool=view.tool,
+        created_at=view.opened_at,
+        expires_at=view.expires_at,
+        command=_command(request),
+        description=request.get("description"),
+        question=request.get("question"),
+        choices=list(view.choices),
+    )
+
+
+def _kept_decision(each: ClosedQuestion) -> ClosedLine:
+    request = each.request
+    lasts = each.outcome in (Choice.SESSION.value, Choice.ALWAYS.value)
+    return ClosedLine(
+        id=each.wait_id,
+        run_id=each.run_id,
+        tenant=each.tenant,
+        kind=each.kind,
+        tool=each.tool,
+        call=f"{each.iteration}.{each.position}",
+        command=_command(request),
+        description=request.get("description"),
+        question=request.get("question"),
+        created_at=each.opened_at,
+        closed_at=each.closed_at,
+        outcome=each.outcome,
+        by=each.by,
+        reason=each.reason,
+        permits=request.get("pattern_key") if lasts else None,
+    )
+
+
+def _command(request: Mapping[str, Any]) -> str | None:
+    command = request.get("command")
+    return redact(command) if isinstance(command, str) else None
+
+
+def _choice(text: str) -> str:
+    """Raises ``ConfigurationError``."""
+    try:
+        return choice_of(text).value
+    except ValueError:
+        words = ", ".join(CHOICE_WORDS)
+        raise ConfigurationError(f"{text[:40]!r} is no answer to an approval; write one of {words}") from None
+
+
+def _asks(line: OpenLine | ClosedLine) -> str:
+    return one_line(line.command or line.question or line.description or line.tool, _ASKED_CHARS)
+
+
+def _open_row(line: OpenLine) -> tuple[str, ...]:
+    waits = duration(max(0.0, time.time() - line.created_at))
+    choices = "/".join(one_line(choice, 20) for choice in line.choices)
+    return str(line.id), line.run_id, line.tenant, waits, moment(line.expires_at), _asks(line), choices or "words"
+
+
+def _closed_row(line: ClosedLine) -> tuple[str, ...]:
+    by = one_line(line.by or "-", 40)
+    outcome = f"{line.outcome}: {one_line(line.reason, 40)}" if line.reason else line.outcome
+    permits = one_line(line.permits or "-", 40)
+    return str(line.id), line.run_id, moment(line.closed_at), outcome, by, _asks(line), permits

@@ -1,0 +1,141 @@
+"""``hermes-worker spend``: what runs cost."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hermes_worker.cli.layout import table
+from hermes_worker.cli.listing import AGO
+from hermes_worker.cli.options import OneOf, of_tenant, reachable
+from hermes_worker.cli.records import open_records
+from hermes_worker.cli.screen import one_line
+from hermes_worker.cli.server import read, server_client
+from hermes_worker.store.spend import GROUPS_MAX, SpendBy, SpendQuestion, SpendRow, read_spend
+
+_DAYS = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpendLine:
+    """What the runs of one group cost. The names are those of ``GET /v1/spend``."""
+
+    key: str | None
+    name: str | None
+    runs: int
+    cost_usd: float | None
+    doubtful_cost_usd: float
+    unknown_runs: int
+    unpriced_calls: int
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    reasoning_tokens: int
+    estimated_tokens: int
+    unknown_tokens: int
+    cache_hit_ratio: float | None
+
+
+@click.command(
+    epilog="Example: hermes-worker spend --by model --since 7d   A run counts on the day (UTC) that accepted it."
+)
+@reachable
+@of_tenant
+@click.option(
+    "--by", type=OneOf([by.value for by in SpendBy]), default=SpendBy.DAY.value, show_default=True, help="Tell apart."
+)
+@click.option("--since", type=AGO, help=f"Of runs made since then: 3d ago, or 2027-01-01. Default: {_DAYS} days.")
+@click.option("--until", type=AGO, help="Of runs made before then, likewise.")
+@click.option("--all-tenants", is_flag=True, help="Of all tenants.")
+@click.option("--limit", type=click.IntRange(1, GROUPS_MAX), default=100, show_default=True, help="At most so many.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def spend(
+    home: Path | None,
+    by: str,
+    since: float | None,
+    until: float | None,
+    all_tenants: bool,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """What runs cost, by day, model, tenant, job or session.
+
+    What a run delegated counts for the job and the session in which its tree began.
+    """
+    before = time.time() + 1 if until is None else until
+    after = max(0.0, before - _DAYS * 86_400) if since is None else since
+    client = server_client()
+    if client is None:
+        records = open_records(home)
+        question = SpendQuestion(
+            by=SpendBy(by),
+            after=after,
+            before=before,
+            tenant=None if all_tenants else records.tenant,
+            limit=limit,
+        )
+        found = [_kept(row) for row in read_spend(records.database, question)]
+    else:
+        asked: dict[str, Any] = {"by": by, "created_after": after, "created_before": before, "limit": limit}
+        told = client.spend(**asked, **({"all_tenants": "true"} if all_tenants else {}))
+        found = read(list[SpendLine], told)
+    if as_json:
+        for line in found:
+            click.echo(json.dumps(asdict(line)))
+    elif found:
+        header = (by.upper(), "RUNS", "USD", "TOKENS IN", "OUT", "CACHED", "NOT KNOWN")
+        click.echo(table([_row(line) for line in found], header, whole=(0,) if by != "session" else ()))
+    else:
+        click.echo("no run was accepted in this time", err=True)
+
+
+def _kept(row: SpendRow) -> SpendLine:
+    usage = row.usage
+    sent = usage.input + usage.cache_read + usage.cache_write
+    return SpendLine(
+        key=row.key,
+        name=row.name,
+        runs=row.runs,
+        cost_usd=None if row.cost_usd is None else float(row.cost_usd),
+        doubtful_cost_usd=float(row.doubtful_cost_usd),
+        unknown_runs=row.unknown_runs,
+        unpriced_calls=row.unpriced_calls,
+        input_tokens=usage.input,
+        output_tokens=usage.output,
+        cache_read_tokens=usage.cache_read,
+        cache_write_tokens=usage.cache_write,
+        reasoning_tokens=usage.reasoning,
+        estimated_tokens=usage.estimated,
+        unknown_tokens=usage.unknown_input + usage.unknown_output,
+        cache_hit_ratio=round(usage.cache_read / sent, 4) if sent else None,
+    )
+
+
+def _row(line: SpendLine) -> tuple[str, ...]:
+    shown = line.key or "-"
+    if line.name is not None:
+        shown = f"{shown} ({one_line(line.name, 40)})"
+    ratio = line.cache_hit_ratio
+    return (
+        shown,
+        f"{line.runs:,}",
+        "?" if line.cost_usd is None else f"{line.cost_usd:.4f}",
+        f"{line.input_tokens + line.cache_read_tokens + line.cache_write_tokens:,}",
+        f"{line.output_tokens:,}",
+        "-" if ratio is None else f"{ratio:.0%}",
+        _unknown(line),
+    )
+
+
+def _unknown(line: SpendLine) -> str:
+    """What the cost leaves out."""
+    if not line.unknown_runs:
+        return "-"
+    runs = f"{line.unknown_runs:,} run{'' if line.unknown_runs == 1 else 's'}"
+    return f"{runs}, ${line.doubtful_cost_usd:.4f}" if line.doubtful_cost_usd else runs

@@ -1,0 +1,101 @@
+"""``hermes-worker workers``: the worker processes that are alive, and a request that one of them leave."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from hermes_worker.cli.layout import table
+from hermes_worker.cli.options import TEXT, reachable
+from hermes_worker.cli.records import open_records
+from hermes_worker.cli.screen import clean, duration, one_line
+from hermes_worker.cli.server import read, server_client
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.store.holdings import WorkerView, read_workers
+
+_ID_CHARS = 12
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def workers() -> None:
+    """List worker processes and what they hold, and have one leave in order."""
+
+
+@workers.command("list")
+@reachable
+@click.option("-o", "output", type=click.Choice(["wide"]), help="wide: also the oldest step of each.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def list_workers(home: Path | None, output: str | None, as_json: bool) -> None:
+    """The workers that are alive, in the order in which they came. HOLDS counts the steps that each is at work on."""
+    found = _found(home)
+    if as_json:
+        for view in found:
+            click.echo(json.dumps(asdict(view)))
+    elif found:
+        is_wide = output == "wide"
+        header = ("WORKER", "NAME", "STATE", "QUEUES", "UP", "HOLDS", "SANDBOX", "VERSION")
+        rows = [_row(view, is_wide=is_wide) for view in found]
+        click.echo(table(rows, (*header, "OLDEST STEP") if is_wide else header, whole=(0, 2)))
+    else:
+        click.echo("no worker is alive", err=True)
+
+
+@workers.command(epilog="Example: hermes-worker workers drain 3f0c1a   Whatever keeps it running starts another.")
+@reachable
+@click.argument("worker", type=TEXT)
+def drain(home: Path | None, worker: str) -> None:
+    """Ask a worker to leave in order: it takes nothing new, finishes what it can, hands the rest over and ends. WORKER
+    is its id, the beginning of its id, or its name."""
+    chosen = _meant(_found(home), worker)
+    client = server_client()
+    if client is None:
+        open_records(home).workers.drain(chosen.worker_id)
+    else:
+        client.drain_worker(chosen.worker_id)
+    click.echo(f"{chosen.worker_id} will hear of it with its next heartbeat, and leave")
+
+
+def _found(home: Path | None) -> Sequence[WorkerView]:
+    client = server_client()
+    if client is None:
+        return read_workers(open_records(home).database)
+    found: list[WorkerView] = read(list[WorkerView], client.workers())
+    return found
+
+
+def _meant(found: Sequence[WorkerView], written: str) -> WorkerView:
+    """Raises ``ConfigurationError``."""
+    exact = [view for view in found if written in (view.worker_id, view.name)]
+    meant = exact or [view for view in found if view.worker_id.startswith(written)]
+    if len(meant) != 1:
+        what = "several workers are" if meant else "no worker that is alive is"
+        raise ConfigurationError(f"{what} called {written[:80]!r}; 'hermes-worker workers list' shows their ids")
+    return meant[0]
+
+
+def _row(view: WorkerView, *, is_wide: bool) -> tuple[str, ...]:
+    held = ", ".join(f"{count} {kind}" for kind, count in sorted(view.held.items()))
+    shown = (
+        view.worker_id[:_ID_CHARS],
+        one_line(view.name, 40),
+        "alive" if view.draining_at is None else "leaving",
+        ",".join(view.queues),
+        duration(max(0.0, time.time() - view.started_at)),
+        held or "-",
+        view.sandbox or "-",
+        view.version or "-",
+    )
+    return (*shown, _oldest(view)) if is_wide else shown
+
+
+def _oldest(view: WorkerView) -> str:
+    if not view.steps:
+        return "-"
+    step = view.steps[0]
+    took = duration(max(0.0, time.time() - step.claimed_at))
+    return f"{clean(step.tool or step.kind)} of {clean(step.run_id)} for {took}"

@@ -1,0 +1,212 @@
+"""Trees, calls, approvals, workers and spend on the command line, over a database of its own."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from support.commandline import CommandLine, Finished
+from support.questions import DANGER, QUESTION
+from support.store import Store, asks
+
+from hermes_worker.core.pricing import CostStatus
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import RunStatus
+from hermes_worker.store.holdings import read_workers
+from hermes_worker.store.runs.waits import Waits
+from hermes_worker.store.tables import runs
+
+
+def documents(finished: Finished) -> list[dict[str, Any]]:
+    assert finished.code == 0, finished.err
+    return [json.loads(line) for line in finished.out.splitlines()]
+
+
+def asked(store: Store, question: Any = DANGER, **spec: Any) -> str:
+    run_id = store.with_tools(Replay.ONCE, **spec)
+    Waits(store.database).ask(store.call(run_id), question)
+    return run_id
+
+
+# --- lists -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_list_has_the_columns_that_were_asked_for(hermes: CommandLine, store: Store) -> None:
+    root = store.with_tools(Replay.PURE, source="cli", tags=("nightly",))
+    [child] = store.delegate(root, 1)
+    store.answer(child)
+
+    assert hermes("runs", "list", "--columns", "status,run").out.splitlines() == [
+        "STATUS     RUN",
+        f"completed  {child}",
+        f"running    {root}",
+    ]
+    wide = hermes("runs", "list", "-o", "wide").out.splitlines()
+    assert wide[0].split()[:4] == ["RUN", "STATUS", "CREATED", "TOOK"]
+    assert "nightly" in wide[2]
+    wrong = hermes("runs", "list", "--columns", "run,stauts")
+    assert wrong.code == 2
+    assert "Did you mean 'status'?" in wrong.err
+    assert hermes("runs", "list", "--columns", "run", "-o", "wide").code == 2
+
+
+def test_runs_are_listed_by_where_they_came_from_and_by_who_began_them(hermes: CommandLine, store: Store) -> None:
+    root = store.with_tools(Replay.PURE, source="cli")
+    [child] = store.delegate(root, 1)
+    other = store.submit(source="cron").run_id
+
+    def listed(*words: str) -> list[str]:
+        return hermes("runs", "list", "--columns", "run", *words).out.splitlines()[1:]
+
+    assert listed("--source", "cron") == [other]
+    assert listed("--parent", root[:20]) == [child]
+    dry = hermes("runs", "stop", "--parent", root, "--dry-run").out
+    assert dry.split()[0] == child
+
+
+# --- trees and calls -------------------------------------------------------------------------------------------------
+
+
+def test_a_tree_is_shown_each_run_below_the_one_that_began_it(hermes: CommandLine, store: Store) -> None:
+    root = store.with_tools(Replay.PURE)
+    first, second = store.delegate(root, 2)
+    store.ask_tools(first, asks(Replay.PURE))
+    [grandchild] = store.delegate(first, 1)
+    store.answer(grandchild)
+
+    lines = hermes("runs", "tree", second).out.splitlines()
+    assert [line.split()[0] for line in lines] == ["RUN", root, first, grandchild, second]
+    assert [len(line) - len(line.lstrip()) for line in lines[1:]] == [0, 2, 4, 2]
+    assert lines[3].rstrip().endswith("done")
+    found = documents(hermes("runs", "tree", root, "--json"))
+    assert [(each["run_id"], each["parent_run_id"], each["depth"]) for each in found] == [
+        (root, None, 0),
+        (first, root, 1),
+        (second, root, 1),
+        (grandchild, first, 2),
+    ]
+
+
+def test_a_tree_keeps_its_shape_on_a_narrow_terminal(hermes: CommandLine, store: Store) -> None:
+    root = store.with_tools(Replay.PURE)
+    [child] = store.delegate(root, 1)
+    hermes.environ["COLUMNS"] = "80"
+    lines = hermes("runs", "tree", root).out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [root[:16], child[:16]]
+    assert lines[2].startswith("  run_")
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_the_calls_of_a_run_are_listed_and_one_is_shown_whole(hermes: CommandLine, store: Store) -> None:
+    run_id = store.with_tools(Replay.PURE, Replay.ONCE)
+    store.settle(run_id, 0, "line one\nline two\x1b[31m")
+    found = documents(hermes("runs", "calls", run_id, "--json"))
+    assert [(each["tool"], each["effect"], each["status"]) for each in found] == [
+        ("tool0", "pure", "succeeded"),
+        ("tool1", "once", "pending"),
+    ]
+    assert "tool1" in hermes("runs", "calls", run_id).out
+
+    shown = hermes("runs", "calls", run_id, found[0]["call"]).out
+    assert '{"n":0}' in shown
+    assert "line one\nline two[31m" in shown
+    [whole] = documents(hermes("runs", "calls", run_id, found[0]["call"], "--json"))
+    assert (whole["arguments"], whole["changed_arguments"]) == ('{"n":0}', None)
+    assert whole["result"].startswith("line one\nline two")
+
+
+@pytest.mark.parametrize("place", ["3", "first", "1.2.3"])
+def test_what_names_no_call_is_refused_with_a_sentence(hermes: CommandLine, store: Store, place: str) -> None:
+    run_id = store.with_tools(Replay.PURE)
+    refused = hermes("runs", "calls", run_id, place)
+    assert refused.code == 2
+    assert "is no call" in refused.err
+
+
+# --- people ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_waits_is_answered_by_its_number_and_stands_in_the_history(hermes: CommandLine, store: Store) -> None:
+    command, question = asked(store), asked(store, QUESTION)
+    open_lines = documents(hermes("approvals", "list", "--json"))
+    assert [(each["run_id"], each["command"], each["question"]) for each in open_lines] == [
+        (command, "rm -r build", None),
+        (question, None, "Which?"),
+    ]
+    numbers = [str(each["id"]) for each in open_lines]
+    assert hermes("approvals", "answer", numbers[0], "session").code == 0
+    assert store.status(command) is RunStatus.RUNNING
+    assert hermes("approvals", "answer", numbers[1], "2").code == 0
+    late = hermes("approvals", "answer", numbers[0], "deny")
+    assert late.code != 0
+    assert "approvals history" in late.err
+
+    assert hermes("approvals", "list").err.strip() == "nothing waits for a person"
+    closed = documents(hermes("approvals", "history", "--json"))
+    assert [(each["run_id"], each["outcome"], each["permits"]) for each in closed] == [
+        (question, "answered", None),
+        (command, "session", "recursive delete"),
+    ]
+    assert all(each["by"].startswith("cli:") for each in closed)
+    shown = hermes("approvals", "history", "--kind", "approval").out
+    assert command in shown
+    assert question not in shown
+
+
+def test_a_word_that_is_no_choice_answers_nothing(hermes: CommandLine, store: Store) -> None:
+    run_id = asked(store)
+    [line] = documents(hermes("approvals", "list", "--json"))
+    refused = hermes("approvals", "answer", str(line["id"]), "perhaps")
+    assert refused.code != 0
+    assert "once" in refused.err
+    assert store.status(run_id) is RunStatus.WAITING_FOR_APPROVAL
+
+
+def test_the_inbox_is_that_of_a_tenant_or_of_all(hermes: CommandLine, store: Store) -> None:
+    mine = asked(store)
+    theirs = asked(store, tenant="acme")
+    assert [each["run_id"] for each in documents(hermes("approvals", "list", "--json"))] == [mine]
+    everybody = documents(hermes("approvals", "list", "--all-tenants", "--json"))
+    assert [(each["run_id"], each["tenant"]) for each in everybody] == [(mine, "default"), (theirs, "acme")]
+
+
+# --- workers and money -----------------------------------------------------------------------------------------------
+
+
+def test_workers_are_listed_and_one_is_asked_to_leave(hermes: CommandLine, store: Store) -> None:
+    busy, idle = store.worker("busy"), store.worker("idle")
+    run_id = store.submit().run_id
+    store.turn(run_id, owner=busy.pk)
+    found = documents(hermes("workers", "list", "--json"))
+    assert [(each["name"], each["held"]) for each in found] == [("busy", {"model": 1}), ("idle", {})]
+    assert f"model of {run_id}" in hermes("workers", "list", "-o", "wide").out
+
+    assert hermes("workers", "drain", busy.worker_id[:10]).code == 0
+    assert [view.draining_at is None for view in read_workers(store.database)] == [False, True]
+    lines = hermes("workers", "list").out.splitlines()
+    assert ["leaving" in line for line in lines[1:]] == [True, False]
+    for name in ("nobody", ""):
+        refused = hermes("workers", "drain", name)
+        assert refused.code != 0
+        assert "workers list" in refused.err
+    assert hermes("workers", "drain", "idle").code == 0
+    assert idle.worker_id
+
+
+def test_spend_is_told_apart_and_says_what_is_not_known(hermes: CommandLine, store: Store) -> None:
+    for model, usd in (("small", 1), ("large", 5)):
+        known = {"cost_nano_usd": usd * 10**9, "cost_status": CostStatus.KNOWN.value}
+        store.change(runs, store.submit(model=model).run_id, **known)
+    store.change(runs, store.submit(model="odd").run_id, cost_status=CostStatus.UNKNOWN.value)
+
+    found = documents(hermes("spend", "--by", "model", "--json"))
+    assert [(each["key"], each["cost_usd"]) for each in found] == [("large", 5.0), ("small", 1.0), ("odd", None)]
+    lines = hermes("spend", "--by", "model").out.splitlines()
+    assert [line.split()[:3] for line in lines[1:]] == [
+        ["large", "1", "5.0000"],
+        ["small", "1", "1.0000"],
+        ["odd", "1", "?"],
+    ]
+    assert lines[3].endswith("1 run")
+    assert hermes("spend", "--until", "2020-01-01").err.strip() == "no run was accepted in this time"
