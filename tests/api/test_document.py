@@ -193,6 +193,10 @@ class World:
             found["conversation_id"] = talk
         if "{item_id}" in path:
             found["item_id"] = self.session.get(f"/v1/conversations/{talk}/items").json()["data"][0]["id"]
+        if "{call}" in path:
+            found["call"] = self.session.get(f"/v1/runs/{found['run_id']}/calls").json()["data"][0]["call"]
+        if "{worker_id}" in path:
+            found["worker_id"] = self.store.worker("leaves").worker_id
         if "{model}" in path:
             found["model"] = PRICED
         return found
@@ -247,7 +251,11 @@ class World:
     def put_right(self, case: Case) -> None:
         """Replace what no document can say."""
         path = case.operation.path
-        if isinstance(case.query, dict) and case.query.get("before") and not path.startswith("/api/jobs"):
+        if (
+            isinstance(case.query, dict)
+            and case.query.get("before")
+            and not path.startswith(("/api/jobs", "/v1/approvals"))
+        ):
             case.query["before"] = self.older(path)
         if path.endswith("/wait") and case.method == "GET":
             case.query = dict(case.query or {})

@@ -34,7 +34,7 @@ UNTYPED = {
     "access/principals.py _pairs": "the second column of two, which is a time once and a count twice",
 }
 """Where ``Any`` stands for something of ours, and why."""
-OF_SQLALCHEMY = {"Column", "ColumnElement", "CursorResult", "ReturningUpdate", "Select"}
+OF_SQLALCHEMY = {"Column", "ColumnElement", "CompoundSelect", "CursorResult", "Label", "ReturningUpdate", "Select"}
 """Its types take those of the columns, which a ``NamedTuple`` says for us."""
 _GIVES_ROWS = {"first", "one", "all", "one_or_none", "fetchall", "fetchone"}
 _NO_COLUMNS = {
