@@ -1059,6 +1059,7 @@ def _catalog_of(shared: _Shared) -> Catalog:
     from hermes_worker.store.resources import Resources
     from hermes_worker.tasks.agent_memories import AgentMemories
     from hermes_worker.tasks.agent_messages import AgentMessages
+    from hermes_worker.tasks.agent_sessions import AgentSessions
     from hermes_worker.tasks.agent_skills import AgentSkills
     from scheduler.agent_jobs import AgentJobs
 
@@ -1072,6 +1073,7 @@ def _catalog_of(shared: _Shared) -> Catalog:
             "skills": AgentSkills(shared.client.skills, Views(database).tools),
             "messages": AgentMessages(Deliveries(database), Jobs(database), shared.client.publisher.send),
             "fetching": Fetcher(policy=policy),
+            "past_sessions": AgentSessions(database, Memories(database)),
             "resources": Resources(database),
             **_browsers_of(shared, policy),
             "grants": partial(grants_at, database),

@@ -34,6 +34,7 @@ EXTENSION = Extension(
         RouterDeclaration(name="alerts", implementation="hermes_worker.api.routes.alerts:router"),
         RouterDeclaration(name="memory", implementation="hermes_worker.api.routes.memory:router"),
         RouterDeclaration(name="skills", implementation="hermes_worker.api.routes.skills:router"),
+        RouterDeclaration(name="session_search", implementation="hermes_worker.api.routes.session_search:router"),
         RouterDeclaration(name="sessions", implementation="hermes_worker.api.routes.sessions:router"),
         RouterDeclaration(name="session_turns", implementation="hermes_worker.api.routes.session_turns:router"),
         RouterDeclaration(name="capabilities", implementation="hermes_worker.api.routes.capabilities:router"),

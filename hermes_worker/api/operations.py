@@ -16,11 +16,12 @@ _FORMS: dict[str, re.Pattern[str]] = {}
 
 
 def operations_at(document: Mapping[str, Any], path: str) -> dict[str, Operation]:
-    """What can be done at a path of a request, by method."""
+    """What can be done at a path of a request, by method. A path without a variable comes before those with one that
+    fit as well (OpenAPI 3.1, "Path Templating Matching")."""
     found: dict[str, Operation] = {}
-    for template, operations in document["paths"].items():
-        if is_path_of(template, path):
-            found |= {method.upper(): operation for method, operation in operations.items()}
+    fitting = [(template, its) for template, its in document["paths"].items() if is_path_of(template, path)]
+    for _, operations in sorted(fitting, key=lambda each: -each[0].count("{")):
+        found |= {method.upper(): operation for method, operation in operations.items()}
     return found
 
 

@@ -3,22 +3,213 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
-from hermes_worker.cli.options import TEXT, chosen_tenant, client_settings, of_tenant, reachable, this_user
+from hermes_worker.cli.layout import in_words, moment, table
+from hermes_worker.cli.options import TEXT, OneOf, chosen_tenant, client_settings, of_tenant, reachable, this_user
 from hermes_worker.cli.records import records_of, require_begun
 from hermes_worker.cli.run_backend import LocalBackend, RunBackend, open_backend
 from hermes_worker.cli.runs import watch_run
+from hermes_worker.cli.screen import clean
 from hermes_worker.cli.server import server_client
+from hermes_worker.cli.session_backend import open_sessions
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.principals import Principal
+from hermes_worker.core.titles import cleaned_title
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def sessions() -> None:
-    """Conversations."""
+    """Show, find, carry on, rename, fork and delete conversations."""
+
+
+@sessions.command("list")
+@reachable
+@of_tenant
+@click.option("--source", type=TEXT, help="Of this kind of source: api, cli, cron, webhook.")
+@click.option("--children", is_flag=True, help="Those of delegated work, too.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="At most so many.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def list_sessions(home: Path | None, source: str | None, children: bool, limit: int, as_json: bool) -> None:
+    """Conversations, newest first."""
+    filters: dict[str, Any] = {"include_children": children, **({"source": source} if source else {})}
+    _show_all(open_sessions(home).page(limit, filters), as_json=as_json)
+
+
+@sessions.command("show")
+@reachable
+@of_tenant
+@click.argument("session", type=TEXT)
+@click.option("--messages", "has_messages", is_flag=True, help="What was said, too.")
+@click.option("--json", "as_json", is_flag=True, help="JSON; messages one per line behind it.")
+def show(home: Path | None, session: str, has_messages: bool, as_json: bool) -> None:
+    """What a conversation is and came to. SESSION is an id, a name, or a title: then the newest that is called so."""
+    backend = open_sessions(home)
+    found = backend.known(session)
+    if as_json:
+        click.echo(json.dumps(found))
+    else:
+        width = max(map(len, _SHOWN))
+        for name in _SHOWN:
+            value = moment(found[name]) if name == "last_active" else in_words(name, found[name])
+            click.echo(f"{name.ljust(width)}  {clean(value)}")
+    for message in backend.messages(found["id"]) if has_messages else ():
+        click.echo(json.dumps(message) if as_json else _as_text(message))
+
+
+@sessions.command("search", epilog='Example: hermes-worker sessions search "deploy OR release"')
+@reachable
+@of_tenant
+@click.argument("query", type=TEXT)
+@click.option(
+    "--sort", type=OneOf(["hits", "newest", "oldest"]), default="hits", show_default=True, help="Which first."
+)
+@click.option("--role", type=OneOf(["user", "assistant", "tool"]), help="Whose messages. Default: user and assistant.")
+@click.option("--in", "session", type=TEXT, metavar="SESSION", help="Look in this conversation only.")
+@click.option("--children", is_flag=True, help="In those of delegated work, too.")
+@click.option("--limit", type=click.IntRange(1, 100), default=20, show_default=True, help="At most so many messages.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def search(home: Path | None, query: str, session: str | None, as_json: bool, **filters: Any) -> None:
+    """Find what was said. Words must all be there; OR, NOT, "phrases" and begin* work."""
+    backend = open_sessions(home)
+    said = {"include_children" if name == "children" else name: value for name, value in filters.items() if value}
+    if session is not None:
+        said["session_id"] = backend.known(session)["id"]
+    found = backend.search(query, said)
+    if as_json:
+        for each in found["data"]:
+            click.echo(json.dumps(each))
+    elif found["data"]:
+        rows = [_row_of_hit(each) for each in found["data"]]
+        click.echo(table(rows, ("SESSION", "MESSAGE", "ROLE", "WHEN", "TEXT"), whole=(0, 1, 2, 3)))
+    if not found["is_complete"]:
+        click.echo("not all was looked through: older messages of a common word, or what is not indexed yet", err=True)
+
+
+@sessions.command("lineage")
+@reachable
+@of_tenant
+@click.argument("session", type=TEXT)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def lineage(home: Path | None, session: str, as_json: bool) -> None:
+    """A conversation, what it was forked from, and the forks of all of them, oldest first."""
+    backend = open_sessions(home)
+    _show_all(backend.lineage(backend.known(session)["id"]), as_json=as_json)
+
+
+@sessions.command("rename", epilog='Example: hermes-worker sessions rename run_0123... "The parser"')
+@reachable
+@of_tenant
+@click.argument("session", type=TEXT)
+@click.argument("title", type=TEXT)
+def rename(home: Path | None, session: str, title: str) -> None:
+    """Call a conversation TITLE; an empty one takes the title away."""
+    backend = open_sessions(home)
+    changed = backend.change(backend.known(session)["id"], {"title": cleaned_title(title)})
+    click.echo(f"{changed['id']}  {clean(changed['title'] or '-')}")
+
+
+@sessions.command("end")
+@reachable
+@of_tenant
+@click.argument("session", type=TEXT)
+@click.option("--reason", type=TEXT, default="ended", show_default=True, help="A remark of up to 40 characters.")
+def end(home: Path | None, session: str, reason: str) -> None:
+    """Note that a conversation is over. The next turn in it takes the note back."""
+    backend = open_sessions(home)
+    reason = cleaned_title(reason)[:40] or "ended"
+    changed = backend.change(backend.known(session)["id"], {"end_reason": reason})
+    click.echo(f"{changed['id']}  {clean(changed['end_reason'] or '-')}")
+
+
+@sessions.command("fork", epilog="Example: hermes-worker sessions fork run_0123... --at 12")
+@reachable
+@of_tenant
+@click.argument("session", type=TEXT)
+@click.option("--title", type=TEXT, help="What the fork is called. Default: that of the source, and a number.")
+@click.option("--at", "message_id", type=click.IntRange(1), help="The last message to take over. Default: all.")
+def fork(home: Path | None, session: str, title: str | None, message_id: int | None) -> None:
+    """Begin a conversation with a copy of another's messages. Prints its name."""
+    backend = open_sessions(home)
+    wanted = {"title": cleaned_title(title or "") or None, "message_id": message_id}
+    given = {name: value for name, value in wanted.items() if value is not None}
+    click.echo(backend.fork(backend.known(session)["id"], given)["id"])
+
+
+@sessions.command("delete")
+@reachable
+@of_tenant
+@click.argument("session", type=TEXT)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def delete(home: Path | None, session: str, yes: bool) -> None:
+    """Delete a conversation with its runs and what they delegated. Forks stay."""
+    backend = open_sessions(home)
+    found = backend.known(session)
+    if not yes:
+        named = clean(found["title"] or "without a title")
+        click.confirm(f"Delete {found['id']} ({named}, {found['message_count']} messages)?", abort=True, err=True)
+    backend.delete(found["id"])
+    click.echo(f"deleted {found['id']}")
+
+
+@sessions.command("resume", epilog='Example: hermes-worker sessions resume "The parser" "Go on with the tests"')
+@reachable
+@of_tenant
+@click.argument("session", type=TEXT)
+@click.argument("prompt", type=TEXT)
+@click.option("--detach", is_flag=True, help="Do not follow the run; print its id.")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@click.pass_context
+def resume(ctx: click.Context, home: Path | None, session: str, prompt: str, detach: bool, as_json: bool) -> int:
+    """Take the next turn in a conversation. PROMPT is what you say; - reads it from standard input."""
+    from hermes_worker.cli.submit import submit
+
+    known_as = open_sessions(home).known(session)["id"]
+    ended: int = ctx.invoke(submit, home=home, prompt=prompt, session=known_as, watch=not detach, as_json=as_json)
+    return ended
+
+
+_SHOWN = (
+    *("id", "title", "source", "model", "started_at", "last_active", "ended_at", "end_reason", "is_at_work"),
+    *("message_count", "tool_call_count", "api_call_count", "input_tokens", "output_tokens", "cache_read_tokens"),
+    *("estimated_cost_usd", "parent_session_id", "preview"),
+)
+
+
+def _show_all(found: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        for each in found:
+            click.echo(json.dumps(each))
+    elif found:
+        rows = [
+            (
+                each["id"],
+                each["source"] or "-",
+                str(each["message_count"]),
+                moment(each["last_active"]),
+                clean(each["title"] or each["preview"] or "-"),
+            )
+            for each in found
+        ]
+        click.echo(table(rows, ("SESSION", "SOURCE", "MESSAGES", "LAST ACTIVE", "TITLE"), whole=(0, 1, 2, 3)))
+
+
+def _row_of_hit(each: Mapping[str, Any]) -> tuple[str, ...]:
+    at = moment(each["timestamp"])
+    return (each["session_id"], str(each["message_id"]), each["role"], at, clean(each["snippet"]))
+
+
+def _as_text(message: Mapping[str, Any]) -> str:
+    content = message["content"]
+    text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False) if content else ""
+    called = [f"-> {call['function']['name']}({call['function']['arguments']})" for call in message["tool_calls"] or ()]
+    said = "\n".join(part for part in (text, *called) if part)
+    who = message["role"] if message["tool_name"] is None else f"{message['role']} {message['tool_name']}"
+    return clean(f"\n[{message['id']}] {who}, {moment(message['timestamp'])}\n{said}")
 
 
 @sessions.command(epilog='Example: hermes-worker sessions compress run_0123... --focus "the parser"')

@@ -489,7 +489,8 @@ def _session(session_id: str) -> Mapping[str, str]:
 
 
 def sessions(**filters: Any) -> ApiRequest[Portion[SessionDocument]]:
-    """Sessions, newest first, page after page; ``filters``: ``source``, ``include_children``, ``before``."""
+    """Sessions, newest first, page after page; ``filters``: ``source``, ``include_children``,
+    ``before``, ``title``."""
     request = _get("/api/sessions", _nothing, **{"limit": 50, **filters})
     return _listed(request, SessionDocument, "data", _behind("before", "id"))
 
@@ -497,6 +498,18 @@ def sessions(**filters: Any) -> ApiRequest[Portion[SessionDocument]]:
 def session(session_id: str) -> ApiRequest[SessionDocument]:
     """A session and what its runs come to."""
     return _get("/api/sessions/{session_id}", _reads(SessionDocument, "session"), _session(session_id))
+
+
+def search_sessions(query: str, **filters: Any) -> ApiRequest[dict[str, Any]]:
+    """Messages that match, in the field ``data``; ``is_complete`` says whether none was left out. ``filters``:
+    ``limit``, ``sort`` (``hits``, ``newest``, ``oldest``), ``role``, ``session_id``, ``include_children``."""
+    return _get("/api/sessions/search", _reads(dict[str, Any]), q=query, **filters)
+
+
+def session_lineage(session_id: str) -> ApiRequest[list[SessionDocument]]:
+    """A session, what it was forked from, and every fork of those, oldest first."""
+    template = "/api/sessions/{session_id}/lineage"
+    return _get(template, _reads(list[SessionDocument], "data"), _session(session_id))
 
 
 def create_session(*, idempotency_key: str | None = None, **fields: Any) -> ApiRequest[SessionDocument]:

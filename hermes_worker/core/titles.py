@@ -33,6 +33,11 @@ def title_of(said: str) -> str | None:
     return _one_line(_PREFIX.sub("", line.strip(" #*`\"'“”„")).strip(" #*`\"'“”„")) or None
 
 
+def cleaned_title(given: str) -> str:
+    """A title as a person wrote it, printable and on one line; empty when nothing is left."""
+    return _one_line(given)
+
+
 def text_of_row(row: Mapping[str, object]) -> str:
     """The words of a stored row."""
     content = row.get("content")

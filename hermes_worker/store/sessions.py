@@ -39,9 +39,12 @@ from hermes_worker.store.runs.runs import (
     session_values,
 )
 from hermes_worker.store.search.due import mark_due
+from hermes_worker.store.search.reading import family_of
 from hermes_worker.store.tables import blobs, messages, runs, session_documents, sessions, tool_calls
 
 PAGE_MAX = 200
+_TITLED_MAX = 2_000
+"""The newest so many sessions are looked through for a title, which the database may not be able to read."""
 _PREVIEW_CHARS = 60
 _READ_FOR_PREVIEW = 400
 CONVERSATION_KEY = "openai.conversation"
@@ -232,6 +235,21 @@ class Sessions:
         """Raises ``SessionNotFound``."""
         with self._database.read() as connection:
             return _views(connection, [self._found(connection, reference)])[0]
+
+    def family(self, reference: str) -> list[SessionView]:
+        """The session, those that it was forked from, and the forks of all of them, oldest first. Raises
+        ``SessionNotFound``."""
+        with self._database.read() as connection:
+            wanted = self._all().where(sessions.c.pk.in_(family_of(connection, self._found(connection, reference).pk)))
+            return _views(connection, rows_of(connection.execute(wanted.order_by(sessions.c.pk)), _SessionFacts))
+
+    def called(self, title: str, *, limit: int = 1) -> list[SessionView]:
+        """Sessions that are called ``title``, or are forks of such a one by name (``title #2``), newest first."""
+        numbered = re.compile(rf"{re.escape(title)}(?: #\d{{1,9}})?")
+        newest = self._all().where(sessions.c.title.is_not(None), sa.not_(_is_of_child))
+        with self._database.read() as connection:
+            rows = rows_of(connection.execute(newest.order_by(sessions.c.pk.desc()).limit(_TITLED_MAX)), _SessionFacts)
+            return _views(connection, [row for row in rows if numbered.fullmatch(row.title or "")][:limit])
 
     def require(self, reference: str) -> None:
         """Raises ``SessionNotFound``."""

@@ -19,6 +19,8 @@ from hermes_worker.core.retention import DEFAULT_RULES
 from hermes_worker.settings import Settings
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.retention.holds import Retention
+from hermes_worker.store.search.indexing import Indexer
+from hermes_worker.store.statistics import count_what_is_over
 
 
 def opened(http: httpx.Client, **body: Any) -> dict[str, Any]:
@@ -36,6 +38,41 @@ def talked(api: Served, store: Store, session_id: str, text: str = "hello") -> s
 
 def code_of(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
+
+
+def test_what_was_said_is_found_over_http(api: Served, http: httpx.Client, store: Store) -> None:
+    talked(api, store, "mine", "deploy the heron")
+    talked(api, store, "yours", "nothing")
+    while count_what_is_over(store.database):
+        pass
+    Indexer(store.database).look(60.0, pause_s=0.0)
+
+    found = http.get("/api/sessions/search", params={"q": "heron"}).json()
+
+    assert [(one["session_id"], one["message_id"], one["role"], one["hits"]) for one in found["data"]] == [
+        ("mine", 1, "user", 1)
+    ]
+    assert (found["data"][0]["snippet"], found["is_complete"]) == ("deploy the >>>heron<<<", True)
+    assert http.get("/api/sessions/search", params={"q": "heron", "role": "assistant"}).json()["data"] == []
+    assert http.get("/api/sessions/search", params={"q": "heron", "session_id": "yours"}).json()["data"] == []
+    answer = http.get("/api/sessions/search", params={"q": "heron", "session_id": "nobody's"})
+    assert code_of(answer) == (404, "session_not_found")
+
+
+def test_a_lineage_is_told_with_its_parents(api: Served, http: httpx.Client, store: Store) -> None:
+    talked(api, store, "mine", "hello")
+    assert http.post("/api/sessions/mine/fork", json={"id": "fork"}).status_code == 201
+
+    found = http.get("/api/sessions/fork/lineage").json()
+
+    assert [(one["id"], one["parent_session_id"]) for one in found["data"]] == [("mine", None), ("fork", "mine")]
+    assert code_of(http.get("/api/sessions/none/lineage")) == (404, "session_not_found")
+
+
+def test_a_session_is_listed_by_its_title(api: Served, http: httpx.Client) -> None:
+    opened(http, id="a", title="Plan")
+    opened(http, id="b", title="Other")
+    assert [one["id"] for one in http.get("/api/sessions", params={"title": "Plan"}).json()["data"]] == ["a"]
 
 
 def test_a_session_is_opened_shown_changed_and_listed(api: Served, http: httpx.Client) -> None:

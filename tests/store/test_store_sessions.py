@@ -93,6 +93,33 @@ def test_sessions_of_children_are_listed_when_they_are_asked_for(store: Store, i
     assert {view.parent.name for view in found[:2] if view.parent} == {"s"}
 
 
+def test_a_session_is_found_by_its_title_and_the_newest_of_its_forks_by_theirs(store: Store, its: Sessions) -> None:
+    talk(store, "s", "the plan")
+    its.change("s", Changes(title="Plan"))
+    assert [view.label.name for view in its.called("Plan")] == ["s"]
+    its.fork("s", name="fork")
+    talk(store, "other", "Plan B")
+    assert [(view.label.name, view.title) for view in its.called("Plan", limit=9)] == [
+        ("fork", "Plan #2"),
+        ("s", "Plan"),
+    ]
+    assert its.called("Plan #1") == its.called("plan.*") == []
+    assert Sessions(store.database, "acme").called("Plan") == []
+
+
+def test_a_lineage_has_what_a_session_was_forked_from_and_all_forks(store: Store, its: Sessions) -> None:
+    talk(store, "root", "hello")
+    talk(store, "stranger", "hello")
+    its.fork("root", name="one")
+    its.fork("root", name="two")
+    its.fork("two", name="below")
+    for name in ("root", "one", "two", "below"):
+        assert [view.label.name for view in its.family(name)] == ["root", "one", "two", "below"]
+    assert [view.label.name for view in its.family("stranger")] == ["stranger"]
+    with pytest.raises(SessionNotFound):
+        Sessions(store.database, "acme").family("root")
+
+
 def test_an_opened_session_takes_its_first_turn_under_its_name(store: Store, its: Sessions) -> None:
     opened = its.open(new_run(session_id="s", source="api", system_prompt="Be brief."), title="Mine", model="m")
     assert (opened.message_count, opened.title, opened.asks_model, opened.source) == (0, "Mine", "m", "api")

@@ -35,6 +35,7 @@ API_TOOLS = (
         "process",
         "read_file",
         "search_files",
+        "session_search",
         "skill_view",
         "skills_list",
         "terminal",
@@ -81,6 +82,7 @@ def test_a_disabled_toolset_is_taken_out_again() -> None:
         "execute_code",
         "memory",
         "process",
+        "session_search",
         "skill_view",
         "skills_list",
         "terminal",
@@ -154,6 +156,7 @@ REPLAY = {
     "memory": Replay.KEYED,
     "skills_list": Replay.PURE,
     "skill_view": Replay.PURE,
+    "session_search": Replay.PURE,
     "send_message": Replay.KEYED,
     "terminal": Replay.ONCE,
     "process": Replay.ONCE,
@@ -174,7 +177,8 @@ def test_every_tool_declares_what_the_worker_must_know(name: str) -> None:
 
 
 def test_every_declared_tool_is_there_and_is_what_is_declared() -> None:
-    catalog = default_catalog(services=dict.fromkeys(("jobs", "messages", "memories", "skills", "fetching")))
+    services = ("jobs", "messages", "memories", "skills", "past_sessions", "fetching")
+    catalog = default_catalog(services=dict.fromkeys(services))
     catalog.load_all()
     assert {name: catalog.get(name).spec for name in catalog.names} == {n: CATALOG.spec(n) for n in CATALOG.names}
 
@@ -198,4 +202,4 @@ def test_a_tool_that_is_not_there_is_named() -> None:
 
 def test_the_tools_that_read_from_outside_the_workspace_say_so() -> None:
     foreign = {name for name in CATALOG.names if CATALOG.spec(name).is_untrusted}
-    assert foreign == {"vision_analyze", "web_extract"}
+    assert foreign == {"session_search", "vision_analyze", "web_extract"}

@@ -224,5 +224,11 @@ _TOOL_GUIDANCE: tuple[tuple[frozenset[str], str], ...] = (
         "Keep what will still be true and useful in other sessions: preferences of the user, facts about the "
         "environment, corrections. Write facts, not orders to yourself, and nothing that is out of date in a week.",
     ),
+    (
+        frozenset({"session_search"}),
+        "# Earlier conversations\n"
+        "When the user refers to something that was said before, or it may have been, look it up with session_search "
+        "before you ask them to say it again.",
+    ),
 )
 """Any of the tools named brings its text, in this order."""

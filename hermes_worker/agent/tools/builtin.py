@@ -62,6 +62,14 @@ SCRIPT_CHARS_MAX: Final = 100_000
 
 TODO_KEY: Final = "todo"
 
+SESSIONS_DEFAULT: Final = 3
+
+SESSIONS_MAX: Final = 10
+
+WINDOW_DEFAULT: Final = 5
+
+WINDOW_MAX: Final = 20
+
 MEMORY_FAILURES_KEY: Final = "memory_failures"
 """How often the newest turn that changed a memory was told to make room."""
 
@@ -620,6 +628,53 @@ SKILL_VIEW = ToolSpec(
     is_parallel_safe=True,
 )
 
+SESSION_SEARCH = ToolSpec(
+    name="session_search",
+    description=(
+        "Find what was said in earlier conversations. With query: the conversations that match best, each with its "
+        "beginning, the messages around the match and its end; words must all be there, 'OR', 'NOT', \"phrases\" and "
+        "'begin*' work. With session_id: that conversation's first and last messages. With session_id and "
+        "around_message_id: the messages around one of them. Without arguments: the newest conversations. This "
+        "conversation is left out. Use it before you ask the user for something that may have been said already."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {
+            "query": {"type": "string", "description": "What to look for."},
+            "limit": {
+                "type": "integer",
+                "description": "How many conversations.",
+                "default": SESSIONS_DEFAULT,
+                "minimum": 1,
+                "maximum": SESSIONS_MAX,
+            },
+            "sort": {
+                "type": "string",
+                "enum": ["newest", "oldest"],
+                "description": "Which come first. Default: those with most hits, of several the newest.",
+            },
+            "session_id": {"type": "string", "description": "A conversation that was found."},
+            "around_message_id": {"type": "integer", "description": "A message of it.", "minimum": 1},
+            "window": {
+                "type": "integer",
+                "description": "How many messages on each side of it.",
+                "default": WINDOW_DEFAULT,
+                "minimum": 1,
+                "maximum": WINDOW_MAX,
+            },
+            "role_filter": {
+                "type": "string",
+                "description": "Whose messages to look in, separated by commas: user, assistant, tool.",
+                "default": "user,assistant",
+            },
+        },
+    },
+    toolset="session_search",
+    replay=Replay.PURE,
+    is_untrusted=True,
+    is_parallel_safe=True,
+)
+
 SEND_MESSAGE = ToolSpec(
     name="send_message",
     description=(
@@ -744,6 +799,11 @@ EXTENSION = Extension(
         ),
         ToolDeclaration(
             spec=SKILL_VIEW, implementation="hermes_worker.agent.tools.skills:SkillViewTool", needs=("skills",)
+        ),
+        ToolDeclaration(
+            spec=SESSION_SEARCH,
+            implementation="hermes_worker.agent.tools.session_search:SessionSearchTool",
+            needs=("past_sessions",),
         ),
         ToolDeclaration(
             spec=SEND_MESSAGE,

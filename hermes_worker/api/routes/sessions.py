@@ -79,6 +79,11 @@ def new_name() -> str:
 @router.get("", response_model=SessionList, dependencies=[READS])
 async def list_sessions(context: Context, caller: Caller, wanted: Annotated[ListSessions, Query()]) -> SessionList:
     """Sessions, newest first."""
+    known = Sessions(context.client.database, caller.tenant)
+    if wanted.title is not None:
+        called = await context.store(known.called, wanted.title, limit=wanted.limit)
+        data = [session_object(view) for view in called]
+        return SessionList(data=data, limit=wanted.limit, offset=0, has_more=False)
     page = SessionPage(
         limit=wanted.limit + 1,
         before=wanted.before,
@@ -87,7 +92,7 @@ async def list_sessions(context: Context, caller: Caller, wanted: Annotated[List
         has_children=wanted.include_children,
     )
     try:
-        views = await context.store(Sessions(context.client.database, caller.tenant).page, page)
+        views = await context.store(known.page, page)
     except SessionNotFound:
         message = f"Invalid 'before': there is no session {wanted.before!r}."
         raise invalid("before", message, "session_not_found") from None

@@ -12,8 +12,11 @@ from hermes_worker.api.formats import NO_NUL, NOT_BLANK
 from hermes_worker.api.messages import ITEMS_MAX
 from hermes_worker.api.schema import IMAGE_PART, MODEL_FORM, SESSION_FORM, TEXT, TEXT_PART
 from hermes_worker.core.budget import NANO
+from hermes_worker.core.messages import Role
+from hermes_worker.core.searching import QUERY_CHARS_MAX
 from hermes_worker.core.sources import is_session_id
 from hermes_worker.core.titles import TITLE_CHARS_MAX
+from hermes_worker.store.search.finding import FOUND_MAX, FoundMessage
 from hermes_worker.store.sessions import PAGE_MAX, MessageView, SessionView
 from hermes_worker.stream.events import UsageObject
 
@@ -80,6 +83,40 @@ class ListSessions(BaseModel):
         None, min_length=1, max_length=100, pattern=NO_NUL, description="api, cli, cron or webhook."
     )
     include_children: bool = Field(False, description="Sessions of delegated work, too.")
+    title: str | None = Field(
+        None,
+        min_length=1,
+        max_length=TITLE_CHARS_MAX,
+        pattern=NO_NUL,
+        description="Only those that are called so, or are forks of one ('title #2'). No other field counts then.",
+    )
+
+
+class SearchMessages(BaseModel):
+    """What to look for in sessions."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    q: str = Field(
+        min_length=1,
+        max_length=QUERY_CHARS_MAX,
+        pattern=NO_NUL,
+        description='Words that must all be there; OR, NOT, "phrases" and begin*.',
+    )
+    limit: int = Field(20, ge=1, le=FOUND_MAX)
+    sort: Literal["hits", "newest", "oldest"] = Field(
+        "hits", description="Which come first: hits, and of several the newest; or by time."
+    )
+    role: Literal["user", "assistant", "tool"] | None = Field(
+        None, description="Whose messages to look in. Default: those of users and assistants."
+    )
+    session_id: str | None = Field(
+        None, min_length=1, max_length=256, pattern=NO_NUL, description="Look in this session only."
+    )
+    include_children: bool = Field(False, description="Sessions of delegated work, too.")
+
+    def searched_roles(self) -> tuple[Role, ...]:
+        return (Role.USER, Role.ASSISTANT) if self.role is None else (Role(self.role),)
 
 
 class CreateSession(BaseModel):
@@ -218,6 +255,40 @@ class SessionList(BaseModel):
     has_more: bool
 
 
+class SessionFamily(BaseModel):
+    """A session and its relations, oldest first."""
+
+    object: Literal["list"] = "list"
+    session_id: str
+    data: list[SessionObject]
+
+
+class FoundObject(BaseModel):
+    """A message that matches a search."""
+
+    session_id: str
+    message_id: int
+    role: Literal["system", "user", "assistant", "tool"]
+    timestamp: float
+    title: str | None
+    """Of its session."""
+    source: str | None
+    model: str | None
+    hits: int
+    snippet: str
+    """The text around the first hit; hits stand between ``>>>`` and ``<<<``."""
+
+
+class FoundMessages(BaseModel):
+    """What a search found, in the order that was asked for."""
+
+    object: Literal["list"] = "list"
+    query: str
+    data: list[FoundObject]
+    is_complete: bool
+    """Whether nothing was left out: neither older matches of a very common word, nor what is not indexed yet."""
+
+
 class MessageObject(BaseModel):
     """A row of a transcript."""
 
@@ -270,8 +341,9 @@ class ChatCompletion(BaseModel):
     interrupted: bool
 
 
-def session_object(view: SessionView) -> SessionObject:
-    known_as = view.label.known_to("api")
+def session_object(view: SessionView, source: str = "api") -> SessionObject:
+    """As a caller from ``source`` names it."""
+    known_as = view.label.known_to(source)
     return SessionObject(
         id=known_as,
         source=view.source,
@@ -289,12 +361,27 @@ def session_object(view: SessionView) -> SessionObject:
         reasoning_tokens=view.totals.reasoning,
         estimated_cost_usd=view.totals.nano_usd / NANO,
         api_call_count=view.totals.iterations,
-        parent_session_id=view.parent.known_to("api") if view.parent else None,
+        parent_session_id=view.parent.known_to(source) if view.parent else None,
         last_active=view.last_active,
         preview=view.preview,
         lineage_root_id=known_as,
         has_model_config=view.asks_model is not None,
         is_at_work=view.is_at_work,
+    )
+
+
+def found_object(found: FoundMessage, source: str = "api") -> FoundObject:
+    """As a caller from ``source`` names its session."""
+    return FoundObject(
+        session_id=found.session.known_to(source),
+        message_id=found.seq,
+        role=found.role.value,
+        timestamp=found.at,
+        title=found.title,
+        source=found.source,
+        model=found.model,
+        hits=found.hits,
+        snippet=found.snippet,
     )
 
 

@@ -158,8 +158,7 @@ class Search:
             found.append(sa.or_(sessions.c.source.is_(None), sa.not_(is_from)))
         its = runs.c.session_pk == sessions.c.pk
         if wanted.principal is not None and wanted.session is None:
-            others = sa.or_(runs.c.principal.is_(None), runs.c.principal != wanted.principal)
-            found += [sa.exists().where(its).correlate(sessions), ~sa.exists().where(its, others).correlate(sessions)]
+            found += begun_only_by(wanted.principal)
         if not wanted.has_children and wanted.session is None:
             found.append(~sa.exists().where(its, runs.c.parent_pk.is_not(None)).correlate(sessions))
         return found
@@ -214,6 +213,13 @@ class Search:
         first = newest[: min(wanted.limit, FOUND_MAX)]
         origins = _origins(connection, {row.session_id for _, row in first if row.source is None})
         return tuple(_shown_message(query, count, row, origins) for count, row in first)
+
+
+def begun_only_by(principal: str) -> list[sa.ColumnElement[bool]]:
+    """Conditions for sessions whose runs are all this principal's, of which there is one at least."""
+    its = runs.c.session_pk == sessions.c.pk
+    others = sa.or_(runs.c.principal.is_(None), runs.c.principal != principal)
+    return [sa.exists().where(its).correlate(sessions), ~sa.exists().where(its, others).correlate(sessions)]
 
 
 def _matches(

@@ -1,0 +1,231 @@
+"""What was said around a place of a transcript, and which sessions belong together: what a search leads to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.messages import Role
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
+from hermes_worker.store.owners import owned_by
+from hermes_worker.store.runs.runs import SessionNotFound, session_is
+from hermes_worker.store.search.due import BODY, STORED
+from hermes_worker.store.search.finding import begun_only_by
+from hermes_worker.store.tables import messages, runs, sessions
+
+_GENERATIONS_MAX = 32
+"""Forks of forks that are followed; of the original."""
+_SAID = (Role.USER.value, Role.ASSISTANT.value)
+_TITLED_MAX = 2_000
+"""The newest so many sessions are looked through for a title, which the database may not be able to read."""
+
+
+class Place(NamedTuple):
+    """A session, as far as who looks into it has to know."""
+
+    pk: int
+    session_id: str
+    title: str | None
+    model: str | None
+    created_at: float
+    last_seq: int
+
+
+class Said(NamedTuple):
+    """A message. ``body`` is its canonical JSON."""
+
+    seq: int
+    role: str
+    body: str
+    at: float
+
+
+class _PlaceFacts(NamedTuple):
+    pk: int
+    session_id: str
+    title: str | None
+    model: str | None
+    created_at: float
+    message_seq: int
+
+
+class _TitleFacts(NamedTuple):
+    pk: int
+    title: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """Whose sessions may be read."""
+
+    tenant: str
+    principal: str | None = None
+    """Sessions only that nobody but this one began; ``None`` for all of the tenant."""
+
+
+class Reading:
+    """Reads parts of transcripts. Thread-safe; each method raises ``UnavailableError``."""
+
+    def __init__(self, database: Database, reader: Reader, source: str = "api") -> None:
+        self._database = database
+        self._reader = reader
+        self._source = source
+
+    def place(self, reference: str) -> Place:
+        """Raises ``SessionNotFound``, also for one that ``reader`` may not read."""
+        its = session_is(self._reader.tenant, self._source, reference)
+        with self._database.read() as connection:
+            row = row_of(connection.execute(self._facts().where(its)), _PlaceFacts)
+        if row is None:
+            raise SessionNotFound(f"there is no session {reference!r}")
+        return _place(row)
+
+    def places(self, pks: Collection[int]) -> dict[int, Place]:
+        """Those of ``pks`` that may be read."""
+        with self._database.read() as connection:
+            rows = rows_of(connection.execute(self._facts().where(sessions.c.pk.in_(pks))), _PlaceFacts)
+        return {row.pk: _place(row) for row in rows}
+
+    def titled(self, title: str) -> Place | None:
+        """The newest session that is called so, whatever the case of letters."""
+        wanted = title.strip().casefold()
+        found = sa.select(*columns_for(sessions, _TitleFacts)).where(*self._allowed(), sessions.c.title.is_not(None))
+        with self._database.read() as connection:
+            newest = rows_of(connection.execute(found.order_by(sessions.c.pk.desc()).limit(_TITLED_MAX)), _TitleFacts)
+        pk = next((row.pk for row in newest if (row.title or "").casefold() == wanted), None)
+        return self.places([pk]).get(pk) if pk is not None else None
+
+    def newest(self, limit: int, *, without: Collection[int] = ()) -> list[Place]:
+        """Sessions that are no forks, newest first."""
+        wanted = self._facts().where(sessions.c.forked_from.is_(None), sessions.c.pk.not_in(sorted(without)))
+        with self._database.read() as connection:
+            rows = rows_of(connection.execute(wanted.order_by(sessions.c.pk.desc()).limit(limit)), _PlaceFacts)
+        return list(map(_place, rows))
+
+    def between(self, pk: int, first: int, last: int) -> list[Said]:
+        """Messages by their numbers, in order."""
+        return self._messages(pk, messages.c.seq.between(first, last))
+
+    def first(self, pk: int, count: int) -> list[Said]:
+        """The first that a person or the model said."""
+        return self._messages(pk, messages.c.role.in_(_SAID), limit=count)
+
+    def last(self, pk: int, count: int) -> list[Said]:
+        """The last of them, in order."""
+        return self._messages(pk, messages.c.role.in_(_SAID), limit=count, is_from_end=True)
+
+    def family(self, pk: int) -> frozenset[int]:
+        """As ``family_of``, and the family of the session for which it does what was delegated."""
+        with self._database.read() as connection:
+            return family_of(connection, pk, has_delegating=True)
+
+    def roots(self, pks: Collection[int]) -> dict[int, int]:
+        """Of each session the one that its line of forks began with."""
+        roots = {pk: pk for pk in pks}
+        with self._database.read() as connection:
+            for _ in range(_GENERATIONS_MAX):
+                above = _sources(connection, set(roots.values()))
+                if not above:
+                    break
+                roots = {pk: above.get(root, root) for pk, root in roots.items()}
+        return roots
+
+    def _allowed(self) -> list[sa.ColumnElement[bool]]:
+        its = runs.c.session_pk == sessions.c.pk
+        no_child = ~sa.exists().where(its, runs.c.parent_pk.is_not(None)).correlate(sessions)
+        only = begun_only_by(self._reader.principal) if self._reader.principal is not None else []
+        return [owned_by(self._reader.tenant, sessions), no_child, *only]
+
+    def _facts(self) -> sa.Select[tuple[object, ...]]:
+        return sa.select(*columns_for(sessions, _PlaceFacts)).where(*self._allowed())
+
+    def _messages(
+        self, pk: int, which: sa.ColumnElement[bool], *, limit: int = 1_000, is_from_end: bool = False
+    ) -> list[Said]:
+        order = messages.c.seq.desc() if is_from_end else messages.c.seq
+        wanted = (
+            sa.select(messages.c.seq, messages.c.role, BODY, messages.c.created_at.label("at"))
+            .select_from(STORED)
+            .where(messages.c.session_pk == pk, which)
+            .order_by(order)
+            .limit(limit)
+        )
+        with self._database.read() as connection:
+            found = rows_of(connection.execute(wanted), Said)
+        return found[::-1] if is_from_end else found
+
+
+class Asker(NamedTuple):
+    """Who looks for something, as far as the rows of a run say."""
+
+    session_pk: int
+    principal: str | None
+    """Who asked for the first run of its chain."""
+
+
+def asker_of(database: Database, run_id: str) -> Asker | None:
+    """``None`` for a run that is gone."""
+    root = runs.alias("root")
+    wanted = (
+        sa.select(runs.c.session_pk, root.c.principal)
+        .join(root, root.c.pk == sa.func.coalesce(runs.c.root_pk, runs.c.pk))
+        .where(runs.c.run_id == run_id)
+    )
+    with database.read() as connection:
+        return row_of(connection.execute(wanted), Asker)
+
+
+def _place(row: _PlaceFacts) -> Place:
+    return Place(row.pk, row.session_id, row.title, row.model, row.created_at, row.message_seq)
+
+
+def _sources(connection: Connection, pks: Collection[int]) -> dict[int, int]:
+    """The sessions that these were forked from, by their numbers; one that stayed alone names itself."""
+    fork = sessions.alias("fork")
+    wanted = (
+        sa.select(fork.c.pk, sessions.c.pk.label("source_pk"))
+        .join(sessions, sa.and_(sessions.c.session_id == fork.c.forked_from, sessions.c.tenant == fork.c.tenant))
+        .where(fork.c.pk.in_(pks), sessions.c.pk != fork.c.pk)
+    )
+    return {int(pk): int(source) for pk, source in connection.execute(wanted)}
+
+
+def family_of(connection: Connection, pk: int, *, has_delegating: bool = False) -> frozenset[int]:
+    """The session, those that it was forked from, and the forks of all of them."""
+    roots, known = {pk}, {pk}
+    for _ in range(_GENERATIONS_MAX):
+        above = set(_sources(connection, roots).values())
+        roots = (above | _delegating(connection, roots) if has_delegating else above) - known
+        if not roots:
+            break
+        known |= roots
+    for _ in range(_GENERATIONS_MAX):
+        forks = _forks(connection, known) - known
+        if not forks:
+            break
+        known |= forks
+    return frozenset(known)
+
+
+def _delegating(connection: Connection, pks: Collection[int]) -> set[int]:
+    """The sessions whose runs delegated the runs of these."""
+    parent = runs.alias("parent")
+    wanted = (
+        sa.select(parent.c.session_pk)
+        .join(runs, runs.c.parent_pk == parent.c.pk)
+        .where(runs.c.session_pk.in_(pks))
+        .distinct()
+    )
+    return set(connection.execute(wanted).scalars())
+
+
+def _forks(connection: Connection, pks: Collection[int]) -> set[int]:
+    fork = sessions.alias("fork")
+    of_source = sa.and_(fork.c.forked_from == sessions.c.session_id, fork.c.tenant == sessions.c.tenant)
+    wanted = sa.select(fork.c.pk).join(sessions, of_source).where(sessions.c.pk.in_(pks))
+    return set(connection.execute(wanted).scalars())

@@ -1,0 +1,186 @@
+"""What runs find in earlier sessions: who they are stands in their rows, and decides where they may look.
+
+A run of the owner of a tenant, or of their schedule, looks into all sessions of the tenant. One of a guest's key looks
+into those that this key alone began. One that an event from outside began looks into none: whoever sent the event would
+read what people said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from hermes_worker.agent.tools.base import ToolContext
+from hermes_worker.agent.tools.session_search import SessionQuery, SessionSearchRefused
+from hermes_worker.core.memories import MemoryWriter
+from hermes_worker.core.searching import text_of
+from hermes_worker.core.sources import is_session_id
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.memories import Memories
+from hermes_worker.store.runs.runs import SessionNotFound
+from hermes_worker.store.search.finding import FOUND_MAX, FoundMessage, MessageSearch, Search, SearchOrder
+from hermes_worker.store.search.reading import Asker, Place, Reader, Reading, Said, asker_of
+
+_BOOKENDS: Final = 3
+_AROUND: Final = 5
+_FIRST, _LAST = 20, 10
+"""Of the original, as the numbers above."""
+_CHARS_MAX: Final = 1_500
+"""Of a message; what is longer is cut, and says so."""
+_DEMOTED: Final = "cron"
+
+
+class AgentSessions:
+    """``agent.tools.session_search.PastSessions`` of one database. Thread-safe."""
+
+    def __init__(self, database: Database, memories: Memories) -> None:
+        self._database = database
+        self._memories = memories
+
+    def discover(self, query: SessionQuery, context: ToolContext) -> Mapping[str, object]:
+        """The best match of each conversation that has one; one that is called like the query comes first."""
+        reader = self._reader(context)
+        reading = Reading(self._database, reader)
+        own = self._own(reading, context)
+        wanted = MessageSearch(
+            text=query.text,
+            roles=query.roles,
+            order=SearchOrder(query.sort or SearchOrder.HITS.value),
+            limit=FOUND_MAX,
+            without_sessions=own,
+            principal=reader.principal,
+        )
+        result = Search(self._database, reader.tenant).find(wanted)
+        titled = reading.titled(query.text)
+        titled = None if titled is None or titled.pk in own else titled
+        also = {titled.pk} if titled is not None else set()
+        roots = reading.roots({each.session_pk for each in result.found} | also)
+        named = {roots[pk] for pk in also}
+        found = [each for each in _one_of_each(result.found, roots) if roots[each.session_pk] not in named]
+        found = found[: query.limit - (titled is not None)]
+        places = reading.places([each.session_pk for each in found])
+        told = [_told_match(reading, places[each.session_pk], each) for each in found if each.session_pk in places]
+        if titled is not None:
+            told.insert(0, {**_heading(titled), "matched": "title", **_edges(reading, titled)})
+        return {"mode": "discover", "query": query.text, "results": told, "is_complete": result.is_complete}
+
+    def read(self, session_id: str, context: ToolContext) -> Mapping[str, object]:
+        """How a conversation begins and ends."""
+        reading = Reading(self._database, self._reader(context))
+        place = _placed(reading, session_id)
+        if place.last_seq <= _FIRST + _LAST:
+            shown = reading.between(place.pk, 1, place.last_seq)
+            return {"mode": "read", **_heading(place), "messages": _told(shown)}
+        first = reading.between(place.pk, 1, _FIRST)
+        last = reading.between(place.pk, place.last_seq - _LAST + 1, place.last_seq)
+        left_out = place.last_seq - _FIRST - _LAST
+        return {"mode": "read", **_heading(place), "messages": _told(first), "left_out": left_out, "end": _told(last)}
+
+    def scroll(self, session_id: str, around: int, window: int, context: ToolContext) -> Mapping[str, object]:
+        """The messages around one. Not of the conversation that the run is in: its model has read them."""
+        reading = Reading(self._database, self._reader(context))
+        place = _placed(reading, session_id)
+        if place.pk in self._own(reading, context):
+            raise SessionSearchRefused("That is this conversation, or one that it comes from: read it above.")
+        if not 1 <= around <= place.last_seq:
+            raise SessionSearchRefused(f"There is no message {around} in {session_id!r}; it has {place.last_seq}.")
+        return {"mode": "scroll", **_heading(place), **_window(reading, place, around, window)}
+
+    def browse(self, limit: int, context: ToolContext) -> Mapping[str, object]:
+        """The newest conversations."""
+        reading = Reading(self._database, self._reader(context))
+        found = reading.newest(limit, without=self._own(reading, context))
+        told = [{**_heading(place), "preview": _told(reading.first(place.pk, 1))} for place in found]
+        return {"mode": "browse", "results": told}
+
+    def _reader(self, context: ToolContext) -> Reader:
+        """Raises ``SessionSearchRefused``."""
+        what = self._memories.writers(context.run_id)
+        if MemoryWriter.WEBHOOK in what:
+            raise SessionSearchRefused("A run that an event from outside began does not see other conversations.")
+        principal = None
+        if MemoryWriter.GUEST in what:
+            principal = self._asker(context).principal
+            if principal is None:
+                raise SessionSearchRefused("Nobody knows who began this run, so it does not see other conversations.")
+        return Reader(tenant=context.origin.tenant, principal=principal)
+
+    def _own(self, reading: Reading, context: ToolContext) -> frozenset[int]:
+        return reading.family(self._asker(context).session_pk)
+
+    def _asker(self, context: ToolContext) -> Asker:
+        asker = asker_of(self._database, context.run_id)
+        if asker is None:
+            raise SessionSearchRefused("This run is gone.")
+        return asker
+
+
+def _placed(reading: Reading, session_id: str) -> Place:
+    try:
+        if is_session_id(session_id):
+            return reading.place(session_id)
+    except SessionNotFound:
+        pass
+    raise SessionSearchRefused(f"There is no conversation {session_id!r}; take a session_id that was found.")
+
+
+def _one_of_each(found: Iterable[FoundMessage], roots: Mapping[int, int]) -> list[FoundMessage]:
+    """The first of each line of forks; those of scheduled runs come last."""
+    first: dict[int, FoundMessage] = {}
+    for each in found:
+        first.setdefault(roots.get(each.session_pk, each.session_pk), each)
+    return sorted(first.values(), key=lambda each: each.source == _DEMOTED)
+
+
+def _heading(place: Place) -> dict[str, object]:
+    return {
+        "session_id": place.session_id,
+        "when": place.created_at,
+        "title": place.title,
+        "model": place.model,
+        "message_count": place.last_seq,
+    }
+
+
+def _told_match(reading: Reading, place: Place, match: FoundMessage) -> dict[str, Any]:
+    return {
+        **_heading(place),
+        "source": match.source,
+        "matched": match.role.value,
+        "match_message_id": match.seq,
+        "snippet": match.snippet,
+        **_edges(reading, place),
+        **_window(reading, place, match.seq, _AROUND),
+    }
+
+
+def _edges(reading: Reading, place: Place) -> dict[str, object]:
+    return {
+        "bookend_start": _told(reading.first(place.pk, _BOOKENDS)),
+        "bookend_end": _told(reading.last(place.pk, _BOOKENDS)),
+    }
+
+
+def _window(reading: Reading, place: Place, around: int, size: int) -> dict[str, object]:
+    first, last = max(1, around - size), min(place.last_seq, around + size)
+    return {
+        "messages": _told(reading.between(place.pk, first, last), anchor=around),
+        "messages_before": first - 1,
+        "messages_after": place.last_seq - last,
+    }
+
+
+def _told(said: Iterable[Said], *, anchor: int | None = None) -> list[dict[str, object]]:
+    return [
+        {
+            "id": each.seq,
+            "role": each.role,
+            "content": _cut(text_of(each.body)),
+            **({"anchor": True} if each.seq == anchor else {}),
+        }
+        for each in said
+    ]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _CHARS_MAX else f"{text[:_CHARS_MAX]}… [{len(text) - _CHARS_MAX} characters more]"
