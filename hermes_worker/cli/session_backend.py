@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -15,13 +15,17 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from hermes_worker.cli.options import client_settings, this_user
 from hermes_worker.cli.records import Records, open_records
 from hermes_worker.cli.server import server_client
-from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.messages import Role
+from hermes_worker.core.principals import Principal
+from hermes_worker.core.session_imports import InvalidImport
 
 if TYPE_CHECKING:
     from hermes_worker.client import HermesClient
     from hermes_worker.store.sessions import Changes, SessionView
 
+_FILTERS = {"include_children": "has_children", "archived": "is_archived"}
+"""Names of the API, and those of our store."""
 Document = Mapping[str, Any]
 _SOURCE = "cli"
 _MESSAGES_AT_ONCE = 500
@@ -40,6 +44,8 @@ class SessionBackend(Protocol):
     def change(self, session_id: str, changes: Mapping[str, Any]) -> Document: ...
     def fork(self, session_id: str, wanted: Mapping[str, Any]) -> Document: ...
     def delete(self, session_id: str) -> None: ...
+    def take_in(self, documents: Iterable[object]) -> Iterator[str | HermesError]:
+        """The name of each session that was made, or why none was."""
 
 
 def open_sessions(home: Path | None) -> SessionBackend:
@@ -89,6 +95,15 @@ class RemoteSessions:
     def delete(self, session_id: str) -> None:
         self._client.remove_session(session_id)
 
+    def take_in(self, documents: Iterable[object]) -> Iterator[str | HermesError]:
+        from hermes_worker.client import RefusedError
+
+        for document in documents:
+            try:
+                yield str(self._client.import_session(_object(document))["id"])
+            except (RefusedError, InvalidImport) as error:
+                yield error
+
 
 class LocalSessions:
     """Asks a database."""
@@ -111,7 +126,7 @@ class LocalSessions:
     def page(self, limit: int, filters: Mapping[str, Any]) -> list[Document]:
         from hermes_worker.store.sessions import SessionPage
 
-        said = {"has_children" if name == "include_children" else name: value for name, value in filters.items()}
+        said = {_FILTERS.get(name, name): value for name, value in filters.items()}
         return [_document(view) for view in self._sessions.page(SessionPage(limit=limit, **said))]
 
     def messages(self, session_id: str) -> Iterator[Document]:
@@ -161,6 +176,32 @@ class LocalSessions:
         finally:
             opened.close()
 
+    def take_in(self, documents: Iterable[object]) -> Iterator[str | HermesError]:
+        from hermes_worker.services.session_imports import import_session
+        from hermes_worker.store.sessions import SessionExists
+        from hermes_worker.wiring import open_client
+
+        principal = Principal(tenant=self._records.tenant, name=this_user())
+        opened = open_client(client_settings(self._home))
+        try:
+            for document in documents:
+                try:
+                    view = import_session(opened, principal, _object(document), source=_SOURCE)
+                    yield view.label.known_to(_SOURCE)
+                except (InvalidImport, SessionExists) as error:
+                    yield error
+        finally:
+            opened.close()
+
+
+def _object(document: object) -> Mapping[str, Any]:
+    """Raises ``InvalidImport``."""
+    if isinstance(document, InvalidImport):
+        raise document
+    if not isinstance(document, Mapping):
+        raise InvalidImport("a session must be an object")
+    return document
+
 
 def _first(called: list[Document], reference: str) -> Document:
     if not called:
@@ -177,4 +218,4 @@ def _document(view: SessionView) -> Document:
 def _changes(changes: Mapping[str, Any]) -> Changes:
     from hermes_worker.store.sessions import Changes
 
-    return Changes(**changes)
+    return Changes(**{_FILTERS.get(name, name): value for name, value in changes.items()})

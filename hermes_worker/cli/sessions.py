@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -17,7 +21,8 @@ from hermes_worker.cli.runs import watch_run
 from hermes_worker.cli.screen import clean
 from hermes_worker.cli.server import server_client
 from hermes_worker.cli.session_backend import open_sessions
-from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.cli.session_files import documents_in, write_session
+from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
 from hermes_worker.core.principals import Principal
 from hermes_worker.core.titles import cleaned_title
 
@@ -32,11 +37,12 @@ def sessions() -> None:
 @of_tenant
 @click.option("--source", type=TEXT, help="Of this kind of source: api, cli, cron, webhook.")
 @click.option("--children", is_flag=True, help="Those of delegated work, too.")
+@click.option("--archived", is_flag=True, help="Those that were put away, and no others.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="At most so many.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
-def list_sessions(home: Path | None, source: str | None, children: bool, limit: int, as_json: bool) -> None:
+def list_sessions(home: Path | None, children: bool, limit: int, as_json: bool, **more: Any) -> None:
     """Conversations, newest first."""
-    filters: dict[str, Any] = {"include_children": children, **({"source": source} if source else {})}
+    filters = {name: value for name, value in {"include_children": children, **more}.items() if value}
     _show_all(open_sessions(home).page(limit, filters), as_json=as_json)
 
 
@@ -126,6 +132,18 @@ def end(home: Path | None, session: str, reason: str) -> None:
     click.echo(f"{changed['id']}  {clean(changed['end_reason'] or '-')}")
 
 
+@sessions.command("archive")
+@reachable
+@of_tenant
+@click.argument("session", type=TEXT)
+@click.option("--undo", is_flag=True, help="Bring it back.")
+def archive(home: Path | None, session: str, undo: bool) -> None:
+    """Put a conversation away: it is kept and found, and not listed."""
+    backend = open_sessions(home)
+    changed = backend.change(backend.known(session)["id"], {"archived": not undo})
+    click.echo(f"{changed['id']}  {'back' if undo else 'archived'}")
+
+
 @sessions.command("fork", epilog="Example: hermes-worker sessions fork run_0123... --at 12")
 @reachable
 @of_tenant
@@ -138,6 +156,80 @@ def fork(home: Path | None, session: str, title: str | None, message_id: int | N
     wanted = {"title": cleaned_title(title or "") or None, "message_id": message_id}
     given = {name: value for name, value in wanted.items() if value is not None}
     click.echo(backend.fork(backend.known(session)["id"], given)["id"])
+
+
+@sessions.command("export", epilog="Example: hermes-worker sessions export --out sessions.jsonl")
+@reachable
+@of_tenant
+@click.argument("session", type=TEXT, nargs=-1)
+@click.option("--lineage", "has_lineage", is_flag=True, help="What they were forked from and the forks, too.")
+@click.option("--source", type=TEXT, help="Without SESSION: those of this kind of source.")
+@click.option("--out", type=click.Path(path_type=Path), help="A new file. Default: standard output.")
+def export(
+    home: Path | None, session: tuple[str, ...], has_lineage: bool, source: str | None, out: Path | None
+) -> None:
+    """Write conversations with their messages as JSON Lines; without SESSION all that are listed, oldest first."""
+    backend = open_sessions(home)
+    if session:
+        known = [backend.known(each) for each in session]
+        found = [one for each in known for one in (backend.lineage(each["id"]) if has_lineage else [each])]
+    else:
+        found = backend.page(_EXPORTED_MAX, {"source": source} if source else {})[::-1]
+    by_id = {one["id"]: one for one in found}
+    with nullcontext(sys.stdout) if out is None else _new_file(out) as file:
+        for one in by_id.values():
+            write_session(file, one, backend.messages(one["id"]))
+    click.echo(f"{len(by_id)} sessions", err=True)
+
+
+@sessions.command("import", epilog="Example: hermes-worker sessions import ~/.hermes/state.db")
+@reachable
+@of_tenant
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+def import_(home: Path | None, file: Path) -> int:
+    """Make sessions of the conversations in FILE: JSON Lines of 'sessions export' or of Hermes Agent's export, or its
+    database state.db. What is here already stays as it is."""
+    made, refused = 0, 0
+    for number, told in enumerate(open_sessions(home).take_in(documents_in(file)), start=1):
+        if isinstance(told, str):
+            made += 1
+            click.echo(clean(told))
+        else:
+            refused += 1
+            click.echo(f"session {number}: {clean(str(told))}", err=True)
+    click.echo(f"{made} sessions imported, {refused} not", err=True)
+    return 1 if refused and not made else 0
+
+
+@sessions.command("prune", epilog="Example: hermes-worker sessions prune --older-than 90 --source cron --yes")
+@reachable
+@of_tenant
+@click.option("--older-than", "days", type=click.FloatRange(0), default=90, show_default=True, help="Days since then.")
+@click.option("--source", type=TEXT, help="Of this kind of source only.")
+@click.option("--reason", type=TEXT, help="That ended with this remark only.")
+@click.option("--archived", is_flag=True, help="Those that were put away, and no others.")
+@click.option("--yes", is_flag=True, help="Delete them; without it they are only shown.")
+def prune(home: Path | None, days: float, reason: str | None, yes: bool, **filters: Any) -> None:
+    """Delete conversations that ended a while ago, with their runs. One that goes on, or is held, stays."""
+    backend = open_sessions(home)
+    before = time.time() - days * 86_400
+    listed = backend.page(_EXPORTED_MAX, {name: value for name, value in filters.items() if value})
+    ended = [one for one in listed if not one["is_at_work"] and (one["ended_at"] or before) < before]
+    chosen = [one for one in ended if reason is None or one["end_reason"] == reason]
+    if not yes:
+        _show_all(chosen, as_json=False)
+        click.echo(f"{len(chosen)} sessions would be deleted; --yes deletes them", err=True)
+        return
+    kept = 0
+    for one in chosen:
+        try:
+            backend.delete(one["id"])
+        except UnavailableError:
+            raise
+        except HermesError as error:
+            kept += 1
+            click.echo(f"{one['id']} stays: {clean(str(error))}", err=True)
+    click.echo(f"deleted {len(chosen) - kept} of {len(chosen)} sessions")
 
 
 @sessions.command("delete")
@@ -173,11 +265,31 @@ def resume(ctx: click.Context, home: Path | None, session: str, prompt: str, det
     return ended
 
 
+_EXPORTED_MAX = 100_000
 _SHOWN = (
-    *("id", "title", "source", "model", "started_at", "last_active", "ended_at", "end_reason", "is_at_work"),
+    *(
+        "id",
+        "title",
+        "source",
+        "model",
+        "started_at",
+        "last_active",
+        "ended_at",
+        "end_reason",
+        "archived_at",
+        "is_at_work",
+    ),
     *("message_count", "tool_call_count", "api_call_count", "input_tokens", "output_tokens", "cache_read_tokens"),
     *("estimated_cost_usd", "parent_session_id", "preview"),
 )
+
+
+def _new_file(path: Path) -> TextIO:
+    """A file for this user alone. Raises ``click.UsageError`` where there is one."""
+    try:
+        return os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8")
+    except FileExistsError:
+        raise click.UsageError(f"{str(path)!r} is there already; name a new file") from None
 
 
 def _show_all(found: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:

@@ -158,6 +158,7 @@ class AsyncHermesClient:
     messages = _pages(operations.messages)
     fork_session = _sends(operations.fork_session)
     compress_session = _sends(operations.compress_session)
+    import_session = _sends(operations.import_session)
     search_sessions = _sends(operations.search_sessions)
     session_lineage = _sends(operations.session_lineage)
     audit = _pages(operations.audit)

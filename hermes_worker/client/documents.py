@@ -457,6 +457,7 @@ class SessionDocument(TypedDict):
     has_system_prompt: NotRequired[bool]
     has_model_config: bool
     is_at_work: bool
+    archived_at: float | None
 
 
 class MessageDocument(TypedDict):

@@ -490,7 +490,7 @@ def _session(session_id: str) -> Mapping[str, str]:
 
 def sessions(**filters: Any) -> ApiRequest[Portion[SessionDocument]]:
     """Sessions, newest first, page after page; ``filters``: ``source``, ``include_children``,
-    ``before``, ``title``."""
+    ``before``, ``title``, ``archived``."""
     request = _get("/api/sessions", _nothing, **{"limit": 50, **filters})
     return _listed(request, SessionDocument, "data", _behind("before", "id"))
 
@@ -518,7 +518,8 @@ def create_session(*, idempotency_key: str | None = None, **fields: Any) -> ApiR
 
 
 def change_session(session_id: str, **fields: Any) -> ApiRequest[SessionDocument]:
-    """Change its ``title``, or note by ``end_reason`` that it is over. Not sent again when its answer is lost."""
+    """Change its ``title``, note by ``end_reason`` that it is over, or put it away (``archived``). Not sent again
+    when its answer is lost."""
     return ApiRequest(
         method="PATCH",
         template="/api/sessions/{session_id}",
@@ -543,6 +544,13 @@ def fork_session(session_id: str, *, idempotency_key: str | None = None, **field
     """Open a session that begins with a copy of this one's transcript: ``id``, ``title``, ``message_id``."""
     read = _reads(SessionDocument, "session")
     return _post("/api/sessions/{session_id}/fork", read, _session(session_id), body=fields, key=idempotency_key)
+
+
+def import_session(session: Mapping[str, Any], *, idempotency_key: str | None = None) -> ApiRequest[SessionDocument]:
+    """Make a session of a conversation from elsewhere, a line of an export; refused (409) where there is one of its
+    name."""
+    read = _reads(SessionDocument, "session")
+    return _post("/api/sessions/import", read, body={"session": dict(session)}, key=idempotency_key)
 
 
 def compress_session(session_id: str, *, focus: str = "", idempotency_key: str | None = None) -> ApiRequest[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 
@@ -36,6 +37,11 @@ def title_of(said: str) -> str | None:
 def cleaned_title(given: str) -> str:
     """A title as a person wrote it, printable and on one line; empty when nothing is left."""
     return _one_line(given)
+
+
+def title_key(title: str) -> str:
+    """By which a database knows whether another session is called so, letter by letter."""
+    return hashlib.sha256(title.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def text_of_row(row: Mapping[str, object]) -> str:

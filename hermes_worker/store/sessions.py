@@ -20,7 +20,7 @@ from hermes_worker.core.messages import Role, canonical_json
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.questions import APPROVED_KEY
 from hermes_worker.core.sources import SessionLabel, kind_of
-from hermes_worker.core.titles import TITLE_CHARS_MAX
+from hermes_worker.core.titles import TITLE_CHARS_MAX, title_key
 from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
@@ -38,13 +38,15 @@ from hermes_worker.store.runs.runs import (
     session_is,
     session_values,
 )
-from hermes_worker.store.search.due import mark_due
+from hermes_worker.store.search.due import is_searchable, mark_due
 from hermes_worker.store.search.reading import family_of
 from hermes_worker.store.tables import blobs, messages, runs, session_documents, sessions, tool_calls
 
 PAGE_MAX = 200
 _TITLED_MAX = 2_000
 """The newest so many sessions are looked through for a title, which the database may not be able to read."""
+_TITLES_TRIED = 100
+"""Numbers that are tried for the title of a fork; it has none where all are taken."""
 _PREVIEW_CHARS = 60
 _READ_FOR_PREVIEW = 400
 CONVERSATION_KEY = "openai.conversation"
@@ -55,6 +57,10 @@ BRANCHED = "branched"
 
 class SessionExists(HermesError):
     """The caller has a session of this name already."""
+
+
+class TitleTaken(HermesError):
+    """Another session of the tenant is called so; the message names it."""
 
 
 class InvalidFork(HermesError):
@@ -98,6 +104,8 @@ class SessionView:
     is_at_work: bool
     is_of_child: bool
     """Its runs do what was delegated to them."""
+    archived_at: float | None
+    """Since when it is put away."""
     asks_model: str | None
     """What was said, when it was opened, that its turns are to ask."""
 
@@ -125,6 +133,8 @@ class SessionPage:
     """A kind of source."""
     has_children: bool = False
     """Those of delegated work, too."""
+    is_archived: bool = False
+    """Those that were put away, and no others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +143,19 @@ class Changes:
 
     title: str | None = None
     end_reason: str | None = None
+    is_archived: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOrigin:
+    """What is known of a session that comes from elsewhere."""
+
+    parent: str | None = None
+    """The name of the session that it was forked from, if that is here as well."""
+    ended_at: float | None = None
+    end_reason: str | None = None
+    moments: Sequence[float | None] = ()
+    """When each of its messages was said, in epoch seconds."""
 
 
 class _SessionFacts(NamedTuple):
@@ -145,6 +168,7 @@ class _SessionFacts(NamedTuple):
     forked_from: str | None
     ended_at: float | None
     end_reason: str | None
+    archived_at: float | None
     message_seq: int
     created_at: float
     active_run_pk: int | None
@@ -224,6 +248,8 @@ class Sessions:
         statement = self._all().order_by(sessions.c.pk.desc()).limit(wanted.limit).offset(wanted.offset)
         if wanted.source is not None:
             statement = statement.where(_is_from(wanted.source))
+        put_away = sessions.c.archived_at
+        statement = statement.where(put_away.is_not(None) if wanted.is_archived else put_away.is_(None))
         if not wanted.has_children:
             statement = statement.where(sa.not_(_is_of_child))
         with self._database.read() as connection:
@@ -257,35 +283,69 @@ class Sessions:
             self._found(connection, reference)
 
     def open(
-        self, new: NewRun, *, title: str | None, model: str | None, kept: Mapping[str, object] | None = None
+        self,
+        new: NewRun,
+        *,
+        title: str | None,
+        model: str | None,
+        kept: Mapping[str, object] | None = None,
+        origin: SessionOrigin | None = None,
     ) -> SessionView:
         """Open the session that ``new`` would open, with its history and without a run; ``kept`` is the document of
-        ``CONVERSATION_KEY``. Raises ``SessionExists``."""
+        ``CONVERSATION_KEY``. Raises ``SessionExists``, ``TitleTaken``."""
         with self._database.write() as connection:
             tools_hash = store_blob(connection, new.tools)
-            values = {**session_values(new, tools_hash), "title": title, "model": model}
+            key = self._free_key(connection, title)
+            values = {**session_values(new, tools_hash), "title": title, "title_key": key, "model": model}
             opened = self._opened(connection, {**values, "session_id": new.run_id or new_run_id()})
             fill_prompt(connection, opened.pk, new)
             if insert_history(connection, opened.pk, new.spec):
                 mark_due(connection, opened.pk)
+            if origin is not None:
+                self._note_origin(connection, opened.pk, origin)
             if kept is not None:
                 document = {"session_pk": opened.pk, "key": CONVERSATION_KEY, "body": canonical_json(kept)}
                 connection.execute(sa.insert(session_documents).values(**document))
             record(connection, Act.SESSION_OPEN, opened.session_id)
             return _views(connection, [self._by_pk(connection, opened.pk)])[0]
 
+    def _note_origin(self, connection: Connection, pk: int, origin: SessionOrigin) -> None:
+        values: dict[str, Any] = {"ended_at": origin.ended_at, "end_reason": origin.end_reason}
+        if origin.parent is not None:
+            its = session_is(self._tenant, self._source, origin.parent)
+            values["forked_from"] = sa.select(sessions.c.session_id).where(its).scalar_subquery()
+        connection.execute(sa.update(sessions).where(sessions.c.pk == pk).values(**values))
+        said = [{"at": at, "number": seq} for seq, at in enumerate(origin.moments, start=1) if at is not None]
+        if said:
+            this = sa.and_(messages.c.session_pk == pk, messages.c.seq == sa.bindparam("number"))
+            connection.execute(sa.update(messages).where(this).values(created_at=sa.bindparam("at")), said)
+
     def change(self, reference: str, changes: Changes) -> SessionView:
-        """Raises ``SessionNotFound``."""
+        """Raises ``SessionNotFound``, ``TitleTaken``."""
+        try:
+            return self._change(reference, changes)
+        except sa.exc.IntegrityError:  # somebody else took the title in this moment
+            raise TitleTaken(f"another session is called {changes.title!r}") from None
+
+    def _change(self, reference: str, changes: Changes) -> SessionView:
         values: dict[str, Any] = {}
-        if changes.title is not None:
-            values["title"] = changes.title or None
+        if changes.is_archived is not None:
+            values["archived_at"] = db_now() if changes.is_archived else None
         if changes.end_reason is not None:
             values |= {"end_reason": changes.end_reason or None, "ended_at": db_now() if changes.end_reason else None}
         with self._database.write() as connection:
             found = self._found(connection, reference)
+            if changes.title is not None:
+                key = self._free_key(connection, changes.title or None, besides=found.pk)
+                values |= {"title": changes.title or None, "title_key": key}
             if values:
                 connection.execute(sa.update(sessions).where(sessions.c.pk == found.pk).values(**values))
-                record(connection, Act.SESSION_CHANGE, found.session_id, after={"changed": sorted(values)})
+                record(
+                    connection,
+                    Act.SESSION_CHANGE,
+                    found.session_id,
+                    after={"changed": sorted(set(values) - {"title_key"})},
+                )
             return _views(connection, [self._by_pk(connection, found.pk)])[0]
 
     def messages(self, reference: str, *, after: int = 0, limit: int = 1_000) -> list[MessageView]:
@@ -317,8 +377,8 @@ class Sessions:
     def fork(self, reference: str, *, name: str, title: str | None = None, last: int | None = None) -> SessionView:
         """A new session, called ``name``, that begins with a copy of another's transcript up to row ``last``; ``None``
         for all of it that is over. It begins its prompts with the same bytes (I7) and works in the same workspace.
-        Raises ``SessionNotFound``, ``SessionExists``, ``InvalidFork`` and, where a run is at work and has left nothing
-        whole, ``SessionActive``.
+        Raises ``SessionNotFound``, ``SessionExists``, ``TitleTaken``, ``InvalidFork`` and, where a run is at work and
+        has left nothing whole, ``SessionActive``.
         """
         with self._database.write() as connection:
             source = self._found(connection, reference, is_locked=True)
@@ -327,6 +387,7 @@ class Sessions:
             this = sessions.c.pk == source.pk
             kept = (sessions.c.system_prompt, sessions.c.context_at, sessions.c.tools_hash, sessions.c.workspace)
             prompt, context_at, tools_hash, workspace = connection.execute(sa.select(*kept).where(this)).one()
+            called = title or self._next_title(connection, source)
             values = {
                 "session_id": new_run_id(),
                 "tenant": self._tenant,
@@ -336,7 +397,8 @@ class Sessions:
                 "context_at": context_at,
                 "tools_hash": tools_hash,
                 "workspace": workspace,
-                "title": title or _next_title(connection, self._tenant, source),
+                "title": called,
+                "title_key": self._free_key(connection, called),
                 "model": source.model,
                 "forked_from": source.session_id,
                 "message_seq": cut,
@@ -356,6 +418,39 @@ class Sessions:
             source = self._found(connection, reference)
             its = sa.and_(sessions.c.tenant == self._tenant, sessions.c.forked_from == source.session_id)
             connection.execute(sa.update(sessions).where(its).values(forked_from=sessions.c.session_id))
+
+    def _free_key(self, connection: Connection, title: str | None, *, besides: int = 0) -> str | None:
+        """The key of a title; ``None`` for none, and while texts are encrypted. Raises ``TitleTaken``."""
+        if title is None or not is_searchable(self._database):
+            return None
+        key = title_key(title)
+        this = sa.and_(sessions.c.tenant == self._tenant, sessions.c.title_key == key, sessions.c.pk != besides)
+        owner = connection.execute(sa.select(sessions.c.session_id).where(this)).scalar()
+        if owner is not None:
+            raise TitleTaken(f"the session {owner!r} is called {title!r}")
+        return key
+
+    def _next_title(self, connection: Connection, source: _SessionFacts) -> str | None:
+        """``base #N``, where the source is ``base`` or ``base #N-1``, or has forks that are called so, and no other
+        session is."""
+        if source.title is None:
+            return None
+        base = re.sub(r" #\d{1,9}$", "", source.title)
+        forks = sa.select(sessions.c.title).where(
+            sessions.c.tenant == self._tenant,
+            sessions.c.forked_from == source.session_id,
+            sessions.c.title.is_not(None),
+        )
+        named = [source.title, *connection.execute(forks).scalars()]
+        numbered = re.compile(rf"{re.escape(base)} #(\d{{1,9}})")
+        numbers = [int(found[1]) for title in named if (found := numbered.fullmatch(title))]
+        first = max(numbers, default=1) + 1
+        titles = {
+            title_key(title): title for title in (_numbered(base, n) for n in range(first, first + _TITLES_TRIED))
+        }
+        its = sa.and_(sessions.c.tenant == self._tenant, sessions.c.title_key.in_(titles))
+        taken = set(connection.execute(sa.select(sessions.c.title_key).where(its)).scalars())
+        return next((title for key, title in titles.items() if key not in taken), None)
 
     def _all(self) -> sa.Select[Any]:
         return sa.select(*columns_for(sessions, _SessionFacts)).where(owned_by(self._tenant, sessions))
@@ -498,6 +593,7 @@ def _view(row: _SessionFacts, around: _Around) -> SessionView:
         totals=_totals(sums, around.calls.get(row.pk, 0)),
         is_at_work=row.active_run_pk is not None,
         is_of_child=first is not None and first.parent_pk is not None,
+        archived_at=row.archived_at,
         asks_model=row.model,
     )
 
@@ -577,18 +673,8 @@ def _require_whole(connection: Connection, of_source: sa.ColumnElement[bool], la
         raise InvalidFork(f"message {last} is followed by results of tools that belong to it; name the last of them")
 
 
-def _next_title(connection: Connection, tenant: str, source: _SessionFacts) -> str | None:
-    """``base #N``, where the source is ``base`` or ``base #N-1``, or has forks that are called so."""
-    if source.title is None:
-        return None
-    base = re.sub(r" #\d{1,9}$", "", source.title)
-    forks = sa.select(sessions.c.title).where(
-        sessions.c.tenant == tenant, sessions.c.forked_from == source.session_id, sessions.c.title.is_not(None)
-    )
-    named = [source.title, *connection.execute(forks).scalars()]
-    numbered = re.compile(rf"{re.escape(base)} #(\d{{1,9}})")
-    numbers = [int(found[1]) for title in named if (found := numbered.fullmatch(title))]
-    ending = f" #{max(numbers, default=1) + 1}"
+def _numbered(base: str, number: int) -> str:
+    ending = f" #{number}"
     return base[: TITLE_CHARS_MAX - len(ending)] + ending
 
 

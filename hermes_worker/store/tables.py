@@ -108,10 +108,12 @@ sessions = sa.Table(
     sa.Column("tools_hash", sa.String(64), nullable=False),
     sa.Column("workspace", sa.Text(), nullable=False),
     sa.Column("title", SealedText("sessions.title", clear_chars=80)),
+    sa.Column("title_key", sa.String(64)),
     sa.Column("model", sa.String(200)),
     sa.Column("forked_from", sa.String(40)),
     sa.Column("ended_at", Seconds),
     sa.Column("end_reason", SealedText("sessions.end_reason", clear_chars=40)),
+    sa.Column("archived_at", Seconds),
     sa.Column("created_at", Seconds, nullable=False),
     sa.Column("erasure_pk", BigId),
     sa.UniqueConstraint("tenant", "source", "name"),
@@ -119,6 +121,14 @@ sessions = sa.Table(
     sa.Index("ix_sessions_tools_hash", "tools_hash"),
     _partial("ix_sessions_tenant", "tenant", "pk", where=OF_OTHERS),
     _partial("ix_sessions_forked_from", "tenant", "forked_from", where="forked_from is not null"),
+    sa.Index(
+        "ix_sessions_title_key",
+        "tenant",
+        "title_key",
+        unique=True,
+        postgresql_where=sa.text("title_key is not null"),
+        sqlite_where=sa.text("title_key is not null"),
+    ),
     _partial("ix_sessions_erasure", "erasure_pk", where="erasure_pk is not null"),
     postgresql_with={"fillfactor": "85", **_OFTEN_UPDATED},
 )
@@ -128,6 +138,9 @@ and ``source`` only.
 
 ``context_at`` is the position in ``system_prompt`` where the files of the project will stand, until its workspace was
 read; null ever after, and where nobody reads it. From then on the prompt does not change (invariant I7).
+
+``title_key`` is the hash of a title that somebody gave, which no other session of the tenant has; null for a title that
+is how the session begins, and everywhere while texts are encrypted. ``archived_at``: it was put away, and not listed.
 
 ``model`` is what its dialect asks for its turns. ``forked_from`` is the id of the session whose beginning it took over
 as rows of its own; its own id, once that one was deleted and it stayed. ``ended_at`` is a remark of its owner's: it

@@ -205,6 +205,7 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "POST /api/sessions/{session_id}/fork": {"title": "x"},
     "POST /api/sessions/{session_id}/chat": {"message": "x"},
     "POST /api/sessions/{session_id}/compress": {"focus": "x"},
+    "POST /api/sessions/import": {"session": {"id": "imported", "messages": []}},
     "POST /api/sessions/{session_id}/chat/stream": {"message": "x"},
     "POST /v1/batch/runs": {"runs": [{"input": "x"}]},
     "POST /v1/batch/stop": {"tag": ["x"]},

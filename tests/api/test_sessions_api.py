@@ -69,6 +69,39 @@ def test_a_lineage_is_told_with_its_parents(api: Served, http: httpx.Client, sto
     assert code_of(http.get("/api/sessions/none/lineage")) == (404, "session_not_found")
 
 
+def test_a_title_is_given_once_and_a_session_put_away(http: httpx.Client) -> None:
+    opened(http, id="a", title="Plan")
+    opened(http, id="b")
+    taken = (400, "invalid_title")
+    assert code_of(http.patch("/api/sessions/b", json={"title": "Plan"})) == taken
+    assert code_of(http.post("/api/sessions", json={"title": "Plan"})) == taken
+    assert code_of(http.post("/api/sessions/a/fork", json={"title": "Plan"})) == taken
+    assert http.patch("/api/sessions/a", json={"archived": True}).json()["session"]["archived_at"] > 0
+    assert [one["id"] for one in http.get("/api/sessions").json()["data"]] == ["b"]
+    assert [one["id"] for one in http.get("/api/sessions", params={"archived": True}).json()["data"]] == ["a"]
+
+
+def test_a_conversation_from_elsewhere_becomes_a_session(http: httpx.Client) -> None:
+    rows = [{"role": "user", "content": "hello", "timestamp": 10.5}, {"role": "assistant", "content": "hi"}]
+    elsewhere = {"id": "20260101_1", "title": "Plan", "messages": rows, "ended_at": 20.0, "end_reason": "cli_close"}
+    opened(http, id="mine", title="Plan")
+
+    answer = http.post("/api/sessions/import", json={"session": elsewhere})
+
+    made = answer.json()["session"]
+    assert (answer.status_code, made["id"], made["title"]) == (201, "20260101_1", "Plan #2")
+    assert (made["message_count"], made["ended_at"], made["end_reason"]) == (2, 20.0, "cli_close")
+    told = http.get("/api/sessions/20260101_1/messages").json()["data"]
+    assert [(one["role"], one["content"]) for one in told] == [("user", "hello"), ("assistant", "hi")]
+    assert told[0]["timestamp"] == 10.5
+    assert code_of(http.post("/api/sessions/import", json={"session": elsewhere})) == (409, "session_exists")
+    fork = {"id": "f", "messages": rows, "parent_session_id": "20260101_1"}
+    assert (
+        http.post("/api/sessions/import", json={"session": fork}).json()["session"]["parent_session_id"] == "20260101_1"
+    )
+    assert code_of(http.post("/api/sessions/import", json={"session": {"id": "x"}})) == (400, "invalid_session")
+
+
 def test_a_session_is_listed_by_its_title(api: Served, http: httpx.Client) -> None:
     opened(http, id="a", title="Plan")
     opened(http, id="b", title="Other")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -12,11 +13,12 @@ from hermes_worker.core.erasure import Person
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.retention import DEFAULT_RULES, RetentionKind, RetentionRule
+from hermes_worker.core.titles import title_key
 from hermes_worker.store.retention.erasing import Erasures
 from hermes_worker.store.retention.pruner import Pruner
 from hermes_worker.store.rows import BLOB_CHARS_MIN
 from hermes_worker.store.runs.runs import SessionActive, SessionNotFound, new_run_id
-from hermes_worker.store.sessions import Changes, InvalidFork, SessionExists, SessionPage, Sessions
+from hermes_worker.store.sessions import Changes, InvalidFork, SessionExists, SessionPage, Sessions, TitleTaken
 from hermes_worker.store.tables import messages, session_documents, sessions
 
 
@@ -107,6 +109,43 @@ def test_a_session_is_found_by_its_title_and_the_newest_of_its_forks_by_theirs(s
     assert Sessions(store.database, "acme").called("Plan") == []
 
 
+def test_a_title_that_somebody_gave_belongs_to_one_session_of_a_tenant(store: Store, its: Sessions) -> None:
+    for name in ("one", "two", "three"):
+        talk(store, name, "hello")  # called alike, and nobody gave it
+    talk(store, "theirs", "hello", tenant="acme")
+    first = its.change("one", Changes(title="Plan"))
+    with pytest.raises(TitleTaken, match=first.label.id):
+        its.change("two", Changes(title="Plan"))
+    assert its.change("one", Changes(title="Plan")).title == "Plan"
+    assert Sessions(store.database, "acme").change("theirs", Changes(title="Plan")).title == "Plan"
+    assert its.change("two", Changes(title="Plan #2")).title == "Plan #2"
+    assert its.fork("one", name="fork").title == "Plan #3"
+    with pytest.raises(TitleTaken):
+        its.fork("one", name="other", title="Plan")
+    assert its.change("one", Changes(title="")).title is None
+    assert its.change("three", Changes(title="Plan")).title == "Plan"
+
+
+def test_of_two_who_give_a_title_at_once_one_has_it(store: Store, its: Sessions, monkeypatch: Any) -> None:
+    for name in ("one", "two"):
+        talk(store, name, "hello")
+    its.change("one", Changes(title="Plan"))
+    # As if the other one had been committed after this one looked.
+    monkeypatch.setattr(Sessions, "_free_key", lambda *_, **__: title_key("Plan"))
+    with pytest.raises(TitleTaken):
+        its.change("two", Changes(title="Plan"))
+
+
+def test_a_session_that_is_put_away_is_listed_when_it_is_asked_for(store: Store, its: Sessions) -> None:
+    for name in ("one", "two"):
+        talk(store, name, "hello")
+    assert its.change("one", Changes(is_archived=True)).archived_at is not None
+    assert [view.label.name for view in its.page(SessionPage())] == ["two"]
+    assert [view.label.name for view in its.page(SessionPage(is_archived=True))] == ["one"]
+    its.change("one", Changes(is_archived=False))
+    assert [view.label.name for view in its.page(SessionPage())] == ["two", "one"]
+
+
 def test_a_lineage_has_what_a_session_was_forked_from_and_all_forks(store: Store, its: Sessions) -> None:
     talk(store, "root", "hello")
     talk(store, "stranger", "hello")
@@ -152,7 +191,7 @@ def test_a_fork_begins_its_prompts_with_the_same_bytes(store: Store, its: Sessio
     talk(store, "s", "on")
     assert prompt_of(store, fork.label.id)[2][:4] == whole[2] == prompt_of(store, its.get("s").label.id)[2][:4]
     assert json.loads(prompt_of(store, fork.label.id)[2][4])["content"] == "aside"
-    assert [its.fork("s", name="g").title, its.fork("f", name="h").title] == ["one #3", "one #3"]
+    assert [its.fork("s", name="g").title, its.fork("f", name="h").title] == ["one #3", "one #4"]
 
 
 def test_a_fork_is_cut_only_where_no_result_is_torn_off(store: Store, its: Sessions) -> None:

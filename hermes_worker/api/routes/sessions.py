@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -18,6 +20,7 @@ from hermes_worker.api.owners import OwnSession
 from hermes_worker.api.wire.session_objects import (
     CreateSession,
     ForkSession,
+    ImportSession,
     ListMessages,
     ListSessions,
     MessageList,
@@ -29,11 +32,21 @@ from hermes_worker.api.wire.session_objects import (
     session_object,
 )
 from hermes_worker.core.principals import Principal
+from hermes_worker.core.session_imports import InvalidImport
 from hermes_worker.services.deleting import SessionOfChild, delete_session
+from hermes_worker.services.session_imports import import_session
 from hermes_worker.services.submission import InvalidSubmission, Submission, prepared
 from hermes_worker.store.retention.erasing import ErasureHeld, NotYetErased, RunsAtWork
 from hermes_worker.store.runs.runs import SessionNotFound
-from hermes_worker.store.sessions import Changes, InvalidFork, SessionExists, SessionPage, Sessions, SessionView
+from hermes_worker.store.sessions import (
+    Changes,
+    InvalidFork,
+    SessionExists,
+    SessionPage,
+    Sessions,
+    SessionView,
+    TitleTaken,
+)
 from hermes_worker.wiring import Client
 
 router = APIRouter(prefix="/api/sessions", tags=["sessions"], responses=schema.errors(503))
@@ -90,6 +103,7 @@ async def list_sessions(context: Context, caller: Caller, wanted: Annotated[List
         offset=wanted.offset,
         source=wanted.source,
         has_children=wanted.include_children,
+        is_archived=wanted.archived,
     )
     try:
         views = await context.store(known.page, page)
@@ -116,13 +130,23 @@ async def create_session(
         raise invalid("session_id", "Invalid 'session_id': it is not 'id'; name one of them.", "invalid_session_id")
     name = body.id or body.session_id or new_name()
     try:
-        view = await context.store(_open, context.client, caller, name, body)
+        with _titles_told():
+            view = await context.store(_open, context.client, caller, name, body)
     except InvalidSubmission as error:
         param = {"session_id": "id", "instructions": "system_prompt"}.get(error.field, error.field)
         raise invalid(param, f"Invalid {param!r}: {error}.", _CODES.get(param, f"invalid_{param}")) from None
     except SessionExists as error:
         raise ApiError(409, f"{error}.", code="session_exists", param="id") from None
     return OneSession(session=session_object(view))
+
+
+@contextmanager
+def _titles_told() -> Iterator[None]:
+    """Raises ``ApiError``, with the original's code, for a title that another session has."""
+    try:
+        yield
+    except TitleTaken as error:
+        raise invalid("title", f"Invalid 'title': {error}.", "invalid_title") from None
 
 
 def _open(client: Client, caller: Principal, name: str, body: CreateSession) -> SessionView:
@@ -132,6 +156,31 @@ def _open(client: Client, caller: Principal, name: str, body: CreateSession) -> 
     )
     new = prepared(client, first)
     return Sessions(client.database, caller.tenant).open(new, title=body.title or None, model=body.model)
+
+
+async def _import(request: Request) -> ImportSession:
+    return await read_body(request, ImportSession)
+
+
+@router.post(
+    "/import",
+    status_code=201,
+    response_model=OneSession,
+    openapi_extra=described(ImportSession, is_required=True),
+    responses=schema.errors(408, 409),
+    dependencies=[WRITES],
+)
+async def take_in_session(
+    context: Context, caller: Caller, body: Annotated[ImportSession, Depends(_import)]
+) -> OneSession:
+    """Make a session of a conversation from elsewhere. Its id is its name here; system prompts are left out."""
+    try:
+        view = await context.store(import_session, context.client, caller, body.session)
+    except InvalidImport as error:
+        raise invalid("session", f"Invalid 'session': {error}.", "invalid_session") from None
+    except SessionExists as error:
+        raise ApiError(409, f"{error}.", code="session_exists", param="session") from None
+    return OneSession(session=session_object(view))
 
 
 @router.get("/{session_id}", response_model=OneSession, responses=schema.errors(404), dependencies=[READS])
@@ -151,13 +200,15 @@ async def get_session(context: Context, caller: Caller, session_id: OwnSession) 
 async def change_session(
     context: Context, caller: Caller, session_id: OwnSession, body: Annotated[PatchSession, Depends(_patch)]
 ) -> OneSession:
-    """Change its title, or note that it is over."""
+    """Change its title, note that it is over, or put it away. No other session may be called so."""
     given = body.model_fields_set
     changes = Changes(
         title=(body.title or "") if "title" in given else None,
         end_reason=(body.end_reason or "") if "end_reason" in given else None,
+        is_archived=body.archived,
     )
-    view = await context.store(Sessions(context.client.database, caller.tenant).change, session_id, changes)
+    with _titles_told():
+        view = await context.store(Sessions(context.client.database, caller.tenant).change, session_id, changes)
     return OneSession(session=session_object(view))
 
 
@@ -202,7 +253,8 @@ async def fork_session(
     fork = Sessions(context.client.database, caller.tenant).fork
     name = body.id or new_name()
     try:
-        view = await context.store(fork, session_id, name=name, title=body.title or None, last=body.message_id)
+        with _titles_told():
+            view = await context.store(fork, session_id, name=name, title=body.title or None, last=body.message_id)
     except SessionExists as error:
         raise ApiError(409, f"{error}.", code="session_exists", param="id") from None
     except InvalidFork as error:

@@ -83,6 +83,7 @@ class ListSessions(BaseModel):
         None, min_length=1, max_length=100, pattern=NO_NUL, description="api, cli, cron or webhook."
     )
     include_children: bool = Field(False, description="Sessions of delegated work, too.")
+    archived: bool = Field(False, description="Those that were put away, and no others.")
     title: str | None = Field(
         None,
         min_length=1,
@@ -143,6 +144,18 @@ class PatchSession(BaseModel):
     )
     end_reason: Annotated[str, Field(max_length=_REASON_CHARS_MAX), _Remark] | None = Field(
         None, description="A remark that the session is over, until its next turn; empty to take it back."
+    )
+    archived: bool | None = Field(None, description="Put it away, so that it is not listed, or bring it back.")
+
+
+class ImportSession(BaseModel):
+    """A conversation from elsewhere: a line of an export, ours or the original's."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    session: dict[str, Any] = Field(
+        description="It has an 'id' and 'messages', and may have 'title', 'model', 'parent_session_id', 'ended_at' and "
+        "'end_reason'; all else is left out."
     )
 
 
@@ -238,6 +251,8 @@ class SessionObject(BaseModel):
     has_model_config: bool
     is_at_work: bool
     """A run is at work in it."""
+    archived_at: float | None
+    """Since when it is put away."""
 
 
 class OneSession(BaseModel):
@@ -367,6 +382,7 @@ def session_object(view: SessionView, source: str = "api") -> SessionObject:
         lineage_root_id=known_as,
         has_model_config=view.asks_model is not None,
         is_at_work=view.is_at_work,
+        archived_at=view.archived_at,
     )
 
 

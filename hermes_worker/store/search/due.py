@@ -78,6 +78,10 @@ def _note_forgotten(connection: Connection) -> None:
 def clear_index(database: Database) -> int:
     """Throw the index away, and have all sessions indexed again when texts are in clear; how many messages it had."""
     with database.write() as connection:
+        if not is_searchable(database):
+            # They are hashes that are the same every time, and would tell what titles are.
+            keyed = sa.update(sessions).where(sessions.c.title_key.is_not(None))
+            connection.execute(keyed.values(title_key=None))
         if connection.execute(sa.select(search_rows.c.pk).limit(1)).first() is None:
             return 0
         connection.execute(sa.delete(search_due))

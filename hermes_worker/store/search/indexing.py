@@ -77,9 +77,10 @@ class Indexer:
         """Whether something is to be done and nobody looked in this interval: of all processes one is to look, so that
         a fleet of any size indexes at the pace of one. Raises ``UnavailableError``."""
         with self._database.read() as connection:
-            has_work = sa.exists(sa.select(search_due.c.pk))
+            has_work: sa.ColumnElement[bool] = sa.exists(sa.select(search_due.c.pk))
             if not is_searchable(self._database):
-                has_work = sa.exists(sa.select(search_rows.c.pk))
+                keyed = sa.select(sessions.c.pk).where(sessions.c.title_key.is_not(None))
+                has_work = sa.or_(sa.exists(sa.select(search_rows.c.pk)), sa.exists(keyed))
             is_left = sa.exists(sa.select(maintenance.c.name).where(maintenance.c.name == FORGOTTEN))
             if not connection.execute(sa.select(sa.or_(has_work, is_left))).scalar():
                 return False
