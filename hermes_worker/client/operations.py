@@ -550,7 +550,7 @@ def import_session(session: Mapping[str, Any], *, idempotency_key: str | None = 
     """Make a session of a conversation from elsewhere, a line of an export; refused (409) where there is one of its
     name."""
     read = _reads(SessionDocument, "session")
-    return _post("/api/sessions/import", read, body={"session": dict(session)}, key=idempotency_key)
+    return _post("/api/sessions/import", read, body={"session": session}, key=idempotency_key)
 
 
 def compress_session(session_id: str, *, focus: str = "", idempotency_key: str | None = None) -> ApiRequest[str]:
