@@ -19,7 +19,7 @@ from hermes_worker.store.engine.database import Database
 from hermes_worker.store.memories import Memories
 from hermes_worker.store.runs.runs import SessionNotFound
 from hermes_worker.store.search.finding import FOUND_MAX, FoundMessage, MessageSearch, Search, SearchOrder
-from hermes_worker.store.search.reading import Asker, Place, Reader, Reading, Said, asker_of
+from hermes_worker.store.search.reading import Asker, Reading, Said, SessionPlace, SessionReader, asker_of
 
 _BOOKENDS: Final = 3
 _AROUND: Final = 5
@@ -93,7 +93,7 @@ class AgentSessions:
         told = [{**_heading(place), "preview": _told(reading.first(place.pk, 1))} for place in found]
         return {"mode": "browse", "results": told}
 
-    def _reader(self, context: ToolContext) -> Reader:
+    def _reader(self, context: ToolContext) -> SessionReader:
         """Raises ``SessionSearchRefused``."""
         what = self._memories.writers(context.run_id)
         if MemoryWriter.WEBHOOK in what:
@@ -103,7 +103,7 @@ class AgentSessions:
             principal = self._asker(context).principal
             if principal is None:
                 raise SessionSearchRefused("Nobody knows who began this run, so it does not see other conversations.")
-        return Reader(tenant=context.origin.tenant, principal=principal)
+        return SessionReader(tenant=context.origin.tenant, principal=principal)
 
     def _own(self, reading: Reading, context: ToolContext) -> frozenset[int]:
         return reading.family(self._asker(context).session_pk)
@@ -115,7 +115,7 @@ class AgentSessions:
         return asker
 
 
-def _placed(reading: Reading, session_id: str) -> Place:
+def _placed(reading: Reading, session_id: str) -> SessionPlace:
     try:
         if is_session_id(session_id):
             return reading.place(session_id)
@@ -132,7 +132,7 @@ def _one_of_each(found: Iterable[FoundMessage], roots: Mapping[int, int]) -> lis
     return sorted(first.values(), key=lambda each: each.source == _DEMOTED)
 
 
-def _heading(place: Place) -> dict[str, object]:
+def _heading(place: SessionPlace) -> dict[str, object]:
     return {
         "session_id": place.session_id,
         "when": place.created_at,
@@ -142,7 +142,7 @@ def _heading(place: Place) -> dict[str, object]:
     }
 
 
-def _told_match(reading: Reading, place: Place, match: FoundMessage) -> dict[str, Any]:
+def _told_match(reading: Reading, place: SessionPlace, match: FoundMessage) -> dict[str, Any]:
     return {
         **_heading(place),
         "source": match.source,
@@ -154,14 +154,14 @@ def _told_match(reading: Reading, place: Place, match: FoundMessage) -> dict[str
     }
 
 
-def _edges(reading: Reading, place: Place) -> dict[str, object]:
+def _edges(reading: Reading, place: SessionPlace) -> dict[str, object]:
     return {
         "bookend_start": _told(reading.first(place.pk, _BOOKENDS)),
         "bookend_end": _told(reading.last(place.pk, _BOOKENDS)),
     }
 
 
-def _window(reading: Reading, place: Place, around: int, size: int) -> dict[str, object]:
+def _window(reading: Reading, place: SessionPlace, around: int, size: int) -> dict[str, object]:
     first, last = max(1, around - size), min(place.last_seq, around + size)
     return {
         "messages": _told(reading.between(place.pk, first, last), anchor=around),

@@ -25,7 +25,7 @@ _TITLED_MAX = 2_000
 """The newest so many sessions are looked through for a title, which the database may not be able to read."""
 
 
-class Place(NamedTuple):
+class SessionPlace(NamedTuple):
     """A session, as far as who looks into it has to know."""
 
     pk: int
@@ -60,7 +60,7 @@ class _TitleFacts(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reader:
+class SessionReader:
     """Whose sessions may be read."""
 
     tenant: str
@@ -71,12 +71,12 @@ class Reader:
 class Reading:
     """Reads parts of transcripts. Thread-safe; each method raises ``UnavailableError``."""
 
-    def __init__(self, database: Database, reader: Reader, source: str = "api") -> None:
+    def __init__(self, database: Database, reader: SessionReader, source: str = "api") -> None:
         self._database = database
         self._reader = reader
         self._source = source
 
-    def place(self, reference: str) -> Place:
+    def place(self, reference: str) -> SessionPlace:
         """Raises ``SessionNotFound``, also for one that ``reader`` may not read."""
         its = session_is(self._reader.tenant, self._source, reference)
         with self._database.read() as connection:
@@ -85,13 +85,13 @@ class Reading:
             raise SessionNotFound(f"there is no session {reference!r}")
         return _place(row)
 
-    def places(self, pks: Collection[int]) -> dict[int, Place]:
+    def places(self, pks: Collection[int]) -> dict[int, SessionPlace]:
         """Those of ``pks`` that may be read."""
         with self._database.read() as connection:
             rows = rows_of(connection.execute(self._facts().where(sessions.c.pk.in_(pks))), _PlaceFacts)
         return {row.pk: _place(row) for row in rows}
 
-    def titled(self, title: str) -> Place | None:
+    def titled(self, title: str) -> SessionPlace | None:
         """The newest session that is called so, whatever the case of letters."""
         wanted = title.strip().casefold()
         found = sa.select(*columns_for(sessions, _TitleFacts)).where(*self._allowed(), sessions.c.title.is_not(None))
@@ -100,7 +100,7 @@ class Reading:
         pk = next((row.pk for row in newest if (row.title or "").casefold() == wanted), None)
         return self.places([pk]).get(pk) if pk is not None else None
 
-    def newest(self, limit: int, *, without: Collection[int] = ()) -> list[Place]:
+    def newest(self, limit: int, *, without: Collection[int] = ()) -> list[SessionPlace]:
         """Sessions that are no forks, newest first."""
         wanted = self._facts().where(sessions.c.forked_from.is_(None), sessions.c.pk.not_in(sorted(without)))
         with self._database.read() as connection:
@@ -180,8 +180,8 @@ def asker_of(database: Database, run_id: str) -> Asker | None:
         return row_of(connection.execute(wanted), Asker)
 
 
-def _place(row: _PlaceFacts) -> Place:
-    return Place(row.pk, row.session_id, row.title, row.model, row.created_at, row.message_seq)
+def _place(row: _PlaceFacts) -> SessionPlace:
+    return SessionPlace(row.pk, row.session_id, row.title, row.model, row.created_at, row.message_seq)
 
 
 def _sources(connection: Connection, pks: Collection[int]) -> dict[int, int]:
