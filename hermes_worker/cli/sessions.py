@@ -185,10 +185,12 @@ def export(
 @sessions.command("import", epilog="Example: hermes-worker sessions import ~/.hermes/state.db")
 @reachable
 @of_tenant
-@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 def import_(home: Path | None, file: Path) -> int:
     """Make sessions of the conversations in FILE: JSON Lines of 'sessions export' or of Hermes Agent's export, or its
     database state.db. What is here already stays as it is."""
+    if not file.is_file():
+        raise click.UsageError(f"there is no file {str(file)!r}")
     made, refused = 0, 0
     for number, told in enumerate(open_sessions(home).take_in(documents_in(file)), start=1):
         if isinstance(told, str):

@@ -19,7 +19,7 @@ from hermes_worker.store.engine.database import Database
 from hermes_worker.store.memories import Memories
 from hermes_worker.store.runs.runs import SessionNotFound
 from hermes_worker.store.search.finding import FOUND_MAX, FoundMessage, MessageSearch, Search, SearchOrder
-from hermes_worker.store.search.reading import Asker, Reading, Said, SessionPlace, SessionReader, asker_of
+from hermes_worker.store.search.reading import Asker, Said, SessionPlace, SessionReader, SessionTexts, asker_of
 
 _BOOKENDS: Final = 3
 _AROUND: Final = 5
@@ -40,7 +40,7 @@ class AgentSessions:
     def discover(self, query: SessionQuery, context: ToolContext) -> Mapping[str, object]:
         """The best match of each conversation that has one; one that is called like the query comes first."""
         reader = self._reader(context)
-        reading = Reading(self._database, reader)
+        reading = SessionTexts(self._database, reader)
         own = self._own(reading, context)
         wanted = MessageSearch(
             text=query.text,
@@ -66,7 +66,7 @@ class AgentSessions:
 
     def read(self, session_id: str, context: ToolContext) -> Mapping[str, object]:
         """How a conversation begins and ends."""
-        reading = Reading(self._database, self._reader(context))
+        reading = SessionTexts(self._database, self._reader(context))
         place = _placed(reading, session_id)
         if place.last_seq <= _FIRST + _LAST:
             shown = reading.between(place.pk, 1, place.last_seq)
@@ -78,7 +78,7 @@ class AgentSessions:
 
     def scroll(self, session_id: str, around: int, window: int, context: ToolContext) -> Mapping[str, object]:
         """The messages around one. Not of the conversation that the run is in: its model has read them."""
-        reading = Reading(self._database, self._reader(context))
+        reading = SessionTexts(self._database, self._reader(context))
         place = _placed(reading, session_id)
         if place.pk in self._own(reading, context):
             raise SessionSearchRefused("That is this conversation, or one that it comes from: read it above.")
@@ -88,7 +88,7 @@ class AgentSessions:
 
     def browse(self, limit: int, context: ToolContext) -> Mapping[str, object]:
         """The newest conversations."""
-        reading = Reading(self._database, self._reader(context))
+        reading = SessionTexts(self._database, self._reader(context))
         found = reading.newest(limit, without=self._own(reading, context))
         told = [{**_heading(place), "preview": _told(reading.first(place.pk, 1))} for place in found]
         return {"mode": "browse", "results": told}
@@ -105,7 +105,7 @@ class AgentSessions:
                 raise SessionSearchRefused("Nobody knows who began this run, so it does not see other conversations.")
         return SessionReader(tenant=context.origin.tenant, principal=principal)
 
-    def _own(self, reading: Reading, context: ToolContext) -> frozenset[int]:
+    def _own(self, reading: SessionTexts, context: ToolContext) -> frozenset[int]:
         return reading.family(self._asker(context).session_pk)
 
     def _asker(self, context: ToolContext) -> Asker:
@@ -115,7 +115,7 @@ class AgentSessions:
         return asker
 
 
-def _placed(reading: Reading, session_id: str) -> SessionPlace:
+def _placed(reading: SessionTexts, session_id: str) -> SessionPlace:
     try:
         if is_session_id(session_id):
             return reading.place(session_id)
@@ -142,7 +142,7 @@ def _heading(place: SessionPlace) -> dict[str, object]:
     }
 
 
-def _told_match(reading: Reading, place: SessionPlace, match: FoundMessage) -> dict[str, Any]:
+def _told_match(reading: SessionTexts, place: SessionPlace, match: FoundMessage) -> dict[str, Any]:
     return {
         **_heading(place),
         "source": match.source,
@@ -154,14 +154,14 @@ def _told_match(reading: Reading, place: SessionPlace, match: FoundMessage) -> d
     }
 
 
-def _edges(reading: Reading, place: SessionPlace) -> dict[str, object]:
+def _edges(reading: SessionTexts, place: SessionPlace) -> dict[str, object]:
     return {
         "bookend_start": _told(reading.first(place.pk, _BOOKENDS)),
         "bookend_end": _told(reading.last(place.pk, _BOOKENDS)),
     }
 
 
-def _window(reading: Reading, place: SessionPlace, around: int, size: int) -> dict[str, object]:
+def _window(reading: SessionTexts, place: SessionPlace, around: int, size: int) -> dict[str, object]:
     first, last = max(1, around - size), min(place.last_seq, around + size)
     return {
         "messages": _told(reading.between(place.pk, first, last), anchor=around),

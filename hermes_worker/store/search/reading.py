@@ -68,7 +68,7 @@ class SessionReader:
     """Sessions only that nobody but this one began; ``None`` for all of the tenant."""
 
 
-class Reading:
+class SessionTexts:
     """Reads parts of transcripts. Thread-safe; each method raises ``UnavailableError``."""
 
     def __init__(self, database: Database, reader: SessionReader, source: str = "api") -> None:
