@@ -139,7 +139,7 @@ class Place:
 
     def session(self) -> str:
         """One of its own, so that none is ever full."""
-        return str(json.loads(self.ask("POST", Asked("/api/sessions").json(title="x")).body)["session"]["id"])
+        return str(json.loads(self.ask("POST", Asked("/api/sessions").json()).body)["session"]["id"])
 
     def conversation(self) -> str:
         return str(json.loads(self.ask("POST", Asked("/v1/conversations").json()).body)["id"])
@@ -278,6 +278,8 @@ def _absent(label: str) -> Asked:
         routed = {"mcp-protocol-version": MCP_SAID["protocolVersion"], "mcp-method": "nothing"}
         return replace(asked, headers={**asked.headers, **routed})
     asked = usual(label, tenant="nobody") if "/tenants/" in label else usual(label)
+    if label == "GET /api/sessions/search":
+        return replace(asked, path=f"{asked.path}?q=x&session_id=nobody")
     if label in OF_A_TENANT:
         return replace(asked, path=f"{asked.path}?tenant=nobody")
     return asked.json(input="x", previous_response_id="resp_x") if label == "POST /v1/responses" else asked
@@ -294,7 +296,7 @@ def _conflict(place: Place, label: str) -> Answer:
         return found
     # Another request came under this key.
     keyed = {**HOLDER, "idempotency-key": "k"}
-    place.ask("POST", Asked("/api/sessions", keyed).json(title="x"))
+    place.ask("POST", Asked("/api/sessions", keyed).json(title="kept under the key"))
     asked = usual(label)
     return place.ask("POST", replace(asked, headers={**asked.headers, **keyed}))
 

@@ -6,7 +6,7 @@ Code of the version before gives titles without keys, so two sessions may be cal
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0153"
+revision = "0146"
 down_revision = "0145"
 branch_labels = None
 depends_on = None
