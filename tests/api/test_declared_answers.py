@@ -268,6 +268,8 @@ def usual(label: str, **names: str) -> Asked:
     asked = Asked(label.partition(" ")[2].format_map({**FLEETING, **names}))
     if label == "GET /v1/artifacts/{artifact_id}/content":
         return replace(asked, path=f"{asked.path}{SIGNED}")
+    if label == "GET /api/sessions/search":
+        return replace(asked, path=f"{asked.path}?q=x")
     return asked.json(**BODIES[label]) if label in BODIES else asked
 
 
@@ -279,7 +281,7 @@ def _absent(label: str) -> Asked:
         return replace(asked, headers={**asked.headers, **routed})
     asked = usual(label, tenant="nobody") if "/tenants/" in label else usual(label)
     if label == "GET /api/sessions/search":
-        return replace(asked, path=f"{asked.path}?q=x&session_id=nobody")
+        return replace(asked, path=f"{asked.path}&session_id=nobody")
     if label in OF_A_TENANT:
         return replace(asked, path=f"{asked.path}?tenant=nobody")
     return asked.json(input="x", previous_response_id="resp_x") if label == "POST /v1/responses" else asked
