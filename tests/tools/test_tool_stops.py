@@ -88,6 +88,14 @@ class OneSkill:
         return SkillEntry(category="", hash="0" * 64, facts=facts), (SkillFile(path="SKILL.md", body=text),)
 
 
+class EarlierTalk:
+    """Conversations that are read for a very long time."""
+
+    def browse(self, limit: int, context: object) -> dict[str, object]:
+        work_for_long()
+        return {}
+
+
 def many_lines(root: Path) -> None:
     (root / "long.txt").write_text("".join(f"line {n} of many\n" for n in range(200_000)))
 
@@ -107,6 +115,7 @@ LONG: dict[str, dict[str, Any]] = {
     "web_extract": {"urls": ["https://example.org/"]},
     "vision_analyze": {"image_url": "https://example.org/image", "question": "?"},
     "skill_view": {"name": "tidy"},
+    "session_search": {},
 }
 QUICK = {"write_file", "todo", "delegate_task", "clarify", "cronjob", "send_message", "memory", "skills_list"}
 """They write down what they are given, and compute nothing."""
@@ -131,7 +140,8 @@ def test_a_stop_is_heard_in_the_middle_of_a_call(
     many_lines(root)
     if name == "patch":
         monkeypatch.setattr("hermes_worker.agent.tools.files.replace_text", lambda *_, **__: work_for_long())
-    tools = default_catalog(services={"fetching": Pages(), "skills": OneSkill()})
+    services = {"fetching": Pages(), "skills": OneSkill(), "past_sessions": EarlierTalk()}
+    tools = default_catalog(services=services)
     cancelled = Watched()
     context = replace(session.context(), redactor=Thorough(), cancelled=cancelled)
     answered: list[str] = []

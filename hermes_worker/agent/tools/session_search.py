@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.builtin import SESSION_SEARCH, SESSIONS_DEFAULT, SESSIONS_MAX, WINDOW_DEFAULT, WINDOW_MAX
+from hermes_worker.agent.tools.interruptible import interruptible
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.messages import Role, canonical_json
 
@@ -54,7 +55,8 @@ class SessionSearchTool:
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         try:
-            found = self._shape(arguments)(context)
+            look = self._shape(arguments)
+            found = interruptible(lambda: look(context), context.cancelled)
         except SessionSearchRefused as refused:
             return ToolResult(text=canonical_json({"success": False, "error": str(refused)}), is_error=True)
         return ToolResult(text=canonical_json({"success": True, **found}))
