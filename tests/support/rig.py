@@ -63,11 +63,13 @@ class Rig:
         run_id: str | None = None,
         deliver: Sequence[str] = (),
         delay_s: float | None = None,
+        tools: Collection[str] | None = None,
         **spec: Any,
     ) -> str:
-        """Submit a run that follows a script (see ``models.scripted.script``)."""
+        """Submit a run that follows a script (see ``models.scripted.script``). ``tools`` are the names of those that it
+        is offered; ``None`` for all."""
         catalog = default_catalog(*sink_tools(self.fleet.sink, work_s=0.0))
-        tools = f"[{','.join(catalog.tool_definitions(catalog.names))}]"
+        offered = f"[{','.join(catalog.tool_definitions(catalog.names if tools is None else tools))}]"
         prompt = f"scripted: {canonical_json({'steps': list(steps), 'final': final})}"
         workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(self.directory / "workspace"))
         created = self.client.runs.create(
@@ -78,7 +80,7 @@ class Rig:
                 deliver=deliver,
                 delay_s=delay_s,
                 system_prompt="You are in a test.",
-                tools=tools,
+                tools=offered,
                 workspace=workspace.to_json(),
             )
         )
