@@ -6,8 +6,8 @@ Code of the version before gives titles without keys, so two sessions may be cal
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0146"
-down_revision = "0145"
+revision = "0166"
+down_revision = "0165"
 branch_labels = None
 depends_on = None
 works_with = "0103"
