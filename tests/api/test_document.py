@@ -53,6 +53,7 @@ from test_webhooks_api import add, signed
 from hermes_worker import installed
 from hermes_worker.api.app import create_app
 from hermes_worker.api.formats import TextFormat
+from hermes_worker.api.operations import is_path_of
 from hermes_worker.core.key_states import Finding, KeyCondition
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.replay import Replay
@@ -561,7 +562,10 @@ def test_every_path_says_which_methods_it_takes(api: Served) -> None:
     document = api.http.get("/openapi.json").json()
     for path, described in document["paths"].items():
         place = re.sub(r"\{\w+\}", "x", path)
-        taken = {method.upper() for method in described}
+        # "/api/sessions/search" may also be a session that somebody called so.
+        fitting = [its for each, its in document["paths"].items() if is_path_of(each, place)]
+        taken = {method.upper() for its in fitting for method in its}
+        assert described in fitting
         for method in METHODS - taken:
             answer = api.http.request(method, place)
             allowed = set(answer.headers.get("Allow", "").split(", "))

@@ -14,6 +14,7 @@ from hermes_worker.api.schema import IMAGE_PART, MODEL_FORM, SESSION_FORM, TEXT,
 from hermes_worker.core.budget import NANO
 from hermes_worker.core.messages import Role
 from hermes_worker.core.searching import QUERY_CHARS_MAX
+from hermes_worker.core.session_imports import MESSAGES_MAX as IMPORTED_MESSAGES_MAX
 from hermes_worker.core.sources import is_session_id
 from hermes_worker.core.titles import TITLE_CHARS_MAX
 from hermes_worker.store.search.finding import FOUND_MAX, FoundMessage
@@ -148,12 +149,28 @@ class PatchSession(BaseModel):
     archived: bool | None = Field(None, description="Put it away, so that it is not listed, or bring it back.")
 
 
+_Imported = Annotated[
+    dict[str, Any],
+    WithJsonSchema(
+        {
+            "type": "object",
+            "properties": {
+                "id": {"type": "string", "minLength": 1},
+                "messages": {"type": "array", "maxItems": IMPORTED_MESSAGES_MAX},
+            },
+            "required": ["id", "messages"],
+        }
+    ),
+]
+"""Checked by ``core.session_imports``."""
+
+
 class ImportSession(BaseModel):
     """A conversation from elsewhere: a line of an export, ours or the original's."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    session: dict[str, Any] = Field(
+    session: _Imported = Field(
         description="It has an 'id' and 'messages', and may have 'title', 'model', 'parent_session_id', 'ended_at' and "
         "'end_reason'; all else is left out."
     )
