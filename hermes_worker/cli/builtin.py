@@ -23,6 +23,11 @@ EXTENSION = Extension(
             implementation="hermes_worker.cli.up:up",
         ),
         CommandDeclaration(
+            name="chat",
+            summary="Talk with an agent: over the HTTP API of 'hermes-worker up', or of --server.",
+            implementation="hermes_worker.cli.chat.command:chat",
+        ),
+        CommandDeclaration(
             name="submit",
             summary="Put a task into the queue.",
             implementation="hermes_worker.cli.submit:submit",

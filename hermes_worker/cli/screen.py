@@ -1,13 +1,10 @@
 """A run on the terminal: its text as it comes, its tools as lines, its end as a summary.
 
-What a model or a tool wrote may hold anything. Nothing but printable characters, line breaks and tabs reaches the
-terminal, so no reply can move the cursor, repaint a line or set the clipboard.
+What a model or a tool wrote is hostile text; ``wording`` cleans it.
 """
 
 from __future__ import annotations
 
-import json
-import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +13,17 @@ import click
 
 from hermes_worker.cli.follow import Notice
 from hermes_worker.cli.layout import clock
+from hermes_worker.cli.wording import (
+    OUTCOME_UNKNOWN,
+    arguments_line,
+    budget_line,
+    call_name,
+    retry_line,
+    waiting_line,
+)
+from hermes_worker.cli.wording import clean as clean
+from hermes_worker.cli.wording import one_line as one_line
+from hermes_worker.cli.wording import refusal as refusal
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import RunEventName
@@ -23,7 +31,6 @@ from hermes_worker.store.runs.views import RunView
 from hermes_worker.stream.events import MESSAGE_DELTA, REASONING_AVAILABLE, TOOL_GENERATING, TOOL_PROGRESS
 from hermes_worker.stream.sse import WireEvent
 
-_PREVIEW_CHARS = 100
 _COLOURS = {
     RunStatus.COMPLETED: "green",
     RunStatus.FAILED: "red",
@@ -62,15 +69,14 @@ class Screen:
                 who = f" by {clean(str(fields['by']))}" if fields.get("by") else ""
                 self.line(click.style(f"  allowed{who} ({clean(str(fields['choice']))})", fg="green"))
             case RunEventName.WAITING:
-                self.line(click.style(f"  {_waiting(fields)}", fg="yellow"))
+                self.line(click.style(f"  {waiting_line(fields)}", fg="yellow"))
             case RunEventName.APPROVAL_REQUESTED | RunEventName.INPUT_REQUESTED:
                 for line in asked(self._run_id, fields):
                     self.line(click.style(f"  {line}", fg="yellow"))
             case RunEventName.STEP_RETRIED:
-                self.line(click.style(f"  {_retried(fields)}", fg="yellow"))
+                self.line(click.style(f"  {retry_line(fields)}", fg="yellow"))
             case RunEventName.BUDGET_EXHAUSTED:
-                limit = str(fields.get("dimension", "")).replace("_", " ")
-                self.line(click.style(f"  the limit of {limit} is reached; it sums up", fg="yellow"))
+                self.line(click.style(f"  {budget_line(fields)}", fg="yellow"))
             case RunEventName.STOP_REQUESTED:
                 self.line(click.style("  stopping", fg="yellow"))
             case name if name == TOOL_PROGRESS:
@@ -103,17 +109,6 @@ class Screen:
             self._write(text)
         self._shown = ""
         self.line("", blank=False)
-
-
-def clean(text: str) -> str:
-    """``text`` without what a terminal would obey."""
-    return text if text.isprintable() else "".join(c for c in text if c.isprintable() or c in "\n\t")
-
-
-def one_line(text: str, width: int) -> str:
-    """``text`` on one line of at most ``width`` characters."""
-    flat = " ".join(clean(text).split())
-    return flat if len(flat) <= width else f"{flat[: width - 1]}…"
 
 
 def coloured(status: RunStatus) -> str:
@@ -164,81 +159,22 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
-def _preview(arguments: str) -> str:
-    """The arguments of a call, which may be cut short, as ``name=value`` pairs."""
-    try:
-        document = json.loads(arguments)
-    except ValueError:
-        pairs = {name: _unescaped(text) for name, text in _ARGUMENT.findall(arguments)}
-    else:
-        pairs = document if isinstance(document, dict) else {}
-    shown = (f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in pairs.items())
-    return one_line(" ".join(shown) if pairs else arguments, _PREVIEW_CHARS)
-
-
-_ARGUMENT = re.compile(r'"(\w+)":\s*"((?:[^"\\]|\\.)*)')
-"""A name and the beginning of its text."""
-
-
-def _unescaped(text: str) -> str:
-    try:
-        return str(json.loads(f'"{text}"'))
-    except ValueError:
-        return text
-
-
-def _retried(fields: Mapping[str, Any]) -> str:
-    again = f"a worker was lost; trying its {fields.get('step')} again, attempt {fields.get('attempt')}"
-    deaths = fields.get("deaths")
-    if deaths is None:
-        return again
-    return f"{again}, apart from all other work" + (f" (it took down {deaths} alone)" if deaths else "")
-
-
-def _called(fields: Mapping[str, Any]) -> str:
-    """A tool by its name; a later call of the same reply with its number, because they run side by side."""
-    name, position = clean(str(fields["tool"])), fields.get("position")
-    return f"{name} #{position + 1}" if isinstance(position, int) and position > 0 else name
-
-
 def _tool_start(fields: Mapping[str, Any]) -> str:
-    name = click.style(_called(fields), bold=True)
-    return f"  {click.style('→', fg='cyan')} {name}  {_preview(str(fields.get('preview') or ''))}".rstrip()
-
-
-def refusal(fields: Mapping[str, Any]) -> str:
-    """Who refused a call and why. ``fields`` are those of the event that ended it."""
-    who = _REFUSED_BY.get(str(fields.get("refused_by")), "refused")
-    reason = one_line(str(fields.get("reason") or ""), 200)
-    return f"{who}: {reason}" if reason else who
-
-
-_REFUSED_BY = {
-    "rules": "refused by the rules of this installation",
-    "person": "refused by a person",
-    "timeout": "refused, because nobody answered in time",
-}
+    name = click.style(call_name(fields), bold=True)
+    return f"  {click.style('→', fg='cyan')} {name}  {arguments_line(str(fields.get('preview') or ''))}".rstrip()
 
 
 def _tool_end(fields: Mapping[str, Any]) -> str:
-    name, duration = _called(fields), f"{float(fields['duration']):.2f} s"
+    name, duration = call_name(fields), f"{float(fields['duration']):.2f} s"
     if fields.get("refused_by"):
         return click.style(f"  ✗ {name}  {refusal(fields)}", fg="red")
     if outcome := fields.get("outcome"):
         is_unknown = outcome == "unknown"
-        said = "its worker was lost, outcome unknown; it is not run again" if is_unknown else clean(str(outcome))
+        said = OUTCOME_UNKNOWN if is_unknown else clean(str(outcome))
         return click.style(f"  ! {name}  {said}", fg="red")
     if fields["error"]:
         return click.style(f"  ✗ {name}  answered with an error, {duration}", fg="red")
     return f"  {click.style('✓', fg='green')} {name}  {duration}"
-
-
-def _waiting(fields: Mapping[str, Any]) -> str:
-    what = str(fields.get("status", "")).replace("_", " ")
-    until = fields.get("until")
-    reason = fields.get("reason")
-    why = f": {one_line(str(reason), 300)}" if reason else ""
-    return f"{what} until {clock(until)}{why}" if isinstance(until, int | float) else f"{what}{why}"
 
 
 def asked(run_id: str, question: Mapping[str, Any]) -> list[str]:

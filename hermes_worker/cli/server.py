@@ -138,8 +138,9 @@ def server_client(*, names_tenant: bool = False) -> HermesClient | None:
     return open_client(chosen)
 
 
-def open_client(chosen: ServerChoice) -> HermesClient:
-    """Raises ``ConfigurationError`` for what cannot be asked, or should not be."""
+def open_client(chosen: ServerChoice, *, patience_s: float | None = None) -> HermesClient:
+    """``patience_s`` is the client's; ``None`` for that of a person who waits. Raises ``ConfigurationError`` for what
+    cannot be asked, or should not be."""
     from hermes_worker.client import HermesClient
 
     assert chosen.url is not None
@@ -153,7 +154,8 @@ def open_client(chosen: ServerChoice) -> HermesClient:
     key = read_key(chosen.key_file) if chosen.key_file is not None else None
     if key is None and not is_here:
         raise ConfigurationError("--server needs a key: name the file that holds it with --key-file")
-    return HermesClient(chosen.url, api_key=key, tls=_tls(chosen.ca_file), patience_s=_PATIENCE_S)
+    waits_s = _PATIENCE_S if patience_s is None else patience_s
+    return HermesClient(chosen.url, api_key=key, tls=_tls(chosen.ca_file), patience_s=waits_s)
 
 
 def read_key(path: Path) -> str:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -28,6 +27,7 @@ from typing import Any, cast
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import TERMINAL_EVENTS, RunEventName, StoredEvent
+from hermes_worker.core.text_marks import EventMark
 from hermes_worker.safety.redaction import redact
 from hermes_worker.stream.events import (
     MESSAGE_DELTA,
@@ -56,28 +56,6 @@ GOING_AWAY = b": server is going away, reconnect with Last-Event-ID\n\n"
 
 
 # --- what a reader has been told -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class EventMark:
-    """How much of a text was told: its first ``chars`` characters, whose CRC-32 is ``crc``."""
-
-    chars: int = 0
-    crc: int = 0
-
-    def after(self, more: str) -> EventMark:
-        return EventMark(self.chars + len(more), _crc(more, self.crc))
-
-    def is_beginning_of(self, whole: str) -> bool:
-        return len(whole) >= self.chars and _crc(whole[: self.chars]) == self.crc
-
-    def missing_of(self, whole: str) -> str:
-        """What of ``whole`` was not told yet; nothing when it was another text that was told."""
-        return whole[self.chars :] if self.is_beginning_of(whole) else ""
-
-
-def _crc(text: str, begun: int = 0) -> int:
-    return zlib.crc32(text.encode("utf-8", "surrogatepass"), begun)
 
 
 _NOTHING = EventMark()

@@ -1,0 +1,155 @@
+"""``hermes-worker chat``: talk with an agent, or ask one thing of it in a pipe."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hermes_worker.cli.entry import EXIT_FAILED, EXIT_INTERRUPTED
+from hermes_worker.cli.options import PROMPT_BYTES_MAX, TEXT, reachable, toolset_names, toolsets_option
+from hermes_worker.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from hermes_worker.cli.chat.painting import Painter
+    from hermes_worker.cli.chat.remembered import ChatFolder
+    from hermes_worker.cli.chat.talk import Talk, TalkOptions
+    from hermes_worker.client import HermesClient
+
+_PATIENCE_S = 20.0
+_GIVES_UP_AFTER_S = 300.0
+"""Of a question in a pipe: how long a server may be away."""
+
+
+@click.command(epilog="Example: git diff | hermes-worker chat -q 'Review this change'")
+@reachable
+@click.option("-q", "--query", type=TEXT, help="Say this, show the answer and end. Standard input is added to it.")
+@click.option("--session", type=TEXT, help="Go on with the conversation of this name or id, or begin one of this name.")
+@click.option("--continue", "goes_on", is_flag=True, help="Go on with the last conversation of this machine.")
+@click.option("--model", type=TEXT, help="Model to ask. Default: the configured one.")
+@toolsets_option
+def chat(
+    home: Path | None,
+    query: str | None,
+    session: str | None,
+    goes_on: bool,
+    model: str | None,
+    toolsets: str | None,
+) -> int:
+    """Talk with an agent: over the HTTP API of 'hermes-worker up', or of --server.
+
+    Lines that begin with / are commands; /help shows them. With -q, or when something is piped in, one thing is asked:
+    the answer goes to standard output, as plain text where that is no terminal. The exit code is 0 when the run
+    completes and 1 when it fails or is stopped.
+    """
+    from hermes_worker.cli.chat.remembered import ChatFolder
+    from hermes_worker.cli.chat.talk import TalkOptions
+    from hermes_worker.cli.reaching import reach
+
+    if session and goes_on:
+        raise ConfigurationError("--session names a conversation and --continue takes the last one; give one of them")
+    text = _asked(query)
+    reached = reach(home)
+    folder = ChatFolder(reached.home)
+    session_id = _last(folder, reached.place) if goes_on else session
+    options = TalkOptions(
+        model=model,
+        toolsets=toolset_names(toolsets),
+        answers_questions=text is None,
+        gives_up_after_s=None if text is None else _GIVES_UP_AFTER_S,
+    )
+    with reached.open(_PATIENCE_S) as client, reached.open(0.0) as streams:
+        begun = _ChatStart(client, streams, options, session_id, folder, reached.place)
+        return _ask(begun, text) if text is not None else _converse(begun)
+
+
+@dataclass(frozen=True, slots=True)
+class _ChatStart:
+    """What both kinds of chat need."""
+
+    client: HermesClient
+    streams: HermesClient
+    options: TalkOptions
+    session_id: str | None
+    folder: ChatFolder
+    place: str
+
+    def talk(self, painter: Painter) -> Talk:
+        from hermes_worker.cli.chat.talk import Talk
+
+        return Talk(self.client, self.streams, painter, self.options)
+
+    def note_session(self, session_id: str) -> None:
+        self.folder.note_session(self.place, session_id)
+
+
+def _asked(query: str | None) -> str | None:
+    """What is to be asked; ``None`` for a conversation at a terminal. Raises ``ConfigurationError``."""
+    if query is not None and not query.strip():
+        raise ConfigurationError("--query is empty; say what is to be done")
+    if sys.stdin is None or sys.stdin.isatty():
+        if query is None and not sys.stdout.isatty():
+            raise ConfigurationError("a conversation needs a terminal; ask one thing with -q")
+        return query
+    data = sys.stdin.buffer.read(PROMPT_BYTES_MAX + 1)
+    if len(data) > PROMPT_BYTES_MAX:
+        raise ConfigurationError("standard input is longer than 10 MB; put the material into a file in the workspace")
+    piped = data.decode("utf-8", "replace").strip()
+    text = "\n\n".join(part for part in (query, piped) if part)
+    if not text:
+        raise ConfigurationError("standard input is empty; say what is to be done, with -q or in a pipe")
+    return text
+
+
+def _last(folder: ChatFolder, place: str) -> str:
+    found = folder.last_session(place)
+    if found is None:
+        raise ConfigurationError(f"there was no conversation with {place} yet; begin one without --continue")
+    return found
+
+
+def _painter(*, tells_of_begun_calls: bool) -> Painter:
+    from hermes_worker.cli.chat.painting import PlainPainter, TerminalPainter
+
+    if not sys.stdout.isatty():
+        return PlainPainter()
+    has_colour = click.get_current_context().find_root().color is not False
+    return TerminalPainter(tells_of_begun_calls=tells_of_begun_calls, has_colour=has_colour)
+
+
+def _ask(begun: _ChatStart, text: str) -> int:
+    """One thing: returns the exit code. Ctrl-C stops the run."""
+    talk = begun.talk(_painter(tells_of_begun_calls=True))
+    talk.session_id = begun.session_id
+    run_id = talk.say(text)
+    if talk.session_id is not None:
+        begun.note_session(talk.session_id)
+    try:
+        end = talk.follow(run_id)
+    except KeyboardInterrupt:
+        begun.client.stop(run_id)
+        click.echo(f"{run_id} was asked to stop", err=True)
+        return EXIT_INTERRUPTED
+    return 0 if end is not None and end.is_completed else EXIT_FAILED
+
+
+def _converse(begun: _ChatStart) -> int:
+    from hermes_worker.cli.chat.prompting import ChatPrompt
+    from hermes_worker.client import RefusedError
+
+    talk = begun.talk(_painter(tells_of_begun_calls=False))
+    health = begun.client.health()  # before a line is typed for nobody
+    first_run = None
+    if begun.session_id is not None:
+        try:
+            first_run = talk.go_on_with(begun.session_id)
+        except RefusedError as error:
+            if error.status != 404:
+                raise
+            talk.session_id = begun.session_id  # a name that a conversation gets
+    talk.note(f"Hermes worker {health.get('version', '')}; /help shows the commands, Ctrl-D leaves")
+    ChatPrompt(talk, begun.folder.history(), begun.note_session).run(first_run)
+    return 0

@@ -1,0 +1,195 @@
+"""What is shown of a conversation, written: for a terminal with rich, for a pipe as plain text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Protocol
+
+import click
+
+from hermes_worker.cli.chat.turn import (
+    CallBegun,
+    CallFolded,
+    CallVerdict,
+    ChatEnd,
+    ChatNotice,
+    PendingQuestion,
+    Prose,
+    Shown,
+    Tone,
+)
+from hermes_worker.cli.wording import clean
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.markdown import Markdown
+
+_SIGNS = {CallVerdict.DONE: "✓", CallVerdict.FAILED: "✗", CallVerdict.REFUSED: "✗", CallVerdict.IN_DOUBT: "!"}
+_STYLES = {Tone.PLAIN: "dim", Tone.GOOD: "green", Tone.WARNING: "yellow", Tone.BAD: "red"}
+_CODE_LANGUAGE = "text"
+"""Code is not coloured by its language: the name is the model's choice, and some highlighters take time that grows with
+the square of the text."""
+
+
+class Painter(Protocol):
+    """Shows what ``turn`` and the shell decide. Everything it is given is clean."""
+
+    def show(self, shown: Shown) -> None: ...
+
+    def lines(self, lines: Sequence[str]) -> None:
+        """Facts that were asked for."""
+
+
+class PlainPainter:
+    """For a program that reads the answer: nothing but the answer goes to stdout, once it is there. Questions and what
+    went wrong go to stderr."""
+
+    def show(self, shown: Shown) -> None:
+        match shown:
+            case ChatEnd():
+                if shown.output:
+                    click.echo(shown.output)
+                if shown.error:
+                    click.echo(f"hermes-worker: {shown.error}", err=True)
+            case PendingQuestion():
+                self.lines(question_lines(shown))
+            case ChatNotice() if shown.tone in (Tone.WARNING, Tone.BAD):
+                click.echo(shown.text, err=True)
+            case _:
+                pass
+
+    def lines(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            click.echo(clean(line), err=True)
+
+
+class TerminalPainter:
+    """For people: Markdown as it gets whole, one line for each call."""
+
+    def __init__(self, *, tells_of_begun_calls: bool, has_colour: bool) -> None:
+        """Without ``tells_of_begun_calls`` something else says what is at work."""
+        self._tells_of_begun_calls = tells_of_begun_calls
+        self._has_colour = has_colour
+        self._console = _console(has_colour=has_colour)
+
+    def show(self, shown: Shown) -> None:
+        match shown:
+            case Prose():
+                self._prose(shown)
+            case CallBegun():
+                if self._tells_of_begun_calls:
+                    self._line(f"  → {shown.name}  {shown.about}".rstrip(), "dim")
+            case CallFolded():
+                self._call(shown)
+            case ChatNotice():
+                self._line(f"  {shown.text}", _STYLES[shown.tone])
+            case PendingQuestion():
+                for line in question_lines(shown):
+                    self._line(f"  {line}", "yellow")
+            case ChatEnd():
+                self._end(shown)
+
+    def lines(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self._line(clean(line), "")
+
+    def _prose(self, shown: Prose) -> None:
+        from rich.text import Text
+
+        text = shown.block.text.strip("\n")
+        if not text.strip():
+            return
+        if shown.block.is_plain:
+            self._console.print(Text(text))
+        else:
+            self._console.print(markdown(text))
+        self._console.print()
+
+    def _call(self, shown: CallFolded) -> None:
+        sign = _SIGNS[shown.verdict]
+        took = f"{shown.took_s:.2f} s" if shown.took_s or not shown.why else ""
+        rest = "  ".join(part for part in (shown.name, shown.about, shown.why, took) if part)
+        self._line(f"  {sign} {rest}", "dim" if shown.verdict is CallVerdict.DONE else "red")
+
+    def _end(self, shown: ChatEnd) -> None:
+        how = shown.name.removeprefix("run.")
+        used = f"{shown.tokens_in:,} tokens in, {shown.tokens_out:,} out"
+        if shown.error:
+            self._line(f"  {shown.error}", "red")
+        self._line(f"  {how}, {used}", "dim" if shown.is_completed else "red")
+
+    def _line(self, text: str, style: str) -> None:
+        from rich.text import Text
+
+        self._console.print(Text(text, style=style))
+
+
+def question_lines(question: PendingQuestion) -> list[str]:
+    """What the run asks."""
+    until = f" ({question.until})" if question.until else ""
+    if question.is_approval:
+        why = f" ({question.why})" if question.why else ""
+        return [f"? wants to run{why}: {question.text}", f"  allow it once, session or always, or deny it{until}"]
+    numbered = [f"  {number} {choice}" for number, choice in enumerate(question.choices, start=1)]
+    return [f"? {question.text}", *numbered, f"  answer with {'a number or ' if numbered else ''}words{until}"]
+
+
+def is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def _console(*, has_colour: bool) -> Console:
+    from rich.console import Console
+
+    return Console(
+        highlight=False,
+        markup=False,
+        emoji=False,
+        force_terminal=True,
+        no_color=not has_colour,
+        legacy_windows=False,
+    )
+
+
+def markdown(text: str) -> RenderableType:
+    """Markdown in which everything stays visible: HTML and pictures as they were written, and of links the address."""
+    from markdown_it import MarkdownIt
+
+    shown = _visible_markdown()("", code_theme="ansi_dark", hyperlinks=False)
+    parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable(["image", "entity"])
+    shown.markup, shown.parsed = text, parser.parse(text)
+    return shown
+
+
+@cache
+def _visible_markdown() -> type[Markdown]:
+    """A class of its own, made when something is painted: rich takes a tenth of a second to import."""
+    from rich.console import ConsoleOptions, RenderResult
+    from rich.markdown import CodeBlock, Markdown
+    from rich.segment import Segment
+
+    class CodeAsText(CodeBlock):
+        """A block of code, in whichever language it says to be."""
+
+        @classmethod
+        def create(cls, markdown: Markdown, token: object) -> CodeBlock:
+            return cls(_CODE_LANGUAGE, markdown.code_theme)
+
+    class VisibleMarkdown(Markdown):
+        elements = {**Markdown.elements, "fence": CodeAsText, "code_block": CodeAsText}  # noqa: RUF012 - as rich has it
+
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            """Cleaned once more: Markdown has escapes of its own, which could write what was taken out before."""
+            for piece in console.render(_Parsed(self), options):
+                yield Segment(clean(piece.text), piece.style)
+
+    class _Parsed:
+        def __init__(self, shown: Markdown) -> None:
+            self._shown = shown
+
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            yield from Markdown.__rich_console__(self._shown, console, options)
+
+    return VisibleMarkdown

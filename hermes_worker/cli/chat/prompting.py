@@ -1,0 +1,175 @@
+"""The chat at a terminal: lines are read while runs are followed, and what comes of them is written above the line."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from hermes_worker.cli.chat.sayings import Do, Meaning, SlashVerb, completions, meaning
+from hermes_worker.cli.chat.talk import Followed, Talk
+from hermes_worker.cli.chat.turn import Tone
+from hermes_worker.cli.wording import clean, one_line
+from hermes_worker.core.errors import HermesError
+
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+    from prompt_toolkit.document import Document
+    from prompt_toolkit.formatted_text import StyleAndTextTuples
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+_REFRESH_S = 0.5
+_LEAVE_WITHIN_S = 2.0
+_TOOLBAR_CHARS_MAX = 400
+
+
+class ChatPrompt:
+    """Reads lines until the person leaves."""
+
+    def __init__(self, talk: Talk, history: Path | None, on_session: Callable[[str], None]) -> None:
+        """``on_session`` is told the id of each conversation that is talked in."""
+        self._talk = talk
+        self._history = history
+        self._on_session = on_session
+        self._runs: SimpleQueue[str | None] = SimpleQueue()
+        self._began_at = time.monotonic()
+
+    def run(self, first_run: str | None) -> None:
+        """``first_run`` is a run that is at work already."""
+        from prompt_toolkit.patch_stdout import patch_stdout
+
+        follower = threading.Thread(target=self._follow, name="chat-follower", daemon=True)
+        session = self._session()
+        with patch_stdout(raw=True):
+            if first_run is not None:
+                self._begin(first_run)
+            follower.start()
+            while True:
+                try:
+                    line = session.prompt()
+                    if not self._take(meaning(line, self._talk.asking)):
+                        break
+                except KeyboardInterrupt:
+                    self._interrupted()
+                except EOFError:
+                    break
+            self._leave(follower)
+
+    def _take(self, meant: Meaning) -> bool:
+        """Whether the chat goes on."""
+        if isinstance(meant, Do) and meant.verb is SlashVerb.QUIT:
+            return False
+        try:
+            if (run_id := self._talk.take(meant)) is not None:
+                self._begin(run_id)
+        except HermesError as error:
+            self._talk.note(str(error), Tone.BAD)
+        if self._talk.session_id is not None:
+            self._on_session(self._talk.session_id)
+        return True
+
+    def _begin(self, run_id: str) -> None:
+        if self._talk.at_work is None:
+            self._began_at = time.monotonic()
+            self._talk.begin(run_id)
+        self._runs.put(run_id)
+
+    def _interrupted(self) -> None:
+        """Ctrl-C: for the run at work; without one it clears the line."""
+        if self._talk.at_work is None:
+            self._talk.note("Ctrl-D leaves")
+            return
+        try:
+            self._talk.stop()
+        except HermesError as error:
+            self._talk.note(str(error), Tone.BAD)
+
+    def _leave(self, follower: threading.Thread) -> None:
+        if (at_work := self._talk.at_work) is not None:
+            self._talk.note(
+                f"the run goes on; 'hermes-worker chat --continue' or 'runs watch {at_work.run_id}' shows it"
+            )
+        self._talk.leave()
+        self._runs.put(None)
+        follower.join(_LEAVE_WITHIN_S)
+
+    def _follow(self) -> None:
+        """The other thread: one run after the other."""
+        while (run_id := self._runs.get()) is not None:
+            try:
+                self._talk.follow(run_id)
+            except HermesError as error:
+                self._talk.note(str(error), Tone.BAD)
+            self._began_at = time.monotonic()
+
+    # ------------------------------------------------------------------------------------------------------- the line
+
+    def _session(self) -> PromptSession[str]:
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.history import FileHistory, InMemoryHistory
+
+        return PromptSession(
+            message=self._message,
+            bottom_toolbar=self._toolbar,
+            history=FileHistory(str(self._history)) if self._history else InMemoryHistory(),
+            completer=self._completer(),
+            complete_while_typing=False,
+            key_bindings=_keys(),
+            refresh_interval=_REFRESH_S,
+            reserve_space_for_menu=4,
+        )
+
+    def _message(self) -> StyleAndTextTuples:
+        asking = self._talk.asking
+        if not asking:
+            return [("bold", "> ")]
+        return [("bold ansiyellow", "allow? > " if asking[0].is_approval else "answer > ")]
+
+    def _toolbar(self) -> StyleAndTextTuples:
+        followed = self._talk.at_work
+        if followed is None:
+            where = self._talk.session_id or "a new conversation"
+            model = f" · {self._talk.model}" if self._talk.model else ""
+            return [("", one_line(f"{where}{model} · /help", _TOOLBAR_CHARS_MAX))]
+        return [("", one_line(_at_work(followed, time.monotonic() - self._began_at), _TOOLBAR_CHARS_MAX))]
+
+    def _completer(self) -> Completer:
+        from prompt_toolkit.completion import Completer, Completion
+
+        talk = self._talk
+
+        class SayingCompleter(Completer):
+            def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
+                text = document.text_before_cursor
+                for whole, what in completions(text, talk.asking, talk.known_sessions):
+                    yield Completion(clean(whole), start_position=-len(text), display_meta=clean(what))
+
+        return SayingCompleter()
+
+
+def _at_work(followed: Followed, for_s: float) -> str:
+    """What the run is at, on one line."""
+    state = followed.state
+    if not followed.is_connected:
+        return f"not connected, trying again ({for_s:.0f} s)"
+    if state.asking:
+        return f"it waits for an answer: {state.asking[0].text}"
+    calls = ", ".join(f"{call.name} {call.about}" for call in state.calls.values())
+    written = state.reply.unfinished.text[-80:]
+    return f"at work {for_s:.0f} s · {state.doing or calls or written or 'the model is asked'} · Ctrl-C stops it"
+
+
+def _keys() -> KeyBindings:
+    from prompt_toolkit.key_binding import KeyBindings
+
+    keys = KeyBindings()
+
+    @keys.add("escape", "enter")
+    def begin_line(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    return keys

@@ -1,0 +1,62 @@
+"""What a chat keeps on the machine of the person: which conversation was the last, by server, and the lines typed."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from hermes_worker.observe import log
+
+_PLACES_MAX = 100
+
+
+class ChatFolder:
+    """A directory in the home, for its owner alone. Nothing of it is needed: what cannot be read or written is gone
+    without."""
+
+    def __init__(self, home: Path) -> None:
+        self._folder = home / "chat"
+
+    def last_session(self, place: str) -> str | None:
+        """The conversation that was talked in last at a server."""
+        found = self._sessions().get(place)
+        return found if isinstance(found, str) else None
+
+    def note_session(self, place: str, session_id: str) -> None:
+        """Idempotent."""
+        sessions = self._sessions()
+        if sessions.get(place) == session_id:
+            return
+        sessions.pop(place, None)
+        newest = dict(list({**sessions, place: session_id}.items())[-_PLACES_MAX:])
+        draft = self._folder / f"sessions.{os.getpid()}"
+        try:
+            self._prepare()
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(newest, file)
+            draft.rename(self._folder / "sessions.json")
+        except OSError as error:
+            log.debug("chat.not_remembered", error=repr(error))
+
+    def history(self) -> Path | None:
+        """The file of the lines typed; ``None`` where it cannot be kept."""
+        path = self._folder / "history"
+        try:
+            self._prepare()
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+        except OSError as error:
+            log.debug("chat.not_remembered", error=repr(error))
+            return None
+        return path
+
+    def _prepare(self) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def _sessions(self) -> dict[str, object]:
+        try:
+            document = json.loads((self._folder / "sessions.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return document if isinstance(document, dict) else {}

@@ -1,0 +1,194 @@
+"""What a person means by a line of a chat: a table of commands, and how a line is read. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from hermes_worker.cli.chat.turn import PendingQuestion
+
+
+class SlashVerb(StrEnum):
+    HELP = "help"
+    STOP = "stop"
+    STEER = "steer"
+    MODEL = "model"
+    NEW = "new"
+    RESUME = "resume"
+    COMPRESS = "compress"
+    USAGE = "usage"
+    APPROVE = "approve"
+    DENY = "deny"
+    QUIT = "quit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlashCommand:
+    verb: SlashVerb
+    argument: str
+    """As the help shows it; in brackets where it may be left out, empty where there is none."""
+    summary: str
+
+    @property
+    def needs_argument(self) -> bool:
+        return bool(self.argument) and not self.argument.startswith("[")
+
+
+COMMANDS: Sequence[SlashCommand] = (
+    SlashCommand(verb=SlashVerb.HELP, argument="", summary="show these commands"),
+    SlashCommand(verb=SlashVerb.STOP, argument="", summary="stop the run at work, as Ctrl-C does"),
+    SlashCommand(verb=SlashVerb.STEER, argument="TEXT", summary="say something to the run at work, without waiting"),
+    SlashCommand(verb=SlashVerb.MODEL, argument="[NAME]", summary="ask this model from now on; without NAME the usual"),
+    SlashCommand(verb=SlashVerb.NEW, argument="", summary="begin another conversation"),
+    SlashCommand(
+        verb=SlashVerb.RESUME, argument="[SESSION]", summary="go on with a conversation; without it, list them"
+    ),
+    SlashCommand(verb=SlashVerb.COMPRESS, argument="[TOPIC]", summary="summarise the older part of the conversation"),
+    SlashCommand(verb=SlashVerb.USAGE, argument="", summary="what the conversation used and cost"),
+    SlashCommand(verb=SlashVerb.APPROVE, argument="[once|session|always]", summary="allow what the run asks for"),
+    SlashCommand(verb=SlashVerb.DENY, argument="[REASON]", summary="refuse it, with a reason for the model"),
+    SlashCommand(verb=SlashVerb.QUIT, argument="", summary="leave, as Ctrl-D does; a run at work goes on"),
+)
+_BY_NAME = {command.verb.value: command for command in COMMANDS} | {
+    "exit": next(command for command in COMMANDS if command.verb is SlashVerb.QUIT)
+}
+ALLOWING = ("once", "session", "always")
+_YES = {"y": "once", "yes": "once"}
+_NO = ("n", "no", "deny")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Say:
+    """Something for the agent."""
+
+    text: str
+    kind: Literal["say"] = "say"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Do:
+    """A command."""
+
+    verb: SlashVerb
+    argument: str = ""
+    kind: Literal["do"] = "do"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decide:
+    """The answer to an approval: ``once``, ``session``, ``always`` or ``deny``."""
+
+    question: PendingQuestion
+    choice: str
+    reason: str = ""
+    kind: Literal["decide"] = "decide"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Respond:
+    """The answer to a question."""
+
+    question: PendingQuestion
+    text: str
+    kind: Literal["reply"] = "reply"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misread:
+    """Nothing is done; ``why`` says what to write instead."""
+
+    why: str
+    kind: Literal["misread"] = "misread"
+
+
+Meaning = Say | Do | Decide | Respond | Misread | None
+
+
+def meaning(line: str, asking: Sequence[PendingQuestion] = ()) -> Meaning:
+    """What a line means while the run asks ``asking``, the oldest first; ``None`` for an empty one.
+
+    A line that begins with a blank is never a command.
+    """
+    text = line.strip()
+    if not text:
+        return None
+    if line.startswith("/") and not _is_path(line):
+        return _command(line, asking)
+    if asking:
+        question = asking[0]
+        return _decision(question, text) if question.is_approval else Respond(question=question, text=text)
+    return Say(text=text)
+
+
+def _is_path(line: str) -> bool:
+    """``/etc/hosts is broken`` is something to say."""
+    return "/" in line[1:].split(maxsplit=1)[0] if line[1:].strip() else False
+
+
+def _command(line: str, asking: Sequence[PendingQuestion]) -> Meaning:
+    name, _, argument = line[1:].partition(" ")
+    name, argument = name.strip().lower(), argument.strip()
+    command = _BY_NAME.get(name)
+    if command is None:
+        near = difflib.get_close_matches(name, _BY_NAME, n=1)
+        meant = f"did you mean /{near[0]}?" if near else "/help shows them"
+        return Misread(why=f"there is no command /{name[:40]}; {meant} A line that begins with a blank is none.")
+    if command.needs_argument and not argument:
+        return Misread(why=f"write /{command.verb.value} {command.argument}")
+    if argument and not command.argument:
+        return Misread(why=f"/{command.verb.value} stands alone; begin the line with a blank to say it to the agent")
+    if command.verb in (SlashVerb.APPROVE, SlashVerb.DENY):
+        return _explicit(command.verb, argument, asking)
+    return Do(verb=command.verb, argument=argument)
+
+
+def _explicit(verb: SlashVerb, argument: str, asking: Sequence[PendingQuestion]) -> Meaning:
+    question = next((each for each in asking if each.is_approval), None)
+    if question is None:
+        return Misread(why="the run asks for nothing that could be allowed")
+    if verb is SlashVerb.DENY:
+        return Decide(question=question, choice="deny", reason=argument)
+    choice = argument.lower() or "once"
+    if choice not in ALLOWING:
+        return Misread(why=f"write /approve {', /approve '.join(ALLOWING)}")
+    return Decide(question=question, choice=choice)
+
+
+def _decision(question: PendingQuestion, text: str) -> Meaning:
+    word, _, reason = text.partition(" ")
+    word = word.lower()
+    if word in _NO:
+        return Decide(question=question, choice="deny", reason=reason.strip())
+    choice = _YES.get(word, word)
+    if choice in ALLOWING and not reason:
+        return Decide(question=question, choice=choice)
+    return Misread(why="the run waits: write once, session or always to allow it, or deny and a reason; /stop stops it")
+
+
+def help_lines() -> list[str]:
+    """The commands, for people."""
+    shown = [(f"/{command.verb.value} {command.argument}".rstrip(), command.summary) for command in COMMANDS]
+    width = max(len(name) for name, _ in shown)
+    return [
+        *(f"{name.ljust(width)}  {summary}" for name, summary in shown),
+        "",
+        "Enter sends, Alt-Enter begins a line, Tab completes, Ctrl-C stops the run at work, Ctrl-D leaves.",
+    ]
+
+
+def completions(text: str, asking: Sequence[PendingQuestion], sessions: Sequence[str]) -> list[tuple[str, str]]:
+    """What ``text`` may become, each with what it means: commands, what an approval is answered with, and sessions."""
+    if text.startswith("/resume "):
+        begun = text.removeprefix("/resume ")
+        return [(f"/resume {name}", "") for name in sessions if name.startswith(begun)]
+    if text.startswith("/") and " " not in text:
+        names = [(f"/{command.verb.value}", command.summary) for command in COMMANDS]
+        return [(name, summary) for name, summary in names if name.startswith(text.lower())]
+    if asking and asking[0].is_approval and " " not in text:
+        return [(word, "") for word in (*ALLOWING, "deny") if word.startswith(text.lower())]
+    if asking and not asking[0].is_approval:
+        return [(choice, "") for choice in asking[0].choices if choice.startswith(text)]
+    return []

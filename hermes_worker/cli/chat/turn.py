@@ -1,0 +1,361 @@
+"""What a person is shown of a run, decided from its events. Pure: an event in, things to show out.
+
+Everything that is shown is cleaned here (``cli.wording``), so whoever paints it can trust it to be text. Events may
+miss fields or have others: they come from a server that may be of another version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Literal
+
+from hermes_worker.cli.chat.blocks import MarkdownBlock, Unfinished, flushed, taken
+from hermes_worker.cli.wording import (
+    OUTCOME_UNKNOWN,
+    arguments_line,
+    budget_line,
+    call_name,
+    clean,
+    one_line,
+    refusal,
+    retry_line,
+    until_words,
+    waiting_line,
+)
+from hermes_worker.core.run_events import RunEventName
+from hermes_worker.core.text_marks import EventMark
+from hermes_worker.stream.events import MESSAGE_DELTA, REASONING_AVAILABLE, TOOL_GENERATING, TOOL_PROGRESS
+
+_QUESTION_CHARS_MAX = 4_000
+_DOING_CHARS_MAX = 100
+
+
+class CallVerdict(StrEnum):
+    """How a call ended."""
+
+    DONE = "done"
+    FAILED = "failed"
+    REFUSED = "refused"
+    IN_DOUBT = "in doubt"
+
+
+class Tone(StrEnum):
+    """How a notice is meant."""
+
+    PLAIN = "plain"
+    GOOD = "good"
+    WARNING = "warning"
+    BAD = "bad"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prose:
+    """Text of the agent: a block of Markdown."""
+
+    block: MarkdownBlock
+    kind: Literal["prose"] = "prose"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallBegun:
+    name: str
+    about: str
+    """Its arguments, on one line."""
+    kind: Literal["call_begun"] = "call_begun"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallFolded:
+    """A call that has ended, on one line."""
+
+    name: str
+    about: str
+    verdict: CallVerdict
+    why: str
+    """Of what went wrong; empty where nothing did."""
+    took_s: float
+    kind: Literal["call_folded"] = "call_folded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatNotice:
+    text: str
+    tone: Tone = Tone.PLAIN
+    kind: Literal["notice"] = "notice"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingQuestion:
+    """Something that the run waits to be answered."""
+
+    wait_id: int | None
+    is_approval: bool
+    text: str
+    """The command that it wants to run, or the question."""
+    why: str = ""
+    choices: tuple[str, ...] = ()
+    until: str = ""
+    kind: Literal["question"] = "question"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatEnd:
+    """How the run ended."""
+
+    name: str
+    output: str = ""
+    """The answer."""
+    error: str = ""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    kind: Literal["end"] = "end"
+
+    @property
+    def is_completed(self) -> bool:
+        return self.name == RunEventName.RUN_COMPLETED
+
+
+Shown = Prose | CallBegun | CallFolded | ChatNotice | PendingQuestion | ChatEnd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplySoFar:
+    """The reply that is being written."""
+
+    told: EventMark = field(default_factory=EventMark)
+    """Of its text without white space at either end, which is how it is stored."""
+    held: str = ""
+    """White space behind that."""
+    unfinished: Unfinished = field(default_factory=Unfinished)
+
+    @property
+    def is_begun(self) -> bool:
+        return self.told.chars > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnState:
+    """What is known of one run from its events."""
+
+    reply: ReplySoFar = field(default_factory=ReplySoFar)
+    last_reply: str = ""
+    """The text of the last reply that is complete."""
+    calls: Mapping[str, CallBegun] = field(default_factory=dict)
+    """Those at work."""
+    asking: tuple[PendingQuestion, ...] = ()
+    doing: str = ""
+    """What a tool or the model is at, for a line that comes and goes."""
+    end: ChatEnd | None = None
+
+
+Step = tuple[TurnState, Sequence[Shown]]
+
+
+def step(state: TurnState, event: Mapping[str, Any]) -> Step:
+    """What is known after an event of the run's stream, and what it shows. An event that is not known shows nothing."""
+    if state.end is not None:
+        return state, ()
+    name = str(event.get("event", ""))
+    decide = _STEPS.get(name)
+    return decide(state, event) if decide else (state, ())
+
+
+def _text(event: Mapping[str, Any], name: str) -> str:
+    value = event.get(name)
+    return clean(value) if isinstance(value, str) else ""
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+# ------------------------------------------------------------------------------------------------------------ the reply
+
+
+def _wrote(state: TurnState, event: Mapping[str, Any]) -> Step:
+    reply, blocks = _longer(state.reply, _text(event, "delta"))
+    return replace(state, reply=reply, doing=""), [Prose(block=block) for block in blocks]
+
+
+def _longer(reply: ReplySoFar, more: str) -> tuple[ReplySoFar, list[MarkdownBlock]]:
+    text = more if reply.is_begun else more.lstrip()
+    if not text:
+        return reply, []
+    body = (reply.held + text).rstrip()
+    held = (reply.held + text)[len(body) :]
+    unfinished, blocks = taken(reply.unfinished, text)
+    return ReplySoFar(told=reply.told.after(body) if body else reply.told, held=held, unfinished=unfinished), blocks
+
+
+def _completed(state: TurnState, event: Mapping[str, Any]) -> Step:
+    """The reply is stored. What was told is its beginning, unless another attempt wrote it: then the stored one is
+    right."""
+    whole = _text(event, "text").strip()
+    reply = state.reply
+    shown: list[Shown] = []
+    if not reply.told.is_beginning_of(whole):
+        shown += [Prose(block=block) for block in flushed(reply.unfinished)]
+        shown.append(ChatNotice(text="the reply was begun again:", tone=Tone.WARNING))
+        reply = ReplySoFar()
+    rest = reply.told.missing_of(whole)
+    reply, blocks = _longer(reply, rest.removeprefix(reply.held))
+    shown += [Prose(block=block) for block in (*blocks, *flushed(reply.unfinished))]
+    return replace(state, reply=ReplySoFar(), last_reply=whole, doing=""), shown
+
+
+def _discarded(state: TurnState, _event: Mapping[str, Any]) -> Step:
+    if not state.reply.is_begun:
+        return replace(state, reply=ReplySoFar()), ()
+    shown: list[Shown] = [Prose(block=block) for block in flushed(state.reply.unfinished)]
+    shown.append(ChatNotice(text="that reply was cut short; the model is asked again", tone=Tone.WARNING))
+    return replace(state, reply=ReplySoFar(), doing=""), shown
+
+
+def _thinks(state: TurnState, _event: Mapping[str, Any]) -> Step:
+    return replace(state, doing="thinking"), ()
+
+
+def _generates(state: TurnState, event: Mapping[str, Any]) -> Step:
+    return replace(state, doing=one_line(f"writing a call of {_text(event, 'tool')}", _DOING_CHARS_MAX)), ()
+
+
+# ---------------------------------------------------------------------------------------------------------- tool calls
+
+
+def _key(event: Mapping[str, Any]) -> str:
+    return f"{event.get('tool_call_id')} {event.get('position')} {event.get('tool')}"
+
+
+def _began(state: TurnState, event: Mapping[str, Any]) -> Step:
+    preview = event.get("preview")
+    about = arguments_line(preview) if isinstance(preview, str) else ""
+    call = CallBegun(name=call_name(event), about=about)
+    return replace(state, calls={**state.calls, _key(event): call}, doing=""), [call]
+
+
+def _progressed(state: TurnState, event: Mapping[str, Any]) -> Step:
+    said = one_line(f"{_text(event, 'tool')}: {_text(event, 'text')}", _DOING_CHARS_MAX)
+    return replace(state, doing=said), ()
+
+
+def _called(state: TurnState, event: Mapping[str, Any]) -> Step:
+    begun = state.calls.get(_key(event)) or CallBegun(name=call_name(event), about="")
+    calls = {key: call for key, call in state.calls.items() if key != _key(event)}
+    verdict, why = _verdict(event)
+    took = event.get("duration")
+    folded = CallFolded(
+        name=begun.name,
+        about=begun.about,
+        verdict=verdict,
+        why=why,
+        took_s=float(took) if isinstance(took, int | float) else 0.0,
+    )
+    return replace(state, calls=calls, doing=""), [folded]
+
+
+def _verdict(event: Mapping[str, Any]) -> tuple[CallVerdict, str]:
+    if event.get("refused_by"):
+        return CallVerdict.REFUSED, refusal(event)
+    if outcome := event.get("outcome"):
+        return CallVerdict.IN_DOUBT, OUTCOME_UNKNOWN if outcome == "unknown" else one_line(str(outcome), 80)
+    if event.get("error"):
+        return CallVerdict.FAILED, "answered with an error"
+    return CallVerdict.DONE, ""
+
+
+# ----------------------------------------------------------------------------------------------------------- questions
+
+
+def _asked(state: TurnState, event: Mapping[str, Any]) -> Step:
+    choices = event.get("choices")
+    wait_id = event.get("wait_id")
+    is_approval = event.get("event") == RunEventName.APPROVAL_REQUESTED
+    question = PendingQuestion(
+        wait_id=wait_id if isinstance(wait_id, int) else None,
+        is_approval=is_approval,
+        text=one_line(_text(event, "command" if is_approval else "question"), _QUESTION_CHARS_MAX),
+        why=one_line(_text(event, "description"), 200),
+        choices=tuple(one_line(str(each), 200) for each in choices) if isinstance(choices, list | tuple) else (),
+        until=until_words(event.get("expires_at")).strip(),
+    )
+    kept = tuple(each for each in state.asking if each.wait_id != question.wait_id)
+    return replace(state, asking=(*kept, question), doing=""), [question]
+
+
+def _answered(state: TurnState, event: Mapping[str, Any]) -> Step:
+    kept = tuple(each for each in state.asking if each.wait_id != event.get("wait_id"))
+    who = f" by {one_line(str(event['by']), 80)}" if event.get("by") else ""
+    choice = event.get("choice")
+    if choice == "deny":
+        notice = ChatNotice(text=f"denied{who}", tone=Tone.WARNING)
+    elif choice:
+        notice = ChatNotice(text=f"allowed{who} ({one_line(str(choice), 40)})", tone=Tone.GOOD)
+    else:
+        notice = ChatNotice(text=f"answered{who}", tone=Tone.GOOD)
+    return replace(state, asking=kept), [notice]
+
+
+# ------------------------------------------------------------------------------------------------------------- notices
+
+
+def _warns(words: Callable[[Mapping[str, Any]], str]) -> Callable[[TurnState, Mapping[str, Any]], Step]:
+    return lambda state, event: (state, [ChatNotice(text=words(event), tone=Tone.WARNING)])
+
+
+def _tells(words: Callable[[Mapping[str, Any]], str]) -> Callable[[TurnState, Mapping[str, Any]], Step]:
+    return lambda state, event: (state, [ChatNotice(text=words(event))])
+
+
+def _ended(state: TurnState, event: Mapping[str, Any]) -> Step:
+    usage = event.get("usage")
+    usage = usage if isinstance(usage, Mapping) else {}
+    end = ChatEnd(
+        name=str(event["event"]),
+        output=_text(event, "output"),
+        error=one_line(_text(event, "error"), 2_000),
+        tokens_in=_number(usage.get("input_tokens")),
+        tokens_out=_number(usage.get("output_tokens")),
+    )
+    shown: list[Shown] = [Prose(block=block) for block in flushed(state.reply.unfinished)]
+    if end.output.strip() not in ("", state.last_reply):  # an answer that no reply told, such as a summary
+        unfinished, blocks = taken(Unfinished(), end.output.strip())
+        shown += [Prose(block=block) for block in (*blocks, *flushed(unfinished))]
+    shown.append(end)
+    return replace(state, reply=ReplySoFar(), calls={}, asking=(), doing="", end=end), shown
+
+
+def _compressed(event: Mapping[str, Any]) -> str:
+    return f"{_number(event.get('rows'))} older messages were summarised to make room"
+
+
+_STEPS: Mapping[str, Callable[[TurnState, Mapping[str, Any]], Step]] = {
+    MESSAGE_DELTA: _wrote,
+    REASONING_AVAILABLE: _thinks,
+    TOOL_GENERATING: _generates,
+    TOOL_PROGRESS: _progressed,
+    RunEventName.MESSAGE_COMPLETED: _completed,
+    RunEventName.REPLY_DISCARDED: _discarded,
+    RunEventName.TOOL_STARTED: _began,
+    RunEventName.TOOL_COMPLETED: _called,
+    RunEventName.APPROVAL_REQUESTED: _asked,
+    RunEventName.INPUT_REQUESTED: _asked,
+    RunEventName.APPROVAL_ANSWERED: _answered,
+    RunEventName.INPUT_ANSWERED: _answered,
+    RunEventName.COMPACTED: _tells(_compressed),
+    RunEventName.STEERED: _tells(lambda event: f"you said: {one_line(_text(event, 'text'), 500)}"),
+    RunEventName.RESUMED: _tells(lambda event: "the run goes on"),
+    RunEventName.WAITING: _warns(waiting_line),
+    RunEventName.STEP_RETRIED: _warns(retry_line),
+    RunEventName.BUDGET_EXHAUSTED: _warns(budget_line),
+    RunEventName.STOP_REQUESTED: _warns(lambda event: "stopping"),
+    RunEventName.HOOK_FAILED: _warns(
+        lambda event: (
+            f"the hook {one_line(str(event.get('hook')), 80)} failed: {one_line(str(event.get('reason')), 200)}"
+        )
+    ),
+    RunEventName.RUN_COMPLETED: _ended,
+    RunEventName.RUN_FAILED: _ended,
+    RunEventName.RUN_CANCELLED: _ended,
+}

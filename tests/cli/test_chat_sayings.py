@@ -1,0 +1,130 @@
+"""What a line of a chat means."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hermes_worker.cli.chat.sayings import (
+    ALLOWING,
+    COMMANDS,
+    Decide,
+    Do,
+    Meaning,
+    Misread,
+    Respond,
+    Say,
+    SlashVerb,
+    completions,
+    help_lines,
+    meaning,
+)
+from hermes_worker.cli.chat.turn import PendingQuestion
+
+APPROVAL = PendingQuestion(wait_id=7, is_approval=True, text="rm -rf build")
+QUESTION = PendingQuestion(wait_id=8, is_approval=False, text="Which?", choices=("red", "blue"))
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("", None),
+        ("   ", None),
+        ("hello", Say(text="hello")),
+        ("two\nlines\n", Say(text="two\nlines")),
+        (" /stop is what I typed", Say(text="/stop is what I typed")),
+        ("/etc/hosts is broken", Say(text="/etc/hosts is broken")),
+        ("/stop", Do(verb=SlashVerb.STOP)),
+        ("/STOP ", Do(verb=SlashVerb.STOP)),
+        ("/exit", Do(verb=SlashVerb.QUIT)),
+        ("/steer in French", Do(verb=SlashVerb.STEER, argument="in French")),
+        ("/steer two\nlines", Do(verb=SlashVerb.STEER, argument="two\nlines")),
+        ("/model", Do(verb=SlashVerb.MODEL)),
+        ("/model a/b", Do(verb=SlashVerb.MODEL, argument="a/b")),
+        ("/compress the parser", Do(verb=SlashVerb.COMPRESS, argument="the parser")),
+    ],
+)
+def test_a_line_is_something_to_say_or_a_command(line: str, meant: Meaning) -> None:
+    assert meaning(line) == meant
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("/stpo", "did you mean /stop?"),
+        ("/xyzzy", "/help shows them"),
+        ("/", "there is no command /"),
+        ("/steer", "write /steer TEXT"),
+        ("/stop now", "/stop stands alone"),
+        ("/approve", "asks for nothing"),
+    ],
+)
+def test_a_line_that_nobody_meant_does_nothing_and_says_what_to_write(line: str, why: str) -> None:
+    found = meaning(line)
+    assert isinstance(found, Misread) and why in found.why
+
+
+@pytest.mark.parametrize(
+    ("line", "choice", "reason"),
+    [
+        ("once", "once", ""),
+        ("y", "once", ""),
+        ("Session", "session", ""),
+        ("always", "always", ""),
+        ("n", "deny", ""),
+        ("deny not on this machine", "deny", "not on this machine"),
+        ("/approve", "once", ""),
+        ("/approve always", "always", ""),
+        ("/deny use a copy", "deny", "use a copy"),
+    ],
+)
+def test_an_approval_is_answered_in_place(line: str, choice: str, reason: str) -> None:
+    assert meaning(line, [APPROVAL]) == Decide(question=APPROVAL, choice=choice, reason=reason)
+
+
+@pytest.mark.parametrize("line", ["yes please", "always do that", "go on", "/approve forever", "ok", "o"])
+def test_nothing_is_allowed_by_a_line_that_does_not_say_so(line: str) -> None:
+    assert isinstance(meaning(line, [APPROVAL]), Misread)
+
+
+@given(st.text(max_size=40))
+def test_only_the_words_for_it_allow_anything(line: str) -> None:
+    found = meaning(line, [APPROVAL])
+    if isinstance(found, Decide) and found.choice != "deny":
+        words = line.strip().lower().removeprefix("/approve").strip()
+        assert words in (*ALLOWING, "y", "yes", "")
+
+
+def test_a_question_is_answered_with_any_words_and_commands_stay_commands() -> None:
+    assert meaning("2", [QUESTION]) == Respond(question=QUESTION, text="2")
+    assert meaning("neither", [QUESTION, APPROVAL]) == Respond(question=QUESTION, text="neither")
+    assert meaning("/stop", [QUESTION]) == Do(verb=SlashVerb.STOP)
+    assert meaning("/approve", [QUESTION, APPROVAL]) == Decide(question=APPROVAL, choice="once")
+
+
+def test_the_help_names_every_command_and_every_command_is_read() -> None:
+    text = "\n".join(help_lines())
+    for command in COMMANDS:
+        assert f"/{command.verb.value} " in f"{text} "
+        line = f"/{command.verb.value}{' x' if command.needs_argument else ''}"
+        assert not isinstance(meaning(line, [APPROVAL]), Misread), line
+    assert {command.verb for command in COMMANDS} == set(SlashVerb)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/st", ["/stop", "/steer"]),
+        ("/resume chat", ["/resume chat-1"]),
+        ("hello", []),
+        ("", []),
+    ],
+)
+def test_commands_are_completed(text: str, expected: list[str]) -> None:
+    assert [found for found, _ in completions(text, (), ("chat-1", "other"))] == expected
+
+
+def test_answers_are_completed() -> None:
+    assert [found for found, _ in completions("a", (APPROVAL,), ())] == ["always"]
+    assert [found for found, _ in completions("", (QUESTION,), ())] == ["red", "blue"]
