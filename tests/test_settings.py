@@ -212,6 +212,9 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "worker.events": "true",
         "retention.rules": "runs=365d/1000,events=never",
         "worker.remote_control": "all",
+        "chats.enabled": "true",
+        "chats.strangers": "ignore",
+        "chats.busy_input_mode": "queue",
     }
     for row in describe():
         sample = samples.get(row.key, "7")

@@ -46,8 +46,9 @@ class Receiver:
         found: WebhookAnswer | None = load(self.receiving.answer)(request, credentials, at)
         return found
 
-    def poll(self, cursor: str, credentials: Any, at: datetime) -> Polling:
-        found: Polling = self._load(self.receiving.poll, "poll")(cursor, credentials, at)
+    def poll(self, cursor: str, credentials: Any, at: datetime, hold_s: float) -> Polling:
+        """``hold_s``: for how many seconds the platform may hold the answer back while there is nothing."""
+        found: Polling = self._load(self.receiving.poll, "poll")(cursor, credentials, at, hold_s)
         return found
 
     def fetch(self, cursor: str, credentials: Any, at: datetime) -> Polled | DeliveryError:
@@ -107,3 +108,8 @@ def _receivers_of(found: Installed) -> Mapping[str, Receiver]:
 def receivers() -> Mapping[str, Receiver]:
     """By the platform's name in the catalogue."""
     return _receivers_of(installed.current())
+
+
+def polled(values: Mapping[str, str]) -> list[Receiver]:
+    """The platforms that have an account in ``values`` (settings, by variable name) and are listened to by asking."""
+    return [one for one in receivers().values() if one.usable_modes(values)[:1] == (InboundMode.POLL,)]

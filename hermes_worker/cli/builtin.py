@@ -113,6 +113,11 @@ EXTENSION = Extension(
             implementation="hermes_worker.cli.roles:api",
         ),
         CommandDeclaration(
+            name="gateway",
+            summary="Listen to people on platforms, and say who may speak to the agent.",
+            implementation="hermes_worker.cli.gateway:gateway",
+        ),
+        CommandDeclaration(
             name="browser",
             summary="Run one process that starts and ends browsers for sessions.",
             implementation="hermes_worker.cli.roles:browser",

@@ -124,6 +124,7 @@ def _findings(settings: Settings, workspace: Path | None) -> Iterator[DoctorFind
         ("workers", lambda: _workers(settings)),
         *((("logins", lambda: _logins(settings)),) if settings.model.refresh_tokens else ()),
         ("webhooks", lambda: _webhooks(settings)),
+        *((("chats", lambda: _chats(settings)),) if settings.gateway.is_enabled else ()),
         ("keys", lambda: _keys(settings)),
         *((("tenants", lambda: _tenant_keys(settings)),) if _has_tenant_keys(settings) else ()),
         ("model", lambda: _model(settings)),
@@ -526,6 +527,28 @@ def _webhooks(settings: Settings) -> tuple[Grade, str]:
             f"not encrypted with the current server key: {', '.join(old)}; an API that starts does it",
         )
     return Grade.OK, f"{len(rows)} routes, secrets encrypted" if rows else "no routes"
+
+
+def _chats(settings: Settings) -> tuple[Grade, str]:
+    """Where people who write are listened to, and what was wrong with the last look."""
+    from hermes_worker.channels.receivers import polled
+    from hermes_worker.store.gateway import GatewayRows
+    from hermes_worker.wiring import open_database
+
+    found = polled({name: str(value) for name, value in settings.variables.items()})
+    if not found:
+        return Grade.NOTE, "HERMES_GATEWAY is true, and the credentials of no account are set (docs/gateway.md)"
+    database = open_database(settings)
+    try:
+        failed = [f"{row.account}: {one_line(row.error, 120)}" for row in GatewayRows(database).accounts() if row.error]
+    finally:
+        database.close()
+    if failed:
+        return Grade.BROKEN, f"the last look failed: {'; '.join(failed)}"
+    text = f"people can write on {', '.join(one.platform for one in found)}"
+    if unverified := [one.platform for one in found if one.receiving.is_unverified]:
+        return Grade.NOTE, f"{text}; unverified live: {', '.join(unverified)} (docs/gateway.md)"
+    return Grade.OK, text
 
 
 def _model(settings: Settings) -> tuple[Grade, str]:

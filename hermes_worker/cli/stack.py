@@ -59,6 +59,7 @@ class Stack:
         self._plan = plan
         self._valkey = EmbeddedValkey(settings.home / "valkey") if settings.broker.url is None else None
         self._workers: dict[str, str] = {}
+        self._gateway: str | None = None
         self.settings = settings
         """After ``prepare``, with the addresses of what the stack brings along."""
 
@@ -107,6 +108,11 @@ class Stack:
             specs.append(
                 self._role("beat", ["beat", "--alive-file", str(alive)], (ProcessRole.BEAT,), ready=alive.exists)
             )
+        if self._plan.has_beat and _has_accounts(self.settings):
+            alive = self._mark("gateway.alive")
+            self._gateway = f"{socket.gethostname()}:{os.getpid()}:gateway"
+            arguments = ["gateway", "--name", self._gateway, "--alive-file", str(alive)]
+            specs.append(self._role("gateway", arguments, (ProcessRole.GATEWAY,), ready=alive.exists))
         if self._plan.has_api:
             server = self.settings.server
             specs.append(self._role("api", ["api"], (ProcessRole.API,), ready=_is_healthy(server)))
@@ -129,18 +135,23 @@ class Stack:
             self._valkey.release()
 
     def on_exit(self, ended: ChildExit) -> None:
-        """A worker died: let others take over what it held now, not when its term ends. Never raises."""
+        """A process died: let others take over what it held now, not when its term ends. Never raises."""
         from hermes_worker.core.errors import HermesError
         from hermes_worker.observe import log
+        from hermes_worker.store.gateway import GatewayRows
         from hermes_worker.store.workers import Workers
         from hermes_worker.wiring import database_of
 
-        name = self._workers.get(ended.name)
-        if name is None:
+        worker = self._workers.get(ended.name)
+        gateway = self._gateway if ended.name == "gateway" else None
+        if worker is None and gateway is None:
             return
         database = database_of(self.settings)
         try:
-            Workers(database).expire_named(name)
+            if worker is not None:
+                Workers(database).expire_named(worker)
+            if gateway is not None:
+                GatewayRows(database).release_held_by(gateway)
         except HermesError as error:
             log.warning("database.unreachable", doing="expire", error=str(error))
         finally:
@@ -227,6 +238,15 @@ def _has_processes(settings: Settings) -> bool:
     from hermes_worker.mcp.servers import servers_of
 
     return any(server.is_process for server in servers_of(settings.home).values())
+
+
+def _has_accounts(settings: Settings) -> bool:
+    """Whether people who write to the agent on a platform are to be asked for. Raises ``ConfigurationError``."""
+    if not settings.gateway.is_enabled:
+        return False
+    from hermes_worker.channels.receivers import polled
+
+    return bool(polled({name: str(value) for name, value in settings.variables.items()}))
 
 
 def _lacks_browser(settings: Settings) -> str | None:

@@ -47,6 +47,8 @@ class RetentionKind(StrEnum):
     """Files that runs left, as they were kept. The run stays."""
     MEMORY = "memory"
     """What agents remembered before it was changed or removed. What they remember stays."""
+    INBOUND = "inbound"
+    """Events that came from platforms, to know them again."""
     AUDIT = "audit"
     """What people did. The database itself keeps it for thirty days at least."""
 
@@ -95,6 +97,7 @@ DEFAULT_RULES: Mapping[RetentionKind, RetentionRule] = MappingProxyType(
         RetentionKind.OUTPUTS: FOR_EVER,
         RetentionKind.ARTIFACTS: RetentionRule(age_s=30 * _DAY_S),
         RetentionKind.MEMORY: _LONG,
+        RetentionKind.INBOUND: RetentionRule(age_s=7 * _DAY_S),
         RetentionKind.AUDIT: RetentionRule(age_s=365 * _DAY_S),
     }
 )

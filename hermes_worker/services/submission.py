@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hermes_worker import __version__
 from hermes_worker.agent.prompt.pipeline import import_history
@@ -53,6 +53,9 @@ from hermes_worker.system.faults import FaultPoint
 from hermes_worker.tracing.recording import submitted
 from hermes_worker.wiring import Client, memory_policy_of
 from hermes_worker.workspaces.ref import CONTAINED_DIRECTORY, WorkspaceKind, WorkspaceRef, session_workspace
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
 
 __all__ = [
     "DEFAULT_MODEL_ALIAS",
@@ -206,10 +209,12 @@ def submit(client: Client, submission: Submission) -> Created:
     return created
 
 
-def accept(client: Client, submission: Submission) -> Created:
-    """Commit a run without announcing it. Raises as ``submit``."""
+def accept(
+    client: Client, submission: Submission, also: Callable[[Connection, Created], None] | None = None
+) -> Created:
+    """Commit a run without announcing it, and with it what ``also`` writes. Raises as ``submit``."""
     try:
-        created = client.runs.create(prepared(client, submission))
+        created = client.runs.create(prepared(client, submission), also)
     except SessionNotFound as error:
         raise InvalidSubmission("session_id", str(error)) from None
     if not created.was_replayed:

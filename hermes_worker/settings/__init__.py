@@ -91,6 +91,7 @@ __all__ = [
     "DeliverySettings",
     "EncryptionSettings",
     "ExtensionSettings",
+    "GatewaySettings",
     "LeaseSettings",
     "LogFormat",
     "LogSettings",
@@ -799,6 +800,31 @@ class DeliverySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings:
+    """People who write to the agent on platforms (docs/gateway.md). Who may speak to one platform alone stands in
+    `<PLATFORM>_ALLOWED_USERS`."""
+
+    is_enabled: bool = _setting("chats.enabled", "HERMES_GATEWAY", SWITCH, False)
+    """Whether people who write to accounts are listened to. The credentials alone, which deliveries need as well, begin
+    nothing."""
+    allowed_users: tuple[str, ...] = _setting(
+        "chats.allowed_users",
+        "HERMES_GATEWAY_ALLOWED_USERS GATEWAY_ALLOWED_USERS",
+        names(r"[^\s,]{1,200}", "ids of people, or * for everybody"),
+        (),
+    )
+    """People who may write on every platform: ids, numbers, addresses or user names; `*` for everybody."""
+    strangers: str = _setting("chats.strangers", "HERMES_GATEWAY_STRANGERS", choice("pair", "ignore"), "pair")
+    """What somebody else who writes directly gets: a pairing code, or nothing."""
+    busy_mode: str = _setting(
+        "chats.busy_input_mode", "HERMES_GATEWAY_BUSY_INPUT_MODE", choice("interrupt", "queue", "steer"), "interrupt"
+    )
+    """What a message does while the agent works on another: stop it, wait for it, or be said to it."""
+    lease_s: float = _setting("chats.lease_s", "HERMES_GATEWAY_LEASE_S", number(2.0, 600.0, "seconds"), 60.0)
+    """For how long a gateway holds an account without renewing; another takes it then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CronSettings:
     """Scheduled jobs."""
 
@@ -1091,6 +1117,7 @@ class Settings:
     tool_loop_guardrails: GuardrailSettings = field(default_factory=GuardrailSettings)
     cron: CronSettings = field(default_factory=CronSettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
+    gateway: GatewaySettings = field(default_factory=GatewaySettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     memory: MemorySettings = field(default_factory=MemorySettings)
     artifacts: ArtifactSettings = field(default_factory=ArtifactSettings)
@@ -1160,6 +1187,7 @@ _GROUPS: Mapping[str, type] = MappingProxyType(
         "tool_loop_guardrails": GuardrailSettings,
         "cron": CronSettings,
         "delivery": DeliverySettings,
+        "gateway": GatewaySettings,
         "retention": RetentionSettings,
         "memory": MemorySettings,
         "artifacts": ArtifactSettings,

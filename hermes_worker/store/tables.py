@@ -998,6 +998,71 @@ webhook_events = sa.Table(
 )
 """Events that came, to count them. Those that were taken in are known by ``idempotency_keys``."""
 
+channels = sa.Table(
+    "channels",
+    metadata,
+    sa.Column("account", sa.String(100), primary_key=True),
+    sa.Column("tenant", Tenant, nullable=False),
+    sa.Column("token_hash", sa.String(64)),
+    sa.Column("mode", sa.String(10), nullable=False),
+    sa.Column("cursor", sa.Text()),
+    sa.Column("lease_token", sa.String(32)),
+    sa.Column("lease_until", Seconds),
+    sa.Column("holder", sa.String(200)),
+    sa.Column("looked_at", Seconds),
+    sa.Column("error", sa.Text()),
+    sa.Column("error_at", Seconds),
+    sa.Column("failures", sa.Integer(), nullable=False, server_default="0"),
+    sa.Column("locked_until", Seconds),
+    sa.Column("created_at", Seconds, nullable=False),
+    postgresql_with=_OFTEN_UPDATED,
+)
+"""Accounts on platforms that are listened to (``telegram:default``), each by one gateway at a time. ``cursor`` is how
+far it was read, in the platform's words; ``failures`` counts wrong pairing codes until ``locked_until``."""
+
+inbound = sa.Table(
+    "inbound",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("tenant", Tenant, nullable=False),
+    sa.Column("account", sa.String(100), nullable=False),
+    sa.Column("event_key", sa.String(200), nullable=False),
+    sa.Column("outcome", sa.String(20), nullable=False),
+    sa.Column("run_id", sa.String(40)),
+    sa.Column("received_at", Seconds, nullable=False),
+    sa.UniqueConstraint("account", "event_key"),
+    sa.Index("ix_inbound_received", "received_at"),
+    postgresql_with=_OFTEN_ADDED,
+)
+"""Events that came from platforms, each once, and what became of them. It is written with what it caused."""
+
+chats = sa.Table(
+    "chats",
+    metadata,
+    sa.Column("account", sa.String(100), primary_key=True),
+    sa.Column("session_key", sa.String(256), primary_key=True),
+    sa.Column("tenant", Tenant, nullable=False),
+    sa.Column("generation", sa.Integer(), nullable=False),
+    sa.Column("updated_at", Seconds, nullable=False),
+)
+"""How often a chat began a new conversation (``/new``)."""
+
+chat_people = sa.Table(
+    "chat_people",
+    metadata,
+    sa.Column("account", sa.String(100), primary_key=True),
+    sa.Column("person", sa.String(200), primary_key=True),
+    sa.Column("tenant", Tenant, nullable=False),
+    sa.Column("role", sa.String(10)),
+    sa.Column("salt", sa.String(32)),
+    sa.Column("code_hash", sa.String(64)),
+    sa.Column("expires_at", Seconds),
+    sa.Column("asked_at", Seconds, nullable=False),
+    sa.Column("paired_at", Seconds),
+    sa.CheckConstraint("(role is null) = (paired_at is null)", name="paired_or_not"),
+)
+"""Who was given a pairing code, of which only a hash is kept, and who was let in with one."""
+
 tool_sources = sa.Table(
     "tool_sources",
     metadata,

@@ -183,7 +183,7 @@ def test_a_signed_body_that_is_nothing_is_nothing(name, body):
 def looked(name: str, response: HttpResponse, cursor: str = "") -> Polled | DeliveryError:
     """One look that is answered with the same to every request."""
     receiver, _, credentials = of(name)
-    exchange = receiver.poll(cursor, credentials, AT)
+    exchange = receiver.poll(cursor, credentials, AT, 30)
     try:
         next(exchange)
         for _ in range(20):

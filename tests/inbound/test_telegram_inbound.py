@@ -81,7 +81,7 @@ def test_an_edit_and_a_move_are_events_of_their_own():
 
 
 def test_a_look_asks_from_the_cursor_on_and_one_without_updates_keeps_it():
-    exchange = poll("8", BOT, AT)
+    exchange = poll("8", BOT, AT, 30)
     request = next(exchange)
     assert request.url == "https://api.telegram.org/bot77:abc/getUpdates"
     assert json.loads(request.body)["offset"] == 8
@@ -91,7 +91,7 @@ def test_a_look_asks_from_the_cursor_on_and_one_without_updates_keeps_it():
 
 
 def test_an_update_that_says_nothing_to_us_is_left_behind():
-    exchange = poll("", BOT, AT)
+    exchange = poll("", BOT, AT, 30)
     next(exchange)
     with pytest.raises(StopIteration) as end:
         exchange.send(HttpResponse(status=200, body=b'{"ok":true,"result":[{"update_id":40,"poll":{}}]}'))
@@ -99,7 +99,7 @@ def test_an_update_that_says_nothing_to_us_is_left_behind():
 
 
 def test_too_many_requests_say_how_long_to_wait():
-    exchange = poll("8", BOT, AT)
+    exchange = poll("8", BOT, AT, 30)
     next(exchange)
     said = {"ok": False, "description": "Too Many Requests: retry after 9", "parameters": {"retry_after": 9}}
     with pytest.raises(StopIteration) as end:

@@ -13,6 +13,7 @@ from test_store_retention import pruned
 
 import hermes_worker.store
 from hermes_worker.core.erasure import Person
+from hermes_worker.core.gateway import ChatRole
 from hermes_worker.core.key_states import Finding, KeyCondition
 from hermes_worker.core.limits import Limit, LimitName
 from hermes_worker.core.memories import MemoryAction, MemoryAuthor, MemoryOperation, MemoryPlace, MemoryRules
@@ -28,6 +29,7 @@ from hermes_worker.store.access.principals import KeyNotFound, TenantExists, Ten
 from hermes_worker.store.access.provider_keys import ProviderKeys
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.sealing import Sealer, text_keys
+from hermes_worker.store.gateway import GatewayRows
 from hermes_worker.store.jobs.job_rows import JobPlace
 from hermes_worker.store.jobs.jobs import JobEdit, Jobs
 from hermes_worker.store.key_states import KeyStates
@@ -128,6 +130,12 @@ def do_everything(store: Store) -> None:
     with database.write() as connection:
         connection.exec_driver_sql("update deliveries set state = 'failed', settled_at = 1.0, hinted_at = null")
     Deliveries(database).retry(sent.delivery_id)
+    chats = GatewayRows(database)
+    chats.hold("telegram:default", mode="poll", token_hash="t", holder="gateway", lease_s=60.0)
+    with database.write() as connection:
+        code = chats.offer_code(connection, "telegram:default", "42")
+    chats.pair("telegram:default", str(code), ChatRole.OWNER)
+    chats.revoke("telegram:default", "42")
     note_prune(database, "acme")
     store.workers.drain(store.worker("somewhere").worker_id)
     Erasures(database).begin("acme", Person(is_everybody=True), by="somebody")

@@ -49,6 +49,7 @@ class ChangedRules(BaseModel):
         Literal[
             "idempotency_keys",
             "webhook_events",
+            "inbound",
             "tombstones",
             "deliveries",
             "firings",

@@ -14,7 +14,8 @@ What a platform's module has, by the names in its ``Receiving`` (``declaration``
 * ``answer(request, credentials, at) -> WebhookAnswer | None``: what the platform wants to hear, where that is more than
   an empty 200: a handshake's echo, an interaction's first reply. Called after ``receive`` (whose checks it may rely on)
   and after the commit. It needs no check of its own.
-* ``poll(cursor, credentials, at) -> Polling``: an exchange that asks once, from a cursor on; ``""`` is the first.
+* ``poll(cursor, credentials, at, hold_s) -> Polling``: an exchange that asks once, from a cursor on; ``""`` is the
+  first. The platform may hold the answer back for ``hold_s`` seconds while there is nothing.
 * ``fetch(cursor, credentials, at) -> Polled | DeliveryError``: the same for what is not HTTP (IMAP); it opens its own
   connection and closes it.
 * ``Socket(credentials)``: one connection's conversation, a ``SocketTalk``.

@@ -22,6 +22,7 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             secrets=("token", "webhook_secret"),
             webhook_secrets=("webhook_secret",),
             also=("download",),
+            is_unverified=True,
         ),
     }
 )

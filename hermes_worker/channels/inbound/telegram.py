@@ -36,8 +36,8 @@ from hermes_worker.core.json_values import id_of, list_of, mapping_of, number_of
 from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
-POLL_HOLD_S = 20
-"""How long Telegram holds a look without updates. Less than a request of ours may take."""
+POLL_HOLD_S_MAX = 45
+"""How long Telegram is asked to hold a look without updates, at most."""
 UPDATES_MAX = 100
 _ALLOWED = ("message", "edited_message", "channel_post", "callback_query")
 _KINDS = {
@@ -87,9 +87,13 @@ def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> 
     return read(mapping_of(update), credentials)
 
 
-def poll(cursor: str, credentials: Credentials, at: datetime) -> Polling:
+def poll(cursor: str, credentials: Credentials, at: datetime, hold_s: float) -> Polling:
     """One getUpdates. The cursor is the offset: what it leaves behind Telegram forgets."""
-    fields: dict[str, object] = {"timeout": POLL_HOLD_S, "limit": UPDATES_MAX, "allowed_updates": list(_ALLOWED)}
+    fields: dict[str, object] = {
+        "timeout": min(int(hold_s), POLL_HOLD_S_MAX),
+        "limit": UPDATES_MAX,
+        "allowed_updates": list(_ALLOWED),
+    }
     if cursor:
         fields["offset"] = int(cursor)
     response = yield json_request("POST", _method_url("getUpdates", credentials), fields)

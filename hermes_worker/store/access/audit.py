@@ -79,6 +79,8 @@ class Act(StrEnum):
     ROUTE_ADD = "route.add"
     ROUTE_REMOVE = "route.remove"
     WORKER_DRAIN = "worker.drain"
+    CHAT_PAIR = "chat.pair"
+    CHAT_REVOKE = "chat.revoke"
     DELIVERY_RETRY = "delivery.retry"
     SKILL_KEEP = "skill.keep"
     SKILL_REMOVE = "skill.remove"

@@ -45,6 +45,7 @@ from hermes_worker.store.tables import (
     deliveries,
     firings,
     idempotency_keys,
+    inbound,
     jobs,
     kept_answers,
     maintenance,
@@ -185,6 +186,7 @@ class Pruner:
             RetentionKind.RUNS: self._runs,
             RetentionKind.TRANSCRIPTS: self._transcripts,
             RetentionKind.MEMORY: partial(self._rows, memory_versions, memory_versions.c.past_at),
+            RetentionKind.INBOUND: partial(self._rows, inbound, inbound.c.received_at),
             RetentionKind.AUDIT: partial(self._rows, audit_log, audit_log.c.at),
         }
 

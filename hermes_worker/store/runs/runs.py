@@ -372,22 +372,23 @@ class Runs:
         self._found_place = True
         """The last submission that was held began at once."""
 
-    def create(self, new: NewRun) -> Created:
-        """Accept a run durably. Idempotent under ``new.idempotency_key``.
+    def create(self, new: NewRun, also: Callable[[Connection, Created], None] | None = None) -> Created:
+        """Accept a run durably. Idempotent under ``new.idempotency_key``. ``also`` writes what else is to be true, in
+        the same transaction; what it raises undoes everything.
 
         Raises ``IdempotencyConflict`` when the key belongs to another request, ``RequestReplayed`` when the signed
         request was accepted under another key, ``SessionNotFound`` for an id that no session has, ``SessionBusy`` when
         32 runs already wait in the session, ``SessionActive`` when it has an active run and ``new.multitask`` is
         reject, ``SessionMoved`` when it is not where ``new.after`` says, and ``core.limits.LimitReached``.
         """
-        created = self._create(new)
+        created = self._create(new, also)
         if not created.is_held:
             return created
         hints = fill_places(self._database, expects_place=self._found_place)
         self._found_place = bool(hints)
         return replace(created, hints=hints)
 
-    def _create(self, new: NewRun) -> Created:
+    def _create(self, new: NewRun, also: Callable[[Connection, Created], None] | None) -> Created:
         while True:
             try:
                 with self._database.write() as connection:
@@ -400,6 +401,8 @@ class Runs:
                     else:
                         created = insert_run(connection, new)[1]
                     record_submissions(connection, [(new, created)])
+                    if also is not None:
+                        also(connection, created)
                     return created
             except _ActiveRunChanged:
                 continue

@@ -1,0 +1,143 @@
+"""``hermes-worker gateway``: the role that listens to platforms, and who may speak to the agent there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from pathlib import Path
+
+import click
+
+from hermes_worker.cli.layout import moment, table
+from hermes_worker.cli.options import TEXT, OneOf, common, load_settings
+from hermes_worker.cli.screen import one_line
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.gateway import ChatRole
+from hermes_worker.local.process import title_process
+from hermes_worker.store.gateway import AccountView
+from hermes_worker.system import heap
+
+
+@click.group(
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Any number of gateways may run: each account is listened to by one of them at a time.",
+)
+@common
+@click.option("--name", type=TEXT, help="Name among the gateways. Default: host and process number.")
+@click.option(
+    "--alive-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Touched every second, for a liveness probe that looks at its age.",
+)
+@click.pass_context
+def gateway(context: click.Context, home: Path | None, name: str | None, alive_file: Path | None) -> int:
+    """Listen to people on platforms, and say who may speak to the agent.
+
+    Without a command it is one process that listens to every account whose credentials are set, where HERMES_GATEWAY
+    is true. It runs no agents: workers do.
+    """
+    if context.invoked_subcommand is not None:
+        return 0
+    from hermes_worker import plugins
+    from hermes_worker.gateway.listening import GatewayListener, polled_accounts
+    from hermes_worker.observe import configure_logging, log
+    from hermes_worker.settings.role_secrets import ProcessRole
+    from hermes_worker.wiring import open_client
+
+    title_process("gateway")
+    settings = load_settings(home)
+    plugins.require(settings, [ProcessRole.GATEWAY])
+    configure_logging(settings.log, "gateway", secrets=settings.secrets)
+    if not settings.gateway.is_enabled:
+        raise ConfigurationError("people who write to accounts are not listened to: set HERMES_GATEWAY=true")
+    accounts = polled_accounts(settings)
+    client = open_client(settings)
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: stopping.set())
+    try:
+        known_as = name or f"{socket.gethostname()}:{os.getpid()}"
+        listener = GatewayListener(client, accounts, name=known_as, alive_file=alive_file)
+        heap.settle()
+        log.info("worker.started", schedule="gateway", accounts=[account.account for account in accounts])
+        listener.run(stopping)
+        log.info("worker.stopped")
+    finally:
+        client.close()
+    return 0
+
+
+@gateway.command()
+@common
+def status(home: Path | None) -> None:
+    """Show which accounts are listened to, by whom, and what was wrong with the last look."""
+    from hermes_worker.store.gateway import GatewayRows
+    from hermes_worker.wiring import database_of
+
+    database = database_of(load_settings(home))
+    try:
+        rows = GatewayRows(database)
+        now = database.now()
+        shown = [_shown(row, len(rows.people(row.account)), now) for row in rows.accounts()]
+    finally:
+        database.close()
+    if not shown:
+        click.echo("No account was listened to yet: set its credentials and start the gateway (docs/gateway.md).")
+        return
+    click.echo(table(shown, ("ACCOUNT", "MODE", "HELD BY", "LAST LOOK", "PEOPLE", "ERROR")))
+
+
+def _shown(row: AccountView, people: int, now: float) -> tuple[str, ...]:
+    is_held = row.lease_until is not None and row.lease_until > now
+    is_locked = row.locked_until is not None and row.locked_until > now
+    holder = (row.holder if is_held else None) or "nobody"
+    known = "codes locked" if is_locked else str(people)
+    return (row.account, row.mode, one_line(holder, 60), moment(row.looked_at), known, one_line(row.error or "-", 120))
+
+
+@gateway.command(epilog="Example: hermes-worker gateway pair telegram K7QF2MXA")
+@common
+@click.argument("platform", type=TEXT)
+@click.argument("code", type=TEXT)
+@click.option(
+    "--role",
+    type=OneOf([role.value for role in ChatRole]),
+    default="owner",
+    show_default=True,
+    help="What they may do.",
+)
+def pair(home: Path | None, platform: str, code: str, role: str) -> None:
+    """Let in whoever was given this code. After five wrong ones every code is refused for an hour."""
+    from hermes_worker.gateway.taking import account_of
+    from hermes_worker.store.gateway import GatewayRows
+    from hermes_worker.wiring import database_of
+
+    database = database_of(load_settings(home))
+    try:
+        person = GatewayRows(database).pair(account_of(platform), code, ChatRole(role))
+    finally:
+        database.close()
+    click.echo(f"{person} may speak to the agent on {platform} now.")
+
+
+@gateway.command()
+@common
+@click.argument("platform", type=TEXT)
+@click.argument("person", type=TEXT)
+def revoke(home: Path | None, platform: str, person: str) -> None:
+    """Let somebody who was paired speak no more."""
+    from hermes_worker.gateway.taking import account_of
+    from hermes_worker.store.gateway import GatewayRows
+    from hermes_worker.wiring import database_of
+
+    database = database_of(load_settings(home))
+    try:
+        was_there = GatewayRows(database).revoke(account_of(platform), person)
+    finally:
+        database.close()
+    if not was_there:
+        raise click.ClickException(f"nobody called {person!r} was let in on {platform}")
+    click.echo(f"{person} may not speak to the agent on {platform} any more.")

@@ -1,0 +1,174 @@
+"""What becomes of something that a person wrote in a chat: who may speak, and what a text asks for. Pure.
+
+By default nobody may speak. Whoever is on an allow-list may, and whoever an operator paired with a code. A stranger
+who writes directly is given a code, once in ten minutes; a group is told nothing. What a program wrote is never
+answered, so two bots never talk to each other. The numbers are those of the original (docs/behaviour.md, "Chats").
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from hermes_worker.core.inbound import ChatKind, Inbound, InboundCommand, InboundMessage, InboundSender
+
+CODE_SIGNS: Final = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
+"""Without I, O, 0 and 1, which people mistake for each other."""
+CODE_CHARS: Final = 8
+CODE_LIVES_S: Final = 3_600.0
+CODE_EVERY_S: Final = 600.0
+"""A stranger is given a code no more often than this."""
+CODES_MAX: Final = 3
+"""Open at a time, for one account."""
+FAILURES_MAX: Final = 5
+LOCKED_S: Final = 3_600.0
+EVERYBODY: Final = "*"
+
+
+class ChatRole(StrEnum):
+    """What a person of a chat may do."""
+
+    OWNER = "owner"
+    MEMBER = "member"
+
+
+class Silence(StrEnum):
+    """Why nothing is done about an event."""
+
+    BOT = "bot"
+    NAMELESS = "nameless"
+    """The platform does not say who it was."""
+    STRANGER = "stranger"
+    NOT_ADDRESSED = "not_addressed"
+    """In a group, and not for us."""
+    EMPTY = "empty"
+    UNKNOWN_KIND = "unknown_kind"
+    """An edit, a press, a move: nothing follows from it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speakers:
+    """Who may speak, as the operator set it."""
+
+    allowed: Collection[str] = ()
+    """Ids, numbers, addresses or user names; ``*`` for everybody."""
+    pairs: bool = True
+    """Strangers who write directly are given a code."""
+
+    def names(self, sender: InboundSender) -> bool:
+        """Whether an allow-list names somebody."""
+        known = {name.casefold().removeprefix("@") for name in self.allowed}
+        given = {name.casefold().removeprefix("@") for name in (sender.id, sender.alt_id) if name}
+        return EVERYBODY in known or not known.isdisjoint(given)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disregarded:
+    reason: Silence
+
+
+@dataclass(frozen=True, slots=True)
+class OfferCode:
+    """A stranger may be given a pairing code."""
+
+
+class ChatCommand(StrEnum):
+    """What ``/name`` does. Other names are said to be unknown."""
+
+    START = "start"
+    HELP = "help"
+    STOP = "stop"
+    NEW = "new"
+    RESET = "reset"
+    STATUS = "status"
+    QUEUE = "queue"
+    STEER = "steer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commanded:
+    """``command`` is ``None`` for a name that there is not."""
+
+    command: ChatCommand | None
+    name: str
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversed:
+    """A turn of the conversation."""
+
+    text: str
+
+
+Reading = Disregarded | OfferCode | Commanded | Conversed
+
+
+def read_event(event: Inbound, speakers: Speakers, paired: ChatRole | None) -> Reading:
+    """What an event asks for. ``paired`` is what the account's rows say about its sender."""
+    if event.sender.is_bot:
+        return Disregarded(reason=Silence.BOT)
+    if not event.sender.id:
+        return Disregarded(reason=Silence.NAMELESS)
+    if not isinstance(event, InboundMessage | InboundCommand):
+        return Disregarded(reason=Silence.UNKNOWN_KIND)
+    is_direct = event.chat.kind is ChatKind.DIRECT
+    if paired is None and not speakers.names(event.sender):
+        return OfferCode() if is_direct and speakers.pairs else Disregarded(reason=Silence.STRANGER)
+    if isinstance(event, InboundCommand):
+        return _commanded(event.name, event.arguments)
+    text = event.text.strip()
+    is_command = text.startswith("/")
+    if not (is_direct or event.is_addressed or is_command):
+        return Disregarded(reason=Silence.NOT_ADDRESSED)
+    if is_command:
+        name, _, rest = text[1:].partition(" ")
+        return _commanded(name.partition("@")[0], rest)
+    return Conversed(text=text) if text else Disregarded(reason=Silence.EMPTY)
+
+
+def _commanded(name: str, arguments: str) -> Commanded:
+    word = name.strip().lower()[:64]
+    known = ChatCommand(word) if word in tuple(ChatCommand) else None
+    return Commanded(command=known, name=word, arguments=arguments.strip())
+
+
+HELP = (
+    "/new – begin a new conversation\n"
+    "/stop – stop what is being done\n"
+    "/status – what is being done\n"
+    "/queue TEXT – say it after what is being done\n"
+    "/steer TEXT – say it to what is being done"
+)
+
+
+# --- pairing ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashedCode:
+    """What is stored of a code."""
+
+    salt: str
+    hash: str
+
+    def is_of(self, code: str) -> bool:
+        """Takes the same time for every wrong code."""
+        return hmac.compare_digest(_hashed(self.salt, code), self.hash)
+
+
+def new_code() -> tuple[str, HashedCode]:
+    """A code for a person, and what is stored of it."""
+    code = "".join(secrets.choice(CODE_SIGNS) for _ in range(CODE_CHARS))
+    salt = secrets.token_hex(16)
+    return code, HashedCode(salt=salt, hash=_hashed(salt, code))
+
+
+def _hashed(salt: str, code: str) -> str:
+    written = code.strip().upper().encode("utf-8", "replace")
+    return hashlib.scrypt(written, salt=salt.encode(), n=2**12, r=8, p=1, dklen=32).hex()

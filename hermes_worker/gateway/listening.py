@@ -1,0 +1,226 @@
+"""The role ``gateway``: asks platforms for events, for each account under a lease, and never runs an agent.
+
+One thread asks for each account that is polled. It renews the lease before each look, and a look ends before the lease
+does, so nobody else asks at the same time; what a look brings is written only under the lease. What fails is tried
+again without end, at intervals that grow up to a minute: a conflict (409), a rejected token, a server that is away.
+Only an event on which our own code breaks is given up after three tries, so that those behind it are heard.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hermes_worker.channels.errors import DeliveryError, SendErrorKind
+from hermes_worker.channels.exchange import Unsendable, one_line
+from hermes_worker.channels.inbound.declaration import InboundMode
+from hermes_worker.channels.inbound.receiving import Polled
+from hermes_worker.channels.receivers import Receiver, polled
+from hermes_worker.core.errors import ConfigurationError, LeaseLost, UnavailableError
+from hermes_worker.gateway.taking import Arrival, Taker, account_of
+from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
+from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
+from hermes_worker.net.wire import send
+from hermes_worker.observe import count, log
+from hermes_worker.settings import Settings
+from hermes_worker.store.gateway import AccountHold, GatewayRows
+from hermes_worker.wiring import Client
+
+_WAIT_S_MAX = 60.0
+_TRY_S = 2.0
+"""How often a gateway without an account asks whether its holder is gone."""
+_HELD_PART = 0.75
+"""Of a lease: for so long a platform may hold a look, so that its answer comes before the lease ends."""
+_TRIES_MAX = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolledAccount:
+    """An account that is listened to by asking."""
+
+    receiver: Receiver
+    credentials: Any
+    token_hash: str
+
+    @property
+    def account(self) -> str:
+        return account_of(self.receiver.platform)
+
+
+def polled_accounts(settings: Settings) -> list[PolledAccount]:
+    """The accounts that are polled: none unless the operator wants people to be listened to. Raises
+    ``ConfigurationError``."""
+    if not settings.gateway.is_enabled:
+        return []
+    values = {name: str(value) for name, value in settings.variables.items()}
+    return [
+        PolledAccount(
+            receiver=receiver, credentials=receiver.credentials(values), token_hash=_token_hash(receiver, values)
+        )
+        for receiver in polled(values)
+    ]
+
+
+def _token_hash(receiver: Receiver, values: Mapping[str, str]) -> str:
+    """By which two accounts are known to be one, whatever they are called."""
+    row = receiver.receiving
+    needed = row.required.get(InboundMode.POLL, ())
+    text = "\n".join((receiver.platform, *(values.get(row.variables[name], "") for name in needed)))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class GatewayListener:
+    """Listens to the accounts of one installation until it is told to stop."""
+
+    def __init__(self, client: Client, accounts: list[PolledAccount], *, name: str, alive_file: Path | None) -> None:
+        self._client = client
+        self._rows = GatewayRows(client.database)
+        self._taker = Taker(client)
+        self._accounts = accounts
+        self._name = name
+        self._alive_file = alive_file
+        self._lease_s = client.settings.gateway.lease_s
+        self._broken: dict[tuple[str, str], int] = {}
+        """How often our code broke on an event."""
+
+    def run(self, stopping: threading.Event) -> None:
+        """Returns when ``stopping`` is set and no look is under way any more."""
+        threads = [
+            threading.Thread(target=self._listen, args=(account, stopping), name=account.account, daemon=True)
+            for account in self._accounts
+        ]
+        for thread in threads:
+            thread.start()
+        while not stopping.wait(1.0):
+            if self._alive_file is not None:
+                self._alive_file.touch()
+        ends_at = time.monotonic() + 5.0
+        for thread in threads:
+            # A look may be held by the platform for longer; its answer is asked for again by the next holder.
+            thread.join(max(0.0, ends_at - time.monotonic()))
+
+    def _listen(self, account: PolledAccount, stopping: threading.Event) -> None:
+        while not stopping.is_set():
+            try:
+                hold = self._hold(account)
+                if hold is None:
+                    stopping.wait(_TRY_S)
+                    continue
+                self._listen_under(account, hold, stopping)
+            except LeaseLost as lost:
+                count("gateway.lease_lost")
+                log.warning("gateway.lease_lost", account=account.account, reason=str(lost))
+            except UnavailableError as error:
+                log.warning("gateway.put_off", account=account.account, reason=str(error))
+                stopping.wait(_TRY_S)
+            except Exception:  # an account whose thread ended would be silent for good
+                log.exception("thread.failed", doing=f"listening to {account.account}")
+                stopping.wait(_TRY_S)
+
+    def _hold(self, account: PolledAccount) -> AccountHold | None:
+        hold = self._rows.hold(
+            account.account,
+            mode=InboundMode.POLL.value,
+            token_hash=account.token_hash,
+            holder=self._name,
+            lease_s=self._lease_s,
+        )
+        if hold is not None:
+            log.info("gateway.listening", account=account.account)
+        return hold
+
+    def _listen_under(self, account: PolledAccount, hold: AccountHold, stopping: threading.Event) -> None:
+        """Raises ``LeaseLost``, ``UnavailableError``."""
+        cursor, failures, error = hold.cursor, 0, None
+        try:
+            while not stopping.is_set():
+                # For as long as a look may take, nobody else asks.
+                ends_at = time.monotonic() + self._lease_s
+                self._rows.renew(hold, self._lease_s, error=error)
+                found = self._look(account, cursor, ends_at)
+                if isinstance(found, DeliveryError):
+                    failures, error = failures + 1, found.message
+                    wait_s = _wait_s(found, failures)
+                    log.warning("gateway.look_failed", account=account.account, reason=error, wait_s=wait_s)
+                    self._pause(hold, wait_s, error, stopping)
+                    continue
+                failures, error = 0, None
+                cursor = self._take(account, hold, cursor, found)
+                self._pause(hold, account.receiver.receiving.poll_s, None, stopping)
+        finally:
+            with suppress(UnavailableError):
+                self._rows.release(hold)
+
+    def _pause(self, hold: AccountHold, wait_s: float, error: str | None, stopping: threading.Event) -> None:
+        """Wait, and keep the account. Raises ``LeaseLost``, ``UnavailableError``."""
+        ends_at = time.monotonic() + wait_s
+        while (left_s := ends_at - time.monotonic()) > 0 and not stopping.wait(min(left_s, self._lease_s / 3)):
+            if left_s > self._lease_s / 3:
+                self._rows.renew(hold, self._lease_s, error=error)
+
+    def _look(self, account: PolledAccount, cursor: str, ends_at: float) -> Polled | DeliveryError:
+        """Ask once, until ``ends_at`` of the monotonic clock. Raises ``LeaseLost``."""
+        # Counted from now: whoever was frozen behind the renewal has less left of the lease.
+        hold_s = _HELD_PART * max(0.0, ends_at - time.monotonic())
+        exchange = account.receiver.poll(cursor, account.credentials, datetime.now(UTC), hold_s)
+        try:
+            request: HttpRequest = next(exchange)
+            while True:
+                left_s = ends_at - time.monotonic()
+                if left_s <= 0:
+                    raise LeaseLost(f"the lease of {account.account!r} ended before it was used")
+                # The address of a platform is the operator's own setting.
+                response: HttpResponse = send(request, UrlPolicy(allows_private=True), total_s=left_s)
+                request = exchange.send(response)
+        except StopIteration as end:
+            found: Polled | DeliveryError = end.value
+            return found
+        except NoAnswer as error:
+            return DeliveryError(kind=SendErrorKind.TRANSIENT, message=one_line(error.reason))
+        except (Unsendable, UnsafeUrl, ConfigurationError) as error:
+            return DeliveryError(kind=SendErrorKind.REFUSED, message=one_line(str(error)))
+
+    def _take(self, account: PolledAccount, hold: AccountHold, cursor: str, found: Polled) -> str:
+        """Take what a look brought, in order; from where to ask next. Raises ``LeaseLost``, ``UnavailableError``."""
+        last = len(found.inbound) - 1
+        moved = False
+        for number, event in enumerate(found.inbound):
+            is_last = number == last
+            arrival = Arrival(
+                platform=account.receiver.platform,
+                event=event,
+                hold=hold,
+                cursor=found.cursor if is_last else None,
+            )
+            moved = self._take_one(arrival) is not None and is_last
+        if found.cursor != cursor and not moved:
+            self._rows.advance(hold, found.cursor)
+        return found.cursor
+
+    def _take_one(self, arrival: Arrival) -> str | None:
+        known_as = (arrival.account, arrival.event.event_key)
+        try:
+            return self._taker.take(arrival)
+        except (LeaseLost, UnavailableError):
+            raise
+        except Exception:
+            tries = self._broken[known_as] = self._broken.get(known_as, 0) + 1
+            if tries < _TRIES_MAX:
+                raise
+            log.exception("inbound.given_up", account=arrival.account, event_key=known_as[1])
+        count("inbound.given_up")
+        del self._broken[known_as]
+        return self._taker.give_up(arrival)
+
+
+def _wait_s(error: DeliveryError, failures: int) -> float:
+    if error.retry_after_s is not None:
+        return min(error.retry_after_s, 10 * _WAIT_S_MAX)
+    return float(min(_WAIT_S_MAX, 0.5 * 2 ** min(failures, 10)))

@@ -1,0 +1,285 @@
+"""What becomes of an event: a run, a command's answer, a pairing code, or nothing; once, however often it comes.
+
+The event's row, the cursor and what the event causes are one transaction each time. What follows a commit (a hint, the
+stop of what a stopped run had caused) is what the sweeper repeats if it is lost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy.engine import Connection
+
+from hermes_worker.channels.targets import ChatRef, TargetError, parse_chat, text_of
+from hermes_worker.core.gateway import (
+    HELP,
+    ChatCommand,
+    Commanded,
+    Conversed,
+    Disregarded,
+    OfferCode,
+    Silence,
+    Speakers,
+    read_event,
+)
+from hermes_worker.core.inbound import Inbound
+from hermes_worker.core.limits import LimitReached
+from hermes_worker.core.principals import DEFAULT_TENANT, Principal
+from hermes_worker.core.session_keys import SESSION_KEY_CHARS_MAX, ChatOrigin, is_shared_by_members, session_key
+from hermes_worker.observe import count, log
+from hermes_worker.services.submission import InvalidSubmission, Submission, accept, announce
+from hermes_worker.settings import Settings
+from hermes_worker.store.access.audit import Actor, acting
+from hermes_worker.store.gateway import AccountHold, EventKnown, GatewayRows, InboundEvent
+from hermes_worker.store.outbox.deliveries import owe
+from hermes_worker.store.rows import Hint
+from hermes_worker.store.runs.runs import Created, Multitask, SessionBusy
+from hermes_worker.wiring import Client
+
+SOURCE = "gateway"
+"""Of all runs that chats begin: names of sessions are the keys of chats."""
+_NAME_CHARS_MAX = 80
+
+
+def account_of(platform: str, name: str = "default") -> str:
+    """What an account is called in rows."""
+    return f"{platform}:{name}"
+
+
+def speakers_of(settings: Settings, platform: str, *, pairs: bool = True) -> Speakers:
+    """Who may speak on a platform."""
+    own = settings.variables.get(f"{platform.upper()}_ALLOWED_USERS", "")
+    named = tuple(name.strip() for name in str(own).split(",") if name.strip())
+    does_pair = pairs and settings.gateway.strangers == "pair"
+    return Speakers(allowed=(*settings.gateway.allowed_users, *named), pairs=does_pair)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """An event, and how it came."""
+
+    platform: str
+    event: Inbound
+    hold: AccountHold | None = None
+    """``None`` for one that the platform brought to a webhook."""
+    cursor: str | None = None
+    """How far the account is read with this event."""
+
+    @property
+    def account(self) -> str:
+        return account_of(self.platform)
+
+    @property
+    def row(self) -> InboundEvent:
+        return InboundEvent(account=self.account, key=self.event.event_key, hold=self.hold, cursor=self.cursor)
+
+    @property
+    def origin(self) -> ChatOrigin:
+        chat, sender = self.event.chat, self.event.sender
+        return ChatOrigin(
+            platform=self.platform,
+            chat_type=chat.kind.value,
+            chat=chat.id,
+            thread=chat.thread,
+            user=sender.id,
+            scope=chat.scope,
+        )
+
+    @property
+    def target(self) -> str | None:
+        """Where the answer goes: the chat, and the thread in it. ``None`` for a chat that no target can name."""
+        chat = self.event.chat
+        reference = f"{chat.id}:{chat.thread}" if chat.thread else chat.id
+        try:
+            return text_of(ChatRef(parse_chat(self.platform, reference)))
+        except TargetError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Replied:
+    """What was done in a transaction beside the event's row: its outcome, and what to send."""
+
+    outcome: str
+    text: str | None = None
+    stopped: str | None = None
+    hints: tuple[Hint, ...] = ()
+
+
+class Taker:
+    """Takes events of all accounts of one installation. Thread-safe."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._rows = GatewayRows(client.database)
+
+    def take(self, arrival: Arrival) -> str | None:
+        """Do what an event asks for; what became of it, or ``None`` for one that was taken before. Safe to repeat and
+        safe for several at once. Raises ``LeaseLost``, ``UnavailableError``."""
+        with acting(Actor(tenant=DEFAULT_TENANT, name=self._principal(arrival))):
+            return self._take(arrival)
+
+    def _take(self, arrival: Arrival) -> str | None:
+        event = arrival.event
+        role = self._rows.role_of(arrival.account, event.sender.id)
+        try:
+            match read_event(event, speakers_of(self._client.settings, arrival.platform), role):
+                case Disregarded(reason=reason):
+                    outcome = self._settle(arrival, lambda _: _Replied(reason.value))
+                case OfferCode():
+                    outcome = self._settle(arrival, lambda connection: self._offered(connection, arrival))
+                case Commanded() as said:
+                    outcome = self._command(arrival, said)
+                case Conversed(text=text):
+                    outcome = self._converse(arrival, text, Multitask(self._client.settings.gateway.busy_mode))
+        except EventKnown:
+            count("inbound.duplicate")
+            return None
+        count("inbound.taken")
+        log.info("inbound.taken", account=arrival.account, outcome=outcome)
+        return outcome
+
+    def give_up(self, arrival: Arrival) -> str | None:
+        """Leave an event behind on which our code breaks. Raises ``LeaseLost``, ``UnavailableError``."""
+        try:
+            return self._settle(arrival, lambda _: _Replied("given_up"))
+        except EventKnown:
+            return None
+
+    # --- the conversation --------------------------------------------------------------------------------------------
+
+    def _converse(self, arrival: Arrival, text: str, multitask: Multitask) -> str:
+        if arrival.target is None:
+            return self._settle(arrival, lambda _: _Replied("unanswerable"))
+        if self._rows.is_known(arrival.row):
+            raise EventKnown  # before the work of making a run; the key decides
+        submission = Submission(
+            input=self._attributed(arrival, text),
+            session_id=self._session(arrival),
+            principal=Principal(name=self._principal(arrival), scopes=frozenset()),
+            source=SOURCE,
+            multitask=multitask,
+            deliver=arrival.target,
+            metadata={"platform": arrival.platform, "chat": arrival.event.chat.id},
+        )
+        outcome = "run"
+
+        def also(connection: Connection, created: Created) -> None:
+            nonlocal outcome
+            outcome = "steer" if created.was_steered else "run"
+            self._rows.take(connection, arrival.row, outcome, created.run_id)
+
+        try:
+            created = accept(self._client, submission, also)
+        except SessionBusy:
+            return self._settle(
+                arrival, lambda _: _Replied("full", "Too many messages wait here. Send this one later.")
+            )
+        except LimitReached as error:
+            log.warning("inbound.limited", account=arrival.account, reason=str(error))
+            return self._settle(
+                arrival, lambda _: _Replied("limited", "I may do no more for now. Send this one later.")
+            )
+        except InvalidSubmission as error:
+            said = f"This cannot be taken: {error}"
+            return self._settle(arrival, lambda _: _Replied("refused", said))
+        announce(self._client, created)
+        return outcome
+
+    def _attributed(self, arrival: Arrival, text: str) -> str:
+        """Where several people share a session, each message says who wrote it. A name is one line without brackets,
+        so nobody can write in the name of another."""
+        if not is_shared_by_members(arrival.origin):
+            return text
+        name = arrival.event.sender.name or arrival.event.sender.id
+        plain = re.sub(r"[^\w .'@+-]", " ", name)
+        return f"[{' '.join(plain.split())[:_NAME_CHARS_MAX]}] {text}"
+
+    def _session(self, arrival: Arrival) -> str:
+        key = session_key(arrival.origin)
+        generation = self._rows.generation(arrival.account, key)
+        if not generation:
+            return key
+        name = f"{key}~{generation}"
+        if len(name) <= SESSION_KEY_CHARS_MAX:
+            return name
+        return f"agent:{hashlib.sha256(key.encode()).hexdigest()}~{generation}"
+
+    def _principal(self, arrival: Arrival) -> str:
+        written = re.sub(r"[^\w.@+:-]", "_", arrival.event.sender.id)
+        return f"{arrival.platform}:{written}"[:100]
+
+    # --- what is answered at once ------------------------------------------------------------------------------------
+
+    def _command(self, arrival: Arrival, said: Commanded) -> str:
+        match said.command:
+            case ChatCommand.STOP:
+                return self._settle(arrival, lambda connection: self._stopped(connection, arrival))
+            case ChatCommand.NEW | ChatCommand.RESET:
+                return self._settle(arrival, lambda connection: self._anew(connection, arrival))
+            case ChatCommand.STATUS:
+                told = self._status(arrival)
+                return self._settle(arrival, lambda _: _Replied("command", told))
+            case ChatCommand.QUEUE | ChatCommand.STEER if said.arguments:
+                return self._converse(arrival, said.arguments, Multitask(said.command.value))
+            case ChatCommand.START | ChatCommand.HELP:
+                return self._settle(arrival, lambda _: _Replied("command", HELP))
+            case _:
+                return self._settle(arrival, lambda _: _Replied("command", f"There is no such command.\n{HELP}"))
+
+    def _stopped(self, connection: Connection, arrival: Arrival) -> _Replied:
+        stopped = self._rows.stop(connection, SOURCE, self._session(arrival), self._principal(arrival))
+        if stopped is None:
+            return _Replied("command", "Nothing is being done here.")
+        return _Replied("command", "Stopped.", stopped.run_id, tuple(stopped.hints))
+
+    def _anew(self, connection: Connection, arrival: Arrival) -> _Replied:
+        stopped = self._rows.stop(connection, SOURCE, self._session(arrival), self._principal(arrival))
+        self._rows.begin_anew(connection, arrival.account, session_key(arrival.origin))
+        said = "This is a new conversation."
+        if stopped is None:
+            return _Replied("command", said)
+        return _Replied("command", said, stopped.run_id, tuple(stopped.hints))
+
+    def _status(self, arrival: Arrival) -> str:
+        run_id, waiting = self._rows.at_work(SOURCE, self._session(arrival))
+        if run_id is None:
+            return "Nothing is being done here."
+        return f"Run {run_id} is at work; {waiting} more wait."
+
+    def _offered(self, connection: Connection, arrival: Arrival) -> _Replied:
+        code = self._rows.offer_code(connection, arrival.account, arrival.event.sender.id)
+        if code is None:
+            return _Replied(Silence.STRANGER.value)
+        said = (
+            f"I do not know you yet. Your code is {code}. Whoever operates this agent lets you in with:\n"
+            f"hermes-worker gateway pair {arrival.platform} {code}"
+        )
+        return _Replied("paired", said)
+
+    def _settle(self, arrival: Arrival, do: Callable[[Connection], _Replied]) -> str:
+        """Do something and answer, in the transaction that takes the event."""
+        owed: list[Hint] = []
+        with self._client.database.write() as connection:
+            # The event's row first: whoever comes second waits for it, and does nothing.
+            done = self._taken(connection, arrival, do)
+            if done.text is not None and arrival.target is not None:
+                owed = owe(connection, [arrival.target], body=done.text)
+        if done.stopped is not None:
+            self._stop_below(done.stopped, done.hints)
+        self._client.publisher.send(owed)
+        return done.outcome
+
+    def _taken(self, connection: Connection, arrival: Arrival, do: Callable[[Connection], _Replied]) -> _Replied:
+        self._rows.take(connection, arrival.row, "taken")
+        done = do(connection)
+        self._rows.became(connection, arrival.row, done.outcome, done.stopped)
+        return done
+
+    def _stop_below(self, run_id: str, hints: tuple[Hint, ...]) -> None:
+        below = self._client.runs.stop_descendants(run_id)
+        more = [hint for each in below.values() for hint in each]
+        self._client.publisher.tell_stopped([run_id, *below], [*hints, *more])

@@ -1,0 +1,365 @@
+"""Accounts that are listened to, events that came from them, and the people of their chats.
+
+One gateway at a time listens to an account, under a lease. What an event causes is written together with the event's
+row and, where the gateway asks for events itself, with the cursor. The transaction expects the lease's token, so a
+gateway that was frozen and wakes up writes nothing, and the unique key makes an event that comes again cause nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.errors import HermesError, LeaseLost
+from hermes_worker.core.gateway import (
+    CODE_EVERY_S,
+    CODE_LIVES_S,
+    CODES_MAX,
+    FAILURES_MAX,
+    LOCKED_S,
+    ChatRole,
+    HashedCode,
+    new_code,
+)
+from hermes_worker.core.principals import DEFAULT_TENANT
+from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.rows import Hint, insert_ignoring, lock_run, plain
+from hermes_worker.store.runs.chains import stop_run
+from hermes_worker.store.runs.runs import session_is
+from hermes_worker.store.tables import channels, chat_people, chats, inbound, runs, sessions
+
+_ERROR_CHARS_MAX = 300
+
+
+class EventKnown(Exception):
+    """This event came before: what it causes is there already."""
+
+
+class PairingRefused(HermesError):
+    """A pairing code is wrong, or too old, or too many wrong ones were tried."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountHold:
+    """The right to listen to an account. Good only while ``token`` is in its row."""
+
+    account: str
+    token: str
+    cursor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboundEvent:
+    """An event that is being taken."""
+
+    account: str
+    key: str
+    hold: AccountHold | None = None
+    """``None`` for one that the platform brought by itself."""
+    cursor: str | None = None
+    """How far the account is read with this event; ``None`` for as far as before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountView:
+    """An account as people see it. Times in epoch seconds."""
+
+    account: str
+    mode: str
+    holder: str | None
+    lease_until: float | None
+    looked_at: float | None
+    error: str | None
+    error_at: float | None
+    locked_until: float | None
+
+
+class _CodeRow(NamedTuple):
+    person: str
+    salt: str
+    code_hash: str
+
+    @property
+    def hashed(self) -> HashedCode:
+        return HashedCode(salt=self.salt, hash=self.code_hash)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoppedChat:
+    """The run of a chat that is being stopped."""
+
+    run_id: str
+    hints: list[Hint]
+
+
+class GatewayRows:
+    """The accounts of one database. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # --- leases ------------------------------------------------------------------------------------------------------
+
+    def hold(self, account: str, *, mode: str, token_hash: str, holder: str, lease_s: float) -> AccountHold | None:
+        """Take an account that nobody listens to; ``None`` when somebody does, or listens to the same token under
+        another name."""
+        token = secrets.token_hex(16)
+        row = {"account": account, "tenant": DEFAULT_TENANT, "mode": mode, "created_at": db_now()}
+        same_token = sa.select(channels.c.account).where(
+            channels.c.account != account,
+            channels.c.token_hash == token_hash,
+            channels.c.lease_until > db_now(),
+        )
+        free = sa.or_(channels.c.lease_until.is_(None), channels.c.lease_until <= db_now())
+        with self._database.write() as connection:
+            connection.execute(insert_ignoring(connection, channels).values(**row))
+            cursor = connection.execute(
+                sa.update(channels)
+                .where(channels.c.account == account, free, ~same_token.exists())
+                .values(
+                    mode=mode,
+                    token_hash=token_hash,
+                    holder=plain(holder[:200]),
+                    lease_token=token,
+                    lease_until=db_now() + lease_s,
+                )
+                .returning(channels.c.cursor)
+            ).first()
+        return None if cursor is None else AccountHold(account=account, token=token, cursor=cursor[0] or "")
+
+    def renew(self, hold: AccountHold, lease_s: float, *, error: str | None = None) -> None:
+        """Keep an account, and say what was wrong with the last look. Raises ``LeaseLost``."""
+        said = None if error is None else plain(error[:_ERROR_CHARS_MAX])
+        with self._database.statement() as connection:
+            self._require(
+                connection.execute(
+                    sa.update(channels)
+                    .where(_held(hold))
+                    .values(
+                        lease_until=db_now() + lease_s,
+                        looked_at=db_now(),
+                        error=said,
+                        error_at=None if said is None else db_now(),
+                    )
+                ).rowcount,
+                hold,
+            )
+
+    def advance(self, hold: AccountHold, cursor: str) -> None:
+        """Write how far the account is read. Raises ``LeaseLost``."""
+        with self._database.statement() as connection:
+            moved = connection.execute(sa.update(channels).where(_held(hold)).values(cursor=plain(cursor)))
+            self._require(moved.rowcount, hold)
+
+    def release(self, hold: AccountHold) -> None:
+        """Let somebody else listen. Idempotent."""
+        with self._database.statement() as connection:
+            connection.execute(
+                sa.update(channels)
+                .where(channels.c.account == hold.account, channels.c.lease_token == hold.token)
+                .values(lease_token=None, lease_until=None, holder=None)
+            )
+
+    def release_held_by(self, holder: str) -> None:
+        """The same for every account of a gateway that has ended."""
+        with self._database.statement() as connection:
+            connection.execute(
+                sa.update(channels)
+                .where(channels.c.holder == plain(holder[:200]))
+                .values(lease_token=None, lease_until=None, holder=None)
+            )
+
+    def accounts(self) -> list[AccountView]:
+        columns = [channels.c[each.name] for each in fields(AccountView)]
+        with self._database.read() as connection:
+            rows = connection.execute(sa.select(*columns).order_by(channels.c.account)).mappings()
+            return [AccountView(**row) for row in rows]
+
+    @staticmethod
+    def _require(matched: int, hold: AccountHold) -> None:
+        if not matched:
+            raise LeaseLost(f"the account {hold.account!r} is listened to by somebody else now")
+
+    # --- events ------------------------------------------------------------------------------------------------------
+
+    def take(self, connection: Connection, event: InboundEvent, outcome: str, run_id: str | None = None) -> None:
+        """Write an event down, in the transaction of what it causes. Raises ``EventKnown``, ``LeaseLost``."""
+        if event.hold is not None:
+            cursor = channels.c.cursor if event.cursor is None else plain(event.cursor)
+            moved = connection.execute(sa.update(channels).where(_held(event.hold)).values(cursor=cursor))
+            self._require(moved.rowcount, event.hold)
+        row = {"tenant": DEFAULT_TENANT, "account": event.account, "event_key": plain(event.key)}
+        written = connection.execute(
+            insert_ignoring(connection, inbound)
+            .values(**row, outcome=outcome, run_id=run_id, received_at=db_now())
+            .returning(inbound.c.pk)
+        )
+        if written.first() is None:
+            raise EventKnown
+
+    def became(self, connection: Connection, event: InboundEvent, outcome: str, run_id: str | None) -> None:
+        """Say what became of an event, in the transaction that took it."""
+        this = (inbound.c.account == event.account) & (inbound.c.event_key == plain(event.key))
+        connection.execute(sa.update(inbound).where(this).values(outcome=outcome, run_id=run_id))
+
+    def is_known(self, event: InboundEvent) -> bool:
+        """Whether an event was taken."""
+        this = (inbound.c.account == event.account) & (inbound.c.event_key == plain(event.key))
+        with self._database.read() as connection:
+            return connection.execute(sa.select(inbound.c.pk).where(this)).first() is not None
+
+    # --- chats -------------------------------------------------------------------------------------------------------
+
+    def generation(self, account: str, session_key: str) -> int:
+        """How often the chat began anew."""
+        this = (chats.c.account == account) & (chats.c.session_key == session_key)
+        with self._database.read() as connection:
+            return int(connection.execute(sa.select(chats.c.generation).where(this)).scalar() or 0)
+
+    def begin_anew(self, connection: Connection, account: str, session_key: str) -> None:
+        """The next message of the chat begins a new conversation."""
+        this = (chats.c.account == account) & (chats.c.session_key == session_key)
+        row = {"account": account, "session_key": session_key, "tenant": DEFAULT_TENANT, "generation": 0}
+        connection.execute(insert_ignoring(connection, chats).values(**row, updated_at=db_now()))
+        values = {"generation": chats.c.generation + 1, "updated_at": db_now()}
+        connection.execute(sa.update(chats).where(this).values(**values))
+
+    def stop(self, connection: Connection, source: str, name: str, by: str) -> StoppedChat | None:
+        """Stop the run at work in a chat's session; ``None`` when there is none. What it caused is to be stopped
+        afterwards, by whoever asks or by the sweeper."""
+        pk: int | None = connection.execute(_active_run(source, name)).scalar()
+        loaded = None if pk is None else lock_run(connection, pk)
+        if loaded is None or loaded.run.status.is_terminal:
+            return None
+        _, hints = stop_run(connection, loaded, by)
+        record(connection, Act.RUN_STOP, loaded.run.run_id, before={"status": loaded.run.status.value})
+        return StoppedChat(run_id=loaded.run.run_id, hints=hints)
+
+    def at_work(self, source: str, name: str) -> tuple[str | None, int]:
+        """The id of the run at work in a chat's session, and how many wait behind it."""
+        this = session_is(DEFAULT_TENANT, source, name)
+        waiting = (
+            sa.select(sa.func.count())
+            .select_from(runs)
+            .join(sessions, sessions.c.pk == runs.c.session_pk)
+            .where(this, runs.c.status == "queued", runs.c.pk != sessions.c.active_run_pk)
+        )
+        active = sa.select(runs.c.run_id).where(runs.c.pk == _active_run(source, name).scalar_subquery())
+        with self._database.read() as connection:
+            return connection.execute(active).scalar(), int(connection.execute(waiting).scalar_one())
+
+    # --- people ------------------------------------------------------------------------------------------------------
+
+    def role_of(self, account: str, person: str) -> ChatRole | None:
+        """What a paired person may do; ``None`` for a stranger."""
+        with self._database.read() as connection:
+            role = connection.execute(sa.select(chat_people.c.role).where(_person(account, person))).scalar()
+        return None if role is None else ChatRole(role)
+
+    def offer_code(self, connection: Connection, account: str, person: str) -> str | None:
+        """A code for a stranger, whose hash is kept; ``None`` when it is too soon for another, too many are open, or
+        the account is locked."""
+        this = _person(account, person)
+        _locked_account(connection, account)
+        open_ones = sa.select(sa.func.count()).where(
+            chat_people.c.account == account, chat_people.c.role.is_(None), chat_people.c.expires_at > db_now()
+        )
+        asked = connection.execute(
+            sa.select(chat_people.c.asked_at > db_now() - CODE_EVERY_S).where(this).with_for_update()
+        ).scalar()
+        if asked or _is_locked(connection, account):
+            return None
+        others = open_ones.where(chat_people.c.person != person)
+        if connection.execute(others).scalar_one() >= CODES_MAX:
+            return None
+        code, hashed = new_code()
+        connection.execute(sa.delete(chat_people).where(this, chat_people.c.role.is_(None)))
+        connection.execute(
+            sa.insert(chat_people).values(
+                account=account,
+                person=plain(person),
+                tenant=DEFAULT_TENANT,
+                salt=hashed.salt,
+                code_hash=hashed.hash,
+                expires_at=db_now() + CODE_LIVES_S,
+                asked_at=db_now(),
+            )
+        )
+        return code
+
+    def pair(self, account: str, code: str, role: ChatRole) -> str:
+        """Let in whoever was given ``code``; their id. Raises ``PairingRefused``: after five wrong codes every code is
+        refused for an hour."""
+        with self._database.write() as connection:
+            _locked_account(connection, account)
+            if _is_locked(connection, account):
+                raise PairingRefused("too many wrong codes were tried; try again in an hour")
+            wanted = sa.select(chat_people.c.person, chat_people.c.salt, chat_people.c.code_hash).where(
+                chat_people.c.account == account, chat_people.c.role.is_(None), chat_people.c.expires_at > db_now()
+            )
+            asked = [_CodeRow(*row) for row in connection.execute(wanted)]
+            person = next((one.person for one in asked if one.hashed.is_of(code)), None)
+            if person is not None:
+                connection.execute(
+                    sa.update(chat_people)
+                    .where(_person(account, person))
+                    .values(role=role.value, paired_at=db_now(), salt=None, code_hash=None, expires_at=None)
+                )
+                connection.execute(sa.update(channels).where(channels.c.account == account).values(failures=0))
+                record(connection, Act.CHAT_PAIR, account, after={"person": person, "role": role.value})
+                return person
+            failures = channels.c.failures + 1
+            is_last = failures >= FAILURES_MAX
+            connection.execute(
+                sa.update(channels)
+                .where(channels.c.account == account)
+                .values(
+                    failures=sa.case((is_last, 0), else_=failures),
+                    locked_until=sa.case((is_last, db_now() + LOCKED_S), else_=channels.c.locked_until),
+                )
+            )
+        raise PairingRefused("no open request has this code; codes are good for an hour")
+
+    def revoke(self, account: str, person: str) -> bool:
+        """Let somebody in no more; whether they were let in."""
+        with self._database.write() as connection:
+            gone = connection.execute(sa.delete(chat_people).where(_person(account, person)))
+            record(connection, Act.CHAT_REVOKE, account, before={"person": person})
+            return bool(gone.rowcount)
+
+    def people(self, account: str) -> list[tuple[str, ChatRole]]:
+        """Who was let in."""
+        wanted = sa.select(chat_people.c.person, chat_people.c.role).where(
+            chat_people.c.account == account, chat_people.c.role.is_not(None)
+        )
+        with self._database.read() as connection:
+            rows = connection.execute(wanted.order_by(chat_people.c.paired_at))
+            return [(person, ChatRole(role)) for person, role in rows]
+
+
+def _held(hold: AccountHold) -> sa.ColumnElement[bool]:
+    is_ours = (channels.c.account == hold.account) & (channels.c.lease_token == hold.token)
+    return is_ours & (channels.c.lease_until > db_now())
+
+
+def _person(account: str, person: str) -> sa.ColumnElement[bool]:
+    return (chat_people.c.account == account) & (chat_people.c.person == plain(person))
+
+
+def _active_run(source: str, name: str) -> sa.Select[Any]:
+    return sa.select(sessions.c.active_run_pk).where(session_is(DEFAULT_TENANT, source, name))
+
+
+def _locked_account(connection: Connection, account: str) -> None:
+    """One at a time counts the codes of an account."""
+    connection.execute(sa.select(channels.c.account).where(channels.c.account == account).with_for_update())
+
+
+def _is_locked(connection: Connection, account: str) -> bool:
+    wanted = sa.select(channels.c.locked_until > db_now()).where(channels.c.account == account)
+    return bool(connection.execute(wanted).scalar())

@@ -1,0 +1,84 @@
+"""The role that listens to people is started on purpose, and says who may speak."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.migrated import bring_up
+
+from hermes_worker import settings as settings_module
+from hermes_worker.cli.entry import main
+from hermes_worker.cli.stack import _has_accounts
+from hermes_worker.core.gateway import ChatRole
+from hermes_worker.gateway.listening import polled_accounts
+from hermes_worker.store.gateway import GatewayRows
+from hermes_worker.wiring import database_of
+
+TOKEN = {"TELEGRAM_BOT_TOKEN": "77:abc"}
+ACCOUNT = "telegram:default"
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+@pytest.fixture
+def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GatewayRows:
+    monkeypatch.setenv("HERMES_HOME", str(tmp_path))
+    monkeypatch.setenv("HERMES_DATABASE_URL", url := f"sqlite:///{tmp_path / 'test.db'}")
+    bring_up(url)
+    found = GatewayRows(database_of(settings_module.load({"HERMES_DATABASE_URL": url, "HERMES_HOME": str(tmp_path)})))
+    found.hold(ACCOUNT, mode="poll", token_hash="t", holder="host:1", lease_s=60)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("environ", "listens"),
+    [
+        (TOKEN, False),
+        ({"HERMES_GATEWAY": "true"}, False),
+        (TOKEN | {"HERMES_GATEWAY": "false"}, False),
+        (TOKEN | {"HERMES_GATEWAY": "true"}, True),
+    ],
+)
+def test_a_token_alone_begins_no_listening(environ: dict[str, str], listens: bool, tmp_path: Path) -> None:
+    settings = settings_module.load({"HERMES_HOME": str(tmp_path), **environ})
+    assert _has_accounts(settings) is listens
+    assert bool(polled_accounts(settings)) is listens
+
+
+def test_the_role_refuses_to_start_where_nobody_is_to_be_listened_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HERMES_HOME", str(tmp_path))
+    monkeypatch.setenv("TELEGRAM_BOT_TOKEN", "77:abc")
+    assert call("gateway") != 0
+    assert "HERMES_GATEWAY=true" in capsys.readouterr().err
+
+
+def test_status_names_the_holder_and_whoever_was_paired_is_revoked(
+    rows: GatewayRows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with rows._database.write() as connection:
+        code = rows.offer_code(connection, ACCOUNT, "42")
+    assert code is not None
+    assert call("gateway", "pair", "telegram", "WRONGONE") != 0
+    assert "no open request" in capsys.readouterr().err
+    assert call("gateway", "pair", "telegram", code, "--role", "member") == 0
+    assert rows.people(ACCOUNT) == [("42", ChatRole.MEMBER)]
+    assert call("gateway", "status") == 0
+    assert "host:1" in capsys.readouterr().out
+    assert call("gateway", "revoke", "telegram", "42") == 0
+    assert rows.people(ACCOUNT) == []
+    assert call("gateway", "revoke", "telegram", "42") != 0
+
+
+def test_an_account_is_free_as_soon_as_its_gateway_is_known_to_have_ended(rows: GatewayRows) -> None:
+    rows.release_held_by("host:2")
+    assert rows.hold(ACCOUNT, mode="poll", token_hash="t", holder="host:2", lease_s=60) is None
+    rows.release_held_by("host:1")
+    assert rows.hold(ACCOUNT, mode="poll", token_hash="t", holder="host:2", lease_s=60) is not None

@@ -1,0 +1,112 @@
+"""Who may speak, and what a text asks for."""
+
+from __future__ import annotations
+
+import pytest
+
+from hermes_worker.core.gateway import (
+    CODE_CHARS,
+    CODE_SIGNS,
+    ChatCommand,
+    ChatRole,
+    Commanded,
+    Conversed,
+    Disregarded,
+    OfferCode,
+    Silence,
+    Speakers,
+    new_code,
+    read_event,
+)
+from hermes_worker.core.inbound import ChatKind, InboundChat, InboundCommand, InboundEdit, InboundMessage, InboundSender
+
+NOBODY = Speakers()
+ADA = InboundSender(id="42", alt_id="ada", name="Ada")
+
+
+def message(text="hello", *, kind=ChatKind.DIRECT, sender=ADA, is_addressed=False):
+    chat = InboundChat(id="-1", kind=kind)
+    return InboundMessage(event_key="1", chat=chat, sender=sender, text=text, is_addressed=is_addressed)
+
+
+def test_by_default_nobody_may_speak_and_a_stranger_is_offered_a_code():
+    assert read_event(message(), NOBODY, None) == OfferCode()
+
+
+def test_a_group_is_told_nothing():
+    asked = message("/status", kind=ChatKind.GROUP, is_addressed=True)
+    assert read_event(asked, NOBODY, None) == Disregarded(reason=Silence.STRANGER)
+
+
+def test_nobody_is_offered_a_code_where_that_is_switched_off():
+    assert read_event(message(), Speakers(pairs=False), None) == Disregarded(reason=Silence.STRANGER)
+
+
+@pytest.mark.parametrize("allowed", ["42", "ada", "@Ada", "*"])
+def test_whom_a_list_names_may_speak(allowed):
+    assert read_event(message(), Speakers(allowed=[allowed]), None) == Conversed(text="hello")
+
+
+@pytest.mark.parametrize("allowed", ["4", "420", "ad", ""])
+def test_part_of_a_name_names_nobody(allowed):
+    assert read_event(message(), Speakers(allowed=[allowed]), None) == OfferCode()
+
+
+def test_a_display_name_lets_nobody_in():
+    sender = InboundSender(id="7", name="42")
+    assert read_event(message(sender=sender), Speakers(allowed=["42"]), None) == OfferCode()
+
+
+def test_two_bots_never_talk_even_when_everybody_may_speak():
+    bot = InboundSender(id="42", is_bot=True)
+    assert read_event(message(sender=bot), Speakers(allowed=["*"]), ChatRole.OWNER) == Disregarded(reason=Silence.BOT)
+
+
+def test_who_has_no_id_is_nobody():
+    sender = InboundSender(id="", alt_id="ada")
+    assert read_event(message(sender=sender), Speakers(allowed=["*"]), None) == Disregarded(reason=Silence.NAMELESS)
+
+
+def test_in_a_group_only_what_is_addressed_is_taken():
+    said = message(kind=ChatKind.GROUP)
+    assert read_event(said, NOBODY, ChatRole.MEMBER) == Disregarded(reason=Silence.NOT_ADDRESSED)
+    addressed = message(kind=ChatKind.GROUP, is_addressed=True)
+    assert read_event(addressed, NOBODY, ChatRole.MEMBER) == Conversed(text="hello")
+
+
+@pytest.mark.parametrize(
+    ("text", "command", "arguments"),
+    [
+        ("/stop", ChatCommand.STOP, ""),
+        ("/STOP@HermesBot now", ChatCommand.STOP, "now"),
+        ("  /queue  do this ", ChatCommand.QUEUE, "do this"),
+        ("/frobnicate", None, ""),
+        ("/", None, ""),
+    ],
+)
+def test_a_text_with_a_slash_is_a_command(text, command, arguments):
+    found = read_event(message(text), NOBODY, ChatRole.OWNER)
+    assert isinstance(found, Commanded)
+    assert (found.command, found.arguments) == (command, arguments)
+
+
+def test_a_command_in_the_platforms_own_form_is_the_same():
+    asked = InboundCommand(event_key="1", chat=InboundChat(id="1"), sender=ADA, name="New", arguments=" x ")
+    assert read_event(asked, NOBODY, ChatRole.OWNER) == Commanded(command=ChatCommand.NEW, name="new", arguments="x")
+
+
+def test_nothing_follows_from_an_edit_or_an_empty_text():
+    edit = InboundEdit(event_key="1", chat=InboundChat(id="1"), sender=ADA, text="x")
+    assert read_event(edit, NOBODY, ChatRole.OWNER) == Disregarded(reason=Silence.UNKNOWN_KIND)
+    assert read_event(message("  "), NOBODY, ChatRole.OWNER) == Disregarded(reason=Silence.EMPTY)
+
+
+def test_a_code_is_known_again_and_no_other():
+    code, hashed = new_code()
+    assert len(code) == CODE_CHARS
+    assert set(code) <= set(CODE_SIGNS)
+    assert code not in hashed.hash
+    assert hashed.is_of(code)
+    assert hashed.is_of(f" {code.lower()} ")
+    assert not hashed.is_of(code[:-1])
+    assert new_code()[1].salt != hashed.salt

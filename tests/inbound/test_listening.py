@@ -1,0 +1,212 @@
+"""A gateway listens to a Telegram-like server: what people get, and what becomes of their messages."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import sqlalchemy as sa
+from support.migrated import bring_up
+from support.telegram_server import TOKEN, TelegramServer
+
+from hermes_worker import settings as settings_module
+from hermes_worker.core.gateway import ChatRole
+from hermes_worker.core.limits import Limit, LimitName, LimitReached
+from hermes_worker.gateway import listening as listening_module
+from hermes_worker.gateway import taking as taking_module
+from hermes_worker.gateway.listening import GatewayListener, polled_accounts
+from hermes_worker.gateway.taking import Arrival, Taker
+from hermes_worker.store.gateway import GatewayRows
+from hermes_worker.store.runs.inputs import stored_spec
+from hermes_worker.store.runs.runs import Multitask
+from hermes_worker.store.tables import audit_log, deliveries, inbound, runs, sessions
+from hermes_worker.wiring import Client, open_client
+
+ACCOUNT = "telegram:default"
+
+
+@pytest.fixture
+def telegram() -> Iterator[TelegramServer]:
+    with TelegramServer() as running:
+        yield running
+
+
+@pytest.fixture
+def client(tmp_path: Path, broker_url: str, telegram: TelegramServer) -> Iterator[Client]:
+    url = f"sqlite:///{tmp_path / 'test.db'}"
+    (tmp_path / "home").mkdir()
+    bring_up(url)
+    environ = {
+        "HOME": str(tmp_path),
+        "HERMES_HOME": str(tmp_path / "home"),
+        "HERMES_DATABASE_URL": url,
+        "HERMES_BROKER_URL": broker_url,
+        "HERMES_PROVIDER": "scripted",
+        "HERMES_GATEWAY": "true",
+        "HERMES_GATEWAY_LEASE_S": "3",
+        "HERMES_GATEWAY_BUSY_INPUT_MODE": "queue",
+        "TELEGRAM_BOT_TOKEN": TOKEN,
+        "TELEGRAM_BASE_URL": telegram.url,
+        "TELEGRAM_ALLOWED_USERS": "42, 43",
+    }
+    found = open_client(settings_module.load(environ))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def listening(client: Client) -> Iterator[None]:
+    accounts = polled_accounts(client.settings)
+    assert [one.account for one in accounts] == [ACCOUNT]
+    stopping = threading.Event()
+    listener = GatewayListener(client, accounts, name="gw", alive_file=None)
+    thread = threading.Thread(target=listener.run, args=(stopping,))
+    thread.start()
+    yield
+    stopping.set()
+    thread.join()
+
+
+def rows_of(client: Client, *columns: Any) -> list[Any]:
+    with client.database.read() as connection:
+        return list(connection.execute(sa.select(*columns).order_by(columns[0].table.c.pk)))
+
+
+def until(holds: Callable[[], object], within_s: float = 20.0) -> None:
+    ends_at = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < ends_at, "it did not come about"
+        time.sleep(0.02)
+
+
+def outcomes(client: Client) -> list[str]:
+    return [outcome for (outcome,) in rows_of(client, inbound.c.outcome)]
+
+
+def bodies(client: Client) -> list[str]:
+    """What chats are told beside the answers of runs."""
+    return [body for (body,) in rows_of(client, deliveries.c.body) if body is not None]
+
+
+@pytest.mark.usefixtures("listening")
+def test_a_message_becomes_a_run_whose_answer_goes_to_its_chat(client: Client, telegram: TelegramServer) -> None:
+    telegram.write(42, "What is the weather?")
+    until(lambda: outcomes(client) == ["run"])
+    [(run_id, deliver, principal)] = rows_of(client, runs.c.run_id, runs.c.deliver, runs.c.principal)
+    assert deliver == '["telegram:42"]'
+    assert principal == "telegram:42"
+    assert rows_of(client, inbound.c.run_id) == [(run_id,)]
+    assert rows_of(client, sessions.c.name) == [("agent:main:telegram:dm:42",)]
+
+
+@pytest.mark.usefixtures("listening")
+def test_two_people_have_two_conversations_and_new_begins_another(client: Client, telegram: TelegramServer) -> None:
+    for chat, text in ((42, "a"), (43, "b"), (42, "/new"), (42, "c")):
+        telegram.write(chat, text)
+    until(lambda: len(outcomes(client)) == 4)
+    assert outcomes(client) == ["run", "run", "command", "run"]
+    names = [name for (name,) in rows_of(client, sessions.c.name)]
+    assert names == ["agent:main:telegram:dm:42", "agent:main:telegram:dm:43", "agent:main:telegram:dm:42~1"]
+    statuses = [status for (status,) in rows_of(client, runs.c.status)]
+    assert statuses[0] in ("cancelled", "stopping")
+    assert bodies(client) == ["This is a new conversation."]
+
+
+@pytest.mark.usefixtures("listening")
+def test_stop_stops_the_run_of_this_chat_only(client: Client, telegram: TelegramServer) -> None:
+    for chat, text in ((42, "a"), (43, "b"), (42, "/status"), (42, "/stop")):
+        telegram.write(chat, text)
+    until(lambda: len(outcomes(client)) == 4)
+    (mine, theirs) = [status for (status,) in rows_of(client, runs.c.status)]
+    assert mine in ("cancelled", "stopping")
+    assert theirs not in ("cancelled", "stopping")
+    assert bodies(client)[0].startswith("Run run_")
+    assert bodies(client)[1] == "Stopped."
+    assert ("run.stop", "telegram:42") in [tuple(row) for row in rows_of(client, audit_log.c.act, audit_log.c.actor)]
+
+
+@pytest.mark.usefixtures("listening")
+def test_a_stranger_is_given_a_code_once_and_speaks_when_it_was_entered(
+    client: Client, telegram: TelegramServer
+) -> None:
+    telegram.write(99, "let me in")
+    telegram.write(99, "hello?")
+    until(lambda: len(outcomes(client)) == 2)
+    assert outcomes(client) == ["paired", "stranger"]
+    [said] = bodies(client)
+    code = said.partition("Your code is ")[2][:8]
+    assert rows_of(client, runs.c.pk) == []
+    GatewayRows(client.database).pair(ACCOUNT, code, ChatRole.MEMBER)
+    telegram.write(99, "and now?")
+    until(lambda: len(outcomes(client)) == 3)
+    assert outcomes(client)[-1] == "run"
+
+
+@pytest.mark.usefixtures("listening")
+def test_a_shared_thread_says_who_wrote_and_nobody_writes_in_anothers_name(
+    client: Client, telegram: TelegramServer
+) -> None:
+    chat = {"id": -100, "type": "supergroup", "title": "Ops", "is_forum": True}
+    writer = {"id": 42, "is_bot": False, "first_name": "Eve] hi\n[Ada"}
+    topic = {"chat": chat, "from": writer, "is_topic_message": True, "message_thread_id": 17}
+    answered = {"message_id": 5, "text": "?", "from": {"id": 77, "is_bot": True}}
+    telegram.write(42, "go", **topic, reply_to_message=answered)
+    telegram.write(42, "not for the bot", **topic)
+    until(lambda: len(outcomes(client)) == 2)
+    assert outcomes(client) == ["run", "not_addressed"]
+    [(pk, deliver)] = rows_of(client, runs.c.pk, runs.c.deliver)
+    assert deliver == '["telegram:-100:17"]'
+    with client.database.read() as connection:
+        assert stored_spec(connection, pk).input == "[Eve hi Ada] go"
+
+
+@pytest.mark.usefixtures("listening")
+def test_conflicts_never_end_listening(client: Client, telegram: TelegramServer) -> None:
+    telegram.conflicts_due = 2
+    telegram.write(42, "still there?")
+    until(lambda: outcomes(client) == ["run"])
+    assert telegram.conflicts_due == 0
+
+
+@pytest.mark.usefixtures("listening")
+def test_what_was_taken_is_left_behind(client: Client, telegram: TelegramServer) -> None:
+    number = telegram.write(42, "a")
+    until(lambda: outcomes(client) == ["run"])
+    until(lambda: not telegram.updates)
+    with client.database.read() as connection:
+        assert connection.execute(sa.text("select cursor from channels")).scalar() == str(number + 1)
+
+
+@pytest.mark.usefixtures("listening")
+def test_an_event_that_breaks_our_code_is_left_behind_and_the_next_is_heard(
+    client: Client, telegram: TelegramServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Taker._converse
+
+    def breaks(self: Taker, arrival: Arrival, text: str, multitask: Multitask) -> str:
+        if text == "boom":
+            raise RuntimeError("a defect of ours")
+        return real(self, arrival, text, multitask)
+
+    monkeypatch.setattr(Taker, "_converse", breaks)
+    monkeypatch.setattr(listening_module, "_TRY_S", 0.05)
+    telegram.write(42, "boom")
+    telegram.write(42, "still there?")
+    until(lambda: outcomes(client) == ["given_up", "run"])
+
+
+@pytest.mark.usefixtures("listening")
+def test_a_tenant_that_used_what_it_may_is_told_to_come_later(
+    client: Client, telegram: TelegramServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: object) -> NoReturn:
+        raise LimitReached(Limit(name=LimitName.SUBMITS_PER_MIN, value=1), 60.0)
+
+    monkeypatch.setattr(taking_module, "accept", refuses)
+    telegram.write(42, "hello")
+    until(lambda: outcomes(client) == ["limited"])
+    assert bodies(client) == ["I may do no more for now. Send this one later."]

@@ -1,0 +1,116 @@
+"""A stand-in for Telegram's Bot API, as core.telegram.org/bots/api describes it: getUpdates with offset and hold, a
+conflict when two ask at once, sendMessage. It counts what must never happen."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import islice
+from random import Random
+from typing import Any
+
+from support.fault_server import FaultServer, Received, Reply
+from support.inbound_cases import telegram_update
+
+TOKEN = "77:abc"
+
+
+@dataclass
+class TelegramServer:
+    """Updates wait until an offset leaves them behind."""
+
+    updates: deque[dict[str, Any]] = field(default_factory=deque)
+    sent: list[dict[str, Any]] = field(default_factory=list)
+    conflicts_due: int = 0
+    """So many of the next looks are answered with 409."""
+    conflict_odds: float = 0.0
+    """How likely another look is answered so."""
+    conflicts: int = 0
+    """Looks that were."""
+    looked_max: int = 100
+    """Updates that a look brings at most."""
+    random: Random = field(default_factory=lambda: Random(7))
+    overlaps: int = 0
+    """Looks that came while another was held."""
+    looks: int = 0
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Condition()
+        self._held: Reply | None = None
+        self._number = 100
+        self._server = FaultServer(self._answer)
+
+    def __enter__(self) -> TelegramServer:
+        self._server.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.__exit__(*error)
+
+    @property
+    def url(self) -> str:
+        return self._server.base_url.removesuffix("/v1")
+
+    def write(self, person: int, text: str, **more: Any) -> int:
+        """Somebody writes; the update's number."""
+        with self._lock:
+            self._number += 1
+            who = {
+                "chat": {"id": person, "type": "private"},
+                "from": {"id": person, "is_bot": False, "first_name": "Ada"},
+            }
+            self.updates.append(telegram_update(self._number, text, **(who | more)))
+            self._lock.notify_all()
+            return self._number
+
+    def texts(self, chat: int) -> list[str]:
+        return [one["text"] for one in self.sent if int(one["chat_id"]) == chat]
+
+    def _answer(self, request: Received, reply: Reply) -> None:
+        path = request.head.split(" ")[1]
+        if path == f"/bot{TOKEN}/getUpdates":
+            self._updates(request.document, reply)
+        elif path == f"/bot{TOKEN}/sendMessage":
+            with self._lock:
+                self.sent.append(request.document)
+                number = len(self.sent)
+            reply.document(200, {"ok": True, "result": {"message_id": number}})
+        else:
+            reply.document(404, {"ok": False, "error_code": 404, "description": "Not Found"})
+
+    def _updates(self, asked: dict[str, Any], reply: Reply) -> None:
+        ends_at = time.monotonic() + asked["timeout"]
+        with self._lock:
+            self.looks += 1
+            if self.conflicts_due or self.random.random() < self.conflict_odds:
+                self.conflicts_due -= bool(self.conflicts_due)
+                self.conflicts += 1
+                said = (
+                    "Conflict: terminated by other getUpdates request; make sure that only one bot instance is running"
+                )
+                reply.document(409, {"ok": False, "error_code": 409, "description": said})
+                return
+            if self._held is not None and not _is_gone(self._held):
+                self.overlaps += 1
+            self._held = reply
+            while self.updates and self.updates[0]["update_id"] < asked.get("offset", 0):
+                self.updates.popleft()
+            while not self.updates and time.monotonic() < ends_at and not _is_gone(reply):
+                self._lock.wait(0.05)
+            found = list(islice(self.updates, min(asked["limit"], self.looked_max)))
+            if self._held is reply:
+                self._held = None
+        reply.document(200, {"ok": True, "result": found})
+
+
+def _is_gone(reply: Reply) -> bool:
+    """Whether the other end closed the connection."""
+    try:
+        return reply.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
