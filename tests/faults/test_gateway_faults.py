@@ -1,0 +1,156 @@
+"""Three gateways with one token, and the one that listens is killed or frozen again and again: every message becomes
+one run, in the order in which its chat wrote it, and nobody asks while another one does.
+
+On PostgreSQL: a process that is frozen while it writes holds SQLite's one lock for as long as it is frozen.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from random import Random
+
+import pytest
+import sqlalchemy as sa
+from support import gateway_replica
+from support.migrated import bring_up
+from support.rig import until
+from support.telegram_server import TOKEN, TelegramServer
+
+from hermes_worker.settings import load
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.runs.inputs import stored_spec
+from hermes_worker.store.tables import channels, inbound, runs, sessions
+from hermes_worker.wiring import database_of
+
+pytestmark = pytest.mark.faults
+
+PATIENCE_S = 240.0
+
+
+class Gateways:
+    """Three at a time; whoever is killed is replaced."""
+
+    def __init__(self, environ: dict[str, str], database: Database) -> None:
+        self._environ = environ
+        self._database = database
+        self._numbers = count(1)
+        self._alive: dict[str, BaseProcess] = {}
+        self._frozen: list[BaseProcess] = []
+        for _ in range(3):
+            self._start()
+
+    def _start(self) -> None:
+        name = f"gateway{next(self._numbers)}"
+        self._alive[name] = gateway_replica.start(name, self._environ)
+
+    def holder(self) -> str | None:
+        """Who listens, as far as that is one who can."""
+        with self._database.read() as connection:
+            name = connection.execute(sa.select(channels.c.holder)).scalar()
+        return name if name in self._alive else None
+
+    def kill(self) -> None:
+        name = until(self.holder, "somebody to listen", patience_s=PATIENCE_S)
+        process = self._alive.pop(name)
+        process.kill()
+        process.join()
+        self._start()
+
+    def freeze(self) -> None:
+        """The one that listens, until another one does."""
+        name = until(self.holder, "somebody to listen", patience_s=PATIENCE_S)
+        frozen = self._alive.pop(name)
+        assert frozen.pid is not None
+        os.kill(frozen.pid, signal.SIGSTOP)
+        try:
+            until(self.holder, "somebody else to listen", patience_s=PATIENCE_S)
+        finally:
+            os.kill(frozen.pid, signal.SIGCONT)
+        self._alive[name] = frozen
+
+    def end(self) -> None:
+        for process in self._alive.values():
+            process.kill()
+            process.join()
+
+
+@contextmanager
+def gateways(telegram: TelegramServer, url: str, broker_url: str, directory: Path) -> Iterator[Gateways]:
+    (directory / "home").mkdir()
+    bring_up(url)
+    environ = {
+        "HOME": str(directory),
+        "PATH": os.environ["PATH"],
+        "HERMES_HOME": str(directory / "home"),
+        "HERMES_DATABASE_URL": url,
+        "HERMES_BROKER_URL": broker_url,
+        "HERMES_PROVIDER": "scripted",
+        "HERMES_GATEWAY": "true",
+        "HERMES_GATEWAY_LEASE_S": "2",
+        "HERMES_GATEWAY_BUSY_INPUT_MODE": "queue",
+        "GATEWAY_ALLOWED_USERS": "*",
+        "TELEGRAM_BOT_TOKEN": TOKEN,
+        "TELEGRAM_BASE_URL": telegram.url,
+    }
+    database = database_of(load(environ))
+    running = Gateways(environ, database)
+    try:
+        yield running
+    finally:
+        running.end()
+        database.close()
+
+
+def written(database: Database) -> dict[str, list[str]]:
+    """What the runs of each session were asked, in order."""
+    found = defaultdict(list)
+    wanted = sa.select(sessions.c.name, runs.c.pk).join(sessions, sessions.c.pk == runs.c.session_pk)
+    with database.read() as connection:
+        for name, pk in connection.execute(wanted.order_by(runs.c.pk)).all():
+            found[name].append(stored_spec(connection, pk).input)
+    return dict(found)
+
+
+@pytest.mark.parametrize(
+    ("chats", "each", "hurts", "odds"),
+    [
+        pytest.param(4, 10, 4, 0.1, id="sample"),
+        pytest.param(400, 25, 60, 0.1, id="10000 messages", marks=pytest.mark.slow),
+    ],
+)
+def test_every_message_becomes_one_run_in_its_order(
+    chats: int, each: int, hurts: int, odds: float, postgres_url: str, broker_url: str, tmp_path: Path
+) -> None:
+    random = Random(21)
+    with (
+        TelegramServer(looked_max=4, conflict_odds=odds) as telegram,
+        gateways(telegram, postgres_url, broker_url, tmp_path) as running,
+    ):
+        for number in range(each):
+            for chat in range(1, chats + 1):
+                telegram.write(chat, f"message {number}")
+        for part in range(1, hurts + 1):
+            due = part * chats * each // (hurts + 1)
+            until(lambda due=due: taken(running) >= due or None, f"{due} messages to be taken", patience_s=PATIENCE_S)
+            running.freeze() if random.random() < 0.5 else running.kill()
+        until(lambda: not telegram.updates or None, "everything to be read", patience_s=PATIENCE_S)
+        asked = written(running._database)
+        assert asked == {
+            f"agent:main:telegram:dm:{chat}": [f"message {number}" for number in range(each)]
+            for chat in range(1, chats + 1)
+        }
+        assert taken(running) == chats * each
+        assert telegram.overlaps == 0
+        assert telegram.conflicts > 0
+
+
+def taken(running: Gateways) -> int:
+    with running._database.read() as connection:
+        return connection.execute(sa.select(sa.func.count()).select_from(inbound)).scalar_one()

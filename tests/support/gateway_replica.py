@@ -1,0 +1,34 @@
+"""Gateways as processes, forked from one that has imported everything. They listen until they are killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.process
+import os
+import threading
+from collections.abc import Mapping
+
+from hermes_worker import settings as settings_module
+from hermes_worker.gateway.listening import GatewayListener, polled_accounts
+from hermes_worker.wiring import open_client
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["hermes_worker.gateway.listening", "psycopg"])
+
+
+def start(name: str, environ: Mapping[str, str]) -> multiprocessing.process.BaseProcess:
+    """A gateway in a process of its own."""
+    process = _FORKS.Process(target=main, args=(name, dict(environ)), daemon=True)
+    process.start()
+    return process
+
+
+def main(name: str, environ: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environ)
+    os.dup2(
+        os.open("/tmp/gw21_replica.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND) or os.open(os.devnull, os.O_WRONLY), 2
+    )
+    settings = settings_module.load()
+    listener = GatewayListener(open_client(settings), polled_accounts(settings), name=name, alive_file=None)
+    listener.run(threading.Event())
