@@ -220,13 +220,10 @@ class Browsers:
         row = use.resource
         lost = _lost(row)
         async with self._driver.connected(use) as context:
-            if lost is not None:
-                await _restore(context, row.storage)
-                if not opens:
-                    self._note(use, Noted(url="about:blank", snapshot=""))
-                    raise BrowserGone(f"{lost} Nothing was done; open a page with browser_navigate to go on.")
-            seen = None if lost is not None else Look.read(row.snapshot)
-            visit = await _visit_of(context, seen, lost)
+            visit = await _entered(context, row, lost)
+            if lost is not None and not opens:
+                self._note(use, Noted(url="about:blank", snapshot=""))
+                raise BrowserGone(f"{lost} Nothing was done; open a page with browser_navigate to go on.")
             if not opens and visit.page.url == "about:blank" and row.url is None:
                 raise BrowserFailed("there is no page yet; open one with browser_navigate")
             try:
@@ -277,6 +274,19 @@ def _lost(row: ResourceView) -> str | None:
         f"The browser was lost at URL {row.url} ({row.reason}). A new one is open at about:blank: {kept}what was typed "
         "and not sent is gone."
     )
+
+
+async def _entered(context: BrowserContext, row: ResourceView, lost: str | None) -> Visit:
+    """The visit, before anything is done. Raises ``_NotConnected`` for a browser that does not answer in time: without
+    a limit here, a browser that froze after the connection held its call for ever."""
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            if lost is not None:
+                await _restore(context, row.storage)
+            return await _visit_of(context, None if lost is not None else Look.read(row.snapshot), lost)
+    except Exception as error:
+        reason = str(error).splitlines()[0][:200] if str(error) else "its pages do not answer"
+        raise _NotConnected(reason) from error
 
 
 async def _restore(context: BrowserContext, storage: str | None) -> None:

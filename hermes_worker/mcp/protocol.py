@@ -203,7 +203,7 @@ def task_of(result: Mapping[str, Any], task_id: str | None = None) -> TaskView |
     named, status = result.get("taskId"), result.get("status")
     if not isinstance(named, str) or not _TASK_ID.fullmatch(named) or (task_id is not None and named != task_id):
         raise McpError("the server answered with a task that has no usable id")
-    if status not in TASK_STATES:
+    if not isinstance(status, str) or status not in TASK_STATES:
         raise McpError(f"the server answered with a task in the state {str(status)[:40]!r}")
     found, error, wished = result.get("result"), result.get("error"), result.get("pollIntervalMs")
     asked = result.get("inputRequests")

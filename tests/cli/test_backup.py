@@ -8,11 +8,11 @@ import shutil
 import signal
 import tarfile
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.commandline import CommandLine
+from support.hostile_inputs import BACKUPS, member
 from support.store import EMPTY, Store, opened
 
 from hermes_worker.core.replay import Replay
@@ -166,38 +166,13 @@ def test_only_the_epoch_is_marked(hermes: CommandLine, store: Store) -> None:
 MANIFEST = json.dumps({"format": "hermes-worker home 1"}).encode()
 
 
-def member(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0, link: str = "") -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.type, info.size, info.linkname = kind, size, link
-    return info
-
-
-HOSTILE: dict[str, Callable[[tarfile.TarFile], None]] = {
-    "above": lambda tar: tar.addfile(member("../x")),
-    "far above": lambda tar: tar.addfile(member("a/../../x")),
-    "absolute": lambda tar: tar.addfile(member("/tmp/x")),
-    "a link": lambda tar: tar.addfile(member("a", tarfile.SYMTYPE, link="/etc")),
-    "a hard link": lambda tar: tar.addfile(member("a", tarfile.LNKTYPE, link="manifest.json")),
-    "a device": lambda tar: tar.addfile(member("a", tarfile.CHRTYPE)),
-    "a pipe": lambda tar: tar.addfile(member("a", tarfile.FIFOTYPE)),
-    "a directory": lambda tar: tar.addfile(member("a", tarfile.DIRTYPE)),
-    "the lock": lambda tar: tar.addfile(member("run/lock")),
-    "a journal": lambda tar: tar.addfile(member("hermes-worker.db-wal")),
-    "below the database": lambda tar: tar.addfile(member("hermes-worker.db/x")),
-    "too large": lambda tar: tar.addfile(member("a", size=2_000_000), io.BytesIO(bytes(2_000_000))),
-    "twice": lambda tar: tar.addfile(member("a")) or tar.addfile(member("a")),
-    "without a database": lambda tar: None,
-    "a file where a directory is": lambda tar: tar.addfile(member("a")) or tar.addfile(member("a/b")),
-}
-
-
-@pytest.mark.parametrize("case", HOSTILE)
+@pytest.mark.parametrize("case", BACKUPS)
 def test_a_hostile_archive_is_refused(tmp_path: Path, case: str) -> None:
     archive, into = tmp_path / "a.tar", tmp_path / "into"
     into.mkdir()
     with tarfile.open(archive, "w") as tar:
         tar.addfile(member("manifest.json", size=len(MANIFEST)), io.BytesIO(MANIFEST))
-        HOSTILE[case](tar)
+        BACKUPS[case](tar)
     with pytest.raises(InvalidArchive):
         unpack(archive, into, bytes_max=1_000_000)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar", "into"]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from support.store import opened
 
+from hermes_worker.browser import pages
 from hermes_worker.browser.chromium import Chromium, NoBrowserHere, find_chromium, require_confinement
 from hermes_worker.browser.declarations import browser_extension
 from hermes_worker.browser.host import browser_host
@@ -214,3 +217,18 @@ def test_a_host_takes_no_more_than_it_may_and_removes_what_dead_ones_left(
     played.host.close()
     assert played.started[0].is_ended and list((tmp_path / "browsers").iterdir()) == []
     assert state(table, session_id) is ResourceState.ENDED
+
+
+def test_a_browser_that_freezes_after_the_connection_holds_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Frozen:
+        def __init__(self) -> None:
+            self.pages = [object()]
+
+        async def new_cdp_session(self, page: object) -> None:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(pages, "CONNECT_S", 0.05)
+    row = SimpleNamespace(snapshot=None, storage=None)
+    entering = pages._entered(cast(Any, Frozen()), cast(Any, row), None)
+    with pytest.raises(pages._NotConnected, match="do not answer"):
+        asyncio.run(asyncio.wait_for(entering, 20))
