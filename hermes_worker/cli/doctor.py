@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -52,6 +53,8 @@ class Grade(StrEnum):
     NOTE = "note"
     """Works, but may not be what was meant."""
     BROKEN = "broken"
+    FIXED = "fixed"
+    """Was not as it should be, and was put right (``--fix``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,14 +70,15 @@ class DoctorFinding:
 @click.command(epilog="Exit code 0: nothing is broken. 1: something is; its line says what to change.")
 @common
 @click.option("--workspace", type=click.Path(path_type=Path), help="A directory that runs are to work in.")
+@click.option("--fix", "fixes", is_flag=True, help="First put right what can be, and say what that was.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object per line: subject, grade (ok, note, broken), text."
+    "--json", "as_json", is_flag=True, help="One JSON object per line: subject, grade (ok, note, broken, fixed), text."
 )
-def doctor(home: Path | None, workspace: Path | None, as_json: bool) -> int:
+def doctor(home: Path | None, workspace: Path | None, fixes: bool, as_json: bool) -> int:
     """Check everything this configuration needs, by trying it."""
     settings = client_settings(home, needs_servers=False)
     is_broken = False
-    for finding in _findings(settings, workspace):
+    for finding in chain(_repaired(settings) if fixes else (), _findings(settings, workspace)):
         click.echo(json.dumps(asdict(finding)) if as_json else _line(finding))
         is_broken = is_broken or finding.grade is Grade.BROKEN
     return EXIT_FAILED if is_broken else 0
@@ -106,6 +110,20 @@ def check(home: Path | None) -> int:
     return 0
 
 
+def _repaired(settings: Settings) -> Iterator[DoctorFinding]:
+    """What was put right. What could not be is told by the findings behind."""
+    from hermes_worker.cli.doctor_repairs import REPAIRS
+
+    for subject, repair in REPAIRS:
+        try:
+            done = repair(settings)
+        except (HermesError, OSError) as error:
+            yield DoctorFinding(subject=subject, grade=Grade.NOTE, text=f"could not be put right: {reason_of(error)}")
+            continue
+        if done is not None:
+            yield DoctorFinding(subject=subject, grade=Grade.FIXED, text=done)
+
+
 def _findings(settings: Settings, workspace: Path | None) -> Iterator[DoctorFinding]:
     yield DoctorFinding(subject="settings", grade=Grade.OK, text=f"read, home {settings.home}")
     yield (system := _system(sys.platform, sys.version_info[:2]))
@@ -122,6 +140,7 @@ def _findings(settings: Settings, workspace: Path | None) -> Iterator[DoctorFind
         ("encryption", lambda: _encryption(settings)),
         ("broker", lambda: _broker(settings)),
         ("workers", lambda: _workers(settings)),
+        *_fleet_checks(settings),
         *((("logins", lambda: _logins(settings)),) if settings.model.refresh_tokens else ()),
         ("webhooks", lambda: _webhooks(settings)),
         *((("chats", lambda: _chats(settings)),) if settings.gateway.is_enabled else ()),
@@ -141,6 +160,16 @@ def _findings(settings: Settings, workspace: Path | None) -> Iterator[DoctorFind
         yield _examined(subject, examine)
 
 
+def _fleet_checks(settings: Settings) -> Iterator[tuple[str, Callable[[], tuple[Grade, str]]]]:
+    """Here and not above: that module says its findings in the grades of this one."""
+    from hermes_worker.cli import doctor_fleet
+
+    for examine in (doctor_fleet.queues, doctor_fleet.beat, doctor_fleet.size):
+        yield examine.__name__, partial(examine, settings)
+    if doctor_fleet.remembers(settings):
+        yield "memory", partial(doctor_fleet.memory, settings)
+
+
 def _examined(subject: str, examine: Callable[[], Any]) -> DoctorFinding:
     try:
         grade, text = examine()
@@ -150,7 +179,7 @@ def _examined(subject: str, examine: Callable[[], Any]) -> DoctorFinding:
 
 
 def _line(finding: DoctorFinding) -> str:
-    colour = {Grade.OK: "green", Grade.NOTE: "yellow", Grade.BROKEN: "red"}[finding.grade]
+    colour = {Grade.OK: "green", Grade.NOTE: "yellow", Grade.BROKEN: "red", Grade.FIXED: "cyan"}[finding.grade]
     return f"{click.style(f'{finding.grade.value:<7}', fg=colour)} {finding.subject:<10} {finding.text}"
 
 

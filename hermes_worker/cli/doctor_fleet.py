@@ -1,0 +1,140 @@
+"""What ``doctor`` says of the rows of a fleet: what waits in the queues, whether jobs begin, how large it all is, and
+what remembers people."""
+
+from __future__ import annotations
+
+from hermes_worker.cli.doctor import Grade
+from hermes_worker.core.errors import HermesError
+from hermes_worker.local.paths import running_stack
+from hermes_worker.settings import Settings
+
+_WAITS_S_NOTED, _WAITS_S_MAX = 60.0, 900.0
+"""How long the oldest step of a queue may wait."""
+_OVERDUE_S_MAX = 60.0
+"""A scheduler looks every few seconds."""
+_CALLS_LOOKED_AT = 100
+
+
+def has_no_rows(settings: Settings) -> bool:
+    """No database was made yet."""
+    return settings.database.url is None and not (settings.home / "hermes-worker.db").exists()
+
+
+def _is_down(settings: Settings) -> bool:
+    """Nothing is meant to be at work: this home has its own broker, and nobody started it."""
+    return settings.broker.url is None and running_stack(settings.home) is None
+
+
+def queues(settings: Settings) -> tuple[Grade, str]:
+    """How old the oldest step is that a worker could take."""
+    from hermes_worker.store.backlog import read_backlog
+    from hermes_worker.wiring import open_database
+
+    if has_no_rows(settings):
+        return Grade.OK, "nothing waits"
+    database = open_database(settings)
+    try:
+        due = [each for each in read_backlog(database) if each.due]
+    finally:
+        database.close()
+    if not due:
+        return Grade.OK, "nothing waits"
+    oldest = max(due, key=lambda each: each.oldest_age_s)
+    waits = (
+        f"{sum(each.due for each in due)} steps wait, the oldest for {oldest.oldest_age_s:.0f} s in {oldest.queue!r}"
+    )
+    if oldest.oldest_age_s <= _WAITS_S_NOTED:
+        return Grade.OK, waits
+    if _is_down(settings):
+        return Grade.NOTE, f"{waits}; 'hermes-worker up' goes on with them"
+    grade = Grade.NOTE if oldest.oldest_age_s <= _WAITS_S_MAX else Grade.BROKEN
+    return grade, f"{waits}; start more workers for {oldest.queue!r} ('hermes-worker backlog' says how many)"
+
+
+def beat(settings: Settings) -> tuple[Grade, str]:
+    """Whether jobs begin when they are due. A scheduler has no row of its own: what it does is the sign of it."""
+    from hermes_worker.store.fleet import read_fleet
+    from hermes_worker.wiring import open_database
+
+    if has_no_rows(settings):
+        return Grade.OK, "no job is scheduled"
+    database = open_database(settings)
+    try:
+        fleet = read_fleet(database)
+    finally:
+        database.close()
+    scheduled = fleet.jobs.get("scheduled", 0)
+    if fleet.job_overdue_s <= _OVERDUE_S_MAX:
+        return Grade.OK, f"{scheduled} scheduled, none overdue" if scheduled else "no job is scheduled"
+    overdue = f"a job is overdue for {fleet.job_overdue_s:.0f} s, so no scheduler is at work"
+    if _is_down(settings):
+        return Grade.NOTE, f"{overdue}; 'hermes-worker up' starts one"
+    return Grade.BROKEN, f"{overdue}; start one with 'hermes-worker beat'"
+
+
+def size(settings: Settings) -> tuple[Grade, str]:
+    """How large the database is, and what of it holds nothing."""
+    from hermes_worker.store.sizes import size_of
+    from hermes_worker.wiring import open_database
+
+    if has_no_rows(settings):
+        return Grade.OK, "no database yet"
+    database = open_database(settings)
+    try:
+        found = size_of(database)
+    finally:
+        database.close()
+    text = f"the database takes {_megabytes(found.total_bytes)}"
+    if not found.is_bloated:
+        return Grade.OK, text
+    if found.dead_rows:
+        told = ", ".join(f"{count} of {table}" for table, count in list(found.dead_rows.items())[:3])
+        return Grade.NOTE, f"{text}; more rows are dead than alive ({told}): let autovacuum run, or use 'doctor --fix'"
+    free = _megabytes(found.free_bytes)
+    return Grade.NOTE, f"{text}, {free} of it hold nothing; 'doctor --fix' gives them back while nothing runs"
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1024**2:.1f} MB"
+
+
+def remembers(settings: Settings) -> bool:
+    """An extension brings a memory provider. False where extensions cannot be used, which other lines say."""
+    from hermes_worker import plugins
+
+    try:
+        return bool(plugins.begin(settings).having("memory_providers"))
+    except HermesError:
+        return False
+
+
+def memory(settings: Settings) -> tuple[Grade, str]:
+    """What remembers people beside the rows, and whether it was told of late: it is not asked for that, because each
+    has an interface of its own."""
+    from hermes_worker import plugins
+    from hermes_worker.store.hooks.calls import HookCalls
+    from hermes_worker.store.hooks.owed import HookCallState
+    from hermes_worker.wiring import open_database
+
+    found = plugins.begin(settings)
+    brought = [
+        (one.name, provider.name) for one in found.having("memory_providers") for provider in one.memory_providers
+    ]
+    name = ", ".join(f"{provider} of {extension}" for extension, provider in brought)
+    if any(extension in {addon.name for addon in plugins.addons()} for extension, _ in brought):
+        name += " (unverified live)"
+    if has_no_rows(settings):
+        return Grade.OK, f"{name}; it was told of nothing yet"
+    theirs = {hook.name for hook in found.hooks.values() if hook.of_memory}
+    database = open_database(settings)
+    try:
+        calls = [call for call in HookCalls(database).list(limit=_CALLS_LOOKED_AT) if call.hook in theirs]
+    finally:
+        database.close()
+    settled = [call for call in calls if call.settled_at is not None]
+    failed = [call for call in settled if call.state is not HookCallState.DONE]
+    if not failed:
+        return Grade.OK, f"{name}; {len(settled)} of the latest calls of hooks were its, and none failed"
+    said = f"{len(failed)} of its {len(settled)} latest calls failed: {failed[0].reason or failed[0].state.value}"
+    grade = Grade.BROKEN if len(failed) == len(settled) else Grade.NOTE
+    return grade, f"{name}; {said}; look at its address and its key"

@@ -1,0 +1,80 @@
+"""What ``doctor --fix`` puts right: only what loses nothing that anybody could want, and each thing at most once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+
+from hermes_worker.cli.doctor_fleet import has_no_rows
+from hermes_worker.local.paths import running_stack
+from hermes_worker.settings import Settings
+from hermes_worker.settings.server_key import is_open_to_others, key_file
+
+
+def _schema(settings: Settings) -> str | None:
+    """Brought up to date where ``hermes-worker migrate`` would do it."""
+    from hermes_worker.store.migrate import migrate
+    from hermes_worker.store.revisions import known, newest, state
+    from hermes_worker.wiring import database_of
+
+    if has_no_rows(settings):
+        return None
+    database = database_of(settings)
+    try:
+        there = state(database)
+        if there.is_usable or not (there.found is None or there.found in known()):
+            return None
+        migrate(database)
+    finally:
+        database.close()
+    return f"its schema was {there.found or 'nothing'} and is {newest()}"
+
+
+def _key(settings: Settings) -> str | None:
+    if not is_open_to_others(settings):
+        return None
+    key_file(settings.home).chmod(0o600)
+    return (
+        f"others can no longer read {key_file(settings.home)}; whoever did knows the key: 'doctor' cannot change that"
+    )
+
+
+def _set_aside(settings: Settings) -> str | None:
+    """Files of a broker that no server could read. The rows know what was in them."""
+    from hermes_worker.local.valkey import data_set_aside
+
+    unread = data_set_aside(settings.home / "valkey")
+    for path in unread:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    return f"removed what no broker could read: {', '.join(path.name for path in unread)}" if unread else None
+
+
+def _space(settings: Settings) -> str | None:
+    from hermes_worker.store.sizes import give_back, size_of
+    from hermes_worker.wiring import open_database
+
+    if has_no_rows(settings):
+        return None
+    database = open_database(settings)
+    try:
+        before = size_of(database)
+        if not before.is_bloated or (database.is_sqlite and running_stack(settings.home) is not None):
+            return None
+        give_back(database)
+        if before.dead_rows:
+            return f"freed the dead rows of {', '.join(before.dead_rows)}"
+        return f"gave back {(before.total_bytes - size_of(database).total_bytes) / 1024**2:.1f} MB"
+    finally:
+        database.close()
+
+
+REPAIRS: tuple[tuple[str, Callable[[Settings], str | None]], ...] = (
+    ("database", _schema),
+    ("API", _key),
+    ("broker", _set_aside),
+    ("size", _space),
+)
+"""By the subject of the line that they put right: what was done, as a sentence; ``None`` where nothing was wrong."""

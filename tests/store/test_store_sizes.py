@@ -1,0 +1,35 @@
+"""How large a database is, what of it holds nothing, and what gives that back."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+from support.store import Store
+
+from hermes_worker.store import sizes
+from hermes_worker.store.tables import maintenance
+
+
+def test_what_holds_nothing_is_told_and_given_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = store.database
+    monkeypatch.setattr(sizes, "_FREE_BYTES_NOTED", 1_000_000)
+    monkeypatch.setattr(sizes, "_DEAD_ROWS_NOTED", 20)
+    assert not sizes.size_of(database).is_bloated
+    with database.write() as connection:
+        # Few enough for autovacuum to leave them alone, and long only where their pages count.
+        words = "x" * 100_000 if database.is_sqlite else ""
+        rows = [{"name": f"{number} {words}", "ran_at": 0.0} for number in range(50)]
+        connection.execute(sa.insert(maintenance), rows)
+    with database.write() as connection:
+        connection.execute(sa.delete(maintenance).where(maintenance.c.ran_at == 0.0))
+        if not database.is_sqlite:
+            connection.execute(sa.text("select pg_stat_force_next_flush()"))
+    before = sizes.size_of(database)
+    assert before.is_bloated
+    assert dict(before.dead_rows).keys() == (set() if database.is_sqlite else {"maintenance"})
+    sizes.give_back(database)
+    after = sizes.size_of(database)
+    assert not after.is_bloated
+    assert after.free_bytes == 0
+    if database.is_sqlite:
+        assert after.total_bytes < before.total_bytes
