@@ -58,6 +58,7 @@ WHY: Final[Mapping[str, str]] = {
     "search_files": _LOOKS,
     "send_message": "the outbox knows a message by the key of its call",
     "session_search": _LOOKS,
+    "skill_manage": "the store knows a change by the key of its call",
     "skill_view": "a run's skills never change, and a file that it lays out has their hash in its path",
     "skills_list": "a run's skills never change",
     "terminal": "a command may do anything",

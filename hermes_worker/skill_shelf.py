@@ -24,6 +24,7 @@ from pathlib import Path
 
 from hermes_worker import installed
 from hermes_worker.core.principals import DEFAULT_TENANT, tenant_home
+from hermes_worker.core.skill_changes import SkillRewrite, changed_texts
 from hermes_worker.core.skills import (
     SkillEntry,
     SkillError,
@@ -32,15 +33,18 @@ from hermes_worker.core.skills import (
     SkillMoved,
     SkillSet,
     SkillSurroundings,
+    checked_category,
+    checked_files,
     content_hash,
     followed,
     hidden_because,
     main_text,
 )
 from hermes_worker.observe import count, log
-from hermes_worker.safety.skill_texts import facts_in
+from hermes_worker.safety.origins import Origin, judge
+from hermes_worker.safety.skill_texts import facts_in, problems_in
 from hermes_worker.safety.threats import Scope, scan
-from hermes_worker.store.skills import KeptSkill, SkillRow, Skills
+from hermes_worker.store.skills import CallOfAgent, KeptSkill, SkillChange, SkillRow, Skills
 from hermes_worker.workspaces.skills import SkillFolder, read_skill_folder, skill_folders
 
 LOOK_EVERY_S = 1.0
@@ -232,6 +236,55 @@ class SkillShelf:
         own = replace(facts, requires_tools=(), requires_toolsets=(), fallback_for_tools=(), fallback_for_toolsets=())
         return hidden_because(own, around) is None
 
+    # --- changes ---
+
+    def keep(
+        self,
+        tenant: str,
+        name: str,
+        rewrite: SkillRewrite,
+        *,
+        by: str,
+        category: str | None = None,
+        expects: str | None = None,
+        is_new: bool = False,
+        call: CallOfAgent | None = None,
+    ) -> SkillChange:
+        """Make another version of a skill, or a new one, with the files that ``rewrite`` gives. ``by`` is ``people``
+        or ``agents``; ``expects`` is the version that alone may be replaced. What a folder brought stays that
+        folder's, and this version counts until the folder changes. Raises ``SkillError``, ``SkillMoved``."""
+        self.sync(tenant)
+        rows = self._skills.of(tenant)
+        row = rows.find(name)
+        if row is not None and row.origin.startswith("plugin:"):
+            raise SkillError(f"the skill {name!r} comes with an extension and cannot be changed")
+        before = self.folder(tenant, row.hash) if row is not None else ()
+        after = tuple(rewrite(before))
+        kept = KeptSkill(
+            facts=checked_version(name, before, after),
+            files=after,
+            category=checked_category(category) if category is not None or row is None else row.category,
+            origin=row.origin if row is not None and row.source_hash is not None else by,
+            source_hash=row.source_hash if row is not None else None,
+        )
+        expected = expects if expects is not None or row is None else row.hash
+        changed = rows.keep(kept, expects=expected, is_new=is_new or (row is None and expects is None), call=call)
+        self.look_again(tenant)
+        return changed
+
+    def remove(
+        self, tenant: str, name: str, *, expects: str | None = None, call: CallOfAgent | None = None
+    ) -> SkillChange:
+        """Take a skill away. Raises ``SkillNotFound``, ``SkillMoved``, ``SkillError`` for one of an extension."""
+        self.sync(tenant)
+        rows = self._skills.of(tenant)
+        row = rows.find(name)
+        if row is not None and row.origin.startswith("plugin:"):
+            raise SkillError(f"the skill {name!r} comes with an extension and cannot be removed")
+        changed = rows.remove(name, expects=expects, call=call)
+        self.look_again(tenant)
+        return changed
+
     # --- folders ---
 
     def _roots(self, tenant: str) -> Iterator[_SkillRoot]:
@@ -318,6 +371,20 @@ def surroundings(tools: Set[str], disabled: Set[str]) -> SkillSurroundings:
     return SkillSurroundings(tools=tools, toolsets=toolsets, platform=sys.platform, disabled=disabled)
 
 
+def checked_version(name: str, before: Sequence[SkillFile], after: Sequence[SkillFile]) -> SkillFacts:
+    """What a version that somebody wants kept says of itself. Raises ``SkillError`` for one that is no skill of
+    agentskills.io, where the version before was one, and for texts that look like an attack."""
+    files = checked_files(after)
+    known = problems_in(before, folder=name) if before else []
+    if problems := [each for each in problems_in(files, folder=name) if each not in known]:
+        raise SkillError("; ".join(problems))
+    for file in changed_texts(before, files):
+        judged = judge(file.text or "", Origin.SKILL_WRITE)
+        if judged.is_blocked:
+            raise SkillError(f"{file.path} looks like an attack ({', '.join(judged.threats)}); nothing was kept")
+    return replace(described(facts_in(files, called=name), files), name=name)
+
+
 def described(facts: SkillFacts, files: Sequence[SkillFile]) -> SkillFacts:
     """With a description that may stand in a prompt: the first line of the text where there is none, and none that
     looks like an attack."""
@@ -353,6 +420,7 @@ __all__ = [
     "FolderCache",
     "NamedSkills",
     "SkillShelf",
+    "checked_version",
     "described",
     "surroundings",
 ]

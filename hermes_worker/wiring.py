@@ -35,6 +35,7 @@ from hermes_worker.core.memories import MemoryPolicy, MemoryTarget, MemoryWriter
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.pricing import Cost, Pricing, own_price
 from hermes_worker.core.retention import DEFAULT_RULES, RetentionKind, RetentionRule, rules_of
+from hermes_worker.core.skill_changes import SkillPolicy, SkillWrites
 from hermes_worker.local.paths import (
     embedded_broker_url,
     embedded_database_url,
@@ -578,6 +579,7 @@ def approval_rules(settings: Settings) -> ApprovalRules:
         timeout_s=chosen.timeout_s,
         deny=chosen.deny,
         allowed=frozenset(chosen.allowed),
+        asks_for_skills=settings.skills.writes == SkillWrites.ASK,
         by_source={source: Unattended(outcome) for source, outcome in sources.items()},
     )
 
@@ -1070,7 +1072,12 @@ def _catalog_of(shared: _Shared) -> Catalog:
         services={
             "jobs": AgentJobs(Jobs(database)),
             "memories": AgentMemories(Memories(database), memory_policy_of(shared.settings)),
-            "skills": AgentSkills(shared.client.skills, Views(database).tools),
+            "skills": AgentSkills(
+                shared.client.skills,
+                Views(database).tools,
+                writers_of=Memories(database).writers,
+                policy=skill_policy_of(shared.settings),
+            ),
             "messages": AgentMessages(Deliveries(database), Jobs(database), shared.client.publisher.send),
             "fetching": Fetcher(policy=policy),
             "past_sessions": AgentSessions(database, Memories(database)),
@@ -1095,6 +1102,12 @@ def memory_policy_of(settings: Settings) -> MemoryPolicy:
         profile=said.profile,
         scan=partial(scan, scope=Scope.STRICT),
     )
+
+
+def skill_policy_of(settings: Settings) -> SkillPolicy:
+    """What an installation says of agents that change skills."""
+    said = settings.skills
+    return SkillPolicy(writes=SkillWrites(said.writes), writers=frozenset(map(MemoryWriter, said.writers)))
 
 
 def _browsers_of(shared: _Shared, policy: UrlPolicy) -> dict[str, object]:

@@ -84,7 +84,7 @@ EXTENSION = Extension(
         ),
         CommandDeclaration(
             name="skills",
-            summary="List, show and check the instructions that agents load for kinds of tasks.",
+            summary="List, show, add, remove and check the instructions that agents load for kinds of tasks.",
             implementation="hermes_worker.cli.skills:skills",
         ),
         CommandDeclaration(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hermes_worker.cli.records import Records, open_records
 from hermes_worker.cli.server import read, server_client
+from hermes_worker.core.skills import SkillFile, content_hash
 from hermes_worker.services.skills import SkillSheet, skill_sheet
 from hermes_worker.wiring import shelf_of
 
@@ -30,6 +32,10 @@ class SkillBackend(Protocol):
 
     def listed(self) -> Sequence[ListedSkill]: ...
     def sheet(self, name: str, path: str | None) -> SkillSheet: ...
+    def keep(self, name: str, files: Sequence[SkillFile], category: str | None) -> str:
+        """The hash of the version."""
+
+    def remove(self, name: str) -> None: ...
 
 
 def open_skills(home: Path | None) -> SkillBackend:
@@ -55,6 +61,13 @@ class LocalSkills:
     def sheet(self, name: str, path: str | None) -> SkillSheet:
         return skill_sheet(self._shelf, self._tenant, name, path)
 
+    def keep(self, name: str, files: Sequence[SkillFile], category: str | None) -> str:
+        self._shelf.keep(self._tenant, name, lambda _: files, by="people", category=category)
+        return content_hash(files)
+
+    def remove(self, name: str) -> None:
+        self._shelf.remove(self._tenant, name)
+
 
 class RemoteSkills:
     """Asks a server."""
@@ -73,3 +86,16 @@ class RemoteSkills:
         told: dict[str, Any] = self._client.skill(name, file=path)
         sheet: SkillSheet = read(SkillSheet, told)
         return sheet
+
+    def keep(self, name: str, files: Sequence[SkillFile], category: str | None) -> str:
+        told = self._client.keep_skill(name, [_sent(file) for file in files], category=category)
+        return str(told["hash"])
+
+    def remove(self, name: str) -> None:
+        self._client.remove_skill(name)
+
+
+def _sent(file: SkillFile) -> dict[str, object]:
+    text = file.text
+    body = {"text": text} if text is not None else {"base64": base64.b64encode(file.body).decode("ascii")}
+    return {"path": file.path, "is_executable": file.is_executable, **body}

@@ -25,7 +25,7 @@ _DESCRIPTION_CHARS = 100
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def skills() -> None:
-    """List, show and check the instructions that agents load for kinds of tasks."""
+    """List, show, add, remove and check the instructions that agents load for kinds of tasks."""
 
 
 @skills.command("list")
@@ -86,6 +86,34 @@ def _facts(sheet: SkillSheet) -> Iterator[tuple[str, str]]:
         yield "looks like", one_line(threat, 1_024)
     for each in sheet.files:
         yield "file", f"{each.path} ({each.size:,} bytes{', executable' if each.is_executable else ''})"
+
+
+@skills.command("add", epilog="Example: hermes-worker skills add ./tidy --category house")
+@reachable
+@of_tenant
+@click.option("--name", type=TEXT, help="What it is called. Default: as its folder.")
+@click.option("--category", type=TEXT, help="One word. Default: what it had, else none.")
+@click.argument("path", type=click.Path(path_type=Path))
+def add(home: Path | None, name: str | None, category: str | None, path: Path) -> None:
+    """Add the skill at PATH, a folder or a ZIP archive, or make it the newest version of the one of its name. It must
+    be one of agentskills.io. Runs that began before go on with what they have."""
+    folder, files = read_skill(path)
+    called = name or folder
+    if called is None:
+        raise SkillError(f"the files of {str(path)!r} lie in no folder; name the skill with --name")
+    digest = open_skills(home).keep(called, files, category)
+    click.echo(f"{called} {digest[:12]}")
+
+
+@skills.command("remove")
+@reachable
+@of_tenant
+@click.argument("name", type=TEXT)
+def remove(home: Path | None, name: str) -> None:
+    """Take a skill away. Runs that began with it go on with it; one that a folder brought stays away until the folder
+    changes."""
+    open_skills(home).remove(name)
+    click.echo(f"{name} is removed")
 
 
 @skills.command("validate", epilog="Example: hermes-worker skills validate ./skills/tidy")

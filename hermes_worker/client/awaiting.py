@@ -219,6 +219,8 @@ class AsyncHermesClient:
     toolsets = _sends(operations.toolsets)
     skills = _sends(operations.skills)
     skill = _sends(operations.skill)
+    keep_skill = _sends(operations.keep_skill)
+    remove_skill = _sends(operations.remove_skill)
     health = _sends(operations.health)
 
     async def join(

@@ -986,6 +986,23 @@ def skill(name: str, *, file: str | None = None) -> ApiRequest[dict[str, Any]]:
     return _get("/v1/skills/{name}", _reads(dict[str, Any]), {"name": name}, file=file)
 
 
+def keep_skill(
+    name: str, files: Sequence[Mapping[str, Any]], *, category: str | None = None, expects: str | None = None
+) -> ApiRequest[dict[str, Any]]:
+    """Add a skill, or make these files its newest version, of ``expects`` only where that is given:
+    ``[{"path": "SKILL.md", "text": "..."}]``. Idempotent."""
+    body = {"files": [dict(each) for each in files], "category": category, "expects": expects}
+    return ApiRequest(
+        method="PUT", template="/v1/skills/{name}", read=_reads(dict[str, Any]), names={"name": name}, body=body
+    )
+
+
+def remove_skill(name: str, *, expects: str | None = None) -> ApiRequest[dict[str, Any]]:
+    """Take a skill away, of this version only where one is given."""
+    asked = ApiRequest(method="DELETE", template="/v1/skills/{name}", read=_reads(dict[str, Any]), names={"name": name})
+    return replace(asked, params={"expects": expects})
+
+
 def health() -> ApiRequest[HealthDocument]:
     """Whether the server answers, and its version. Needs no key."""
     return _get("/health", _reads(HealthDocument))

@@ -381,11 +381,14 @@ def writers_of(source: str, *, is_child: bool, is_guest: bool) -> frozenset[Memo
     return frozenset(found) or frozenset({MemoryWriter.PERSON})
 
 
+def why_not_writer(asking: Collection[MemoryWriter], allowed: Collection[MemoryWriter]) -> str:
+    """Why a run that is all of ``asking`` may not write; empty where it may."""
+    return " and ".join(_WHO[word] for word in sorted(writer.value for writer in asking if writer not in allowed))
+
+
 def require_writer(asking: Collection[MemoryWriter], allowed: Collection[MemoryWriter]) -> None:
     """Raises ``MemoryRefused`` for somebody who may not write."""
-    lacking = sorted(writer.value for writer in asking if writer not in allowed)
-    if lacking:
-        why = " and ".join(_WHO[word] for word in lacking)
+    if why := why_not_writer(asking, allowed):
         raise MemoryRefused(
             MemoryRefusal.NOT_ALLOWED, f"This run may not change what is remembered: {why}. Go on without."
         )

@@ -42,7 +42,8 @@ class KeyScope(StrEnum):
     JOBS = "jobs"
     """See and change scheduled jobs."""
     MEMORY = "memory"
-    """See and change what agents remember, and have runs that may. Runs of other keys are those of guests."""
+    """See and change what agents remember, change skills, and have runs that may. Runs of other keys are those of
+    guests."""
     OPS_READ = "ops:read"
     """Of the default tenant: see how much work waits in the whole installation."""
     ADMIN = "admin"

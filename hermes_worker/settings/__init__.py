@@ -908,8 +908,14 @@ class SkillSettings:
     """Instructions that agents load when a task needs them."""
 
     writes: str = _setting("skills.writes", "HERMES_SKILL_WRITES", choice("allow", "ask", "off"), "allow")
-    """Whether agents may make and change skills: `allow`, `ask` (a person allows each change) or `off`. Only runs that
-    somebody asked for over the command line or the API may at all: see docs/skills.md."""
+    """Whether agents may make and change skills: `allow`, `ask` (a person allows each change) or `off`."""
+    writers: tuple[str, ...] = _setting(
+        "skills.writers",
+        "HERMES_SKILL_WRITERS",
+        names("person|guest|child|webhook|cron", "`person`, `guest`, `child`, `webhook` and `cron`"),
+        ("person",),
+    )
+    """Whose runs may, with the words of `memory.writers`."""
     external_dirs: tuple[str, ...] = _setting(
         "skills.external_dirs", "HERMES_SKILL_DIRS", names(r"[/~][^\x00-\x1f]{0,500}", "absolute directories"), ()
     )

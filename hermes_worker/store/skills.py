@@ -212,6 +212,12 @@ class Skills:
         with self._database.read() as connection:
             return self._change(connection, key)
 
+    def made_by(self, run_pk: int, name: str) -> frozenset[str]:
+        """The versions of a skill that a run's own calls made."""
+        wanted = sa.select(skill_changes.c.hash).where(skill_changes.c.run_pk == run_pk, skill_changes.c.name == name)
+        with self._database.read() as connection:
+            return frozenset(connection.execute(wanted.where(skill_changes.c.hash.is_not(None))).scalars())
+
     # --- what runs use ---
 
     def current_set(self) -> SkillSet | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +14,21 @@ import pytest
 from support.store import Store, opened
 from support.turns import Turns, do_calls
 
+from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.skills import SKILLS_FOLDER
 from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
+from hermes_worker.core.run import RunStatus
+from hermes_worker.core.skill_changes import SkillPolicy
+from hermes_worker.safety.approvals import Choice, Unattended
 from hermes_worker.skill_shelf import SkillShelf
+from hermes_worker.store.memories import Memories
+from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.skills import Skills
+from hermes_worker.store.tables import runs
 from hermes_worker.tasks.agent_skills import AgentSkills
+from hermes_worker.tasks.calls.permission import ApprovalRules
 from hermes_worker.tasks.iteration.planning import plan_calls
 from hermes_worker.tasks.parts import Parts
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
@@ -26,7 +36,7 @@ from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 
 _OPENING = OpeningOptions(base_env={"PATH": "/usr/bin:/bin"}, hermes_home="")
 _DECLARED = default_catalog()
-NAMES = ("read_file", "skill_view", "skills_list")
+NAMES = ("read_file", "skill_manage", "skill_view", "skills_list")
 TOOLS = f"[{','.join(_DECLARED.tool_definitions(NAMES))}]"
 SKILL = """---
 name: tidy
@@ -48,9 +58,19 @@ class Fleet:
 
     def _worker(self, turns: Turns, name: str) -> Parts:
         shelf = SkillShelf(Skills(self.store.database), self.place / name)
-        catalog = default_catalog(services={"skills": AgentSkills(shelf, self.store.views.tools)})
+        catalog = default_catalog(
+            services={
+                "skills": AgentSkills(
+                    shelf,
+                    self.store.views.tools,
+                    writers_of=Memories(self.store.database).writers,
+                    policy=SkillPolicy(),
+                )
+            }
+        )
         open_it = lambda ref: open_workspace(WorkspaceRef.from_json(ref), _OPENING)  # noqa: E731
-        return replace(turns.parts, catalog=catalog, workspace=open_it)
+        waits = Waits(self.store.database)
+        return replace(turns.parts, catalog=catalog, workspace=open_it, waits=waits)
 
     def edit(self, word: str) -> None:
         (self.folder / "scripts").mkdir(parents=True, exist_ok=True)
@@ -64,7 +84,9 @@ class Fleet:
         root = self.place / f"workspace-{len(list(self.place.iterdir()))}"
         root.mkdir()
         workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(root)).to_json()
-        return self.store.submit(tools=TOOLS, model="strict", workspace=workspace, skills=found.hash).run_id
+        run_id = self.store.submit(tools=TOOLS, model="strict", workspace=workspace, skills=found.hash).run_id
+        self.store.change(runs, run_id, origin="cli")
+        return run_id
 
     def wants(self, run_id: str, *calls: tuple[str, object]) -> None:
         before = len(self.store.results(run_id))
@@ -143,3 +165,59 @@ def test_a_view_that_is_made_again_finds_what_the_first_attempt_laid_out(fleet: 
     fleet.wants(run_id, ("skill_view", {"name": "tidy"}))
     assert fleet.told(fleet.other, run_id) == [first]
     assert script.read_text() == "echo first\n", "a first attempt that died half-way is made good"
+
+
+# --- changing --------------------------------------------------------------------------------------------------------
+
+MADE = {"action": "create", "name": "sweep", "content": "---\nname: sweep\ndescription: Sweeps.\n---\nSweep.\n"}
+
+
+def version(fleet: Fleet, name: str = "sweep") -> int | None:
+    row = Skills(fleet.store.database).find(name)
+    return None if row is None else row.version
+
+
+def test_a_change_whose_worker_died_before_it_said_so_is_not_made_twice(fleet: Fleet) -> None:
+    run_id = fleet.begin()
+    fleet.wants(run_id, ("skill_manage", MADE))
+    dying = fleet.store.worker("dying")
+    claim = fleet.store.call(run_id, 0, dying.pk)
+    context = ToolContext(
+        run_id=run_id,
+        session_id=run_id,
+        idempotency_key=claim.idempotency_key,
+        attempt=1,
+        workspace=fleet.one.workspace(WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(fleet.place)).to_json()),
+        session={},
+        cancelled=threading.Event(),
+    )
+    done = run_tool(fleet.one.catalog.get("skill_manage"), canonical_json(MADE), context)
+    assert (done.is_error, version(fleet)) == (False, 1)
+    fleet.store.vanish(dying)
+    fleet.store.sweep()
+    assert fleet.told(fleet.other, run_id) == [json.loads(done.text)]
+    assert version(fleet) == 1
+
+
+@pytest.mark.parametrize("choice", [Choice.ONCE, Choice.DENY])
+def test_where_a_person_is_asked_a_change_waits_for_the_answer(fleet: Fleet, choice: Choice) -> None:
+    asking = replace(fleet.one, approvals=ApprovalRules(asks_for_skills=True))
+    run_id = fleet.begin()
+    fleet.wants(run_id, ("skill_manage", MADE), ("skills_list", {}))
+    assert fleet.told(asking, run_id) == []
+    assert (fleet.store.status(run_id), version(fleet)) == (RunStatus.WAITING_FOR_APPROVAL, None)
+    Waits(fleet.store.database).approve(run_id, choice, by="cli:tester")
+    do_calls(replace(asking, catalog=fleet.other.catalog), fleet.store, run_id)
+    told = json.loads(fleet.store.results(run_id)[0])
+    if choice is Choice.ONCE:
+        assert (told["success"], version(fleet)) == (True, 1)
+    else:
+        assert (told["status"], version(fleet)) == ("denied", None)
+
+
+def test_where_nobody_answers_a_change_is_refused_as_dangerous_commands_are(fleet: Fleet) -> None:
+    rules = ApprovalRules(asks_for_skills=True, by_source={"api": Unattended.DENY})
+    run_id = fleet.begin()
+    fleet.wants(run_id, ("skill_manage", MADE))
+    [told] = fleet.told(replace(fleet.one, approvals=rules), run_id)
+    assert "Nobody is there who could allow" in told["error"] and version(fleet) is None

@@ -16,6 +16,8 @@ from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.skills import SKILLS_FOLDER, SkillsListTool, SkillViewTool
+from hermes_worker.core.memories import MemoryWriter
+from hermes_worker.core.skill_changes import SkillPolicy
 from hermes_worker.skill_shelf import SkillShelf
 from hermes_worker.store.skills import Skills
 from hermes_worker.tasks.agent_skills import AgentSkills
@@ -31,6 +33,10 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield found
 
 
+def no_writer(run_id: str) -> frozenset[MemoryWriter]:
+    raise AssertionError("nothing here changes a skill")
+
+
 class Shelf:
     """Folders of skills, and a run that began with them."""
 
@@ -38,7 +44,7 @@ class Shelf:
         self.store = store
         self.place = place
         self.shelf = SkillShelf(Skills(store.database), place, disabled=("off",))
-        tools = AgentSkills(self.shelf, store.views.tools)
+        tools = AgentSkills(self.shelf, store.views.tools, writers_of=no_writer, policy=SkillPolicy())
         self.tools = {"skills_list": SkillsListTool(tools), "skill_view": SkillViewTool(tools)}
         self.workspace = workspace
 

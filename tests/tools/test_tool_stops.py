@@ -116,6 +116,7 @@ LONG: dict[str, dict[str, Any]] = {
     "vision_analyze": {"image_url": "https://example.org/image", "question": "?"},
     "skill_view": {"name": "tidy"},
     "session_search": {},
+    "skill_manage": {"action": "create", "name": "tidy", "content": "---"},
 }
 QUICK = {"write_file", "todo", "delegate_task", "clarify", "cronjob", "send_message", "memory", "skills_list"}
 """They write down what they are given, and compute nothing."""

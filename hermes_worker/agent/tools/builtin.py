@@ -14,6 +14,7 @@ from hermes_worker.core.inner_calls import INNER_CALLS_MAX
 from hermes_worker.core.memories import MEMORY_TOOL, MemoryAction, MemoryTarget
 from hermes_worker.core.questions import CHOICES_MAX
 from hermes_worker.core.replay import Replay
+from hermes_worker.core.skill_changes import SKILL_MANAGE_TOOL, SkillAction
 from hermes_worker.extension import Extension, ToolDeclaration, ToolSpec
 
 # --- what the specifications say and the tools keep to ----------------------------------------------------------------
@@ -675,6 +676,42 @@ SESSION_SEARCH = ToolSpec(
     is_parallel_safe=True,
 )
 
+SKILL_MANAGE = ToolSpec(
+    name=SKILL_MANAGE_TOOL,
+    description=(
+        "Keep a procedure for later conversations as a skill, or mend one. Actions: create (content: the whole "
+        "SKILL.md with front matter, optional category), patch (old_string and new_string, in SKILL.md or in "
+        "file_path; prefer it for fixes), edit (content: a whole new SKILL.md), delete (absorbed_into: the skill that "
+        "has its content now, if any), write_file and remove_file (file_path below references/, templates/, scripts/ "
+        "or assets/). Create one when a hard task succeeded by a way worth keeping, or when the user asks; mend one "
+        "that turned out wrong. This conversation goes on with the skills that it began with; new ones have the change."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {
+            "action": {"type": "string", "enum": [action.value for action in SkillAction]},
+            "name": {"type": "string", "description": "Lower-case letters, digits and hyphens, at most 64."},
+            "content": {"type": "string", "description": "create, edit: front matter (name, description) and text."},
+            "old_string": {"type": "string", "description": "patch: the text to find."},
+            "new_string": {"type": "string", "description": "patch: what stands there afterwards."},
+            "replace_all": {"type": "boolean", "description": "patch: every place. Default: there must be one."},
+            "category": {"type": "string", "description": "create: one word."},
+            "file_path": {"type": "string", "description": "write_file, remove_file, patch: 'references/api.md'."},
+            "file_content": {"type": "string", "description": "write_file: the whole file."},
+            "absorbed_into": {"type": "string", "description": "delete: the skill that has its content now."},
+        },
+        "required": ["action", "name"],
+    },
+    toolset="skills",
+    is_untrusted=False,
+    # The store knows a change by the key of its call.
+    replay=Replay.KEYED,
+    timeout_s=60,
+    refuses_markers=(
+        "nothing was kept: the text contains a «redacted» marker, which stands for a secret that is hidden from you"
+    ),
+)
+
 SEND_MESSAGE = ToolSpec(
     name="send_message",
     description=(
@@ -804,6 +841,11 @@ EXTENSION = Extension(
             spec=SESSION_SEARCH,
             implementation="hermes_worker.agent.tools.session_search:SessionSearchTool",
             needs=("past_sessions",),
+        ),
+        ToolDeclaration(
+            spec=SKILL_MANAGE,
+            implementation="hermes_worker.agent.tools.skill_manage:SkillManageTool",
+            needs=("skills",),
         ),
         ToolDeclaration(
             spec=SEND_MESSAGE,

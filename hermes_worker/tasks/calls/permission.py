@@ -17,8 +17,19 @@ from hermes_worker.core.auxiliary import Consulted
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.questions import APPROVED_KEY, Question, Refusal, RefusedBy
 from hermes_worker.core.run import WaitKind
+from hermes_worker.core.skill_changes import SKILL_MANAGE_TOOL
 from hermes_worker.observe import log
-from hermes_worker.safety.approvals import Allow, ApprovalPolicy, Ask, Deny, Mode, Unattended, assess, under_verdict
+from hermes_worker.safety.approvals import (
+    Allow,
+    ApprovalPolicy,
+    Ask,
+    Choice,
+    Deny,
+    Mode,
+    Unattended,
+    assess,
+    under_verdict,
+)
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.store.runs.waits import Terms
@@ -42,6 +53,8 @@ class ApprovalRules:
     """How long a question about a command stays open; ``None`` for as long as the run may take."""
     deny: tuple[str, ...] = ()
     allowed: frozenset[str] = frozenset()
+    asks_for_skills: bool = False
+    """Whether a person is asked before an agent changes a skill."""
     by_source: Mapping[str, Unattended] = field(default_factory=dict)
     """What becomes of questions of runs from each source; other sources are as ``api``."""
 
@@ -69,9 +82,9 @@ def wait_for_permission(
     """What stands in for a call that may not run now: a refusal, a question to a person, or one to a model, of which
     ``consulted`` has the answer once it was asked; ``None`` when the call may run."""
     command = _command_of(tool, arguments)
-    if command is None:
-        return None
     policy = rules.policy(session)
+    if command is None:
+        return _wait_for_skill(rules, policy, waits, claim, tool, arguments)
     if claim.is_approved:
         # Somebody allowed this very command; what is never run, and what is forbidden, is refused all the same.
         policy = replace(policy, mode=Mode.OFF)
@@ -105,6 +118,37 @@ def wait_for_permission(
                 choices=[choice.value for choice in decision.choices],
                 expires_s=expires_s,
             )
+            return ToolResult(text="", question=question)
+
+
+def _wait_for_skill(
+    rules: ApprovalRules,
+    policy: ApprovalPolicy,
+    waits: WaitStore,
+    claim: CallClaim,
+    tool: Tool,
+    arguments: Mapping[str, Any],
+) -> ToolResult | None:
+    """The same for a call that changes a skill, where a person is to allow each."""
+    if tool.spec.name != SKILL_MANAGE_TOOL or not rules.asks_for_skills or claim.is_approved:
+        return None
+    terms = waits.terms(claim.run_pk)
+    match rules.under(policy, terms).unattended:
+        case Unattended.APPROVE:
+            return None
+        case Unattended.DENY:
+            reason = "Nobody is there who could allow a change of a skill. Go on without."
+            return replace(error_result(reason), refusal=Refusal(by=RefusedBy.RULES, reason=reason))
+        case Unattended.ASK:
+            request = {
+                "command": f"{SKILL_MANAGE_TOOL} {arguments['action']} {arguments['name']}",
+                "description": "changes what later conversations are told",
+                "pattern_key": SKILL_MANAGE_TOOL,
+                "arguments": canonical_json(dict(arguments)),
+            }
+            choices = (Choice.ONCE.value, Choice.DENY.value)
+            expires_s = terms.approval_s or rules.timeout_s
+            question = Question(kind=WaitKind.APPROVAL, request=request, choices=choices, expires_s=expires_s)
             return ToolResult(text="", question=question)
 
 
