@@ -120,6 +120,7 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "memory.user_profile_enabled": "false",
         "memory.write_approval": "true",
         "memory.writers": "person,cron",
+        "skills.writers": "person,cron",
         "memory.profile": "work",
         "memory.memory_char_limit": "3000",
         "memory.user_char_limit": "2000",

@@ -194,6 +194,7 @@ def _made() -> dict[str, tuple[str, ApiRequest[Any]]]:
         "whom": {},
         "rules": {},
         "operations": [],
+        "files": [],
     }
     made = {}
     for name, make in vars(operations).items():

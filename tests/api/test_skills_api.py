@@ -147,7 +147,7 @@ WRONG: dict[str, list[dict[str, object]]] = {
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_no_skill_is_refused_and_not_kept(api: Served, case: str) -> None:
     answer = api.http.put("/v1/skills/tidy", json={"files": WRONG[case]})
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_skill"), answer.text
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "invalid_skill"), answer.text
     assert api.http.get("/v1/skills").json()["data"] == []
 
 

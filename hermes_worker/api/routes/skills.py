@@ -125,7 +125,7 @@ async def show_skill(
 @router.put("/{name}", responses=schema.errors(400, 409), dependencies=[_CHANGES])
 async def keep_skill(context: Context, caller: Caller, name: _Name, body: KeepBody) -> SkillSheetObject:
     """Add a skill, or make this its newest version. It must be one of agentskills.io, and no text in it may look like
-    an attack. Runs that began before go on with what they have."""
+    an attack; what is not is refused (409, ``invalid_skill``). Runs that began before go on with what they have."""
     shelf = context.client.skills
     try:
         files = checked_files([_given(each) for each in body.files])
@@ -135,7 +135,7 @@ async def keep_skill(context: Context, caller: Caller, name: _Name, body: KeepBo
     except SkillMoved as error:
         raise ApiError(409, f"{error}.", code="skill_changed", param="expects") from None
     except SkillError as error:
-        raise ApiError(400, f"{error}.", code="invalid_skill", param="files") from None
+        raise ApiError(409, f"{error}.", code="invalid_skill", param="files") from None
     return _object(sheet)
 
 
