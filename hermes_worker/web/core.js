@@ -151,22 +151,32 @@ export const when = (at) => (at ? new Date(at * 1000).toLocaleString() : "–");
 export const clock = (at) => (at ? new Date(at * 1000).toLocaleTimeString() : "");
 export const number = (n) => (n === null || n === undefined ? "–" : n.toLocaleString());
 export const dollars = (n) => (n === null || n === undefined ? "–" : `$${n.toFixed(n !== 0 && Math.abs(n) < 1 ? 4 : 2)}`);
-export const short = (id) => (id && id.length > 16 ? `${id.slice(0, 12)}…` : id);
+export const short = (id) => (id && id.length > 16 ? `${visible(id.slice(0, 12))}…` : visible(id));
 
-/** Characters that would change how the text around them is read are shown by their codes. */
+/** Characters that would change how the text around them is read, or that nobody sees, are shown by their codes. */
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb\u{e0000}-\u{e0fff}]/gu;
+
 export function visible(text) {
-  return String(text ?? "").replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g,
-    (c) => `⟨${c.codePointAt(0).toString(16).padStart(4, "0")}⟩`);
+  return String(text ?? "").replace(UNSEEN, (c) => `⟨${c.codePointAt(0).toString(16).padStart(4, "0")}⟩`);
+}
+
+const BRIEF_MAX = 300;
+
+/** The beginning of a text of anybody, for one line of a table. */
+export function brief(text) {
+  const all = String(text ?? "");
+  return all.length > BRIEF_MAX ? `${visible(all.slice(0, BRIEF_MAX))}…` : visible(all);
 }
 
 const KINDS = {
+  __proto__: null,
   completed: "good", succeeded: "good", delivered: "good", running: "busy", stopping: "busy", attempting: "busy",
   failed: "bad", expired: "bad", unknown: "bad", abandoned: "bad",
   waiting_for_approval: "wait", waiting_for_input: "wait", waiting_for_capacity: "wait", paused: "wait",
 };
 
 export function State({ of }) {
-  return html`<span class=${`state ${KINDS[of] ?? ""}`}>${visible(of).replaceAll("_", " ")}</span>`;
+  return html`<span class=${`state ${KINDS[of] ?? ""}`}>${brief(of).replaceAll("_", " ")}</span>`;
 }
 
 const TEXT_MAX = 20000;

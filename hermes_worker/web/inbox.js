@@ -1,17 +1,28 @@
 // Approvals and questions: one inbox, and who was first.
-import { age, ask, html, may, Notice, Text, to, short, useField, usePoll, useState, visible } from "./core.js";
+import { age, ask, html, may, Notice, Text, to, short, useEffect, useField, usePoll, useRef, useState, visible } from "./core.js";
 
-const WORDS = { once: "Allow once", session: "Allow in this session", always: "Always allow", deny: "Deny" };
+const WORDS = { __proto__: null, once: "Allow once", session: "Allow in this session", always: "Always allow", deny: "Deny" };
+
+const TOLD_MAX = 3;
 
 export function Inbox() {
   const { data, error, again } = usePoll(() => ask("GET", "v1/approvals", { params: { limit: 100 } }), 1000, []);
   const [outcomes, setOutcomes] = useState([]);
   const told = (outcome) => { setOutcomes((last) => [outcome, ...last].slice(0, 20)); again(); };
+  const seen = useRef(new Map()), mine = useRef(new Set());
+  useEffect(() => {
+    if (!data) return;
+    const open = new Map(data.data.map((wait) => [wait.id, wait]));
+    const gone = data.has_more ? [] : [...seen.current.values()].filter((wait) => !open.has(wait.id) && !mine.current.has(wait.id));
+    seen.current = open;
+    // Somebody else was faster, or the run was stopped: say it, rather than let the question vanish.
+    for (const wait of gone.slice(0, TOLD_MAX)) winner(wait).then((what) => told({ time: new Date().toLocaleTimeString(), text: `${wait.tool}: ${what}` }));
+  }, [data]);
   return html`<header><h1>Inbox</h1></header><${Notice} error=${error} />
     <section class="panel" aria-label="Open questions">
       ${data && !data.data.length && html`<div class="empty">Nobody is asked anything.</div>`}
-      ${data?.data.map((wait) => html`<${Waiting} key=${wait.id} wait=${wait} again=${again} told=${told} />`)}</section>
-    ${outcomes.length > 0 && html`<section class="panel"><header><h2>Answered from here</h2></header>
+      ${data?.data.map((wait) => html`<${Waiting} key=${wait.id} wait=${wait} again=${again} told=${told} mine=${mine.current} />`)}</section>
+    ${outcomes.length > 0 && html`<section class="panel"><header><h2>Answered</h2></header>
       <ul class="talk" role="status">${outcomes.map((each) => html`<li><span class="when">${each.time}</span><span>${visible(each.text)}</span></li>`)}</ul></section>`}`;
 }
 
@@ -21,7 +32,7 @@ async function winner(wait) {
   const source = new EventSource(new URL(`v1/runs/${wait.run_id}/events?after=0`, document.baseURI));
   return new Promise((resolve) => {
     const give = (text) => { clearTimeout(timer); source.close(); resolve(text); };
-    const timer = setTimeout(() => give(`It was answered before${run ? `; the run is ${run.status}` : ""}.`), 3000);
+    const timer = setTimeout(() => give(`It is not asked any more${run ? `: the run is ${run.status}` : ""}.`), 3000);
     source.onmessage = ({ data }) => {
       const event = JSON.parse(data);
       if ((event.event === "approval.responded" || event.event === "input.responded") && event.wait_id === wait.id)
@@ -30,7 +41,7 @@ async function winner(wait) {
   });
 }
 
-export function Waiting({ wait, again, told }) {
+export function Waiting({ wait, again, told, mine }) {
   const reason = useField(), text = useField();
   const [changed, setChanged] = useState(null);
   const [said, setSaid] = useState(null);
@@ -39,12 +50,16 @@ export function Waiting({ wait, again, told }) {
   const tell = (what) => { setSaid(what); told?.({ time: new Date().toLocaleTimeString(), text: `${wait.tool}: ${what}` }); again?.(); };
   const send = async (path, body, what) => {
     setBusy(true);
+    mine?.add(wait.id);
     try {
       await ask("POST", `v1/runs/${wait.run_id}/${path}`, { body: { ...body, wait_id: wait.id } });
       tell(what);
     } catch (refusal) {
       if (refusal.status === 409) tell(await winner(wait));
-      else setSaid(refusal.message);
+      else {
+        mine?.delete(wait.id);
+        setSaid(refusal.message);
+      }
     }
     setBusy(false);
   };

@@ -1,6 +1,7 @@
 // The page: who is let in, the navigation, and which view the address asks for.
-import { ask, basePath, html, may, Notice, render, setUser, useEffect, useField, usePoll, useRef, useRoute, user, useState, useUser } from "./core.js";
+import { ask, basePath, brief, html, may, Notice, render, setUser, useEffect, useField, usePoll, useRef, useRoute, user, useState, useUser, visible } from "./core.js";
 import { Deliveries, Fleet, Schedule, Audit } from "./operations.js";
+import { Access } from "./access.js";
 import { Inbox } from "./inbox.js";
 import { Now, Runs } from "./runs.js";
 import { Run } from "./run.js";
@@ -14,6 +15,7 @@ const VIEWS = [
   { path: "schedule", title: "Schedule", keys: "j", of: Schedule, scope: "jobs" },
   { path: "deliveries", title: "Deliveries", keys: "d", of: Deliveries },
   { path: "fleet", title: "Fleet", keys: "f", of: Fleet, scope: "ops:read", operator: true },
+  { path: "access", title: "Access", keys: "k", of: Access, scope: "admin" },
   { path: "audit", title: "Audit", keys: "a", of: Audit, scope: "admin" },
 ];
 const offered = () => VIEWS.filter((view) => (!view.scope || may(view.scope)) && (!view.operator || user().is_operator));
@@ -78,7 +80,7 @@ function useWaiting() {
     if (!data) return;
     const last = Math.max(0, ...data.data.map((wait) => wait.id));
     const fresh = data.data.filter((wait) => newest.current !== null && wait.id > newest.current);
-    if (fresh.length) setSaid(`${fresh.length === 1 ? "A run asks" : `${fresh.length} runs ask`} for an answer: ${fresh[0].tool}.`);
+    if (fresh.length) setSaid(`${fresh.length === 1 ? "A run asks" : `${fresh.length} runs ask`} for an answer: ${brief(fresh[0].tool)}.`);
     newest.current = Math.max(last, newest.current ?? 0);
   }, [data]);
   return { count: data?.data.length ?? 0, said };
@@ -105,7 +107,7 @@ function Shell() {
       <a class="brand" href="#/"><img src="web/icon.svg" alt="" /><span>Hermes worker</span></a>
       ${offered().map((each) => html`<a class="item" href=${`#/${each.path}`} aria-current=${each === view ? "page" : undefined}>
         ${each.title}${each.path === "inbox" && waiting.count > 0 && html`<span class="count">${waiting.count}</span>`}</a>`)}
-      <div class="who">${user().tenant} · ${user().name}<br />
+      <div class="who">${visible(user().tenant)} · ${visible(user().name)}<br />
         <button class="plain" onClick=${() => setHelp(true)}>Keys <kbd>?</kbd></button><button class="plain" onClick=${logOut}>Log out</button></div>
     </nav>
     <main tabindex="-1">${shown}</main>

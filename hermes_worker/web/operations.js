@@ -1,5 +1,5 @@
 // What operators look at: jobs, deliveries, the fleet, the audit log.
-import { age, ask, html, may, Notice, number, short, span, State, to, usePoll, useState, visible, when } from "./core.js";
+import { age, ask, brief, html, may, Notice, number, short, span, State, to, usePoll, useState, when } from "./core.js";
 
 function useActions(again) {
   const [error, setError] = useState(null);
@@ -13,13 +13,13 @@ function useActions(again) {
 export function Schedule() {
   const { data, error, again } = usePoll(() => ask("GET", "api/jobs", { params: { include_disabled: true } }), 3000, []);
   const [act, refusal] = useActions(again);
-  const at = (text) => (text ? visible(typeof text === "number" ? when(text) : text) : "–");
+  const at = (text) => (text ? brief(typeof text === "number" ? when(text) : text) : "–");
   return html`<header><h1>Schedule</h1></header><${Notice} error=${error ?? refusal} />
     <section class="panel">${data && !data.jobs.length && html`<div class="empty">There is no job.</div>`}
     ${data?.jobs.length > 0 && html`<div class="scroll"><table><thead><tr><th>State</th><th>Job</th><th>When</th><th>Next</th><th>Last</th><th><span class="hidden">Actions</span></th></tr></thead>
       <tbody>${data.jobs.map((job) => html`<tr key=${job.id}><td><${State} of=${job.state ?? (job.enabled ? "scheduled" : "paused")} /></td>
-        <td>${visible(job.name)}<br /><a class="mono" href=${`#/runs?job=${encodeURIComponent(job.id)}`}>${visible(short(job.id))}</a></td>
-        <td class="mono">${visible(job.schedule_display ?? JSON.stringify(job.schedule))}</td><td>${at(job.next_run_at)}</td><td>${at(job.last_run_at)} ${visible(job.last_status ?? "")}</td>
+        <td>${brief(job.name)}<br /><a class="mono" href=${`#/runs?job=${encodeURIComponent(job.id)}`}>${short(job.id)}</a></td>
+        <td class="mono">${brief(job.schedule_display ?? JSON.stringify(job.schedule))}</td><td>${at(job.next_run_at)}</td><td>${at(job.last_run_at)} ${brief(job.last_status ?? "")}</td>
         <td class="nowrap"><button onClick=${() => act("POST", `api/jobs/${job.id}/run`)}>Run now</button>
           ${job.enabled ? html`<button onClick=${() => act("POST", `api/jobs/${job.id}/pause`)}>Pause</button>` : html`<button onClick=${() => act("POST", `api/jobs/${job.id}/resume`)}>Go on</button>`}</td></tr>`)}</tbody></table></div>`}</section>`;
 }
@@ -30,9 +30,9 @@ export function Deliveries() {
   return html`<header><h1>Deliveries</h1></header><${Notice} error=${error ?? refusal} />
     <section class="panel">${data && !data.data.length && html`<div class="empty">Nothing was to be delivered.</div>`}
     ${data?.data.length > 0 && html`<div class="scroll"><table><thead><tr><th>State</th><th>Target</th><th>Run</th><th class="num">Attempts</th><th class="num">Age</th><th>Error</th><th><span class="hidden">Actions</span></th></tr></thead>
-      <tbody>${data.data.map((each) => html`<tr key=${each.delivery_id}><td><${State} of=${each.state} /></td><td>${visible(each.target)}</td>
+      <tbody>${data.data.map((each) => html`<tr key=${each.delivery_id}><td><${State} of=${each.state} /></td><td>${brief(each.target)}</td>
         <td class="mono">${each.run_id ? html`<a href=${to("runs", each.run_id)}>${short(each.run_id)}</a>` : "–"}</td><td class="num">${each.attempts}${each.may_be_duplicate ? " ?" : ""}</td>
-        <td class="num">${age(each.created_at)}</td><td>${visible(each.error ?? "")}</td>
+        <td class="num">${age(each.created_at)}</td><td>${brief(each.error ?? "")}</td>
         <td>${may("runs:write") && ["failed", "abandoned"].includes(each.state) && html`<button onClick=${() => act("POST", `v1/deliveries/${each.delivery_id}/retry`)}>Send again</button>`}</td></tr>`)}</tbody></table></div>`}</section>`;
 }
 
@@ -44,12 +44,12 @@ export function Fleet() {
   if (!data) return html`<header><h1>Fleet</h1></header><${Notice} error=${error} />`;
   return html`<header><h1>Fleet</h1></header><${Notice} error=${error} />
     <section class="panel"><header><h2>Queues</h2></header><div class="scroll"><table><thead><tr><th>Queue</th><th class="num">Waiting</th><th class="num">At work</th><th class="num">Oldest</th><th class="num">A step takes</th><th class="num">Slots needed</th></tr></thead>
-      <tbody>${Object.entries(data.backlog.queues).map(([name, queue]) => html`<tr><td class="mono">${visible(name)}</td><td class="num">${number(queue.due)}</td><td class="num">${number(queue.claimed)}</td>
+      <tbody>${Object.entries(data.backlog.queues).map(([name, queue]) => html`<tr><td class="mono">${brief(name)}</td><td class="num">${number(queue.due)}</td><td class="num">${number(queue.claimed)}</td>
         <td class="num">${span(queue.oldest_age_s)}</td><td class="num">${span(queue.step_s)}</td><td class="num">${number(queue.capacity_needed)}</td></tr>`)}</tbody></table></div></section>
     ${data.keys.length > 0 && html`<section class="panel"><header><h2>Keys of providers</h2></header><div class="scroll"><table><tbody>${data.keys.map((key) => html`<tr><td><${State} of=${key.condition} /></td>
-      <td>${visible(key.provider)}</td><td class="mono">${visible(key.credential)}</td><td class="num">${number(key.parked)} runs wait</td><td>${visible(key.reason ?? "")}</td></tr>`)}</tbody></table></div></section>`}
+      <td>${brief(key.provider)}</td><td class="mono">${brief(key.credential)}</td><td class="num">${number(key.parked)} runs wait</td><td>${brief(key.reason ?? "")}</td></tr>`)}</tbody></table></div></section>`}
     <section class="panel"><header><h2>Alerts</h2></header>${!data.alerts.length ? html`<div class="empty">Nothing is wrong.</div>` : html`<div class="scroll"><table><tbody>${data.alerts.map((alert) => html`<tr>
-      <td><${State} of=${alert.recovered_at ? "recovered" : "open"} /></td><td>${visible(alert.kind)}</td><td>${visible(alert.text)}</td><td class="num">${age(alert.raised_at)}</td></tr>`)}</tbody></table></div>`}</section>`;
+      <td><${State} of=${alert.recovered_at ? "recovered" : "open"} /></td><td>${brief(alert.kind)}</td><td>${brief(alert.text)}</td><td class="num">${age(alert.raised_at)}</td></tr>`)}</tbody></table></div>`}</section>`;
 }
 
 /** The deeds of a day, the newest first. The API lists the oldest first. */
@@ -61,7 +61,7 @@ async function readDay() {
     if (!page.has_more) break;
     after = page.data.at(-1).number;
   }
-  return { data: data.reverse().slice(0, 300) };
+  return { data: data.reverse().slice(0, 500) };
 }
 
 export function Audit() {
@@ -69,5 +69,5 @@ export function Audit() {
   return html`<header><h1>Audit</h1><span class="soft">of the last 24 hours</span></header><${Notice} error=${error} />
     <section class="panel">${data && !data.data.length && html`<div class="empty">Nothing is recorded.</div>`}
     ${data?.data.length > 0 && html`<div class="scroll"><table><thead><tr><th>When</th><th>Who</th><th>What</th><th>To</th><th>From</th></tr></thead><tbody>
-      ${data.data.map((deed) => html`<tr key=${deed.number}><td class="nowrap">${when(deed.at)}</td><td>${visible(deed.actor)}</td><td class="mono">${visible(deed.act)}</td><td class="mono">${visible(deed.subject)}</td><td>${visible(deed.address ?? "–")}</td></tr>`)}</tbody></table></div>`}</section>`;
+      ${data.data.map((deed) => html`<tr key=${deed.number}><td class="nowrap">${when(deed.at)}</td><td>${brief(deed.actor)}</td><td class="mono">${brief(deed.act)}</td><td class="mono">${brief(deed.subject)}</td><td>${brief(deed.address ?? "–")}</td></tr>`)}</tbody></table></div>`}</section>`;
 }

@@ -2,32 +2,33 @@
 import { address, age, ask, clock, dollars, html, may, Notice, number, short, span, State, Text, to, useEffect, useField, usePoll, useRef, useState, visible, when } from "./core.js";
 import { Waiting } from "./inbox.js";
 import { Confirm } from "./runs.js";
+import { follow } from "./streams.js";
 
 const ENDED = ["completed", "failed", "cancelled", "expired"];
 const SHOWN = 400;
+const KEPT_MAX = 20000;
 
-/** All events of a run, each once, and the text that is being written. The browser comes back with the last id. */
+/** The events of a run, each once, and the text that is being written. Of very many the newest are kept. */
 function useEvents(id) {
-  const kept = useRef({ rows: [], draft: "" });
+  const kept = useRef({ rows: [], draft: "", dropped: 0 });
   const [, draw] = useState(0);
   const [isLive, setLive] = useState(false);
   useEffect(() => {
     let frame = 0;
     const show = () => { frame ||= requestAnimationFrame(() => { frame = 0; draw((n) => n + 1); }); };
-    const source = new EventSource(address(`v1/runs/${id}/events`, { after: "0" }));
-    source.onopen = () => setLive(true);
-    source.onerror = () => setLive(false);
-    source.onmessage = ({ data }) => {
+    const take = (data) => {
       const event = JSON.parse(data), all = kept.current;
       if (event.event === "message.delta") all.draft += event.delta;
       else if (!["reasoning.available", "tool.generating", "tool.progress"].includes(event.event)) {
         if (event.event === "message.completed" || event.event === "reply.discarded") all.draft = "";
         all.rows.push(event);
-        if (["run.completed", "run.failed", "run.cancelled"].includes(event.event)) source.close();
+        if (all.rows.length > KEPT_MAX) all.dropped += all.rows.splice(0, KEPT_MAX / 2).length;
       }
       show();
     };
-    return () => { source.close(); cancelAnimationFrame(frame); };
+    const forget = () => { kept.current = { rows: [], draft: "", dropped: 0 }; show(); };
+    const stop = follow(id, { take, forget, live: setLive });
+    return () => { stop(); cancelAnimationFrame(frame); };
   }, [id]);
   return { ...kept.current, isLive };
 }
@@ -148,7 +149,7 @@ function useRunFacts(id) {
 
 export function Run({ id }) {
   const { data, error, again } = useRunFacts(id);
-  const { rows, draft, isLive } = useEvents(id);
+  const { rows, draft, dropped, isLive } = useEvents(id);
   const settled = rows.reduce((n, event) => n + (event.event === "tool.completed" ? 1 : 0), 0);
   const [result, setResult] = useState(null);
   const isOver = data && ENDED.includes(data.run.status);
@@ -173,7 +174,7 @@ export function Run({ id }) {
     <${Notice} error=${error} />
     <div class="split"><div>
       ${data.waits.length > 0 && html`<section class="panel"><header><h2>Needs a person</h2></header>${data.waits.map((wait) => html`<${Waiting} key=${wait.id} wait=${wait} again=${again} />`)}</section>`}
-      <section class="panel"><header><h2>Transcript</h2></header><${Transcript} rows=${rows} draft=${draft} messages=${result?.messages} input=${input} /></section>
+      <section class="panel"><header><h2>Transcript</h2>${dropped > 0 && html`<span class="soft">${number(dropped)} older events are not kept here</span>`}</header><${Transcript} rows=${rows} draft=${draft} messages=${result?.messages} input=${input} /></section>
       <${Timeline} rows=${rows} /></div>
     <aside>
       <section class="panel"><div class="pad"><${Actions} run=${run} again=${again} /></div></section>

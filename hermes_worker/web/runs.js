@@ -1,5 +1,5 @@
 // What runs and waits now, and the list of runs with its filters in the address.
-import { age, ask, dollars, html, may, Notice, number, setQuery, short, span, State, to, usePoll, useEffect, useRef, useState, visible } from "./core.js";
+import { age, ask, brief, dollars, html, may, Notice, number, setQuery, short, span, State, to, usePoll, useEffect, useRef, useState } from "./core.js";
 import { Waiting } from "./inbox.js";
 
 const OPEN = ["queued", "running", "waiting_for_approval", "waiting_for_input", "waiting_for_children", "waiting_for_capacity", "paused", "stopping"];
@@ -14,8 +14,8 @@ export function RunTable({ runs, picked, pick }) {
       ${pick && html`<td><input type="checkbox" aria-label=${`Choose ${run.run_id}`} checked=${picked.has(run.run_id)} onChange=${() => pick(run.run_id)} /></td>`}
       <td><${State} of=${run.status} /></td>
       <td class="mono nowrap"><a href=${to("runs", run.run_id)} title=${run.run_id}>${short(run.run_id)}</a></td>
-      <td><span class="one">${visible(run.title ?? run.output ?? run.error ?? run.session_id)}</span>
-        ${(run.tags ?? []).map((tag) => html`<span class="tag">${visible(tag)}</span>`)}<span class="soft mono">${visible(run.model)}</span></td>
+      <td><span class="one">${brief(run.title ?? run.output ?? run.error ?? run.session_id)}</span>
+        ${(run.tags ?? []).map((tag) => html`<span class="tag">${brief(tag)}</span>`)}<span class="soft mono">${brief(run.model)}</span></td>
       <td class="num">${run.iteration}<span class="soft">/${run.iterations_max}</span></td>
       <td class="num">${age(run.created_at)}</td>
       <td class="num">${run.started_at ? span((run.finished_at ?? Date.now() / 1000) - run.started_at) : "–"}</td>

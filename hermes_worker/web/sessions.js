@@ -1,13 +1,13 @@
 // Conversations: the list, one transcript, and the next thing to say in it.
-import { age, ask, dollars, html, may, Notice, number, Text, to, useField, usePoll, useState, visible } from "./core.js";
+import { age, ask, brief, dollars, html, may, Notice, number, Text, to, useField, usePoll, useState, visible } from "./core.js";
 
 export function Sessions() {
   const { data, error } = usePoll(() => ask("GET", "api/sessions", { params: { limit: 100 } }), 4000, []);
   return html`<header><h1>Sessions</h1></header><${Notice} error=${error} />${may("runs:write") && html`<${Say} />`}
     <section class="panel">${data && !data.data.length && html`<div class="empty">There is no session.</div>`}
     ${data?.data.length > 0 && html`<div class="scroll"><table><thead><tr><th>Session</th><th>From</th><th>Model</th><th class="num">Messages</th><th class="num">Calls</th><th class="num">Cost</th><th class="num">Age</th></tr></thead>
-      <tbody>${data.data.map((each) => html`<tr key=${each.id}><td><a href=${to("sessions", each.id)}><span class="one">${visible(each.title || each.id)}</span></a></td>
-        <td>${visible(each.source ?? "–")}</td><td class="mono">${visible(each.model ?? "–")}</td><td class="num">${number(each.message_count)}</td><td class="num">${number(each.tool_call_count)}</td>
+      <tbody>${data.data.map((each) => html`<tr key=${each.id}><td><a href=${to("sessions", each.id)}><span class="one">${brief(each.title || each.id)}</span></a></td>
+        <td>${brief(each.source ?? "–")}</td><td class="mono">${brief(each.model ?? "–")}</td><td class="num">${number(each.message_count)}</td><td class="num">${number(each.tool_call_count)}</td>
         <td class="num">${dollars(each.estimated_cost_usd)}</td><td class="num">${age(each.started_at)}</td></tr>`)}</tbody></table></div>`}</section>`;
 }
 

@@ -5,23 +5,26 @@ The pictures of ``docs/page.md`` are made here: set HERMES_PAGE_PICTURES to the 
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from serving import PATIENCE_S, Served, until
 from support.store import Store, asks
 from test_control import waiting
 
-from hermes_worker.core.messages import ModelReply, ToolRequest, Usage
+from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
 
+_TELL_VIOLATIONS = """addEventListener("securitypolicyviolation",
+  (event) => console.error("Content Security Policy: " + event.violatedDirective + " " + event.blockedURI));"""
 BROWSER_PATIENCE_S = 4 * PATIENCE_S
 """For what a browser shows: it is the heaviest program here."""
 CHROMIUM = shutil.which("chromium")
@@ -29,20 +32,6 @@ pytestmark = [
     pytest.mark.machine,
     pytest.mark.timeout(300),
     pytest.mark.skipif(CHROMIUM is None, reason="no browser here: install Debian's package chromium"),
-]
-HOSTILE = [
-    "<script>document.title='owned'</script>",
-    "<img src=x onerror=\"document.title='owned'\">",
-    '<svg onload="document.title=\'owned\'"><a xlink:href="javascript:alert(1)">x</a></svg>',
-    "[click](javascript:document.title='owned')",
-    "![x](data:image/svg+xml,<svg onload=alert(1)>)",
-    "<iframe src=https://evil.example></iframe>",
-    '"><link rel=stylesheet href=https://evil.example/x.css>',
-    "\x1b[31mred\x1b[0m \x1b]8;;https://evil.example\x07link\x1b]8;;\x07",
-    "\u202egnp.exe\u202c and \u2066hidden\u2069",
-    "<form action=https://evil.example><input name=key></form>",
-    "${html`<b>x</b>`} {{7*7}} </textarea></title>",
-    "<math><mtext></form><mglyph><style></math><img src onerror=alert(1)>",
 ]
 
 
@@ -56,6 +45,7 @@ class PageVisitor:
     """Foreign requests, violations of the policy, exceptions."""
 
     def __post_init__(self) -> None:
+        self.page.add_init_script(_TELL_VIOLATIONS)
         self.page.on("request", lambda asked: asked.url.startswith((self.url, "blob:")) or self.wrong.append(asked.url))
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("console", self._heard)
@@ -161,11 +151,11 @@ def test_a_run_is_followed_live_and_steered_and_stopped(
 def test_two_people_answer_and_one_learns_who_was_first(
     api: Served, store: Store, visit: Callable[..., PageVisitor]
 ) -> None:
-    first, second = visit(), visit()
-    for visitor in (first, second):
+    first, second, third = visit(), visit(), visit()
+    for visitor in (first, second, third):
         visitor.open("inbox", "Inbox")
     run_id = waiting(store)
-    for visitor in (first, second):
+    for visitor in (first, second, third):
         visitor.page.get_by_text("rm -r x").wait_for()
         visitor.page.locator("[aria-live]", has_text="asks for an answer").wait_for(state="attached")
     # The second one's list must not change before the click, as when two click at the same time.
@@ -174,6 +164,8 @@ def test_two_people_answer_and_one_learns_who_was_first(
     first.page.get_by_text("tool0: you chose deny").wait_for()
     second.page.get_by_role("button", name="Allow once").click()
     second.page.get_by_text("was first: deny").first.wait_for()
+    third.page.get_by_text("was first: deny").wait_for()  # who only looks on is told as well
+    assert first.page.get_by_text("was first").count() == 0
     assert store.status(run_id).value != "waiting_for_approval"
 
 
@@ -214,32 +206,6 @@ def test_many_runs_are_stopped_after_they_were_named(
     assert [store.status(each).value for each in ids] == ["cancelled", "cancelled", "queued"]
 
 
-def test_hostile_content_is_text(api: Served, store: Store, visit: Callable[..., PageVisitor]) -> None:
-    """In prompts, arguments, results, replies and tags' neighbours: no element of theirs, no request, no violation."""
-    visitor = visit()
-    page = visitor.page
-    for text in [*HOSTILE, "w" * 999_000]:
-        run_id = api.submit(input=f"ask {text}")
-        request = ToolRequest(id="call_0", name="tool0", arguments=json.dumps({"command": text}))
-        asked = asks(Replay.PURE)
-        store.ask_tools(run_id, type(asked)(reply=ModelReply(tool_requests=(request,), text=text), calls=asked.calls))
-        store.settle(run_id, 0, text)
-        store.answer(run_id, ModelReply(text=f"answer {text}", usage=Usage(input=3, output=2)))
-        visitor.open(f"runs/{run_id}", run_id)
-        page.get_by_text("ask ").first.wait_for()
-        page.locator("summary", has_text="tool0").click()
-        page.locator("details pre").first.wait_for()
-        shown = page.evaluate("() => document.querySelector('main').innerText")
-        plain = text[:200].translate({code: f"⟨{code:04x}⟩" for code in (0x1B, 7, 0x202E, 0x202C, 0x2066, 0x2069)})
-        assert f"answer {plain}"[:200] in shown, text[:80]
-        for route in ("runs", "sessions", f"sessions/{run_id}"):
-            page.goto(f"{api.url}/#/{route}")
-            page.locator("main .talk li, main tbody tr").first.wait_for()
-    theirs = ", ".join(f"main {name}" for name in ("script", "iframe", "svg", "img", "math", "link", "style"))
-    assert page.locator(theirs).count() == 0
-    assert "owned" not in page.title()
-
-
 def test_a_reader_sees_no_buttons(api: Served, visit: Callable[..., PageVisitor]) -> None:
     from hermes_worker.core.principals import KeyScope
     from hermes_worker.store.access.principals import Tenants
@@ -253,14 +219,100 @@ def test_a_reader_sees_no_buttons(api: Served, visit: Callable[..., PageVisitor]
     assert visitor.page.get_by_role("link", name="Audit").count() == 0
 
 
-def test_the_keyboard_alone_gets_everywhere(api: Served, visit: Callable[..., PageVisitor]) -> None:
+def test_ten_tabs_of_one_browser_are_live_through_one_stream(
+    api: Served, store: Store, visit: Callable[..., PageVisitor]
+) -> None:
+    """A browser opens six connections to one server; the seventh tab would hang with a stream for each."""
+    run_id = api.submit()
+    first = visit().page
+    tabs = [first, *(first.context.new_page() for _ in range(9))]
+    readers: list[Any] = []
+    for tab in tabs:
+        tab.set_default_timeout(BROWSER_PATIENCE_S * 1000)
+        tab.on("request", lambda asked, tab=tab: readers.append(tab) if "/events?" in asked.url else None)
+        tab.goto(f"{api.url}/#/runs/{run_id}")
+        tab.get_by_text("live", exact=True).wait_for()
+    assert api.followers.count == 1
+    store.ask_tools(run_id, asks(Replay.PURE, Replay.PURE))
+    for tab in tabs:
+        tab.get_by_text("(calls tools)").wait_for()
+    [reader] = set(readers)
+    closed_at = time.monotonic()
+    reader.close()
+    store.settle(run_id, 0, "one")
+    left = [tab for tab in tabs if tab is not reader]
+    left[0].get_by_text("tool0 succeeded").wait_for()
+    print(f"taken over within {time.monotonic() - closed_at:.2f} s")
+    for tab in left:
+        tab.get_by_text("tool0 succeeded").wait_for()
+        assert tab.get_by_text("(calls tools)").count() == 1
+        assert tab.get_by_text("tool0 began").count() == 1
+    assert api.followers.count == 1
+
+
+def test_more_runs_than_connections_are_all_live(api: Served, store: Store, visit: Callable[..., PageVisitor]) -> None:
+    run_ids = [api.submit() for _ in range(5)]
+    first = visit().page
+    tabs = [first, *(first.context.new_page() for _ in range(4))]
+    for tab, run_id in zip(tabs, run_ids, strict=True):
+        tab.set_default_timeout(BROWSER_PATIENCE_S * 1000)
+        tab.goto(f"{api.url}/#/runs/{run_id}")
+        tab.locator("h1", has_text=run_id).wait_for()
+    for number in range(2):
+        for run_id in run_ids:
+            if number == 0:
+                store.ask_tools(run_id, asks(Replay.PURE))
+            else:
+                store.settle(run_id, 0, "found")
+        for tab in tabs:
+            tab.get_by_text("tool0 succeeded" if number else "(calls tools)").wait_for()
+            assert tab.get_by_text("(calls tools)").count() == 1
+    assert api.followers.count <= 4
+
+
+def test_a_key_is_made_shown_once_and_revoked(api: Served, visit: Callable[..., PageVisitor]) -> None:
+    visitor = visit()
+    page = visitor.page
+    visitor.open("access", "Access")
+    page.get_by_label("A key for").fill("alice")
+    page.get_by_role("button", name="Make it").click()
+    key = page.get_by_role("dialog").locator("pre").inner_text()
+    with httpx.Client(base_url=api.url, verify=False, timeout=BROWSER_PATIENCE_S) as alice:
+        assert alice.get("/v1/runs", headers={"Authorization": f"Bearer {key}"}).status_code == 200
+    page.get_by_role("button", name="I have it").click()
+    page.get_by_role("button", name="Revoke").click()
+    assert key not in page.content()
+    page.get_by_role("button", name="Do it").click()
+    page.locator("tbody .state", has_text="revoked").wait_for()
+
+
+def test_the_keyboard_alone_gets_everywhere(api: Served, store: Store, visit: Callable[..., PageVisitor]) -> None:
     page = visit().page
-    for heading in ("Runs", "Inbox", "Sessions", "Deliveries", "Fleet", "Audit"):
+    views = {
+        "r": "Runs",
+        "s": "Sessions",
+        "j": "Schedule",
+        "d": "Deliveries",
+        "f": "Fleet",
+        "k": "Access",
+        "a": "Audit",
+    }
+    for key, heading in {**views, "i": "Inbox"}.items():
         page.keyboard.press("g")
-        page.keyboard.press(heading[0].lower())
+        page.keyboard.press(key)
         page.get_by_role("heading", level=1, name=heading).wait_for()
+    run_id = waiting(store)
+    page.get_by_text("rm -r x").wait_for()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("() => document.activeElement.textContent") == "Deny":
+            break
+    page.keyboard.press("Enter")
+    page.get_by_text("tool0: you chose deny").wait_for()
+    assert store.status(run_id).value != "waiting_for_approval"
     page.keyboard.press("g")
     page.keyboard.press("r")
+    page.locator("#filter-status").wait_for()
     page.keyboard.press("/")
     assert page.evaluate("() => document.activeElement.id") == "filter-status"
     page.locator("h1").click()
@@ -283,7 +335,8 @@ def test_every_view_fits_every_width(
     page = visitor.page
     views = {
         "": "Now", "runs": "Runs", "inbox": "Inbox", f"runs/{asking}": asking, "sessions": "Sessions",
-        "schedule": "Schedule", "deliveries": "Deliveries", "fleet": "Fleet", "audit": "Audit",
+        "schedule": "Schedule", "deliveries": "Deliveries", "fleet": "Fleet", "access": "Access",
+        "audit": "Audit",
     }  # fmt: skip
     for route, heading in views.items():
         visitor.open(route, heading)
