@@ -17,7 +17,7 @@ from hermes_worker.core.gateway import ChatRole
 from hermes_worker.core.key_states import Finding, KeyCondition
 from hermes_worker.core.limits import Limit, LimitName
 from hermes_worker.core.memories import MemoryAction, MemoryAuthor, MemoryOperation, MemoryPlace, MemoryRules
-from hermes_worker.core.principals import KeyScope
+from hermes_worker.core.principals import KeyScope, Principal
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.retention import DEFAULT_RULES, InvalidRule, RetentionKind, rule_of
@@ -25,6 +25,7 @@ from hermes_worker.core.run import WaitKind
 from hermes_worker.core.skills import SkillFacts, SkillFile
 from hermes_worker.safety.approvals import Choice
 from hermes_worker.store.access.audit import Act, Actor, AuditLog, AuditRow, acting, record
+from hermes_worker.store.access.page_logins import PageLogins
 from hermes_worker.store.access.principals import KeyNotFound, TenantExists, Tenants
 from hermes_worker.store.access.provider_keys import ProviderKeys
 from hermes_worker.store.engine.database import Database
@@ -49,6 +50,7 @@ from hermes_worker.store.runs.workspaces import RunWorkspaces
 from hermes_worker.store.sessions import Changes, Sessions
 from hermes_worker.store.skills import KeptSkill, Skills
 from hermes_worker.store.tables import audit_log
+from hermes_worker.store.workers import Workers
 
 ANN = Actor(tenant="default", name="api:ann/key_1", address="192.0.2.7")
 PLACE = JobPlace(state="scheduled", next_slot=1.0, next_fire_at=1.0)
@@ -138,6 +140,10 @@ def do_everything(store: Store) -> None:
     chats.revoke("telegram:default", "42")
     note_prune(database, "acme")
     store.workers.drain(store.worker("somewhere").worker_id)
+    logins, somebody = PageLogins(database, "somebody"), Principal(tenant="default", name="somebody")
+    logins.close(logins.open("a key", somebody).token, somebody)
+    fleet = Workers(database)
+    fleet.drain(fleet.register(name="w", queues="model", ttl_s=60.0).worker_id)
     Erasures(database).begin("acme", Person(is_everybody=True), by="somebody")
 
 
