@@ -247,6 +247,7 @@ BODIES: Mapping[str, dict[str, Any]] = {
         "params": {"name": "get_run", "arguments": {"run_id": "run_x"}},
     },
     "POST /v1/conversations/{conversation_id}/items": {"items": [{"role": "user", "content": "x"}]},
+    "PUT /v1/page/login": {},
     "POST /webhooks/{name}": {"text": "x"},
     "POST /webhooks/{tenant}/{name}": {"text": "x"},
 }
@@ -303,6 +304,21 @@ def _conflict(place: Place, label: str) -> Answer:
     return place.ask("POST", replace(asked, headers={**asked.headers, **keyed}))
 
 
+def _by_cookie(place: Place, label: str) -> Asked:
+    """As the page asks, that was let in: only then anybody reads a row of its login."""
+    asked = usual(label)
+    let_in = place.ask("PUT", usual("PUT /v1/page/login"))
+    cookie = let_in.headers["set-cookie"].partition(";")[0]
+    headers = {name: value for name, value in asked.headers.items() if name != "authorization"}
+    return replace(asked, headers={**headers, "cookie": cookie, "origin": f"http://{HOLDER['host']}"})
+
+
+def _reading(place: Place, label: str) -> Asked:
+    """A request that asks the store."""
+    is_of_page = label in ("GET /v1/page/login", "DELETE /v1/page/login")
+    return _by_cookie(place, label) if is_of_page else usual(label)
+
+
 def _in_the_way(place: Place, label: str) -> Answer:
     method = label.partition(" ")[0]
     if label == "POST /v1/runs":
@@ -315,6 +331,8 @@ def _in_the_way(place: Place, label: str) -> Answer:
         place.store.answer(run_id)
         item = json.loads(place.ask("GET", Asked(f"/v1/conversations/{name}/items")).body)["data"][0]["id"]
         return place.ask(method, usual(label, conversation_id=name, item_id=item))
+    if label == "PUT /v1/page/login":
+        return place.ask(method, _by_cookie(place, label))
     if label.endswith("/retry"):
         return place.ask(method, usual(label, run_id=place.waiting()))
     if label.endswith(("/chat/completions", "/chat", "/stream", "/compress")) or label == "POST /v1/responses":
@@ -388,7 +406,7 @@ def _defect(place: Place, label: str) -> Answer:
         patch.setattr(capabilities, "AuthObject", None)
         patch.setattr(capabilities, "SkillList", None)
         patch.setattr(models, "offered", None)
-        return with_context(place, RuntimeError("a defect"), method, usual(label))
+        return with_context(place, RuntimeError("a defect"), method, _reading(place, label))
 
 
 def _with(**headers: str) -> Callable[[Place, str], Answer]:
@@ -406,7 +424,7 @@ def _unavailable(place: Place, label: str) -> Answer:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(place.app.state.context.leaving, "is_set", lambda: True)
             return place.ask("GET", usual(label))
-    return with_context(place, UnavailableError("away"), label.partition(" ")[0], usual(label))
+    return with_context(place, UnavailableError("away"), label.partition(" ")[0], _reading(place, label))
 
 
 def _incomplete(place: Place, label: str) -> Answer:

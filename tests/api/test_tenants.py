@@ -264,10 +264,14 @@ def test_what_is_another_tenants_is_not_there(api: Served, store: Store, guest: 
         assert side.http.get(f"/v1/deliveries/{side.ids['delivery_id']}").json()["state"] == "pending"
 
 
+OF_FOLDERS = {"/v1/skills/{name}"}
+"""A skill is called as its folder, of which there is none here (test_skills_api)."""
+
+
 def test_what_is_ones_own_is_there(api: Served, guest: Side, host: Side) -> None:
     for operation in operations(api):
         for side in (guest, host):
-            if operation.names:
+            if operation.names and operation.path not in OF_FOLDERS:
                 assert operation.ask(side.http, side.ids).status_code != 404, operation
 
 
