@@ -27,8 +27,10 @@ from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
+from hermes_worker.core.skills import SkillFacts, SkillFile
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.runs.waits import Waits
+from hermes_worker.store.skills import KeptSkill, Skills
 from hermes_worker.store.tables import api_keys, runs
 
 UNKNOWN = {
@@ -173,13 +175,24 @@ def client(api: Served) -> Iterator[Callable[[str], httpx.Client]]:
 @pytest.fixture
 def guest(tenants: Tenants, client: Callable[[str], httpx.Client], store: Store) -> Side:
     http = client(tenants.create_key("acme", "ci", [KeyScope.ADMIN]).token)
-    return Side(http, one_of_each(http, store) | {"key_id": tenants.keys("acme")[0].key_id})
+    ids = one_of_each(http, store) | {"key_id": tenants.keys("acme")[0].key_id}
+    keep_skill(store, "acme", ids["name"])
+    return Side(http, ids)
 
 
 @pytest.fixture
 def host(api: Served, tenants: Tenants, store: Store) -> Side:
     key = tenants.create_key("default", "someone", [KeyScope.RUNS_READ])
-    return Side(api.http, one_of_each(api.http, store) | {"key_id": key.view.key_id})
+    ids = one_of_each(api.http, store) | {"key_id": key.view.key_id}
+    keep_skill(store, "default", ids["name"])
+    return Side(api.http, ids)
+
+
+def keep_skill(store: Store, tenant: str, name: str) -> None:
+    """A skill that is called as the tenant's route is."""
+    files = (SkillFile(path="SKILL.md", body=b"Do it."),)
+    kept = KeptSkill(facts=SkillFacts(name=name, description="Does it."), files=files)
+    Skills(store.database, tenant).keep(kept, expects=None)
 
 
 def one_of_each(http: httpx.Client, store: Store) -> dict[str, str]:
