@@ -29,7 +29,7 @@ from hermes_worker.store.runs.inputs import stored_spec
 from hermes_worker.store.tables import channels, inbound, runs, sessions
 from hermes_worker.wiring import database_of
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
 
 PATIENCE_S = 240.0
 
