@@ -31,6 +31,7 @@ from hermes_worker.core.skills import (
     SkillFacts,
     SkillFile,
     SkillMoved,
+    SkillNotFound,
     SkillSet,
     SkillSurroundings,
     checked_category,
@@ -258,6 +259,8 @@ class SkillShelf:
         row = rows.find(name)
         if row is not None and row.origin.startswith("plugin:"):
             raise SkillError(f"the skill {name!r} comes with an extension and cannot be changed")
+        if row is None and expects is not None:
+            raise SkillNotFound(f"there is no skill {name!r}")
         before = self.folder(tenant, row.hash) if row is not None else ()
         after = tuple(rewrite(before))
         kept = KeptSkill(

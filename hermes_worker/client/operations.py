@@ -983,7 +983,7 @@ def skills() -> ApiRequest[list[SkillDocument]]:
 def skill(name: str, *, file: str | None = None) -> ApiRequest[dict[str, Any]]:
     """The newest version of a skill: what it says of itself, its files, and the text of one, ``SKILL.md`` by
     default."""
-    return _get("/v1/skills/{name}", _reads(dict[str, Any]), {"name": name}, file=file)
+    return _get("/v1/skills/{skill}", _reads(dict[str, Any]), {"skill": name}, file=file)
 
 
 def keep_skill(
@@ -993,13 +993,15 @@ def keep_skill(
     ``[{"path": "SKILL.md", "text": "..."}]``. Idempotent."""
     body = {"files": [dict(each) for each in files], "category": category, "expects": expects}
     return ApiRequest(
-        method="PUT", template="/v1/skills/{name}", read=_reads(dict[str, Any]), names={"name": name}, body=body
+        method="PUT", template="/v1/skills/{skill}", read=_reads(dict[str, Any]), names={"skill": name}, body=body
     )
 
 
 def remove_skill(name: str, *, expects: str | None = None) -> ApiRequest[dict[str, Any]]:
     """Take a skill away, of this version only where one is given."""
-    asked = ApiRequest(method="DELETE", template="/v1/skills/{name}", read=_reads(dict[str, Any]), names={"name": name})
+    asked = ApiRequest(
+        method="DELETE", template="/v1/skills/{skill}", read=_reads(dict[str, Any]), names={"skill": name}
+    )
     return replace(asked, params={"expects": expects})
 
 

@@ -48,6 +48,7 @@ UNKNOWN = {
     "credential": "0123456789abcdef",
     "name": f"r{uuid.uuid4().hex}",
     "number": "999999",
+    "skill": f"s{uuid.uuid4().hex}",
     "target": "user",
     "receipt_id": f"era_{uuid.uuid4().hex}",
     "call": "9.9",
@@ -76,6 +77,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /v1/memory/{target}/undo": {},
     "POST /v1/memory/{target}/settle": {"staged_id": "mst_0123456789ab", "approve": True},
     "POST /v1/memory/{target}/redact": {"entry_id": "mem_0123456789ab", "version": 1},
+    "PUT /v1/skills/{skill}": {"files": [{"path": "SKILL.md", "text": "theirs"}], "expects": "0" * 64},
     "PUT /v1/places": {"places": None},
     "PUT /v1/alerts/targets": {"targets": ["local"]},
     "POST /v1/tenants": {"name": "made"},
@@ -212,6 +214,10 @@ def one_of_each(http: httpx.Client, store: Store) -> dict[str, str]:
     route = f"r{uuid.uuid4().hex}"
     kept = http.post("/v1/webhook-routes", json={"name": route, "secret": "0123456789abcdef"})
     assert kept.status_code == 201, kept.text
+    skill = f"s{uuid.uuid4().hex}"
+    text = f"---\nname: {skill}\ndescription: Theirs.\n---\nDo it.\n"
+    kept = http.put(f"/v1/skills/{skill}", json={"files": [{"path": "SKILL.md", "text": text}]})
+    assert kept.status_code == 200, kept.text
     erasure = http.post("/v1/erasures", json=BODIES["POST /v1/erasures"]).json()["receipt_id"]
     done = http.post(f"/v1/erasures/{erasure}/work", json={})
     assert done.json()["done"], done.text
@@ -230,6 +236,7 @@ def one_of_each(http: httpx.Client, store: Store) -> dict[str, str]:
         "target": "user",
         "credential": "key1",
         "name": route,
+        "skill": skill,
         "receipt_id": erasure,
         "worker_id": UNKNOWN["worker_id"],
         "call": http.get(f"/v1/runs/{waiting}/calls").json()["data"][0]["call"],

@@ -105,33 +105,35 @@ class RemovedSkill(BaseModel):
     name: str
 
 
-@router.get("/{name}", responses=schema.errors(404), dependencies=[READS])
+@router.get("/{skill}", responses=schema.errors(404), dependencies=[READS])
 async def show_skill(
     context: Context,
     caller: Caller,
-    name: _Name,
+    skill: _Name,
     file: Annotated[
         str | None, Query(min_length=1, max_length=PATH_CHARS_MAX, description="Show this file instead of SKILL.md.")
     ] = None,
 ) -> SkillSheetObject:
     """The newest version of a skill or bundle of the tenant, whatever runs see of it, with the text of one file."""
     try:
-        sheet = await context.store(skill_sheet, context.client.skills, caller.tenant, name, file)
+        sheet = await context.store(skill_sheet, context.client.skills, caller.tenant, skill, file)
     except SkillNotFound as error:
         raise ApiError(404, f"{error}.", code="skill_not_found") from None
     return _object(sheet)
 
 
-@router.put("/{name}", responses=schema.errors(400, 409), dependencies=[_CHANGES])
-async def keep_skill(context: Context, caller: Caller, name: _Name, body: KeepBody) -> SkillSheetObject:
+@router.put("/{skill}", responses=schema.errors(400, 404, 409), dependencies=[_CHANGES])
+async def keep_skill(context: Context, caller: Caller, skill: _Name, body: KeepBody) -> SkillSheetObject:
     """Add a skill, or make this its newest version. It must be one of agentskills.io, and no text in it may look like
     an attack; what is not is refused (409, ``invalid_skill``). Runs that began before go on with what they have."""
     shelf = context.client.skills
     try:
         files = checked_files([_given(each) for each in body.files])
         keep = partial(shelf.keep, by="people", category=body.category, expects=body.expects)
-        await context.store(keep, caller.tenant, name, lambda _: files)
-        sheet = await context.store(skill_sheet, shelf, caller.tenant, name)
+        await context.store(keep, caller.tenant, skill, lambda _: files)
+        sheet = await context.store(skill_sheet, shelf, caller.tenant, skill)
+    except SkillNotFound as error:
+        raise ApiError(404, f"{error}.", code="skill_not_found") from None
     except SkillMoved as error:
         raise ApiError(409, f"{error}.", code="skill_changed", param="expects") from None
     except SkillError as error:
@@ -139,23 +141,23 @@ async def keep_skill(context: Context, caller: Caller, name: _Name, body: KeepBo
     return _object(sheet)
 
 
-@router.delete("/{name}", responses=schema.errors(404, 409), dependencies=[_CHANGES])
+@router.delete("/{skill}", responses=schema.errors(404, 409), dependencies=[_CHANGES])
 async def remove_skill(
     context: Context,
     caller: Caller,
-    name: _Name,
+    skill: _Name,
     expects: Annotated[
         str | None, Query(pattern=r"^[0-9a-f]{64}$", description="Only if this is the newest version.")
     ] = None,
 ) -> RemovedSkill:
     """Take a skill away. One that a folder brought stays away until the folder changes."""
     try:
-        await context.store(partial(context.client.skills.remove, expects=expects), caller.tenant, name)
+        await context.store(partial(context.client.skills.remove, expects=expects), caller.tenant, skill)
     except SkillNotFound as error:
         raise ApiError(404, f"{error}.", code="skill_not_found") from None
     except SkillError as error:
         raise ApiError(409, f"{error}.", code="skill_changed") from None
-    return RemovedSkill(name=name)
+    return RemovedSkill(name=skill)
 
 
 def _given(file: GivenFile) -> SkillFile:
