@@ -169,6 +169,8 @@ class World:
             found["session_id"] = self.talked()
         if "{name}" in path:
             found["name"] = "open" if path.startswith("/webhooks") else self.route()
+        if "{skill}" in path:
+            found["skill"] = self.skill()
         if "{receipt_id}" in path:
             found["receipt_id"] = self.erasure()
             if "receipts" in path:
@@ -206,6 +208,13 @@ class World:
         """For events of others."""
         name = f"route{next(self._numbers)}"
         self.post("/v1/webhook-routes", name=name, secret="0123456789abcdef")
+        return name
+
+    def skill(self) -> str:
+        name = f"skill{next(self._numbers)}"
+        text = f"---\nname: {name}\ndescription: Tidy up.\n---\nPut things away.\n"
+        kept = self.session.put(f"/v1/skills/{name}", json={"files": [{"path": "SKILL.md", "text": text}]})
+        assert kept.status_code == 200, kept.text
         return name
 
     def erasure(self) -> str:
@@ -531,6 +540,7 @@ def test_every_id_in_a_path_is_linked_from_where_it_comes(api: Served) -> None:
         "receipt_id",
         "provider_key_id",
         "target",
+        "skill",
     }  # by an operator
     assert {(asked, name) for asked, name in named if name not in given} == linked
 

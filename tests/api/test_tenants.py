@@ -27,10 +27,8 @@ from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
-from hermes_worker.core.skills import SkillFacts, SkillFile
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.runs.waits import Waits
-from hermes_worker.store.skills import KeptSkill, Skills
 from hermes_worker.store.tables import api_keys, runs
 
 UNKNOWN = {
@@ -177,24 +175,13 @@ def client(api: Served) -> Iterator[Callable[[str], httpx.Client]]:
 @pytest.fixture
 def guest(tenants: Tenants, client: Callable[[str], httpx.Client], store: Store) -> Side:
     http = client(tenants.create_key("acme", "ci", [KeyScope.ADMIN]).token)
-    ids = one_of_each(http, store) | {"key_id": tenants.keys("acme")[0].key_id}
-    keep_skill(store, "acme", ids["name"])
-    return Side(http, ids)
+    return Side(http, one_of_each(http, store) | {"key_id": tenants.keys("acme")[0].key_id})
 
 
 @pytest.fixture
 def host(api: Served, tenants: Tenants, store: Store) -> Side:
     key = tenants.create_key("default", "someone", [KeyScope.RUNS_READ])
-    ids = one_of_each(api.http, store) | {"key_id": key.view.key_id}
-    keep_skill(store, "default", ids["name"])
-    return Side(api.http, ids)
-
-
-def keep_skill(store: Store, tenant: str, name: str) -> None:
-    """A skill that is called as the tenant's route is."""
-    files = (SkillFile(path="SKILL.md", body=b"Do it."),)
-    kept = KeptSkill(facts=SkillFacts(name=name, description="Does it."), files=files)
-    Skills(store.database, tenant).keep(kept, expects=None)
+    return Side(api.http, one_of_each(api.http, store) | {"key_id": key.view.key_id})
 
 
 def one_of_each(http: httpx.Client, store: Store) -> dict[str, str]:
@@ -284,14 +271,10 @@ def test_what_is_another_tenants_is_not_there(api: Served, store: Store, guest: 
         assert side.http.get(f"/v1/deliveries/{side.ids['delivery_id']}").json()["state"] == "pending"
 
 
-OF_FOLDERS = {"/v1/skills/{name}"}
-"""A skill is called as its folder, of which there is none here (test_skills_api)."""
-
-
 def test_what_is_ones_own_is_there(api: Served, guest: Side, host: Side) -> None:
     for operation in operations(api):
         for side in (guest, host):
-            if operation.names and operation.path not in OF_FOLDERS:
+            if operation.names:
                 assert operation.ask(side.http, side.ids).status_code != 404, operation
 
 
