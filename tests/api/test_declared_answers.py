@@ -43,6 +43,7 @@ FLEETING = {
     "job_id": "0" * 12,
     "delivery_id": "dlv_x",
     "name": "nobody",
+    "skill": "nobody",
     "tenant": "default",
     "model": "nothing",
     "response_id": "resp_x",
@@ -220,6 +221,7 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "PATCH /v1/tenants/{tenant}/limits": {"limits": {}},
     "POST /v1/memory/{target}": {"operations": [{"action": "remove", "old_text": "x"}]},
     "POST /v1/memory/{target}/undo": {},
+    "PUT /v1/skills/{skill}": {"files": [{"path": "SKILL.md", "text": "no skill"}], "expects": "0" * 64},
     "POST /v1/memory/{target}/settle": {"staged_id": "mst_0123456789ab", "approve": True},
     "POST /v1/memory/{target}/redact": {"entry_id": "mem_0123456789ab", "version": 1},
     "PUT /v1/places": {"places": None},
@@ -333,6 +335,13 @@ def _in_the_way(place: Place, label: str) -> Answer:
         return place.ask(method, usual(label, conversation_id=name, item_id=item))
     if label == "PUT /v1/page/login":
         return place.ask(method, _by_cookie(place, label))
+    if label == "PUT /v1/skills/{skill}":
+        return place.ask(method, usual(label).json(files=[{"path": "SKILL.md", "text": "no skill"}]))
+    if label == "DELETE /v1/skills/{skill}":
+        asked = usual(label, skill="tidy")
+        text = "---\nname: tidy\ndescription: Tidy up.\n---\nPut things away.\n"
+        place.ask("PUT", asked.json(files=[{"path": "SKILL.md", "text": text}]))
+        return place.ask(method, replace(asked, path=f"{asked.path}?expects={'0' * 64}"))
     if label.endswith("/retry"):
         return place.ask(method, usual(label, run_id=place.waiting()))
     if label.endswith(("/chat/completions", "/chat", "/stream", "/compress")) or label == "POST /v1/responses":
