@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from ipaddress import ip_address
@@ -119,7 +118,7 @@ def test_hostile_arguments_are_an_error_that_says_what_is_wrong(fenced: Session,
     called = fetching[tool](Fetcher(policy=UrlPolicy())) if tool in fetching else fenced.catalog.get(tool)
     result = run_tool(called, text, fenced.context())
     assert result.is_error, result.text
-    said = str(json.loads(result.text)["error"])
-    assert 0 < len(said) < 5_000
+    said = result.text  # that of a tool that reads pages is wrapped
+    assert '"error":' in said and len(said) < 5_000 + len(text), "an error names what it was given at most"
     assert SECRET not in said and "root:" not in said
     assert not _UNFORESEEN.search(said), said
