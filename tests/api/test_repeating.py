@@ -31,7 +31,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/runs/{run_id}/steer": {"text": "faster"},
     "/api/jobs": {"name": "n", "schedule": "every 1h", "prompt": "x"},
     "/api/sessions": {"title": "x"},
-    "/api/sessions/{session_id}/fork": {"title": "x"},
+    "/api/sessions/{session_id}/fork": {"title": "y"},
 }
 KEPT_AT_LEAST = {
     "/v1/runs/{run_id}/approval",
@@ -177,9 +177,9 @@ def test_of_two_at_once_one_works_and_the_other_is_told_so(
 
 
 def test_a_request_whose_process_died_can_be_repeated(http: httpx.Client, store: Store) -> None:
-    ask(http, "/api/sessions", "k", {"title": "x"})
+    ask(http, "/api/sessions", "k", {})
     with store.database.write() as connection:
         dead = {"status": None, "headers": None, "body": None, "token": "t", "held_until": 1.0}
         connection.execute(sa.update(kept_answers).values(**dead))
-    assert ask(http, "/api/sessions", "k", {"title": "x"}).status_code == 201
-    assert json.loads(ask(http, "/api/sessions", "k", {"title": "x"}).content)["object"] == "hermes.session"
+    assert ask(http, "/api/sessions", "k", {}).status_code == 201
+    assert json.loads(ask(http, "/api/sessions", "k", {}).content)["object"] == "hermes.session"
