@@ -34,7 +34,8 @@ def up(hermes: CommandLine) -> Iterator[Running]:
 def chatting(hermes: CommandLine, tmp_path: Path, *arguments: str) -> Iterator[TmuxTerminal]:
     with tmux_terminal(tmp_path / "terminal", [COMMAND, "chat", *arguments], {**hermes.environ, **QUIET}) as terminal:
         terminal.wait_for("/help shows the commands")
-        terminal.wait_for("\n>")
+        if "--continue" not in arguments:  # there a run may ask at once
+            terminal.wait_for("\n>")
         yield terminal
 
 
