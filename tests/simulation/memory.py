@@ -49,7 +49,7 @@ from hermes_worker.store.runs.runs import IterationClaim, RunNotFound, SessionCo
 from hermes_worker.store.runs.transcripts import CorruptTranscript
 from hermes_worker.store.runs.waits import NothingAsked, Terms
 from hermes_worker.store.sweep import LOSSES, SweepPolicy
-from hermes_worker.store.workers import Registration
+from hermes_worker.store.workers import Registration, Renewed
 
 T = TypeVar("T")
 BARE_PROMPT = "You are in a simulation."
@@ -211,12 +211,21 @@ class MemoryWorkers:
         self.rows[pk] = WorkerRow(expires_at=self._store.now() + ttl_s, name=name)
         return Registration(pk=pk, worker_id=f"{name}#{pk}")
 
-    def renew(self, registration: Registration, *, ttl_s: float, watermarks: Mapping[str, float]) -> bool:
+    def renew(
+        self,
+        registration: Registration,
+        *,
+        ttl_s: float,
+        watermarks: Mapping[str, float],
+        is_draining: bool = False,
+        sandbox: str | None = None,
+    ) -> Renewed | None:
         row = self.rows[registration.pk]
-        if row.is_alive:
-            row.expires_at = self._store.now() + ttl_s
-            row.marks = dict(watermarks)
-        return row.is_alive
+        if not row.is_alive:
+            return None
+        row.expires_at = self._store.now() + ttl_s
+        row.marks = dict(watermarks)
+        return Renewed(draining_at=self._store.now() if is_draining else None)
 
     def retire(self, registration: Registration) -> None:
         if self.rows[registration.pk].is_alive:
