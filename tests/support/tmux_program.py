@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,15 +36,6 @@ class TmuxTerminal:
         """The same with its colours."""
         return self.tmux("capture-pane", "-p", "-e", "-S", "-5000")
 
-    @property
-    def is_running(self) -> bool:
-        return self.tmux("list-panes", "-F", "#{pane_dead}").strip() == "0"
-
-    @property
-    def status(self) -> int:
-        """The exit code of the program that has ended."""
-        return int(self.tmux("list-panes", "-F", "#{pane_dead_status}").strip())
-
     def type(self, text: str) -> None:
         """Characters, as a person types them."""
         self.tmux("send-keys", "-l", text)
@@ -74,8 +66,9 @@ class TmuxTerminal:
             raise AssertionError(f"{text!r} is not shown:\n{self.text}") from None
 
     def wait_for_end(self) -> int:
-        wait_for(lambda: not self.is_running or None, saying="for the program to end")
-        return self.status
+        """The exit code of the program, which a shell around it wrote down: tmux does not always hear of it."""
+        told = self._socket.with_name("status")
+        return int(wait_for(lambda: (told.exists() and told.read_text()) or None, saying="for the program to end"))
 
 
 @contextmanager
@@ -85,7 +78,8 @@ def tmux_terminal(directory: Path, command: Sequence[str], environ: Mapping[str,
         pytest.skip("tmux is not here: apt-get install tmux")
     directory.mkdir(parents=True, exist_ok=True)
     terminal = TmuxTerminal(directory / "tmux")
-    inside = ["env", "-i", *(f"{name}={value}" for name, value in environ.items()), *command]
+    around = f'trap : INT; "$@"; echo $? > {shlex.quote(str(directory / "status"))}'
+    inside = ["env", "-i", *(f"{name}={value}" for name, value in environ.items()), "sh", "-c", around, "sh", *command]
     try:
         terminal.tmux(
             *("new-session", "-d", "-x", str(COLUMNS), "-y", str(LINES), "-s", "t", "sleep 600"),
