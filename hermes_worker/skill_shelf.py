@@ -254,11 +254,7 @@ class SkillShelf:
         """Make another version of a skill, or a new one, with the files that ``rewrite`` gives. ``by`` is ``people``
         or ``agents``; ``expects`` is the version that alone may be replaced. What a folder brought stays that
         folder's, and this version counts until the folder changes. Raises ``SkillError``, ``SkillMoved``."""
-        self.sync(tenant)
-        rows = self._skills.of(tenant)
-        row = rows.find(name)
-        if row is not None and row.origin.startswith("plugin:"):
-            raise SkillError(f"the skill {name!r} comes with an extension and cannot be changed")
+        rows, row = self._own(tenant, name, "changed")
         if row is None and expects is not None:
             raise SkillNotFound(f"there is no skill {name!r}")
         before = self.folder(tenant, row.hash) if row is not None else ()
@@ -270,8 +266,8 @@ class SkillShelf:
             origin=row.origin if row is not None and row.source_hash is not None else by,
             source_hash=row.source_hash if row is not None else None,
         )
-        expected = expects if expects is not None or row is None else row.hash
-        changed = rows.keep(kept, expects=expected, is_new=is_new or (row is None and expects is None), call=call)
+        expected = row.hash if row is not None and expects is None else expects
+        changed = rows.keep(kept, expects=expected, is_new=is_new or row is None, call=call)
         self.look_again(tenant)
         return changed
 
@@ -279,14 +275,19 @@ class SkillShelf:
         self, tenant: str, name: str, *, expects: str | None = None, call: CallOfAgent | None = None
     ) -> SkillChange:
         """Take a skill away. Raises ``SkillNotFound``, ``SkillMoved``, ``SkillError`` for one of an extension."""
+        rows, _ = self._own(tenant, name, "removed")
+        changed = rows.remove(name, expects=expects, call=call)
+        self.look_again(tenant)
+        return changed
+
+    def _own(self, tenant: str, name: str, what: str) -> tuple[Skills, SkillRow | None]:
+        """The tenant's skills, and the one that is to be ``what``. Raises ``SkillError`` for one of an extension."""
         self.sync(tenant)
         rows = self._skills.of(tenant)
         row = rows.find(name)
         if row is not None and row.origin.startswith("plugin:"):
-            raise SkillError(f"the skill {name!r} comes with an extension and cannot be removed")
-        changed = rows.remove(name, expects=expects, call=call)
-        self.look_again(tenant)
-        return changed
+            raise SkillError(f"the skill {name!r} comes with an extension and cannot be {what}")
+        return rows, row
 
     # --- folders ---
 

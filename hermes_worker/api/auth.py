@@ -76,7 +76,7 @@ def require_safe(server: ServerSettings) -> None:
 class Keyholders:
     """Whose keys are. Those that were found are remembered for a few seconds, so that a caller costs no statement."""
 
-    def __init__(self, key: Secret, find: FindPrincipal, find_login: FindPrincipal = lambda token: None) -> None:
+    def __init__(self, key: Secret, find: FindPrincipal, find_login: FindPrincipal) -> None:
         """``key`` is the installation's; ``find`` looks other keys up, ``find_login`` what browsers send. Both may
         raise ``UnavailableError`` and ``TenantDisabled``."""
         self._key = key.reveal().encode("utf-8")
@@ -91,19 +91,19 @@ class Keyholders:
         given = token.encode("utf-8", "surrogatepass")
         if hmac.compare_digest(given, self._key):
             return self._operator
-        return await self._looked_up(token, self._find)
+        return await self._looked_up(token, self._find, _KEY)
 
     async def principal_of_login(self, token: str) -> Principal | None:
         """Of what a browser sends. Raises as ``principal_of``."""
-        return await self._looked_up(token, self._find_login)
+        return await self._looked_up(token, self._find_login, _LOGIN)
 
     def forget(self, token: str) -> None:
         """Look the token up again when it is next sent to this process."""
-        self._found.pop(_digest(token), None)
+        self._found.pop(_digest(token, _LOGIN), None)
 
-    async def _looked_up(self, token: str, find: FindPrincipal) -> Principal | None:
+    async def _looked_up(self, token: str, find: FindPrincipal, kind: bytes) -> Principal | None:
         # Not the digest alone: what is no key must open nothing because it is a login, or the other way round.
-        digest = _digest(token, b"login" if find is self._find_login else b"")
+        digest = _digest(token, kind)
         principal, until = self._found.get(digest, (None, 0.0))
         if time.monotonic() < until:
             return principal
@@ -121,7 +121,11 @@ class Keyholders:
 FindPrincipal = Callable[[str], Principal | None]
 
 
-def _digest(token: str, kind: bytes = b"login") -> bytes:
+_KEY, _LOGIN = b"k", b"l"
+"""As long as each other: no token of one kind reads as another of the other kind."""
+
+
+def _digest(token: str, kind: bytes) -> bytes:
     return hashlib.sha256(kind + token.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -158,8 +162,7 @@ class Guard:
     async def _admitted(self, headers: Headers, method: str, path: str) -> Principal | None:
         """Who asks; ``None`` where nobody is asked for a key. Raises ``ApiError``."""
         is_of_page = "origin" in headers or headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
-        is_welcome = is_signed_address(path) or is_listed(headers, self._origins) or self._is_of_own_page(headers, path)
-        if is_of_page and not is_welcome:
+        if is_of_page and not self._is_welcome(headers, path):
             raise ApiError(403, "Requests from web pages are not allowed.", code="origin_not_allowed")
         if not needs_key(path):
             return None
@@ -170,6 +173,10 @@ class Guard:
             raise unavailable() from None
         except TenantDisabled as error:
             raise ApiError(403, f"Refused: {error}.", code="tenant_disabled") from None
+
+    def _is_welcome(self, headers: Headers, path: str) -> bool:
+        """Whether a web page may send this."""
+        return is_signed_address(path) or is_listed(headers, self._origins) or self._is_of_own_page(headers, path)
 
     def _is_of_own_page(self, headers: Headers, path: str) -> bool:
         """The page sends its cookie, and a key only to get one. Nothing else has our origin for a good reason."""

@@ -305,7 +305,7 @@ async def _asked_for(visit: Visit, url: str) -> tuple[int | None, str | None]:
         response = await visit.page.goto(url, timeout=_NAVIGATE_S * 1000, wait_until="domcontentloaded")
     except Exception as error:
         text = _first_line(error)
-        if "has been closed" in text or "Connection closed" in text:
+        if _says_gone(text):
             raise
         if "Timeout" in text:
             return None, None  # what there is of it is shown
@@ -381,7 +381,7 @@ async def _acted(work: Any) -> str | None:
         await work
     except Exception as error:
         text = _first_line(error)
-        if "has been closed" in text or "Connection closed" in text:
+        if _says_gone(text):
             raise
         return text
     return None
@@ -414,7 +414,7 @@ async def _asked_of_page(visit: Visit, expression: str, argument: object = None)
         raise BrowserFailed(f"the page did not react within {_CONSOLE_S:g} s") from None
     except Exception as error:
         text = _first_line(error)
-        if "has been closed" in text or "Connection closed" in text:
+        if _says_gone(text):
             raise
         raise BrowserFailed(f"the page could not do that: {text}") from None
 
@@ -486,6 +486,11 @@ def _told(visit: Visit, facts: Mapping[str, object]) -> ToolResult:
 def _short(value: Any) -> Any:
     text = json.dumps(value, default=str, ensure_ascii=False)
     return value if len(text) <= _VALUE_CHARS_MAX else f"{text[:_VALUE_CHARS_MAX]} [... {len(text)} characters]"
+
+
+def _says_gone(text: str) -> bool:
+    """Whether an error of the library's means that the page or its browser is gone."""
+    return "has been closed" in text or "Connection closed" in text
 
 
 def _first_line(error: BaseException) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,52 +20,14 @@ from hermes_worker.cli.screen import coloured, duration, one_line
 from hermes_worker.cli.server import read, server_client
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.run import WaitKind
-from hermes_worker.safety.approvals import CHOICE_WORDS, Choice, choice_of
-from hermes_worker.safety.redaction import redact
-from hermes_worker.store.runs.answered import ClosedQuestion, read_decisions
-from hermes_worker.store.runs.waits import Waits, WaitView
+from hermes_worker.safety.approvals import CHOICE_WORDS, choice_of
+from hermes_worker.services.shown import ClosedLine, OpenLine, closed_line, open_line
+from hermes_worker.store.runs.answered import read_decisions
+from hermes_worker.store.runs.waits import Waits
 
 _LIST_MAX = 500
 _ASKED_CHARS = 80
 _KINDS = OneOf([WaitKind.APPROVAL.value, WaitKind.INPUT.value])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenLine:
-    """Something that waits for a person. The names are those of ``GET /v1/approvals``."""
-
-    id: int
-    run_id: str
-    tenant: str
-    kind: WaitKind
-    tool: str
-    created_at: float
-    expires_at: float | None = None
-    command: str | None = None
-    description: str | None = None
-    question: str | None = None
-    choices: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClosedLine:
-    """A question that is closed. The names are those of ``GET /v1/approvals/history``."""
-
-    id: int
-    run_id: str
-    tenant: str
-    kind: WaitKind
-    tool: str
-    call: str
-    command: str | None
-    description: str | None
-    question: str | None
-    created_at: float
-    closed_at: float
-    outcome: str
-    by: str | None
-    reason: str | None
-    permits: str | None
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -136,10 +98,10 @@ def history(
         records = open_records(home)
         tenant, wanted = None if all_tenants else records.tenant, WaitKind(kind) if kind else None
         kept = read_decisions(records.database, tenant=tenant, kind=wanted, before=before, limit=limit)
-        found = [_kept_decision(each) for each in kept]
+        found = [closed_line(each) for each in kept]
     else:
         asked: dict[str, Any] = {"kind": kind, "before": before, "limit": min(limit, _LIST_MAX)}
-        told = client.decisions(**_said(asked), **({"all_tenants": "true"} if all_tenants else {}))
+        told = client.decisions(**asked, all_tenants=all_tenants or None)
         found = read(list[ClosedLine], list(islice(told, limit)))
     if as_json:
         for line in found:
@@ -151,10 +113,6 @@ def history(
         click.echo("nobody was asked anything that is closed", err=True)
 
 
-def _said(asked: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in asked.items() if value is not None}
-
-
 def _open(home: Path | None, *, kind: str | None = None, all_tenants: bool = False, limit: int) -> Sequence[OpenLine]:
     client = server_client()
     if client is not None:
@@ -162,51 +120,7 @@ def _open(home: Path | None, *, kind: str | None = None, all_tenants: bool = Fal
         return told
     records = open_records(home)
     tenant, wanted = None if all_tenants else records.tenant, WaitKind(kind) if kind else None
-    return [_kept_wait(view) for view in Waits(records.database).open(tenant=tenant, limit=limit, kind=wanted)]
-
-
-def _kept_wait(view: WaitView) -> OpenLine:
-    request = view.request
-    return OpenLine(
-        id=view.wait_id,
-        run_id=view.run_id,
-        tenant=view.tenant,
-        kind=view.kind,
-        tool=view.tool,
-        created_at=view.opened_at,
-        expires_at=view.expires_at,
-        command=_command(request),
-        description=request.get("description"),
-        question=request.get("question"),
-        choices=list(view.choices),
-    )
-
-
-def _kept_decision(each: ClosedQuestion) -> ClosedLine:
-    request = each.request
-    lasts = each.outcome in (Choice.SESSION.value, Choice.ALWAYS.value)
-    return ClosedLine(
-        id=each.wait_id,
-        run_id=each.run_id,
-        tenant=each.tenant,
-        kind=each.kind,
-        tool=each.tool,
-        call=f"{each.iteration}.{each.position}",
-        command=_command(request),
-        description=request.get("description"),
-        question=request.get("question"),
-        created_at=each.opened_at,
-        closed_at=each.closed_at,
-        outcome=each.outcome,
-        by=each.by,
-        reason=each.reason,
-        permits=request.get("pattern_key") if lasts else None,
-    )
-
-
-def _command(request: Mapping[str, Any]) -> str | None:
-    command = request.get("command")
-    return redact(command) if isinstance(command, str) else None
+    return [open_line(view) for view in Waits(records.database).open(tenant=tenant, limit=limit, kind=wanted)]
 
 
 def _choice(text: str) -> str:

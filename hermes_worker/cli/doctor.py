@@ -26,7 +26,7 @@ from hermes_worker.cli.models import described, model_name
 from hermes_worker.cli.options import client_settings, common
 from hermes_worker.cli.screen import one_line
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError, reason_of
-from hermes_worker.local.paths import FailedStart, failed_start, prepare_home, running_stack
+from hermes_worker.local.paths import FailedStart, failed_start, has_no_rows, prepare_home, running_stack
 from hermes_worker.settings import Settings
 from hermes_worker.settings.server_key import find_server_key, is_open_to_others, key_file, place_of_key
 from hermes_worker.store.revisions import code_version
@@ -244,7 +244,7 @@ def _database(settings: Settings) -> tuple[Grade, str]:
     from hermes_worker.wiring import database_of
 
     place = _database_place(settings)
-    if settings.database.url is None and not (settings.home / "hermes-worker.db").exists():
+    if has_no_rows(settings):
         return Grade.OK, f"{place} will be made by the first 'hermes-worker up' or 'run'"
     database = database_of(settings)
     try:
@@ -373,7 +373,7 @@ def _workers(settings: Settings) -> tuple[Grade, str]:
     from hermes_worker.store.workers import Workers
     from hermes_worker.wiring import open_database
 
-    if settings.database.url is None and not (settings.home / "hermes-worker.db").exists():
+    if has_no_rows(settings):
         return Grade.NOTE, "none; start them with 'hermes-worker up'"
     database = open_database(settings)
     try:
@@ -424,7 +424,7 @@ def _logins(settings: Settings) -> tuple[Grade, str]:
     from hermes_worker.store.access.logins import Logins
     from hermes_worker.wiring import logins_of, open_database
 
-    if settings.database.url is None and not (settings.home / "hermes-worker.db").exists():
+    if has_no_rows(settings):
         return Grade.NOTE, "not used yet; the first model call exchanges them"
     configured = logins_of(settings)
     database = open_database(settings)
@@ -444,7 +444,7 @@ def _encryption(settings: Settings) -> tuple[Grade, str]:
     from hermes_worker.store.text_keys import uses
     from hermes_worker.wiring import open_database
 
-    if settings.database.url is None and not (settings.home / "hermes-worker.db").exists():
+    if has_no_rows(settings):
         return Grade.OK, "no texts yet"
     database = open_database(settings)  # which refuses when a key is missing
     try:
@@ -466,7 +466,7 @@ def _keys(settings: Settings) -> tuple[Grade, str]:
     from hermes_worker.store.key_states import KeyStates
     from hermes_worker.wiring import open_database
 
-    if settings.database.url is None and not (settings.home / "hermes-worker.db").exists():
+    if has_no_rows(settings):
         return Grade.OK, "none is closed"
     database = open_database(settings)
     try:
@@ -489,7 +489,7 @@ def _has_tenant_keys(settings: Settings) -> bool:
 
     if settings.model.tenant_keys:
         return True
-    if settings.database.url is None and not (settings.home / "hermes-worker.db").exists():
+    if has_no_rows(settings):
         return False
     try:
         database = open_database(settings)
@@ -508,7 +508,7 @@ def _tenant_keys(settings: Settings) -> tuple[Grade, str]:
     from hermes_worker.wiring import open_database
 
     named = {each.tenant for each in settings.model.tenant_keys}
-    if settings.database.url is None and not (settings.home / "hermes-worker.db").exists():
+    if has_no_rows(settings):
         return Grade.OK, f"{len(named)} bring keys of providers, in HERMES_TENANT_KEYS"
     database = open_database(settings)
     try:
@@ -537,7 +537,7 @@ def _webhooks(settings: Settings) -> tuple[Grade, str]:
     from hermes_worker.store.outbox.webhooks import Webhooks
     from hermes_worker.wiring import open_database
 
-    if settings.database.url is None and not (settings.home / "hermes-worker.db").exists():
+    if has_no_rows(settings):
         return Grade.OK, "no routes"
     keyring = keyring_of(settings)
     database = open_database(settings)
@@ -564,7 +564,7 @@ def _chats(settings: Settings) -> tuple[Grade, str]:
     from hermes_worker.store.gateway import GatewayRows
     from hermes_worker.wiring import open_database
 
-    found = polled({name: str(value) for name, value in settings.variables.items()})
+    found = polled(settings.variables)
     if not found:
         return Grade.NOTE, "HERMES_GATEWAY is true, and the credentials of no account are set (docs/gateway.md)"
     database = open_database(settings)

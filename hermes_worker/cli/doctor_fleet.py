@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from hermes_worker.cli.doctor import Grade
 from hermes_worker.core.errors import HermesError
-from hermes_worker.local.paths import running_stack
+from hermes_worker.local.paths import has_no_rows, running_stack
 from hermes_worker.settings import Settings
 
 _WAITS_S_NOTED, _WAITS_S_MAX = 60.0, 900.0
@@ -13,11 +13,6 @@ _WAITS_S_NOTED, _WAITS_S_MAX = 60.0, 900.0
 _OVERDUE_S_MAX = 60.0
 """A scheduler looks every few seconds."""
 _CALLS_LOOKED_AT = 100
-
-
-def has_no_rows(settings: Settings) -> bool:
-    """No database was made yet."""
-    return settings.database.url is None and not (settings.home / "hermes-worker.db").exists()
 
 
 def _is_down(settings: Settings) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 
-from hermes_worker.cli.doctor_fleet import has_no_rows
-from hermes_worker.local.paths import running_stack
+from hermes_worker.local.paths import has_no_rows, running_stack
 from hermes_worker.settings import Settings
 from hermes_worker.settings.server_key import is_open_to_others, key_file
 

@@ -13,7 +13,7 @@ import click
 
 from hermes_worker.cli.screen import one_line
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.local.paths import prepare_home
+from hermes_worker.local.paths import has_no_rows, prepare_home
 from hermes_worker.mcp.servers import credentials_variable, token_variable
 from hermes_worker.settings import Settings
 from hermes_worker.settings.dotenv import write_secret
@@ -58,7 +58,7 @@ def credentials_of(settings: Settings, name: str) -> Iterator[ServerCredentials]
     from hermes_worker.mcp.logins import LoginBearers, login_of
     from hermes_worker.wiring import grants_at, open_database
 
-    if settings.database.url is None and not (settings.home / "hermes-worker.db").exists():
+    if has_no_rows(settings):
         raise ConfigurationError("the tokens of logins stand in the database, and there is none yet: start the workers")
     found = login_of(name, settings.variables[credentials_variable(name)])
     database = open_database(settings)

@@ -16,7 +16,7 @@ from hermes_worker.cli.layout import clock
 from hermes_worker.cli.options import acts_as_this_user, chosen_tenant, client_settings
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.standing import StandingReason
-from hermes_worker.local.paths import embedded_broker_url
+from hermes_worker.local.paths import embedded_broker_url, has_no_rows
 from hermes_worker.models.identity import STAND_IN, endpoint_identity
 from hermes_worker.settings import Settings
 from hermes_worker.store.access.principals import Tenants
@@ -153,7 +153,7 @@ def records_of(settings: Settings) -> Records:
 
 def require_begun(settings: Settings) -> None:
     """Raises ``ConfigurationError`` for a home on which nothing has run yet; looking there creates nothing."""
-    if settings.database.url is None and not (settings.home / "hermes-worker.db").exists():
+    if has_no_rows(settings):
         raise ConfigurationError(
             f"nothing has run on {str(settings.home)!r} yet; start with 'hermes-worker run' or 'hermes-worker up', "
             "or name another directory with --home"

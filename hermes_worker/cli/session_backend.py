@@ -8,11 +8,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from hermes_worker.cli.options import client_settings, this_user
+from hermes_worker.cli.options import this_user
 from hermes_worker.cli.records import Records, open_records
 from hermes_worker.cli.server import server_client
 from hermes_worker.core.errors import ConfigurationError, HermesError
@@ -51,7 +52,7 @@ class SessionBackend(Protocol):
 def open_sessions(home: Path | None) -> SessionBackend:
     """The server that was chosen, or the database of a home. Raises ``ConfigurationError``, ``UnavailableError``."""
     client = server_client()
-    return LocalSessions(home, open_records(home)) if client is None else RemoteSessions(client)
+    return LocalSessions(open_records(home)) if client is None else RemoteSessions(client)
 
 
 class RemoteSessions:
@@ -63,15 +64,14 @@ class RemoteSessions:
     def known(self, reference: str) -> Document:
         from hermes_worker.client import RefusedError
 
-        called = cast("list[Document]", list(islice(self._client.sessions(title=reference[:80], limit=1), 1)))
-        if any(char.isspace() or char in "/\\" for char in reference):
-            return _first(called, reference)
-        try:
-            return cast("Document", self._client.session(reference))
-        except RefusedError as error:
-            if error.status != 404:
-                raise
-        return _first(called, reference)
+        if reference and not any(char.isspace() or char in "/\\" for char in reference):
+            try:
+                return cast("Document", self._client.session(reference))
+            except RefusedError as error:
+                if error.status != 404:
+                    raise
+        called = self._client.sessions(title=reference[:80], limit=1)
+        return _first(cast("list[Document]", list(islice(called, 1))), reference)
 
     def page(self, limit: int, filters: Mapping[str, Any]) -> list[Document]:
         found = self._client.sessions(limit=min(limit, 200), **filters)
@@ -108,10 +108,9 @@ class RemoteSessions:
 class LocalSessions:
     """Asks a database."""
 
-    def __init__(self, home: Path | None, records: Records) -> None:
+    def __init__(self, records: Records) -> None:
         from hermes_worker.store.sessions import Sessions
 
-        self._home = home
         self._records = records
         self._sessions = Sessions(records.database, records.tenant, _SOURCE)
 
@@ -170,11 +169,8 @@ class LocalSessions:
         from hermes_worker.services.deleting import delete_session
         from hermes_worker.wiring import open_client
 
-        opened = open_client(client_settings(self._home))
-        try:
+        with closing(open_client(self._records.settings)) as opened:
             delete_session(opened, self._records.tenant, self._sessions.get(session_id).label.id, by=this_user())
-        finally:
-            opened.close()
 
     def take_in(self, documents: Iterable[object]) -> Iterator[str | HermesError]:
         from hermes_worker.services.session_imports import import_session
@@ -182,16 +178,13 @@ class LocalSessions:
         from hermes_worker.wiring import open_client
 
         principal = Principal(tenant=self._records.tenant, name=this_user())
-        opened = open_client(client_settings(self._home))
-        try:
+        with closing(open_client(self._records.settings)) as opened:
             for document in documents:
                 try:
                     view = import_session(opened, principal, _object(document), source=_SOURCE)
                     yield view.label.known_to(_SOURCE)
                 except (InvalidImport, SessionExists) as error:
                     yield error
-        finally:
-            opened.close()
 
 
 def _object(document: object) -> Mapping[str, Any]:

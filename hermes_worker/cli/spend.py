@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +16,10 @@ from hermes_worker.cli.options import OneOf, of_tenant, reachable
 from hermes_worker.cli.records import open_records
 from hermes_worker.cli.screen import one_line
 from hermes_worker.cli.server import read, server_client
-from hermes_worker.store.spend import GROUPS_MAX, SpendBy, SpendQuestion, SpendRow, read_spend
+from hermes_worker.services.shown import SpendLine, spend_line
+from hermes_worker.store.spend import GROUPS_MAX, SpendBy, SpendQuestion, read_spend
 
 _DAYS = 30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpendLine:
-    """What the runs of one group cost. The names are those of ``GET /v1/spend``."""
-
-    key: str | None
-    name: str | None
-    runs: int
-    cost_usd: float | None
-    doubtful_cost_usd: float
-    unknown_runs: int
-    unpriced_calls: int
-    input_tokens: int
-    output_tokens: int
-    cache_read_tokens: int
-    cache_write_tokens: int
-    reasoning_tokens: int
-    estimated_tokens: int
-    unknown_tokens: int
-    cache_hit_ratio: float | None
 
 
 @click.command(
@@ -80,10 +60,10 @@ def spend(
             tenant=None if all_tenants else records.tenant,
             limit=limit,
         )
-        found = [_kept(row) for row in read_spend(records.database, question)]
+        found = [spend_line(row) for row in read_spend(records.database, question)]
     else:
         asked: dict[str, Any] = {"by": by, "created_after": after, "created_before": before, "limit": limit}
-        told = client.spend(**asked, **({"all_tenants": "true"} if all_tenants else {}))
+        told = client.spend(**asked, all_tenants=all_tenants or None)
         found = read(list[SpendLine], told)
     if as_json:
         for line in found:
@@ -93,28 +73,6 @@ def spend(
         click.echo(table([_row(line) for line in found], header, whole=(0,) if by != "session" else ()))
     else:
         click.echo("no run was accepted in this time", err=True)
-
-
-def _kept(row: SpendRow) -> SpendLine:
-    usage = row.usage
-    sent = usage.input + usage.cache_read + usage.cache_write
-    return SpendLine(
-        key=row.key,
-        name=row.name,
-        runs=row.runs,
-        cost_usd=None if row.cost_usd is None else float(row.cost_usd),
-        doubtful_cost_usd=float(row.doubtful_cost_usd),
-        unknown_runs=row.unknown_runs,
-        unpriced_calls=row.unpriced_calls,
-        input_tokens=usage.input,
-        output_tokens=usage.output,
-        cache_read_tokens=usage.cache_read,
-        cache_write_tokens=usage.cache_write,
-        reasoning_tokens=usage.reasoning,
-        estimated_tokens=usage.estimated,
-        unknown_tokens=usage.unknown_input + usage.unknown_output,
-        cache_hit_ratio=round(usage.cache_read / sent, 4) if sent else None,
-    )
 
 
 def _row(line: SpendLine) -> tuple[str, ...]:

@@ -246,7 +246,7 @@ def _has_accounts(settings: Settings) -> bool:
         return False
     from hermes_worker.channels.receivers import polled
 
-    return bool(polled({name: str(value) for name, value in settings.variables.items()}))
+    return bool(polled(settings.variables))
 
 
 def _lacks_browser(settings: Settings) -> str | None:

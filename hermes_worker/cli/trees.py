@@ -19,9 +19,9 @@ from hermes_worker.cli.records import open_records
 from hermes_worker.cli.run_backend import open_backend
 from hermes_worker.cli.screen import clean, coloured, duration, one_line
 from hermes_worker.cli.server import read, server_client
-from hermes_worker.core.run import CallStatus, RunStatus
-from hermes_worker.safety.redaction import redact
-from hermes_worker.store.runs.ledger import CallEntry, Ledger
+from hermes_worker.core.run import RunStatus
+from hermes_worker.services.shown import CallLine, CallTexts, call_line, call_texts
+from hermes_worker.store.runs.ledger import Ledger
 from hermes_worker.store.runs.tree_shapes import TreeNode, TreeShape, read_tree
 
 if TYPE_CHECKING:
@@ -48,33 +48,6 @@ class TreeLine:
     cost_usd: float | None
     output: str | None
     error: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallLine:
-    """A tool call. The names are those of ``GET /v1/runs/{run_id}/calls``."""
-
-    call: str
-    tool: str
-    effect: str
-    status: CallStatus
-    waits_for: str | None
-    attempts: int
-    takeovers: int
-    deaths: int
-    claimed_at: float | None
-    settled_at: float | None
-    worker: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallTexts:
-    """What was asked of a tool and what it said."""
-
-    tool_call_id: str
-    arguments: str
-    changed_arguments: str | None
-    result: str | None
 
 
 # --- trees -----------------------------------------------------------------------------------------------------------
@@ -214,35 +187,13 @@ def _one_call(home: Path | None, run_id: str, place: str) -> tuple[CallLine, Cal
     client = server_client()
     if client is None:
         found = Ledger(open_records(home).database).call(run_id, int(named[1]), int(named[2]))
-        changed, result = found.changed_arguments, found.result
-        return _kept_call(found.entry), CallTexts(
-            tool_call_id=found.tool_call_id,
-            arguments=redact(found.arguments),
-            changed_arguments=None if changed is None else redact(changed),
-            result=None if result is None else redact(result),
-        )
+        return call_line(found.entry), call_texts(found)
     told = client.call(run_id, place)
     return read(CallLine, told), read(CallTexts, told)
 
 
 def _kept_calls(home: Path | None, run_id: str, limit: int) -> list[CallLine]:
-    return [_kept_call(entry) for entry in Ledger(open_records(home).database).page(run_id, limit=limit)]
-
-
-def _kept_call(entry: CallEntry) -> CallLine:
-    return CallLine(
-        call=f"{entry.iteration}.{entry.position}",
-        tool=entry.name,
-        effect=entry.replay,
-        status=entry.status,
-        waits_for=entry.waits_for,
-        attempts=entry.attempts,
-        takeovers=max(0, entry.attempts - 1),
-        deaths=entry.deaths,
-        claimed_at=entry.claimed_at,
-        settled_at=entry.settled_at,
-        worker=entry.worker,
-    )
+    return [call_line(entry) for entry in Ledger(open_records(home).database).page(run_id, limit=limit)]
 
 
 def _told_calls(client: HermesClient, run_id: str, limit: int) -> list[CallLine]:

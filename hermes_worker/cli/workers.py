@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +18,9 @@ from hermes_worker.cli.screen import clean, duration, one_line
 from hermes_worker.cli.server import read, server_client
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.store.holdings import WorkerView, read_workers
+
+if TYPE_CHECKING:
+    from hermes_worker.client import HermesClient
 
 _ID_CHARS = 12
 
@@ -51,19 +55,24 @@ def list_workers(home: Path | None, output: str | None, as_json: bool) -> None:
 def drain(home: Path | None, worker: str) -> None:
     """Ask a worker to leave in order: it takes nothing new, finishes what it can, hands the rest over and ends. WORKER
     is its id, the beginning of its id, or its name."""
-    chosen = _meant(_found(home), worker)
     client = server_client()
     if client is None:
-        open_records(home).workers.drain(chosen.worker_id)
+        records = open_records(home)
+        chosen = _meant(read_workers(records.database), worker)
+        records.workers.drain(chosen.worker_id)
     else:
+        chosen = _meant(_told(client), worker)
         client.drain_worker(chosen.worker_id)
     click.echo(f"{chosen.worker_id} will hear of it with its next heartbeat, and leave")
 
 
 def _found(home: Path | None) -> Sequence[WorkerView]:
     client = server_client()
-    if client is None:
-        return read_workers(open_records(home).database)
+    return read_workers(open_records(home).database) if client is None else _told(client)
+
+
+def _told(client: HermesClient) -> list[WorkerView]:
+    """By a server."""
     found: list[WorkerView] = read(list[WorkerView], client.workers())
     return found
 

@@ -360,8 +360,8 @@ def approvals(
 ) -> ApiRequest[list[WaitDocument]]:
     """The inbox: approvals (``kind`` ``approval``) and questions (``input``) that nobody has answered, oldest
     first; ``all_tenants`` is for operators."""
-    every: dict[str, Any] = {"all_tenants": "true"} if all_tenants else {}
-    return _get("/v1/approvals", _reads(list[WaitDocument], "data"), kind=kind, limit=limit, **every)
+    reads = _reads(list[WaitDocument], "data")
+    return _get("/v1/approvals", reads, kind=kind, limit=limit, all_tenants=all_tenants or None)
 
 
 def decisions(**filters: Any) -> ApiRequest[Portion[dict[str, Any]]]:

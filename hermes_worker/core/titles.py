@@ -39,6 +39,12 @@ def cleaned_title(given: str) -> str:
     return _one_line(given)
 
 
+def numbered_title(title: str, number: int) -> str:
+    """The same title for another session: ``Trip #2``."""
+    ending = f" #{number}"
+    return title[: TITLE_CHARS_MAX - len(ending)] + ending
+
+
 def title_key(title: str) -> str:
     """By which a database knows whether another session is called so, letter by letter."""
     return hashlib.sha256(title.encode("utf-8", "surrogatepass")).hexdigest()

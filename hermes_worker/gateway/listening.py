@@ -59,7 +59,7 @@ def polled_accounts(settings: Settings) -> list[PolledAccount]:
     ``ConfigurationError``."""
     if not settings.gateway.is_enabled:
         return []
-    values = {name: str(value) for name, value in settings.variables.items()}
+    values = settings.variables
     return [
         PolledAccount(
             receiver=receiver, credentials=receiver.credentials(values), token_hash=_token_hash(receiver, values)

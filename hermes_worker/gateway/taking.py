@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy.engine import Connection
 
@@ -49,12 +49,11 @@ def account_of(platform: str, name: str = "default") -> str:
     return f"{platform}:{name}"
 
 
-def speakers_of(settings: Settings, platform: str, *, pairs: bool = True) -> Speakers:
+def speakers_of(settings: Settings, platform: str) -> Speakers:
     """Who may speak on a platform."""
     own = settings.variables.get(f"{platform.upper()}_ALLOWED_USERS", "")
-    named = tuple(name.strip() for name in str(own).split(",") if name.strip())
-    does_pair = pairs and settings.gateway.strangers == "pair"
-    return Speakers(allowed=(*settings.gateway.allowed_users, *named), pairs=does_pair)
+    named = tuple(name.strip() for name in own.split(",") if name.strip())
+    return Speakers(allowed=(*settings.gateway.allowed_users, *named), pairs=settings.gateway.strangers == "pair")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,12 +236,9 @@ class Taker:
         return _Replied("command", "Stopped.", stopped.run_id, tuple(stopped.hints))
 
     def _anew(self, connection: Connection, arrival: Arrival) -> _Replied:
-        stopped = self._rows.stop(connection, SOURCE, self._session(arrival), self._principal(arrival))
+        stopped = self._stopped(connection, arrival)
         self._rows.begin_anew(connection, arrival.account, session_key(arrival.origin))
-        said = "This is a new conversation."
-        if stopped is None:
-            return _Replied("command", said)
-        return _Replied("command", said, stopped.run_id, tuple(stopped.hints))
+        return replace(stopped, text="This is a new conversation.")
 
     def _status(self, arrival: Arrival) -> str:
         run_id, waiting = self._rows.at_work(SOURCE, self._session(arrival))

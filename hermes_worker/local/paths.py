@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from hermes_worker.core.errors import ConfigurationError, HermesError, reason_of
@@ -22,6 +23,9 @@ from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.local.archives import finish_restore
 from hermes_worker.observe import log
 from hermes_worker.system.plainfiles import read_note
+
+if TYPE_CHECKING:
+    from hermes_worker.settings import Settings
 
 _LOCK_PATIENCE_S = 0.5
 """A reader holds the lock for an instant, to see whether somebody else does; a stack that starts waits that long."""
@@ -312,3 +316,8 @@ def is_held(home: Path) -> bool:
         return False
     finally:
         os.close(descriptor)
+
+
+def has_no_rows(settings: Settings) -> bool:
+    """No database was made yet."""
+    return settings.database.url is None and not (settings.home / "hermes-worker.db").exists()

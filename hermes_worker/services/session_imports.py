@@ -6,7 +6,7 @@ import time
 
 from hermes_worker.core.principals import Principal
 from hermes_worker.core.session_imports import ImportedSession, InvalidImport, imported_session
-from hermes_worker.core.titles import TITLE_CHARS_MAX
+from hermes_worker.core.titles import numbered_title
 from hermes_worker.services.submission import InvalidSubmission, Submission, prepared
 from hermes_worker.store.sessions import SessionOrigin, Sessions, SessionView, TitleTaken
 from hermes_worker.wiring import Client
@@ -44,5 +44,4 @@ def import_session(client: Client, principal: Principal, document: object, *, so
 def _titles(found: ImportedSession) -> list[str | None]:
     if found.title is None:
         return [None]
-    endings = [f" #{number}" for number in range(2, _TITLES_TRIED)]
-    return [found.title, *(found.title[: TITLE_CHARS_MAX - len(ending)] + ending for ending in endings)]
+    return [found.title, *(numbered_title(found.title, number) for number in range(2, _TITLES_TRIED))]

@@ -117,7 +117,7 @@ def skill_sheet(shelf: SkillShelf, tenant: str, name: str, path: str | None = No
     """The newest version of a skill with the text of one of its files, ``SKILL.md`` unless another is named. Raises
     ``SkillNotFound``, also for a file that it does not have, ``SkillError``, ``UnavailableError``."""
     shelf.look_again(tenant)
-    shelf.current(tenant)
+    shelf.sync(tenant)
     row = shelf.rows_of(tenant).find(name)
     if row is None:
         raise SkillNotFound(f"there is no skill {name[:80]!r}")

@@ -26,6 +26,7 @@ from hermes_worker.core.gateway import (
     new_code,
 )
 from hermes_worker.core.principals import DEFAULT_TENANT
+from hermes_worker.core.run import RunStatus
 from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.rows import Hint, insert_ignoring, lock_run, plain
@@ -34,6 +35,7 @@ from hermes_worker.store.runs.runs import session_is
 from hermes_worker.store.tables import channels, chat_people, chats, inbound, runs, sessions
 
 _ERROR_CHARS_MAX = 300
+_FREE = {"lease_token": None, "lease_until": None, "holder": None}
 
 
 class EventKnown(Exception):
@@ -162,17 +164,13 @@ class GatewayRows:
             connection.execute(
                 sa.update(channels)
                 .where(channels.c.account == hold.account, channels.c.lease_token == hold.token)
-                .values(lease_token=None, lease_until=None, holder=None)
+                .values(_FREE)
             )
 
     def release_held_by(self, holder: str) -> None:
         """The same for every account of a gateway that has ended."""
         with self._database.statement() as connection:
-            connection.execute(
-                sa.update(channels)
-                .where(channels.c.holder == plain(holder[:200]))
-                .values(lease_token=None, lease_until=None, holder=None)
-            )
+            connection.execute(sa.update(channels).where(channels.c.holder == plain(holder[:200])).values(_FREE))
 
     def accounts(self) -> list[AccountView]:
         columns = [channels.c[each.name] for each in fields(AccountView)]
@@ -204,26 +202,24 @@ class GatewayRows:
 
     def became(self, connection: Connection, event: InboundEvent, outcome: str, run_id: str | None) -> None:
         """Say what became of an event, in the transaction that took it."""
-        this = (inbound.c.account == event.account) & (inbound.c.event_key == plain(event.key))
-        connection.execute(sa.update(inbound).where(this).values(outcome=outcome, run_id=run_id))
+        connection.execute(sa.update(inbound).where(_row_of(event)).values(outcome=outcome, run_id=run_id))
 
     def is_known(self, event: InboundEvent) -> bool:
         """Whether an event was taken."""
-        this = (inbound.c.account == event.account) & (inbound.c.event_key == plain(event.key))
         with self._database.read() as connection:
-            return connection.execute(sa.select(inbound.c.pk).where(this)).first() is not None
+            return connection.execute(sa.select(inbound.c.pk).where(_row_of(event))).first() is not None
 
     # --- chats -------------------------------------------------------------------------------------------------------
 
     def generation(self, account: str, session_key: str) -> int:
         """How often the chat began anew."""
-        this = (chats.c.account == account) & (chats.c.session_key == session_key)
+        this = _chat(account, session_key)
         with self._database.read() as connection:
             return int(connection.execute(sa.select(chats.c.generation).where(this)).scalar() or 0)
 
     def begin_anew(self, connection: Connection, account: str, session_key: str) -> None:
         """The next message of the chat begins a new conversation."""
-        this = (chats.c.account == account) & (chats.c.session_key == session_key)
+        this = _chat(account, session_key)
         row = {"account": account, "session_key": session_key, "tenant": DEFAULT_TENANT, "generation": 0}
         connection.execute(insert_ignoring(connection, chats).values(**row, updated_at=db_now()))
         values = {"generation": chats.c.generation + 1, "updated_at": db_now()}
@@ -247,7 +243,7 @@ class GatewayRows:
             sa.select(sa.func.count())
             .select_from(runs)
             .join(sessions, sessions.c.pk == runs.c.session_pk)
-            .where(this, runs.c.status == "queued", runs.c.pk != sessions.c.active_run_pk)
+            .where(this, runs.c.status == RunStatus.QUEUED.value, runs.c.pk != sessions.c.active_run_pk)
         )
         active = sa.select(runs.c.run_id).where(runs.c.pk == _active_run(source, name).scalar_subquery())
         with self._database.read() as connection:
@@ -266,9 +262,7 @@ class GatewayRows:
         the account is locked."""
         this = _person(account, person)
         _locked_account(connection, account)
-        open_ones = sa.select(sa.func.count()).where(
-            chat_people.c.account == account, chat_people.c.role.is_(None), chat_people.c.expires_at > db_now()
-        )
+        open_ones = sa.select(sa.func.count()).where(_has_open_code(account))
         asked = connection.execute(
             sa.select(chat_people.c.asked_at > db_now() - CODE_EVERY_S).where(this).with_for_update()
         ).scalar()
@@ -300,7 +294,7 @@ class GatewayRows:
             if _is_locked(connection, account):
                 raise PairingRefused("too many wrong codes were tried; try again in an hour")
             wanted = sa.select(chat_people.c.person, chat_people.c.salt, chat_people.c.code_hash).where(
-                chat_people.c.account == account, chat_people.c.role.is_(None), chat_people.c.expires_at > db_now()
+                _has_open_code(account)
             )
             asked = [_CodeRow(*row) for row in connection.execute(wanted)]
             person = next((one.person for one in asked if one.hashed.is_of(code)), None)
@@ -345,6 +339,19 @@ class GatewayRows:
 def _held(hold: AccountHold) -> sa.ColumnElement[bool]:
     is_ours = (channels.c.account == hold.account) & (channels.c.lease_token == hold.token)
     return is_ours & (channels.c.lease_until > db_now())
+
+
+def _row_of(event: InboundEvent) -> sa.ColumnElement[bool]:
+    return (inbound.c.account == event.account) & (inbound.c.event_key == plain(event.key))
+
+
+def _chat(account: str, session_key: str) -> sa.ColumnElement[bool]:
+    return (chats.c.account == account) & (chats.c.session_key == session_key)
+
+
+def _has_open_code(account: str) -> sa.ColumnElement[bool]:
+    is_asked = (chat_people.c.account == account) & chat_people.c.role.is_(None)
+    return is_asked & (chat_people.c.expires_at > db_now())
 
 
 def _person(account: str, person: str) -> sa.ColumnElement[bool]:

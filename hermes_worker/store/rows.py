@@ -18,7 +18,7 @@ from hermes_worker.core.budget import Amounts, usd_of
 from hermes_worker.core.effects import CallHook, Collect, Effect, GatherArtifacts, SendDelivery
 from hermes_worker.core.inner_calls import SCRIPT_RUNNERS, InnerCall
 from hermes_worker.core.inner_calls import read as read_inner
-from hermes_worker.core.messages import Message, Role
+from hermes_worker.core.messages import Message, Role, Usage
 from hermes_worker.core.metering import Usual
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.replay import Replay
@@ -29,7 +29,14 @@ from hermes_worker.store.engine.sealing import either
 from hermes_worker.store.engine.texts import plain as plain
 from hermes_worker.store.row_keys import RunKey, SessionKey
 from hermes_worker.store.runs.steps import INSERT_MESSAGE, MessageRow
-from hermes_worker.store.tables import blobs, messages, runs, session_documents, sessions, tool_calls
+from hermes_worker.store.tables import blobs, messages, runs, session_documents, sessions, tool_calls, waits
+
+CALL_OF_WAIT = (
+    (tool_calls.c.run_pk == waits.c.run_pk)
+    & (tool_calls.c.iteration == waits.c.iteration)
+    & (tool_calls.c.position == waits.c.position)
+)
+"""Joins the call that waits to what it waits for."""
 
 BLOB_CHARS_MIN = 16_384
 """Texts at least this long go to ``blobs``, where equal ones share a row."""
@@ -381,6 +388,55 @@ def parent_of(row: HasParent) -> ParentCall | None:
         iteration=row.parent_iteration,
         position=row.parent_position,
         is_background=bool(row.is_background),
+    )
+
+
+class HasUsage(Protocol):
+    """A row with the columns that say what model calls used, of one run or of several."""
+
+    @property
+    def input_tokens(self) -> int: ...
+
+    @property
+    def output_tokens(self) -> int: ...
+
+    @property
+    def cache_read_tokens(self) -> int: ...
+
+    @property
+    def cache_write_tokens(self) -> int: ...
+
+    @property
+    def reasoning_tokens(self) -> int: ...
+
+    @property
+    def estimated_tokens(self) -> int: ...
+
+    @property
+    def refused_attempts(self) -> int: ...
+
+    @property
+    def unknown_attempts(self) -> int: ...
+
+    @property
+    def unknown_input_tokens(self) -> int: ...
+
+    @property
+    def unknown_output_tokens(self) -> int: ...
+
+
+def usage_of(row: HasUsage) -> Usage:
+    return Usage(
+        input=row.input_tokens,
+        output=row.output_tokens,
+        cache_read=row.cache_read_tokens,
+        cache_write=row.cache_write_tokens,
+        reasoning=row.reasoning_tokens,
+        estimated=row.estimated_tokens,
+        refused_attempts=row.refused_attempts,
+        unknown_attempts=row.unknown_attempts,
+        unknown_input=row.unknown_input_tokens,
+        unknown_output=row.unknown_output_tokens,
     )
 
 

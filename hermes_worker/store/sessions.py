@@ -20,7 +20,7 @@ from hermes_worker.core.messages import Role, canonical_json
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.questions import APPROVED_KEY
 from hermes_worker.core.sources import SessionLabel, kind_of
-from hermes_worker.core.titles import TITLE_CHARS_MAX, title_key
+from hermes_worker.core.titles import numbered_title, title_key
 from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
@@ -39,6 +39,7 @@ from hermes_worker.store.runs.runs import (
     session_values,
 )
 from hermes_worker.store.search.due import is_searchable, mark_due
+from hermes_worker.store.search.finding import IS_OF_CHILD
 from hermes_worker.store.search.reading import family_of
 from hermes_worker.store.tables import blobs, messages, runs, session_documents, sessions, tool_calls
 
@@ -232,7 +233,6 @@ _beginning = (
     .correlate(sessions)
     .scalar_subquery()
 )
-_is_of_child = sa.exists().where(runs.c.session_pk == sessions.c.pk, runs.c.parent_pk.is_not(None)).correlate(sessions)
 
 
 class Sessions:
@@ -251,7 +251,7 @@ class Sessions:
         put_away = sessions.c.archived_at
         statement = statement.where(put_away.is_not(None) if wanted.is_archived else put_away.is_(None))
         if not wanted.has_children:
-            statement = statement.where(sa.not_(_is_of_child))
+            statement = statement.where(sa.not_(IS_OF_CHILD))
         with self._database.read() as connection:
             if wanted.before is not None:
                 statement = statement.where(sessions.c.pk < self._found(connection, wanted.before).pk)
@@ -272,7 +272,7 @@ class Sessions:
     def called(self, title: str, *, limit: int = 1) -> list[SessionView]:
         """Sessions that are called ``title``, or are forks of such a one by name (``title #2``), newest first."""
         numbered = re.compile(rf"{re.escape(title)}(?: #\d{{1,9}})?")
-        newest = self._all().where(sessions.c.title.is_not(None), sa.not_(_is_of_child))
+        newest = self._all().where(sessions.c.title.is_not(None), sa.not_(IS_OF_CHILD))
         with self._database.read() as connection:
             rows = rows_of(connection.execute(newest.order_by(sessions.c.pk.desc()).limit(_TITLED_MAX)), _SessionFacts)
             return _views(connection, [row for row in rows if numbered.fullmatch(row.title or "")][:limit])
@@ -446,7 +446,7 @@ class Sessions:
         numbers = [int(found[1]) for title in named if (found := numbered.fullmatch(title))]
         first = max(numbers, default=1) + 1
         titles = {
-            title_key(title): title for title in (_numbered(base, n) for n in range(first, first + _TITLES_TRIED))
+            title_key(title): title for title in (numbered_title(base, n) for n in range(first, first + _TITLES_TRIED))
         }
         its = sa.and_(sessions.c.tenant == self._tenant, sessions.c.title_key.in_(titles))
         taken = set(connection.execute(sa.select(sessions.c.title_key).where(its)).scalars())
@@ -671,11 +671,6 @@ def _require_whole(connection: Connection, of_source: sa.ColumnElement[bool], la
     asks = row is not None and row.role == Role.ASSISTANT.value and bool(json.loads(row.body).get("tool_calls"))
     if asks or (last < whole and following == Role.TOOL.value):
         raise InvalidFork(f"message {last} is followed by results of tools that belong to it; name the last of them")
-
-
-def _numbered(base: str, number: int) -> str:
-    ending = f" #{number}"
-    return base[: TITLE_CHARS_MAX - len(ending)] + ending
 
 
 def _copy(connection: Connection, source_pk: int, fork_pk: int, cut: int) -> None:

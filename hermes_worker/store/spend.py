@@ -17,12 +17,14 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from hermes_worker.core.budget import usd_of
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.sources import SessionLabel
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import rows_of
 from hermes_worker.store.owners import owned_by
+from hermes_worker.store.rows import usage_of
 from hermes_worker.store.runs.listing import number_near
 from hermes_worker.store.runs.runs import SESSION_LABEL, label_of
 from hermes_worker.store.tables import firings, jobs, runs, sessions
@@ -197,20 +199,9 @@ def _spend_row(row: _SpendSums, key: str | None, name: str | None) -> SpendRow:
         key=key,
         name=name,
         runs=row.runs,
-        usage=Usage(
-            input=row.input_tokens,
-            output=row.output_tokens,
-            cache_read=row.cache_read_tokens,
-            cache_write=row.cache_write_tokens,
-            reasoning=row.reasoning_tokens,
-            estimated=row.estimated_tokens,
-            refused_attempts=row.refused_attempts,
-            unknown_attempts=row.unknown_attempts,
-            unknown_input=row.unknown_input_tokens,
-            unknown_output=row.unknown_output_tokens,
-        ),
-        cost_usd=Decimal(row.cost_nano_usd).scaleb(-9) if row.known_runs else None,
-        doubtful_cost_usd=Decimal(row.doubtful_nano_usd).scaleb(-9),
+        usage=usage_of(row),
+        cost_usd=usd_of(row.cost_nano_usd) if row.known_runs else None,
+        doubtful_cost_usd=usd_of(row.doubtful_nano_usd),
         unknown_runs=row.unknown_runs,
         unpriced_calls=row.unpriced_calls,
     )

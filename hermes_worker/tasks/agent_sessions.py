@@ -116,12 +116,13 @@ class AgentSessions:
 
 
 def _placed(reading: SessionTexts, session_id: str) -> SessionPlace:
+    refused = SessionSearchRefused(f"There is no conversation {session_id!r}; take a session_id that was found.")
+    if not is_session_id(session_id):
+        raise refused
     try:
-        if is_session_id(session_id):
-            return reading.place(session_id)
+        return reading.place(session_id)
     except SessionNotFound:
-        pass
-    raise SessionSearchRefused(f"There is no conversation {session_id!r}; take a session_id that was found.")
+        raise refused from None
 
 
 def _one_of_each(found: Iterable[FoundMessage], roots: Mapping[int, int]) -> list[FoundMessage]:

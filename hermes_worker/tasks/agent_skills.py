@@ -74,7 +74,7 @@ class AgentSkills:
             raise SkillNotFound(f"Skill {name[:80]!r} not found. Use skills_list to see all available skills.")
         if row.entry.facts.bundle:
             raise SkillError(f"{name!r} is a bundle, which people change.")
-        if wish.overwrites and row.hash not in {*rows.made_by(run.pk, name), *self._seen(name, context)}:
+        if wish.overwrites and row.hash not in rows.made_by(run.pk, name) | self._seen(name, tenant, run.skills_hash):
             raise SkillMoved(
                 f"Skill {name!r} was changed since this conversation began, so {wish.action.value!r} would undo what "
                 "somebody else did. Patch it, or leave it to a later conversation."
@@ -85,11 +85,13 @@ class AgentSkills:
             return self._shelf.remove(tenant, name, expects=row.hash, call=call)
         return self._shelf.keep(tenant, name, rewrite, by="agents", expects=row.hash, call=call)
 
-    def _seen(self, name: str, context: ToolContext) -> set[str]:
-        entry = self._set(context).find(name)
+    def _seen(self, name: str, tenant: str, digest: str | None) -> set[str]:
+        entry = self._stored(tenant, digest).find(name)
         return set() if entry is None else {entry.hash}
 
     def _set(self, context: ToolContext) -> SkillSet:
         tenant = context.origin.tenant
-        digest = self._shelf.rows_of(tenant).run(context.run_id).skills_hash
+        return self._stored(tenant, self._shelf.rows_of(tenant).run(context.run_id).skills_hash)
+
+    def _stored(self, tenant: str, digest: str | None) -> SkillSet:
         return self._shelf.stored_set(tenant, digest) if digest is not None else SkillSet()

@@ -1,19 +1,19 @@
 // Approvals and questions: one inbox, and who was first.
-import { age, ask, html, may, Notice, Text, to, short, useEffect, useField, usePoll, useRef, useState, visible } from "./core.js";
+import { address, age, ask, html, may, Notice, Text, to, short, useEffect, useField, useRef, useState, visible } from "./core.js";
 
 const WORDS = { __proto__: null, once: "Allow once", session: "Allow in this session", always: "Always allow", deny: "Deny" };
 
 const TOLD_MAX = 3;
 
-export function Inbox() {
-  const { data, error, again } = usePoll(() => ask("GET", "v1/approvals", { params: { limit: 100 } }), 1000, []);
+export function Inbox({ waiting }) {
+  const { data, error, again } = waiting;
   const [outcomes, setOutcomes] = useState([]);
   const told = (outcome) => { setOutcomes((last) => [outcome, ...last].slice(0, 20)); again(); };
   const seen = useRef(new Map()), mine = useRef(new Set());
   useEffect(() => {
     if (!data) return;
     const open = new Map(data.data.map((wait) => [wait.id, wait]));
-    const gone = data.has_more ? [] : [...seen.current.values()].filter((wait) => !open.has(wait.id) && !mine.current.has(wait.id));
+    const gone = [...seen.current.values()].filter((wait) => !open.has(wait.id) && !mine.current.has(wait.id));
     seen.current = open;
     // Somebody else was faster, or the run was stopped: say it, rather than let the question vanish.
     for (const wait of gone.slice(0, TOLD_MAX)) winner(wait).then((what) => told({ time: new Date().toLocaleTimeString(), text: `${wait.tool}: ${what}` }));
@@ -29,7 +29,7 @@ export function Inbox() {
 /** Who answered before us, as the run's own events say. */
 async function winner(wait) {
   const run = await ask("GET", `v1/runs/${wait.run_id}`).catch(() => null);
-  const source = new EventSource(new URL(`v1/runs/${wait.run_id}/events?after=0`, document.baseURI));
+  const source = new EventSource(address(`v1/runs/${wait.run_id}/events`, { after: 0 }));
   return new Promise((resolve) => {
     const give = (text) => { clearTimeout(timer); source.close(); resolve(text); };
     const timer = setTimeout(() => give(`It is not asked any more${run ? `: the run is ${run.status}` : ""}.`), 3000);

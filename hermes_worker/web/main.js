@@ -71,9 +71,10 @@ function useKeys(setHelp) {
   }, []);
 }
 
-/** How many questions wait. A new one is said to whoever listens. */
+/** The questions that wait. A new one is said to whoever listens. */
 function useWaiting() {
-  const { data } = usePoll(() => ask("GET", "v1/approvals", { params: { limit: 100 } }), 1000, []);
+  const asked = usePoll(() => ask("GET", "v1/approvals", { params: { limit: 100 } }), 1000, []);
+  const { data } = asked;
   const [said, setSaid] = useState("");
   const newest = useRef(null);
   useEffect(() => {
@@ -83,7 +84,7 @@ function useWaiting() {
     if (fresh.length) setSaid(`${fresh.length === 1 ? "A run asks" : `${fresh.length} runs ask`} for an answer: ${brief(fresh[0].tool)}.`);
     newest.current = Math.max(last, newest.current ?? 0);
   }, [data]);
-  return { count: data?.data.length ?? 0, said };
+  return { ...asked, count: data?.data.length ?? 0, said };
 }
 
 function Shell() {
@@ -100,7 +101,7 @@ function Shell() {
   useEffect(() => { document.title = `${waiting.count ? `(${waiting.count}) ` : ""}${view.title} · Hermes worker`; });
   const shown = id && view.path === "runs" ? html`<${Run} key=${id} id=${id} />`
     : id && view.path === "sessions" ? html`<${Session} key=${id} id=${id} />`
-    : html`<${view.of} query=${route.query} />`;
+    : html`<${view.of} query=${route.query} waiting=${waiting} />`;
   return html`<div class="shell">
     <a class="skip" href=${location.hash || "#/"} onClick=${(e) => { e.preventDefault(); document.querySelector("main").focus(); }}>To the content</a>
     <nav class="side" aria-label="Views">

@@ -1,5 +1,5 @@
 // One run: its transcript as it is written, its tree, its calls, what it may use, and what can be done with it.
-import { address, age, ask, clock, dollars, html, may, Notice, number, short, span, State, Text, to, useEffect, useField, usePoll, useRef, useState, visible, when } from "./core.js";
+import { age, ask, clock, dollars, html, may, Notice, number, short, span, State, Text, to, useEffect, useField, usePoll, useRef, useState, visible, when } from "./core.js";
 import { Waiting } from "./inbox.js";
 import { Confirm } from "./runs.js";
 import { follow } from "./streams.js";
@@ -160,8 +160,8 @@ export function Run({ id }) {
   if (!data) return html`<header><h1>Run</h1></header><${Notice} error=${error} />`;
   const run = data.run;
   const input = result?.messages.filter((message) => message.role === "user").at(-1)?.content;
-  const save = new Blob([JSON.stringify(result, null, 2)], { type: "application/json" });
   const download = () => {
+    const save = new Blob([JSON.stringify(result, null, 2)], { type: "application/json" });
     const link = document.createElement("a");
     link.href = URL.createObjectURL(save);
     link.download = `${id}.json`;

@@ -26,9 +26,7 @@ def start(name: str, environ: Mapping[str, str]) -> multiprocessing.process.Base
 def main(name: str, environ: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environ)
-    os.dup2(
-        os.open("/tmp/gw21_replica.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND) or os.open(os.devnull, os.O_WRONLY), 2
-    )
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     settings = settings_module.load()
     listener = GatewayListener(open_client(settings), polled_accounts(settings), name=name, alive_file=None)
     listener.run(threading.Event())

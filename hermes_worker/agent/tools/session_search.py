@@ -13,8 +13,9 @@ from typing import Any, Final, Protocol
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.builtin import SESSION_SEARCH, SESSIONS_DEFAULT, SESSIONS_MAX, WINDOW_DEFAULT, WINDOW_MAX
 from hermes_worker.agent.tools.interruptible import interruptible
+from hermes_worker.agent.tools.results import json_result
 from hermes_worker.core.errors import HermesError
-from hermes_worker.core.messages import Role, canonical_json
+from hermes_worker.core.messages import Role
 
 _ROLES: Final = {role.value: role for role in (Role.USER, Role.ASSISTANT, Role.TOOL)}
 _USUAL_ROLES: Final = "user,assistant"
@@ -58,8 +59,8 @@ class SessionSearchTool:
             look = self._shape(arguments)
             found = interruptible(lambda: look(context), context.cancelled)
         except SessionSearchRefused as refused:
-            return ToolResult(text=canonical_json({"success": False, "error": str(refused)}), is_error=True)
-        return ToolResult(text=canonical_json({"success": True, **found}))
+            return json_result({"success": False, "error": str(refused)}, is_error=True)
+        return json_result({"success": True, **found})
 
     def _shape(self, arguments: Mapping[str, Any]) -> Callable[[ToolContext], Mapping[str, object]]:
         session_id = str(arguments.get("session_id") or "").strip()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -19,8 +19,8 @@ from hermes_worker.api.owners import OwnRun, for_all_or_own
 from hermes_worker.api.schema import WHOLE
 from hermes_worker.core.run import WaitKind
 from hermes_worker.safety.approvals import CHOICE_WORDS, Choice, choice_of
-from hermes_worker.safety.redaction import redact
 from hermes_worker.services import answering
+from hermes_worker.services.shown import closed_line, open_line
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.answered import ClosedQuestion, read_decisions
 from hermes_worker.store.runs.waits import NothingAsked, NotOffered, NotWaiting, Waits, WaitView
@@ -266,48 +266,15 @@ def _tell(context: ApiContext, run_id: str, hints: list[Hint]) -> None:
     Live(context.client.redis).nudge(run_id)
 
 
-def _command(request: Mapping[str, Any]) -> str | None:
-    command = request.get("command")
-    return redact(command) if isinstance(command, str) else None
-
-
 def _decision_object(each: ClosedQuestion) -> DecisionObject:
-    lasts = each.outcome in (Choice.SESSION.value, Choice.ALWAYS.value)
-    return DecisionObject(
-        id=each.wait_id,
-        run_id=each.run_id,
-        tenant=each.tenant,
-        session_id=each.session.known_to("api"),
-        kind=each.kind,
-        tool=each.tool,
-        call=f"{each.iteration}.{each.position}",
-        command=_command(each.request),
-        description=each.request.get("description"),
-        question=each.request.get("question"),
-        created_at=each.opened_at,
-        closed_at=each.closed_at,
-        outcome=each.outcome,
-        by=each.by,
-        reason=each.reason,
-        permits=each.request.get("pattern_key") if lasts else None,
-    )
+    return DecisionObject(**asdict(closed_line(each)), session_id=each.session.known_to("api"))
 
 
 def _object(view: WaitView) -> WaitObject:
     return WaitObject(
-        id=view.wait_id,
-        run_id=view.run_id,
-        tenant=view.tenant,
+        **asdict(open_line(view)),
         session_id=view.session.known_to("api"),
-        kind=view.kind,
-        tool=view.tool,
         iteration=view.iteration,
         position=view.position,
-        command=_command(view.request),
-        description=view.request.get("description"),
         pattern_key=view.request.get("pattern_key"),
-        question=view.request.get("question"),
-        choices=list(view.choices),
-        created_at=view.opened_at,
-        expires_at=view.expires_at,
     )

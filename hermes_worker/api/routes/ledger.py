@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query
@@ -14,7 +15,7 @@ from hermes_worker.api.errors import ApiError
 from hermes_worker.api.owners import OwnRun
 from hermes_worker.api.routes.runs import run_object
 from hermes_worker.core.run import CallStatus
-from hermes_worker.safety.redaction import redact
+from hermes_worker.services.shown import call_line, call_texts
 from hermes_worker.store.runs.ledger import CallEntry, CallInFull, CallNotFound, Ledger
 from hermes_worker.store.runs.tree_shapes import TREE_RUNS_MAX, TreeNode, read_tree
 
@@ -139,21 +140,7 @@ def _place(call: str) -> tuple[int, int]:
 
 
 def _entry_fields(entry: CallEntry) -> dict[str, object]:
-    return {
-        "call": f"{entry.iteration}.{entry.position}",
-        "iteration": entry.iteration,
-        "position": entry.position,
-        "tool": entry.name,
-        "effect": entry.replay,
-        "status": entry.status,
-        "waits_for": entry.waits_for,
-        "attempts": entry.attempts,
-        "takeovers": max(0, entry.attempts - 1),
-        "deaths": entry.deaths,
-        "claimed_at": entry.claimed_at,
-        "settled_at": entry.settled_at,
-        "worker": entry.worker,
-    }
+    return {**asdict(call_line(entry)), "iteration": entry.iteration, "position": entry.position}
 
 
 def _entry_object(entry: CallEntry) -> LedgerEntryObject:
@@ -161,16 +148,7 @@ def _entry_object(entry: CallEntry) -> LedgerEntryObject:
 
 
 def _detail_object(found: CallInFull) -> CallDetailObject:
-    changed = found.changed_arguments
-    return CallDetailObject.model_validate(
-        {
-            **_entry_fields(found.entry),
-            "tool_call_id": found.tool_call_id,
-            "arguments": redact(found.arguments),
-            "changed_arguments": None if changed is None else redact(changed),
-            "result": None if found.result is None else redact(found.result),
-        }
-    )
+    return CallDetailObject.model_validate({**_entry_fields(found.entry), **asdict(call_texts(found))})
 
 
 def _tree_run(node: TreeNode) -> TreeRunObject:

@@ -11,7 +11,8 @@ from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, Caller
 from hermes_worker.api.context import Context
 from hermes_worker.api.owners import for_all_or_own
-from hermes_worker.store.spend import GROUPS_MAX, SpendBy, SpendQuestion, SpendRow, read_spend
+from hermes_worker.services.shown import spend_line
+from hermes_worker.store.spend import GROUPS_MAX, SpendBy, SpendQuestion, read_spend
 
 router = APIRouter(prefix="/v1/spend", tags=["runs"], responses=schema.errors(503))
 _DAYS = 30
@@ -93,27 +94,8 @@ async def list_spend(context: Context, caller: Caller, wanted: Annotated[ListSpe
     )
     found = await context.store(read_spend, context.client.database, question)
     return SpendList(
-        by=wanted.by, created_after=after, created_before=before, data=[_spend_object(row) for row in found]
-    )
-
-
-def _spend_object(row: SpendRow) -> SpendObject:
-    usage = row.usage
-    sent = usage.input + usage.cache_read + usage.cache_write
-    return SpendObject(
-        key=row.key,
-        name=row.name,
-        runs=row.runs,
-        cost_usd=None if row.cost_usd is None else float(row.cost_usd),
-        doubtful_cost_usd=float(row.doubtful_cost_usd),
-        unknown_runs=row.unknown_runs,
-        unpriced_calls=row.unpriced_calls,
-        input_tokens=usage.input,
-        output_tokens=usage.output,
-        cache_read_tokens=usage.cache_read,
-        cache_write_tokens=usage.cache_write,
-        reasoning_tokens=usage.reasoning,
-        estimated_tokens=usage.estimated,
-        unknown_tokens=usage.unknown_input + usage.unknown_output,
-        cache_hit_ratio=round(usage.cache_read / sent, 4) if sent else None,
+        by=wanted.by,
+        created_after=after,
+        created_before=before,
+        data=[SpendObject.model_validate(spend_line(row), from_attributes=True) for row in found],
     )

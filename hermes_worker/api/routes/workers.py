@@ -11,7 +11,7 @@ from hermes_worker.api import schema
 from hermes_worker.api.auth import FOR_OPERATORS, FOR_SCALERS
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
-from hermes_worker.store.holdings import StepKind, WorkerView, read_workers
+from hermes_worker.store.holdings import StepKind, read_workers
 from hermes_worker.store.workers import WorkerNotFound
 
 router = APIRouter(prefix="/v1/workers", tags=["health"], responses=schema.errors(503))
@@ -73,7 +73,7 @@ class Draining(BaseModel):
 async def list_workers(context: Context) -> WorkerList:
     """The worker processes of the whole installation, and what each of them holds."""
     found = await context.store(read_workers, context.client.database)
-    return WorkerList(data=[_worker_object(view) for view in found])
+    return WorkerList(data=[WorkerObject.model_validate(view, from_attributes=True) for view in found])
 
 
 @router.post(
@@ -92,30 +92,3 @@ async def drain_worker(context: Context, worker_id: Annotated[str, Path(max_leng
     except WorkerNotFound as error:
         raise ApiError(404, f"{error}.", code="worker_not_found", param="worker_id") from None
     return Draining(worker_id=worker_id)
-
-
-def _worker_object(view: WorkerView) -> WorkerObject:
-    return WorkerObject(
-        worker_id=view.worker_id,
-        name=view.name,
-        queues=list(view.queues),
-        started_at=view.started_at,
-        expires_at=view.expires_at,
-        version=view.version,
-        slots=view.slots,
-        draining_at=view.draining_at,
-        sandbox=view.sandbox,
-        held=dict(view.held),
-        steps=[
-            HeldStepObject(
-                kind=step.kind,
-                run_id=step.run_id,
-                tenant=step.tenant,
-                iteration=step.iteration,
-                position=step.position,
-                tool=step.tool,
-                claimed_at=step.claimed_at,
-            )
-            for step in view.steps
-        ],
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Protocol
@@ -134,10 +133,6 @@ def question_lines(question: PendingQuestion) -> list[str]:
         return [f"? wants to run{why}: {question.text}", f"  allow it once, session or always, or deny it{until}"]
     numbered = [f"  {number} {choice}" for number, choice in enumerate(question.choices, start=1)]
     return [f"? {question.text}", *numbered, f"  answer with {'a number or ' if numbered else ''}words{until}"]
-
-
-def is_terminal() -> bool:
-    return sys.stdout.isatty()
 
 
 def _console(*, has_colour: bool) -> Console:

@@ -63,7 +63,6 @@ class Talk:
         """The next run opens the conversation."""
         self.model = options.model
         self.at_work: Followed | None = None
-        self.last_run_id: str | None = None
         self.known_sessions: list[str] = []
         """Of the last list, for completion."""
         self._left = threading.Event()
@@ -218,7 +217,6 @@ class Talk:
         """From now on this run is the one at work: a stop is meant for it, even before its first event."""
         if self.at_work is None or self.at_work.run_id != run_id:
             self.at_work = Followed(run_id=run_id)
-        self.last_run_id = run_id
         return self.at_work
 
     def leave(self) -> None:

@@ -6,7 +6,6 @@ are those of the key.
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.principals import DEFAULT_TENANT, Principal, named_holder, scopes_of
 from hermes_worker.store.access.audit import Act, record
-from hermes_worker.store.access.principals import TenantDisabled
+from hermes_worker.store.access.principals import KEY_USABLE, disabled, token_hash
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import row_of
 from hermes_worker.store.tables import api_keys, page_logins, principals, tenants
@@ -49,9 +48,6 @@ class _PageLoginRow(NamedTuple):
 
 
 _OPEN = page_logins.c.expires_at > db_now()
-_KEY_USABLE = sa.and_(
-    api_keys.c.revoked_at.is_(None), sa.or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > db_now())
-)
 _FOUND = (
     sa.select(
         page_logins.c.tenant,
@@ -63,7 +59,7 @@ _FOUND = (
         tenants.c.disabled_at,
     )
     .select_from(page_logins)
-    .outerjoin(api_keys, sa.and_(api_keys.c.key_id == page_logins.c.key_id, _KEY_USABLE))
+    .outerjoin(api_keys, sa.and_(api_keys.c.key_id == page_logins.c.key_id, KEY_USABLE))
     .outerjoin(principals, principals.c.pk == api_keys.c.principal_pk)
     .outerjoin(tenants, tenants.c.name == page_logins.c.tenant)
 )
@@ -81,25 +77,25 @@ class PageLogins:
         token = f"{TOKEN_PREFIX}{secrets.token_urlsafe(_RANDOM_BYTES)}"
         with self._database.write() as connection:
             _delete_lapsed(connection)
-            found = connection.execute(sa.select(api_keys.c.key_id).where(api_keys.c.hash == _hash(key))).scalar()
+            found = connection.execute(sa.select(api_keys.c.key_id).where(api_keys.c.hash == token_hash(key))).scalar()
             values = {
                 "tenant": principal.tenant,
-                "hash": _hash(token),
+                "hash": token_hash(token),
                 "key_id": found,
                 "holder": None if found is not None else self._holder,
                 "created_at": db_now(),
                 "expires_at": db_now() + LASTS_S,
             }
-            connection.execute(sa.insert(page_logins).values(**values))
-            this = page_logins.c.hash == _hash(token)
-            expires_at = connection.execute(sa.select(page_logins.c.expires_at).where(this)).scalar_one()
+            made = sa.insert(page_logins).values(**values).returning(page_logins.c.expires_at)
+            expires_at = connection.execute(made).scalar_one()
             record(connection, Act.PAGE_LOGIN, principal.known_as, tenant=principal.tenant)
         return PageLogin(token=token, expires_at=float(expires_at))
 
     def principal_of(self, token: str) -> Principal | None:
         """Whom a browser acts for; ``None`` where the login, or its key, is over. Raises ``TenantDisabled``."""
+        wanted = _FOUND.where(page_logins.c.hash == token_hash(token), _OPEN)
         with self._database.read() as connection:
-            row = row_of(connection.execute(_FOUND.where(page_logins.c.hash == _hash(token), _OPEN)), _PageLoginRow)
+            row = row_of(connection.execute(wanted), _PageLoginRow)
         if row is None:
             return None
         if row.login_holder is not None:
@@ -107,15 +103,13 @@ class PageLogins:
         if row.key_id is None or row.name is None:
             return None
         if row.disabled_at is not None:
-            raise TenantDisabled(
-                f"the tenant {row.tenant!r} is disabled; whoever runs this installation can enable it again"
-            )
+            raise disabled(row.tenant)
         name = named_holder(row.name, row.key_id)
         return Principal(tenant=row.tenant, name=name, scopes=scopes_of((row.scopes or "").split()))
 
     def expires_at(self, token: str) -> float | None:
         """When a login is over, in epoch seconds; ``None`` where there is none."""
-        wanted = sa.select(page_logins.c.expires_at).where(page_logins.c.hash == _hash(token), _OPEN)
+        wanted = sa.select(page_logins.c.expires_at).where(page_logins.c.hash == token_hash(token), _OPEN)
         with self._database.read() as connection:
             found = connection.execute(wanted).scalar()
         return None if found is None else float(found)
@@ -123,7 +117,7 @@ class PageLogins:
     def close(self, token: str, principal: Principal) -> None:
         """End a login now. Idempotent."""
         with self._database.write() as connection:
-            gone = connection.execute(sa.delete(page_logins).where(page_logins.c.hash == _hash(token)))
+            gone = connection.execute(sa.delete(page_logins).where(page_logins.c.hash == token_hash(token)))
             if gone.rowcount:
                 record(connection, Act.PAGE_LOGOUT, principal.known_as, tenant=principal.tenant)
 
@@ -131,8 +125,3 @@ class PageLogins:
 def _delete_lapsed(connection: Connection) -> None:
     lapsed = sa.select(page_logins.c.pk).where(page_logins.c.expires_at <= db_now()).limit(_LAPSED_MAX)
     connection.execute(sa.delete(page_logins).where(page_logins.c.pk.in_(lapsed)))
-
-
-def _hash(token: str) -> str:
-    """A token is 256 random bits, as a key is."""
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

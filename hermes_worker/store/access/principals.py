@@ -94,7 +94,7 @@ class NewKey:
     token: str = field(repr=False)
 
 
-_USABLE = sa.and_(
+KEY_USABLE = sa.and_(
     api_keys.c.revoked_at.is_(None), sa.or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > db_now())
 )
 
@@ -181,7 +181,7 @@ class Tenants:
             raise _no_tenant(name)
         [(disabled_at,)] = found
         if disabled_at is not None:
-            raise _disabled(name)
+            raise disabled(name)
         return name
 
     def disable_tenant(self, name: str) -> None:
@@ -214,7 +214,7 @@ class Tenants:
         with self._database.read() as connection:
             made: dict[str, float] = _pairs(connection, sa.select(tenants.c.name, tenants.c.created_at))
             disabled: dict[str, float | None] = _pairs(connection, sa.select(tenants.c.name, tenants.c.disabled_at))
-            usable = sa.select(api_keys.c.tenant, sa.func.count()).where(_USABLE).group_by(api_keys.c.tenant)
+            usable = sa.select(api_keys.c.tenant, sa.func.count()).where(KEY_USABLE).group_by(api_keys.c.tenant)
             keys: dict[str, int] = _pairs(connection, usable)
             counted = sa.select(runs.c.tenant, sa.func.count()).group_by(runs.c.tenant)
             known: dict[str, int] = _pairs(connection, counted)
@@ -283,12 +283,12 @@ class Tenants:
         Raises ``TenantDisabled``."""
         now = db_now().label("now")
         with self._database.read() as connection:
-            found = connection.execute(_USED.add_columns(now).where(api_keys.c.hash == _hash(token), _USABLE))
+            found = connection.execute(_USED.add_columns(now).where(api_keys.c.hash == token_hash(token), KEY_USABLE))
             row = row_of(found, _UsedRow)
         if row is None:
             return None
         if row.disabled_at is not None:
-            raise _disabled(row.tenant)
+            raise disabled(row.tenant)
         if row.last_used_at is None or row.last_used_at < row.now - USED_EVERY_S:
             with self._database.statement() as connection:
                 connection.execute(sa.update(api_keys).where(api_keys.c.pk == row.pk).values(last_used_at=db_now()))
@@ -324,7 +324,8 @@ def _no_tenant(name: str) -> TenantNotFound:
     return TenantNotFound(f"there is no tenant {name!r}; make it with 'hermes-worker tenants create {name}'")
 
 
-def _disabled(name: str) -> TenantDisabled:
+def disabled(name: str) -> TenantDisabled:
+    """To be raised where somebody of a disabled tenant asks for something."""
     return TenantDisabled(f"the tenant {name!r} is disabled; whoever runs this installation can enable it again")
 
 
@@ -348,7 +349,7 @@ def _insert_key(
         "key_id": key_id,
         "tenant": tenant,
         "principal_pk": principal_pk,
-        "hash": _hash(token),
+        "hash": token_hash(token),
         "scopes": " ".join(scopes),
         "created_at": db_now(),
         "expires_at": None if expires_in_s is None else db_now() + expires_in_s,
@@ -375,8 +376,8 @@ def _shown_key(view: KeyView) -> dict[str, object]:
     return {"key": view.key_id, "holder": view.holder, "scopes": list(view.scopes), "expires_at": view.expires_at}
 
 
-def _hash(token: str) -> str:
-    """A key is 256 random bits: no salt and no slow hash would make it harder to find."""
+def token_hash(token: str) -> str:
+    """What is kept of a token. A key is 256 random bits: no salt and no slow hash would make it harder to find."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 

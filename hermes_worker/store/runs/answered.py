@@ -13,6 +13,7 @@ from hermes_worker.core.sources import SessionLabel
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import rows_of
 from hermes_worker.store.owners import owned_by
+from hermes_worker.store.rows import CALL_OF_WAIT
 from hermes_worker.store.runs.runs import SESSION_LABEL, label_of
 from hermes_worker.store.tables import runs, sessions, tool_calls, waits
 
@@ -78,12 +79,7 @@ _CLOSED = (
     .select_from(
         waits.join(runs, runs.c.pk == waits.c.run_pk)
         .join(sessions, sessions.c.pk == runs.c.session_pk)
-        .join(
-            tool_calls,
-            (tool_calls.c.run_pk == waits.c.run_pk)
-            & (tool_calls.c.iteration == waits.c.iteration)
-            & (tool_calls.c.position == waits.c.position),
-        )
+        .join(tool_calls, CALL_OF_WAIT)
     )
     .where(waits.c.closed_at.is_not(None), waits.c.kind.in_((WaitKind.APPROVAL.value, WaitKind.INPUT.value)))
     .order_by(waits.c.pk.desc())

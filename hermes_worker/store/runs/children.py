@@ -20,7 +20,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.budget import usd_of
 from hermes_worker.core.delegation import ChildOutcome
-from hermes_worker.core.messages import Role, Usage
+from hermes_worker.core.messages import Role
 from hermes_worker.core.notices import STOPPED_ANSWER
 from hermes_worker.core.run import STATE_VERSION, CallStatus, RunStatus
 from hermes_worker.store.engine.database import db_now
@@ -38,6 +38,7 @@ from hermes_worker.store.rows import (
     read_calls,
     read_messages,
     to_loaded,
+    usage_of,
 )
 from hermes_worker.store.tables import blobs, messages, runs, sessions, tool_calls
 
@@ -397,18 +398,7 @@ def _outcome(connection: Connection, row: _EndedChild, calls: Sequence[_TracedCa
         model=row.model,
         iterations=row.iteration,
         duration_s=(row.finished_at or row.now) - row.started_at if row.started_at else 0.0,
-        usage=Usage(
-            input=row.input_tokens,
-            output=row.output_tokens,
-            cache_read=row.cache_read_tokens,
-            cache_write=row.cache_write_tokens,
-            reasoning=row.reasoning_tokens,
-            estimated=row.estimated_tokens,
-            refused_attempts=row.refused_attempts,
-            unknown_attempts=row.unknown_attempts,
-            unknown_input=row.unknown_input_tokens,
-            unknown_output=row.unknown_output_tokens,
-        ),
+        usage=usage_of(row),
         summary=summary,
         error=row.failure_message,
         tools=[(call.name, call.status) for call in calls],

@@ -15,7 +15,7 @@ from hermes_worker.core.run import WaitKind
 from hermes_worker.core.run_events import RunEventName
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import rows_of
-from hermes_worker.store.rows import Hint, read_messages
+from hermes_worker.store.rows import CALL_OF_WAIT, Hint, read_messages
 from hermes_worker.store.runs.runs import find, session_is
 from hermes_worker.store.runs.waits import settle_input
 from hermes_worker.store.tables import blobs, events, runs, sessions, tool_calls, waits
@@ -51,12 +51,7 @@ _ASKED = (
         tool_calls.c.name,
         tool_calls.c.result_seq,
     )
-    .join(
-        tool_calls,
-        (tool_calls.c.run_pk == waits.c.run_pk)
-        & (tool_calls.c.iteration == waits.c.iteration)
-        & (tool_calls.c.position == waits.c.position),
-    )
+    .join(tool_calls, CALL_OF_WAIT)
     .where(waits.c.run_pk == sa.bindparam("run"), waits.c.kind == WaitKind.INPUT.value)
     .order_by(waits.c.iteration, waits.c.position)
 )

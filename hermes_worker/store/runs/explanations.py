@@ -27,6 +27,7 @@ from hermes_worker.core.sharing import FleetPlace
 from hermes_worker.core.standing import MODEL_QUEUE, StandingFacts
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import one_of, rows_of
+from hermes_worker.store.rows import CALL_OF_WAIT
 from hermes_worker.store.runs.permits import WAITS_FOR_PERMIT
 from hermes_worker.store.runs.places import why_held
 from hermes_worker.store.runs.standings import facts_of
@@ -127,12 +128,7 @@ def _holder_of(table: sa.Table, run_pk: sa.Column[int]) -> sa.Select[tuple[str, 
 _HOLDERS = (_holder_of(runs, runs.c.pk), _holder_of(tool_calls, tool_calls.c.run_pk).order_by(tool_calls.c.claimed_at))
 _WAITS = (
     sa.select(waits.c.pk, waits.c.kind, tool_calls.c.name, waits.c.opened_at, waits.c.expires_at, waits.c.request)
-    .join(
-        tool_calls,
-        (tool_calls.c.run_pk == waits.c.run_pk)
-        & (tool_calls.c.iteration == waits.c.iteration)
-        & (tool_calls.c.position == waits.c.position),
-    )
+    .join(tool_calls, CALL_OF_WAIT)
     .where(waits.c.run_pk == sa.bindparam("run"), waits.c.closed_at.is_(None))
     .order_by(waits.c.pk)
     .limit(100)

@@ -25,7 +25,7 @@ from hermes_worker.core.run import SETTLED, CallStatus, WaitKind
 from hermes_worker.core.step import apply
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import rows_of
-from hermes_worker.store.rows import Hint
+from hermes_worker.store.rows import CALL_OF_WAIT, Hint
 from hermes_worker.store.runs.call_claims import lock_held
 from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.store.runs.joining import save
@@ -34,11 +34,6 @@ from hermes_worker.store.runs.waits import asked_with, insert_wait
 from hermes_worker.store.tables import tool_calls, waits
 
 _IS_TASK = waits.c.kind == WaitKind.TASK.value
-_OF_CALL = (
-    (tool_calls.c.run_pk == waits.c.run_pk)
-    & (tool_calls.c.iteration == waits.c.iteration)
-    & (tool_calls.c.position == waits.c.position)
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +93,7 @@ class RemoteTasks:
         over = tool_calls.c.status.in_([status.value for status in SETTLED])
         wanted = (
             sa.select(waits.c.pk, waits.c.request, tool_calls.c.status)
-            .select_from(waits.join(tool_calls, _OF_CALL))
+            .select_from(waits.join(tool_calls, CALL_OF_WAIT))
             .where(waits.c.closed_at.is_(None), _IS_TASK, over)
             .order_by(waits.c.pk)
             .limit(most)

@@ -23,7 +23,7 @@ from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
 from hermes_worker.store.engine.sealing import either
 from hermes_worker.store.owners import owned_by
-from hermes_worker.store.rows import read_messages
+from hermes_worker.store.rows import read_messages, usage_of
 from hermes_worker.store.runs import steering
 from hermes_worker.store.runs.runs import SESSION_LABEL, find, label_of, missing, session_is
 from hermes_worker.store.short_ids import completed
@@ -498,18 +498,7 @@ def _view(row: _ViewRow) -> RunView:
         iteration=row.iteration,
         iterations_max=row.iterations_max,
         refunds=row.refunds,
-        usage=Usage(
-            input=row.input_tokens,
-            output=row.output_tokens,
-            cache_read=row.cache_read_tokens,
-            cache_write=row.cache_write_tokens,
-            reasoning=row.reasoning_tokens,
-            estimated=row.estimated_tokens,
-            refused_attempts=row.refused_attempts,
-            unknown_attempts=row.unknown_attempts,
-            unknown_input=row.unknown_input_tokens,
-            unknown_output=row.unknown_output_tokens,
-        ),
+        usage=usage_of(row),
         cost_usd=Decimal(row.cost_nano_usd).scaleb(-9) if row.cost_status else None,
         doubtful_cost_usd=Decimal(row.doubtful_nano_usd).scaleb(-9),
         cost_status=CostStatus(row.cost_status) if row.cost_status else None,

@@ -44,7 +44,7 @@ from hermes_worker.store.engine.database import Database, db_now, db_now_once
 from hermes_worker.store.engine.prepared import Prepared, row_of, rows_of
 from hermes_worker.store.owners import tenant_of_run
 from hermes_worker.store.row_keys import AtMost
-from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run, plain, tool_call_ids
+from hermes_worker.store.rows import CALL_OF_WAIT, Hint, LoadedRun, insert_ignoring, lock_run, plain, tool_call_ids
 from hermes_worker.store.runs.call_claims import lock_held
 from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.store.runs.joining import save
@@ -189,12 +189,7 @@ _OPEN = (
         waits.join(runs, runs.c.pk == waits.c.run_pk)
         .join(sessions, sessions.c.pk == runs.c.session_pk)
         .join(blobs, blobs.c.hash == sessions.c.tools_hash)
-        .join(
-            tool_calls,
-            (tool_calls.c.run_pk == waits.c.run_pk)
-            & (tool_calls.c.iteration == waits.c.iteration)
-            & (tool_calls.c.position == waits.c.position),
-        )
+        .join(tool_calls, CALL_OF_WAIT)
     )
     .where(waits.c.closed_at.is_(None), waits.c.kind != WaitKind.TASK.value)
     .order_by(waits.c.pk)
@@ -212,14 +207,7 @@ _ANSWERED = (
         waits.c.answered_by,
         waits.c.closed_at,
     )
-    .select_from(
-        waits.join(runs, runs.c.pk == waits.c.run_pk).join(
-            tool_calls,
-            (tool_calls.c.run_pk == waits.c.run_pk)
-            & (tool_calls.c.iteration == waits.c.iteration)
-            & (tool_calls.c.position == waits.c.position),
-        )
-    )
+    .select_from(waits.join(runs, runs.c.pk == waits.c.run_pk).join(tool_calls, CALL_OF_WAIT))
     .where(waits.c.closed_at.is_not(None), waits.c.answered_by.is_not(None))
     .order_by(waits.c.pk.desc())
 )

@@ -156,11 +156,10 @@ class Search:
         for source in sorted(wanted.without_sources):
             is_from = sa.or_(sessions.c.source == source, sessions.c.source.startswith(f"{source}:", autoescape=True))
             found.append(sa.or_(sessions.c.source.is_(None), sa.not_(is_from)))
-        its = runs.c.session_pk == sessions.c.pk
         if wanted.principal is not None and wanted.session is None:
             found += begun_only_by(wanted.principal)
         if not wanted.has_children and wanted.session is None:
-            found.append(~sa.exists().where(its, runs.c.parent_pk.is_not(None)).correlate(sessions))
+            found.append(sa.not_(IS_OF_CHILD))
         return found
 
     def _indexed(
@@ -213,6 +212,10 @@ class Search:
         first = newest[: min(wanted.limit, FOUND_MAX)]
         origins = _origins(connection, {row.session_id for _, row in first if row.source is None})
         return tuple(_shown_message(query, count, row, origins) for count, row in first)
+
+
+IS_OF_CHILD = sa.exists().where(runs.c.session_pk == sessions.c.pk, runs.c.parent_pk.is_not(None)).correlate(sessions)
+"""Of a session in which a run does what another one delegated."""
 
 
 def begun_only_by(principal: str) -> list[sa.ColumnElement[bool]]:

@@ -15,7 +15,7 @@ from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
 from hermes_worker.store.owners import owned_by
 from hermes_worker.store.runs.runs import SessionNotFound, session_is
 from hermes_worker.store.search.due import BODY, STORED
-from hermes_worker.store.search.finding import begun_only_by
+from hermes_worker.store.search.finding import IS_OF_CHILD, begun_only_by
 from hermes_worker.store.tables import messages, runs, sessions
 
 _GENERATIONS_MAX = 32
@@ -45,15 +45,6 @@ class Said(NamedTuple):
     at: float
 
 
-class _PlaceFacts(NamedTuple):
-    pk: int
-    session_id: str
-    title: str | None
-    model: str | None
-    created_at: float
-    message_seq: int
-
-
 class _TitleFacts(NamedTuple):
     pk: int
     title: str | None
@@ -80,16 +71,16 @@ class SessionTexts:
         """Raises ``SessionNotFound``, also for one that ``reader`` may not read."""
         its = session_is(self._reader.tenant, self._source, reference)
         with self._database.read() as connection:
-            row = row_of(connection.execute(self._facts().where(its)), _PlaceFacts)
+            row = row_of(connection.execute(self._facts().where(its)), SessionPlace)
         if row is None:
             raise SessionNotFound(f"there is no session {reference!r}")
-        return _place(row)
+        return row
 
     def places(self, pks: Collection[int]) -> dict[int, SessionPlace]:
         """Those of ``pks`` that may be read."""
         with self._database.read() as connection:
-            rows = rows_of(connection.execute(self._facts().where(sessions.c.pk.in_(pks))), _PlaceFacts)
-        return {row.pk: _place(row) for row in rows}
+            rows = rows_of(connection.execute(self._facts().where(sessions.c.pk.in_(pks))), SessionPlace)
+        return {row.pk: row for row in rows}
 
     def titled(self, title: str) -> SessionPlace | None:
         """The newest session that is called so, whatever the case of letters."""
@@ -104,8 +95,7 @@ class SessionTexts:
         """Sessions that are no forks, newest first."""
         wanted = self._facts().where(sessions.c.forked_from.is_(None), sessions.c.pk.not_in(sorted(without)))
         with self._database.read() as connection:
-            rows = rows_of(connection.execute(wanted.order_by(sessions.c.pk.desc()).limit(limit)), _PlaceFacts)
-        return list(map(_place, rows))
+            return rows_of(connection.execute(wanted.order_by(sessions.c.pk.desc()).limit(limit)), SessionPlace)
 
     def between(self, pk: int, first: int, last: int) -> list[Said]:
         """Messages by their numbers, in order."""
@@ -136,13 +126,12 @@ class SessionTexts:
         return roots
 
     def _allowed(self) -> list[sa.ColumnElement[bool]]:
-        its = runs.c.session_pk == sessions.c.pk
-        no_child = ~sa.exists().where(its, runs.c.parent_pk.is_not(None)).correlate(sessions)
         only = begun_only_by(self._reader.principal) if self._reader.principal is not None else []
-        return [owned_by(self._reader.tenant, sessions), no_child, *only]
+        return [owned_by(self._reader.tenant, sessions), sa.not_(IS_OF_CHILD), *only]
 
     def _facts(self) -> sa.Select[tuple[object, ...]]:
-        return sa.select(*columns_for(sessions, _PlaceFacts)).where(*self._allowed())
+        columns = (sessions.c[name] for name in SessionPlace._fields[:-1])
+        return sa.select(*columns, sessions.c.message_seq.label("last_seq")).where(*self._allowed())
 
     def _messages(
         self, pk: int, which: sa.ColumnElement[bool], *, limit: int = 1_000, is_from_end: bool = False
@@ -178,10 +167,6 @@ def asker_of(database: Database, run_id: str) -> Asker | None:
     )
     with database.read() as connection:
         return row_of(connection.execute(wanted), Asker)
-
-
-def _place(row: _PlaceFacts) -> SessionPlace:
-    return SessionPlace(row.pk, row.session_id, row.title, row.model, row.created_at, row.message_seq)
 
 
 def _sources(connection: Connection, pks: Collection[int]) -> dict[int, int]:

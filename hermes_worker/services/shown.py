@@ -1,0 +1,196 @@
+"""What people are shown of calls, questions and costs: the same over HTTP and in the terminal. The names are those of
+the API; in texts that agents or tools wrote secrets are hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hermes_worker.core.run import CallStatus, WaitKind
+from hermes_worker.safety.approvals import Choice
+from hermes_worker.safety.redaction import redact
+from hermes_worker.store.runs.answered import ClosedQuestion
+from hermes_worker.store.runs.ledger import CallEntry, CallInFull
+from hermes_worker.store.runs.waits import WaitView
+from hermes_worker.store.spend import SpendRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallLine:
+    """A tool call, as in ``GET /v1/runs/{run_id}/calls``."""
+
+    call: str
+    tool: str
+    effect: str
+    status: CallStatus
+    waits_for: str | None
+    attempts: int
+    takeovers: int
+    deaths: int
+    claimed_at: float | None
+    settled_at: float | None
+    worker: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallTexts:
+    """What was asked of a tool and what it said."""
+
+    tool_call_id: str
+    arguments: str
+    changed_arguments: str | None
+    result: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenLine:
+    """Something that waits for a person, as in ``GET /v1/approvals``."""
+
+    id: int
+    run_id: str
+    tenant: str
+    kind: WaitKind
+    tool: str
+    created_at: float
+    expires_at: float | None = None
+    command: str | None = None
+    description: str | None = None
+    question: str | None = None
+    choices: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedLine:
+    """A question that is closed, as in ``GET /v1/approvals/history``."""
+
+    id: int
+    run_id: str
+    tenant: str
+    kind: WaitKind
+    tool: str
+    call: str
+    command: str | None
+    description: str | None
+    question: str | None
+    created_at: float
+    closed_at: float
+    outcome: str
+    by: str | None
+    reason: str | None
+    permits: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpendLine:
+    """What the runs of one group cost, as in ``GET /v1/spend``."""
+
+    key: str | None
+    name: str | None
+    runs: int
+    cost_usd: float | None
+    doubtful_cost_usd: float
+    unknown_runs: int
+    unpriced_calls: int
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    reasoning_tokens: int
+    estimated_tokens: int
+    unknown_tokens: int
+    cache_hit_ratio: float | None
+
+
+def call_line(entry: CallEntry) -> CallLine:
+    return CallLine(
+        call=_place(entry.iteration, entry.position),
+        tool=entry.name,
+        effect=entry.replay,
+        status=entry.status,
+        waits_for=entry.waits_for,
+        attempts=entry.attempts,
+        takeovers=max(0, entry.attempts - 1),
+        deaths=entry.deaths,
+        claimed_at=entry.claimed_at,
+        settled_at=entry.settled_at,
+        worker=entry.worker,
+    )
+
+
+def call_texts(found: CallInFull) -> CallTexts:
+    changed, result = found.changed_arguments, found.result
+    return CallTexts(
+        tool_call_id=found.tool_call_id,
+        arguments=redact(found.arguments),
+        changed_arguments=None if changed is None else redact(changed),
+        result=None if result is None else redact(result),
+    )
+
+
+def open_line(view: WaitView) -> OpenLine:
+    return OpenLine(
+        id=view.wait_id,
+        run_id=view.run_id,
+        tenant=view.tenant,
+        kind=view.kind,
+        tool=view.tool,
+        created_at=view.opened_at,
+        expires_at=view.expires_at,
+        command=_command(view.request),
+        description=view.request.get("description"),
+        question=view.request.get("question"),
+        choices=list(view.choices),
+    )
+
+
+def closed_line(each: ClosedQuestion) -> ClosedLine:
+    lasts = each.outcome in (Choice.SESSION.value, Choice.ALWAYS.value)
+    return ClosedLine(
+        id=each.wait_id,
+        run_id=each.run_id,
+        tenant=each.tenant,
+        kind=each.kind,
+        tool=each.tool,
+        call=_place(each.iteration, each.position),
+        command=_command(each.request),
+        description=each.request.get("description"),
+        question=each.request.get("question"),
+        created_at=each.opened_at,
+        closed_at=each.closed_at,
+        outcome=each.outcome,
+        by=each.by,
+        reason=each.reason,
+        permits=each.request.get("pattern_key") if lasts else None,
+    )
+
+
+def spend_line(row: SpendRow) -> SpendLine:
+    usage = row.usage
+    sent = usage.input + usage.cache_read + usage.cache_write
+    return SpendLine(
+        key=row.key,
+        name=row.name,
+        runs=row.runs,
+        cost_usd=None if row.cost_usd is None else float(row.cost_usd),
+        doubtful_cost_usd=float(row.doubtful_cost_usd),
+        unknown_runs=row.unknown_runs,
+        unpriced_calls=row.unpriced_calls,
+        input_tokens=usage.input,
+        output_tokens=usage.output,
+        cache_read_tokens=usage.cache_read,
+        cache_write_tokens=usage.cache_write,
+        reasoning_tokens=usage.reasoning,
+        estimated_tokens=usage.estimated,
+        unknown_tokens=usage.unknown_input + usage.unknown_output,
+        cache_hit_ratio=round(usage.cache_read / sent, 4) if sent else None,
+    )
+
+
+def _place(iteration: int, position: int) -> str:
+    return f"{iteration}.{position}"
+
+
+def _command(request: Mapping[str, Any]) -> str | None:
+    command = request.get("command")
+    return redact(command) if isinstance(command, str) else None
