@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from hermes_worker.cli.layout import moment, table
-from hermes_worker.cli.options import TEXT, OneOf, common, load_settings
+from hermes_worker.cli.options import TEXT, OneOf, acts_as_this_user, common, load_settings
 from hermes_worker.cli.screen import one_line
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.gateway import ChatRole
@@ -115,6 +115,7 @@ def pair(home: Path | None, platform: str, code: str, role: str) -> None:
     from hermes_worker.store.gateway import GatewayRows
     from hermes_worker.wiring import database_of
 
+    acts_as_this_user()
     database = database_of(load_settings(home))
     try:
         person = GatewayRows(database).pair(account_of(platform), code, ChatRole(role))
@@ -133,6 +134,7 @@ def revoke(home: Path | None, platform: str, person: str) -> None:
     from hermes_worker.store.gateway import GatewayRows
     from hermes_worker.wiring import database_of
 
+    acts_as_this_user()
     database = database_of(load_settings(home))
     try:
         was_there = GatewayRows(database).revoke(account_of(platform), person)

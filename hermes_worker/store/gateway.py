@@ -323,7 +323,8 @@ class GatewayRows:
         """Let somebody in no more; whether they were let in."""
         with self._database.write() as connection:
             gone = connection.execute(sa.delete(chat_people).where(_person(account, person)))
-            record(connection, Act.CHAT_REVOKE, account, before={"person": person})
+            if gone.rowcount:
+                record(connection, Act.CHAT_REVOKE, account, before={"person": person})
             return bool(gone.rowcount)
 
     def people(self, account: str) -> list[tuple[str, ChatRole]]:

@@ -12,6 +12,7 @@ from hermes_worker.cli.entry import main
 from hermes_worker.cli.stack import _has_accounts
 from hermes_worker.core.gateway import ChatRole
 from hermes_worker.gateway.listening import polled_accounts
+from hermes_worker.store.access.audit import Act, AuditLog
 from hermes_worker.store.gateway import GatewayRows
 from hermes_worker.wiring import database_of
 
@@ -75,6 +76,8 @@ def test_status_names_the_holder_and_whoever_was_paired_is_revoked(
     assert call("gateway", "revoke", "telegram", "42") == 0
     assert rows.people(ACCOUNT) == []
     assert call("gateway", "revoke", "telegram", "42") != 0
+    deeds = [(row.act, row.subject) for row in AuditLog(rows._database).page("default", limit=50)]
+    assert deeds == [(Act.CHAT_PAIR, ACCOUNT), (Act.CHAT_REVOKE, ACCOUNT)], "each that changed something, once"
 
 
 def test_an_account_is_free_as_soon_as_its_gateway_is_known_to_have_ended(rows: GatewayRows) -> None:
