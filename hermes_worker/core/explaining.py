@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from hermes_worker.core.limits import LimitName, period_left_s
+from hermes_worker.core.limits import LimitName, period_ends_at
 from hermes_worker.core.run import CallStatus, ExitReason, RunStatus, WaitKind
 from hermes_worker.core.standing import MODEL_QUEUE, TOOLS_QUEUE, Standing, StandingFacts, StandingReason, standing
 
@@ -369,7 +369,7 @@ def _without_place(facts: RunFacts) -> Explanation:
     elif (limit := LimitName(facts.limit)).is_spending:
         # Not all need be used: a run like its others has to fit into what is left.
         text += f"{whose} {facts.limit!r} leaves no room for a run like its others until the period ends"
-        until = facts.standing.now + period_left_s(limit, facts.standing.now)
+        until = period_ends_at(limit, facts.standing.now)
     else:
         text += f"{whose} {facts.limit!r} is reached"
     if facts.held_behind is not None:

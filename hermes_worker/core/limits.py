@@ -85,13 +85,17 @@ def periods(now: float) -> tuple[str, str]:
     return day, day[:7]
 
 
+def period_ends_at(name: LimitName, now: float) -> float:
+    """When a limit of spending begins anew: a midnight of UTC, in whole epoch seconds."""
+    today = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    if name in (LimitName.TOKENS_PER_DAY, LimitName.USD_PER_DAY):
+        return (today + timedelta(days=1)).timestamp()
+    return (today.replace(day=1) + timedelta(days=32)).replace(day=1).timestamp()
+
+
 def period_left_s(name: LimitName, now: float) -> float:
     """Seconds until a limit of spending begins anew."""
-    at = datetime.fromtimestamp(now, UTC)
-    begins = at.replace(hour=0, minute=0, second=0, microsecond=0)
-    if name in (LimitName.TOKENS_PER_DAY, LimitName.USD_PER_DAY):
-        return (begins + timedelta(days=1) - at).total_seconds()
-    return ((begins.replace(day=1) + timedelta(days=32)).replace(day=1) - at).total_seconds()
+    return period_ends_at(name, now) - now
 
 
 def room(limit: Limit, used: Spending, expected: Spending) -> int:

@@ -61,7 +61,9 @@ def _exchange(connection: _PinnedConnection, request: HttpRequest, total_s: floa
             raise TimeoutError
         return HttpResponse(status=response.status, headers=headers, body=body)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise NoAnswer(f"{connection.host} did not answer: {type(error).__name__}", was_sent=True) from None
+        # What the library makes of a connection that we cut tells nobody that the time was up.
+        what = TimeoutError.__name__ if connection.was_cut else type(error).__name__
+        raise NoAnswer(f"{connection.host} did not answer: {what}", was_sent=True) from None
     finally:
         cut.cancel()
 

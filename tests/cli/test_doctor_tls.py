@@ -17,7 +17,6 @@ import trustme
 
 from hermes_worker.cli.doctor_tls import TlsProblem, tls_finding
 
-NOW = datetime.now(UTC)
 DAY = timedelta(days=1)
 
 
@@ -73,14 +72,16 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_time_that_has_passed_is_told_from_a_wrong_clock(issuer: trustme.CA, case: str) -> None:
     begins, ends, says, problem = CASES[case]
-    with served(issuer, begins=NOW + begins, ends=NOW + ends, says=(NOW + says).timestamp()) as port:
+    now = datetime.now(UTC)
+    with served(issuer, begins=now + begins, ends=now + ends, says=(now + says).timestamp()) as port:
         found = tls_finding("127.0.0.1", port, server_name="localhost", is_public=True)
     assert (found and found.problem) == problem
 
 
 def test_the_clock_of_the_database_tells_as_well(issuer: trustme.CA) -> None:
-    there = (NOW - 5 * DAY).timestamp()
-    with served(issuer, begins=NOW - 9 * DAY, ends=NOW - DAY, says=time.time()) as port:
+    now = datetime.now(UTC)
+    there = (now - 5 * DAY).timestamp()
+    with served(issuer, begins=now - 9 * DAY, ends=now - DAY, says=time.time()) as port:
         found = tls_finding("127.0.0.1", port, server_name="localhost", is_public=False, clocks=[there])
     assert found is not None and found.problem is TlsProblem.CLOCK_SKEW
     assert "120.0 hours ahead" in found.text
@@ -93,14 +94,16 @@ def test_somebody_in_between_is_told_from_an_authority_of_ones_own(
     issuer: trustme.CA, is_public: bool, problem: TlsProblem
 ) -> None:
     other = trustme.CA(organization_name="Corporate Inspection")
-    with served(other, begins=NOW - DAY, ends=NOW + DAY, says=time.time()) as port:
+    now = datetime.now(UTC)
+    with served(other, begins=now - DAY, ends=now + DAY, says=time.time()) as port:
         found = tls_finding("127.0.0.1", port, server_name="localhost", is_public=is_public)
     assert found is not None and found.problem is problem
     assert "Corporate Inspection" in found.text and "SSL_CERT_FILE" in found.text
 
 
 def test_a_certificate_for_another_name_is_named(issuer: trustme.CA) -> None:
-    with served(issuer, begins=NOW - DAY, ends=NOW + DAY, name="other.example", says=time.time()) as port:
+    now = datetime.now(UTC)
+    with served(issuer, begins=now - DAY, ends=now + DAY, name="other.example", says=time.time()) as port:
         found = tls_finding("127.0.0.1", port, server_name="localhost", is_public=True)
     assert found is not None and found.problem is TlsProblem.WRONG_HOST
 

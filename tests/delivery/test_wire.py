@@ -49,7 +49,7 @@ def server(behave: Behaviour, context: ssl.SSLContext | None = None) -> Iterator
         thread.join(timeout=5)
 
 
-def post(port: int, *, scheme: str = "http", host: str = "127.0.0.1", total_s: float = 5.0) -> bytes:
+def post(port: int, *, scheme: str = "http", host: str = "127.0.0.1", total_s: float = 60.0) -> bytes:
     request = HttpRequest(method="POST", url=f"{scheme}://{host}:{port}/hook?secret=1", body=b"{}")
     return wire.send(request, HERE, total_s=total_s).body
 

@@ -12,6 +12,7 @@ from support.rig import Rig, rig_on, sink_call, until
 
 from hermes_worker.broker.queue import CLUSTER_ADVICE, REPLICA_ADVICE, Publisher, redis_client, refuse_cluster
 from hermes_worker.cli.doctor import Grade, _broker
+from hermes_worker.cli.stack import free_port
 from hermes_worker.core.effects import Iterate
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.run import RunStatus
@@ -107,7 +108,7 @@ def test_a_broker_that_says_nothing_is_not_waited_for(monkeypatch: pytest.Monkey
 
 def test_a_cluster_is_refused_with_a_sentence(tmp_path: Path) -> None:
     with directory_of_servers() as directory:
-        server = RedisServer(directory / "cluster", ["cluster-enabled yes"])
+        server = RedisServer(directory / "cluster", ["cluster-enabled yes", f"cluster-port {free_port()}"])
         with running(server), server.administrator() as administrator:
             # A machine that is busy may not answer in time, and one that does not answer may be no cluster.
             until(lambda: refusal_of(server.url()) == CLUSTER_ADVICE or None, "the cluster to be refused")
