@@ -3,6 +3,7 @@ import { ask, basePath, brief, html, may, Notice, render, setUser, useEffect, us
 import { Deliveries, Fleet, Schedule, Audit } from "./operations.js";
 import { Access } from "./access.js";
 import { Inbox } from "./inbox.js";
+import { Money } from "./money.js";
 import { Now, Runs } from "./runs.js";
 import { Run } from "./run.js";
 import { Session, Sessions } from "./sessions.js";
@@ -14,6 +15,7 @@ const VIEWS = [
   { path: "sessions", title: "Sessions", keys: "s", of: Sessions },
   { path: "schedule", title: "Schedule", keys: "j", of: Schedule, scope: "jobs" },
   { path: "deliveries", title: "Deliveries", keys: "d", of: Deliveries },
+  { path: "money", title: "Money", keys: "m", of: Money },
   { path: "fleet", title: "Fleet", keys: "f", of: Fleet, scope: "ops:read", operator: true },
   { path: "access", title: "Access", keys: "k", of: Access, scope: "admin" },
   { path: "audit", title: "Audit", keys: "a", of: Audit, scope: "admin" },

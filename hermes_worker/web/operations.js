@@ -36,16 +36,29 @@ export function Deliveries() {
         <td>${may("runs:write") && ["failed", "abandoned"].includes(each.state) && html`<button onClick=${() => act("POST", `v1/deliveries/${each.delivery_id}/retry`)}>Send again</button>`}</td></tr>`)}</tbody></table></div>`}</section>`;
 }
 
+/** What each worker holds. The oldest steps come first. */
+function Workers({ of, again }) {
+  const [act, refusal] = useActions(again);
+  return html`<${Notice} error=${refusal} /><section class="panel"><header><h2>Workers</h2></header>${!of.length ? html`<div class="empty">No worker is alive.</div>` : html`<div class="scroll"><table>
+    <thead><tr><th>State</th><th>Worker</th><th>Queues</th><th>Version</th><th>Sandbox</th><th class="num">Age</th><th>Holds</th><th><span class="hidden">Actions</span></th></tr></thead>
+    <tbody>${of.map((worker) => html`<tr key=${worker.worker_id}><td><${State} of=${worker.draining_at ? "draining" : "running"} /></td><td class="mono">${brief(worker.name)}</td>
+      <td class="mono">${brief(worker.queues.join(", "))}</td><td class="mono">${brief(worker.version ?? "–")}</td><td>${brief(worker.sandbox ?? "–")}</td><td class="num">${age(worker.started_at)}</td>
+      <td>${worker.steps.slice(0, 5).map((step) => html`<div><a class="mono" href=${to("runs", step.run_id)}>${short(step.run_id)}</a> <span class="mono">${brief(step.tool ?? step.kind)}</span> <span class="soft">${age(step.claimed_at)}</span></div>`)}
+        ${worker.steps.length > 5 && html`<span class="soft">and ${worker.steps.length - 5} more</span>`}</td>
+      <td>${may("admin") && !worker.draining_at && html`<button onClick=${() => act("POST", `v1/workers/${worker.worker_id}/drain`)}>Drain</button>`}</td></tr>`)}</tbody></table></div>`}</section>`;
+}
+
 export function Fleet() {
-  const { data, error } = usePoll(async () => {
-    const [backlog, told, keys] = await Promise.all(["backlog", "alerts", "providers/states"].map((name) => ask("GET", `v1/${name}`)));
-    return { backlog, alerts: told.data, keys: keys.data };
+  const { data, error, again } = usePoll(async () => {
+    const [backlog, told, keys, workers] = await Promise.all(["backlog", "alerts", "providers/states", "workers"].map((name) => ask("GET", `v1/${name}`)));
+    return { backlog, alerts: told.data, keys: keys.data, workers: workers.data };
   }, 2000, []);
   if (!data) return html`<header><h1>Fleet</h1></header><${Notice} error=${error} />`;
   return html`<header><h1>Fleet</h1></header><${Notice} error=${error} />
     <section class="panel"><header><h2>Queues</h2></header><div class="scroll"><table><thead><tr><th>Queue</th><th class="num">Waiting</th><th class="num">At work</th><th class="num">Oldest</th><th class="num">A step takes</th><th class="num">Slots needed</th></tr></thead>
       <tbody>${Object.entries(data.backlog.queues).map(([name, queue]) => html`<tr><td class="mono">${brief(name)}</td><td class="num">${number(queue.due)}</td><td class="num">${number(queue.claimed)}</td>
         <td class="num">${span(queue.oldest_age_s)}</td><td class="num">${span(queue.step_s)}</td><td class="num">${number(queue.capacity_needed)}</td></tr>`)}</tbody></table></div></section>
+    <${Workers} of=${data.workers} again=${again} />
     ${data.keys.length > 0 && html`<section class="panel"><header><h2>Keys of providers</h2></header><div class="scroll"><table><tbody>${data.keys.map((key) => html`<tr><td><${State} of=${key.condition} /></td>
       <td>${brief(key.provider)}</td><td class="mono">${brief(key.credential)}</td><td class="num">${number(key.parked)} runs wait</td><td>${brief(key.reason ?? "")}</td></tr>`)}</tbody></table></div></section>`}
     <section class="panel"><header><h2>Alerts</h2></header>${!data.alerts.length ? html`<div class="empty">Nothing is wrong.</div>` : html`<div class="scroll"><table><tbody>${data.alerts.map((alert) => html`<tr>

@@ -3,6 +3,7 @@ import { age, ask, clock, dollars, html, may, Notice, number, short, span, State
 import { Waiting } from "./inbox.js";
 import { Confirm } from "./runs.js";
 import { follow } from "./streams.js";
+import { Calls, Tree } from "./tree.js";
 
 const ENDED = ["completed", "failed", "cancelled", "expired"];
 const SHOWN = 400;
@@ -175,7 +176,7 @@ export function Run({ id }) {
     <div class="split"><div>
       ${data.waits.length > 0 && html`<section class="panel"><header><h2>Needs a person</h2></header>${data.waits.map((wait) => html`<${Waiting} key=${wait.id} wait=${wait} again=${again} />`)}</section>`}
       <section class="panel"><header><h2>Transcript</h2>${dropped > 0 && html`<span class="soft">${number(dropped)} older events are not kept here</span>`}</header><${Transcript} rows=${rows} draft=${draft} messages=${result?.messages} input=${input} /></section>
-      <${Timeline} rows=${rows} /></div>
+      <${Timeline} rows=${rows} /><${Tree} id=${id} /><${Calls} id=${id} settled=${settled} /></div>
     <aside>
       <section class="panel"><div class="pad"><${Actions} run=${run} again=${again} /></div></section>
       ${data.explained && html`<section class="panel"><header><h2>Why it is where it is</h2></header><div class="pad">${visible(data.explained.text)}</div></section>`}

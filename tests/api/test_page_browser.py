@@ -270,6 +270,38 @@ def test_more_runs_than_connections_are_all_live(api: Served, store: Store, visi
     assert api.followers.count <= 4
 
 
+def test_what_was_delegated_is_a_tree_against_time(
+    api: Served, store: Store, visit: Callable[..., PageVisitor]
+) -> None:
+    run_id = api.submit()
+    store.ask_tools(run_id, asks(Replay.ONCE, Replay.PURE))
+    children = store.delegate(run_id, 3)
+    visitor = visit()
+    page = visitor.page
+    visitor.open(f"runs/{run_id}", run_id)
+    tree = page.get_by_label("The tree of this run")
+    tree.get_by_role("row").nth(4).wait_for()
+    assert tree.locator(".lane").count() == 4
+    assert all(child[:12] in tree.inner_text() for child in children)
+    calls = page.locator("section", has=page.get_by_role("heading", name="Calls", exact=True))
+    calls.locator("summary", has_text="tool1").click()
+    calls.get_by_text("Arguments").wait_for()
+    assert "once" in calls.inner_text()
+
+
+def test_money_is_added_up_in_the_way_that_the_address_says(
+    api: Served, store: Store, visit: Callable[..., PageVisitor]
+) -> None:
+    _fill(api, store)
+    visitor = visit()
+    page = visitor.page
+    visitor.open("money?by=model", "Money")
+    page.get_by_role("row", name="scripted").wait_for()
+    page.get_by_label("By", exact=True).select_option("session")
+    page.locator("thead", has_text="Session").wait_for()
+    assert "by=session" in page.url
+
+
 def test_a_key_is_made_shown_once_and_revoked(api: Served, visit: Callable[..., PageVisitor]) -> None:
     visitor = visit()
     page = visitor.page
@@ -293,6 +325,7 @@ def test_the_keyboard_alone_gets_everywhere(api: Served, store: Store, visit: Ca
         "s": "Sessions",
         "j": "Schedule",
         "d": "Deliveries",
+        "m": "Money",
         "f": "Fleet",
         "k": "Access",
         "a": "Audit",

@@ -33,7 +33,7 @@ pytestmark = [
 TEXTS = hostile_texts()
 VIEWS = {
     "": "Now", "runs": "Runs", "inbox": "Inbox", "sessions": "Sessions", "schedule": "Schedule",
-    "deliveries": "Deliveries", "fleet": "Fleet", "access": "Access", "audit": "Audit",
+    "deliveries": "Deliveries", "money": "Money", "fleet": "Fleet", "access": "Access", "audit": "Audit",
 }  # fmt: skip
 _OURS = (
     "a article aside b br button dd details div dl dt fieldset form h1 h2 header i input label legend li mark ol "
