@@ -1,6 +1,5 @@
 // Who may come in: keys, and for operators the tenants.
-import { age, ask, brief, html, may, Notice, number, State, useEffect, useField, usePoll, useRef, user, useState, visible } from "./core.js";
-import { Confirm } from "./runs.js";
+import { age, ask, brief, Confirm, Dialog, html, may, Notice, number, State, useField, usePoll, user, useState, visible } from "./core.js";
 
 const SCOPES = ["runs:read", "runs:write", "approve", "jobs", "ops:read", "admin"];
 
@@ -55,8 +54,6 @@ function NewKey({ tenant, done, failed }) {
 
 /** A new key is shown once, and the page forgets it. */
 function Shown({ made, close }) {
-  const box = useRef(null);
-  useEffect(() => box.current.showModal(), []);
-  return html`<dialog ref=${box} aria-label="The new key" onClose=${close}><h2>The key of ${brief(made.holder)}</h2><p>It is shown this once. Hand it over on a safe way.</p>
-    <pre tabindex="0">${visible(made.key)}</pre><div class="row"><button class="main" onClick=${() => box.current.close()}>I have it</button></div></dialog>`;
+  return html`<${Dialog} title=${`The key of ${brief(made.holder)}`} close=${close}>${(dismiss) => html`<p>It is shown this once. Hand it over on a safe way.</p>
+    <pre tabindex="0">${visible(made.key)}</pre><div class="row"><button class="main" onClick=${dismiss}>I have it</button></div>`}</${Dialog}>`;
 }

@@ -101,6 +101,18 @@ export function usePoll(read, everyMs, deps) {
   return { ...state, again: () => kick.current() };
 }
 
+/** `value`, followed at most once in `everyMs`: for what is asked again whenever it changes. */
+export function useCalm(value, everyMs) {
+  const latest = useRef(value), timer = useRef(0);
+  const [calm, setCalm] = useState(value);
+  latest.current = value;
+  useEffect(() => {
+    if (value !== calm) timer.current ||= setTimeout(() => { timer.current = 0; setCalm(latest.current); }, everyMs);
+  }, [value]);
+  useEffect(() => () => clearTimeout(timer.current), []);
+  return calm;
+}
+
 // --- the address: #/runs?status=failed ---
 
 export function readRoute() {
@@ -193,6 +205,18 @@ export function Text({ of, mono }) {
 export function Notice({ error, children }) {
   if (!error && !children) return null;
   return html`<div class=${`notice ${error ? "" : "calm"}`} role="status">${error ? visible(error.message) : children}</div>`;
+}
+
+/** A window before all others, until it is closed. Its content is a function of what closes it. */
+export function Dialog({ title, close, children }) {
+  const box = useRef(null);
+  useEffect(() => box.current.showModal(), []);
+  return html`<dialog ref=${box} aria-label=${title} onClose=${close}><h2>${title}</h2>${children(() => box.current.close())}</dialog>`;
+}
+
+export function Confirm({ title, yes, no, children }) {
+  return html`<${Dialog} title=${title} close=${no}>${(dismiss) => html`${children}
+    <div class="row"><button class="main" onClick=${yes}>Do it</button><button onClick=${dismiss}>Leave it</button></div>`}</${Dialog}>`;
 }
 
 /** Text that is typed stays as it is typed: nothing that comes from the server changes it. */

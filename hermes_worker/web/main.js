@@ -1,5 +1,5 @@
 // The page: who is let in, the navigation, and which view the address asks for.
-import { ask, basePath, brief, html, may, Notice, render, setUser, useEffect, useField, usePoll, useRef, useRoute, user, useState, useUser, visible } from "./core.js";
+import { ask, basePath, brief, Dialog, html, may, Notice, render, setUser, useEffect, useField, usePoll, useRef, useRoute, user, useState, useUser, visible } from "./core.js";
 import { Deliveries, Fleet, Schedule, Audit } from "./operations.js";
 import { Access } from "./access.js";
 import { Inbox } from "./inbox.js";
@@ -46,12 +46,9 @@ function Login() {
 }
 
 function Help({ close }) {
-  const box = useRef(null);
-  useEffect(() => box.current.showModal(), []);
-  return html`<dialog ref=${box} onClose=${close} aria-label="Keys"><h2>Keys</h2>
-    <dl>${offered().map((view) => html`<dt><kbd>g</kbd> <kbd>${view.keys}</kbd></dt><dd>${view.title}</dd>`)}
+  return html`<${Dialog} title="Keys" close=${close}>${(dismiss) => html`<dl>${offered().map((view) => html`<dt><kbd>g</kbd> <kbd>${view.keys}</kbd></dt><dd>${view.title}</dd>`)}
       <dt><kbd>/</kbd></dt><dd>the first filter of the view</dd><dt><kbd>?</kbd></dt><dd>this list</dd></dl>
-    <p><button onClick=${() => box.current.close()}>Close</button></p></dialog>`;
+    <p><button onClick=${dismiss}>Close</button></p>`}</${Dialog}>`;
 }
 
 function useKeys(setHelp) {

@@ -1,5 +1,5 @@
 // What operators look at: jobs, deliveries, the fleet, the audit log.
-import { age, ask, brief, html, may, Notice, number, short, span, State, to, usePoll, useState, when } from "./core.js";
+import { age, ask, brief, Confirm, html, may, Notice, number, short, span, State, to, usePoll, useState, when } from "./core.js";
 
 function useActions(again) {
   const [error, setError] = useState(null);
@@ -39,13 +39,17 @@ export function Deliveries() {
 /** What each worker holds. The oldest steps come first. */
 function Workers({ of, again }) {
   const [act, refusal] = useActions(again);
-  return html`<${Notice} error=${refusal} /><section class="panel"><header><h2>Workers</h2></header>${!of.length ? html`<div class="empty">No worker is alive.</div>` : html`<div class="scroll"><table>
+  const [ending, setEnding] = useState(null);
+  const drain = () => { act("POST", `v1/workers/${ending.worker_id}/drain`); setEnding(null); };
+  return html`<${Notice} error=${refusal} />
+    ${ending && html`<${Confirm} title="Drain this worker?" yes=${drain} no=${() => setEnding(null)}><p><span class="mono">${brief(ending.name)}</span> finishes what it holds, takes nothing new, and ends.</p></${Confirm}>`}
+    <section class="panel"><header><h2>Workers</h2></header>${!of.length ? html`<div class="empty">No worker is alive.</div>` : html`<div class="scroll"><table>
     <thead><tr><th>State</th><th>Worker</th><th>Queues</th><th>Version</th><th>Sandbox</th><th class="num">Age</th><th>Holds</th><th><span class="hidden">Actions</span></th></tr></thead>
     <tbody>${of.map((worker) => html`<tr key=${worker.worker_id}><td><${State} of=${worker.draining_at ? "draining" : "running"} /></td><td class="mono">${brief(worker.name)}</td>
       <td class="mono">${brief(worker.queues.join(", "))}</td><td class="mono">${brief(worker.version ?? "–")}</td><td>${brief(worker.sandbox ?? "–")}</td><td class="num">${age(worker.started_at)}</td>
       <td>${worker.steps.slice(0, 5).map((step) => html`<div><a class="mono" href=${to("runs", step.run_id)}>${short(step.run_id)}</a> <span class="mono">${brief(step.tool ?? step.kind)}</span> <span class="soft">${age(step.claimed_at)}</span></div>`)}
         ${worker.steps.length > 5 && html`<span class="soft">and ${worker.steps.length - 5} more</span>`}</td>
-      <td>${may("admin") && !worker.draining_at && html`<button onClick=${() => act("POST", `v1/workers/${worker.worker_id}/drain`)}>Drain</button>`}</td></tr>`)}</tbody></table></div>`}</section>`;
+      <td>${may("admin") && !worker.draining_at && html`<button onClick=${() => setEnding(worker)}>Drain</button>`}</td></tr>`)}</tbody></table></div>`}</section>`;
 }
 
 export function Fleet() {

@@ -1,7 +1,6 @@
 // One run: its transcript as it is written, its tree, its calls, what it may use, and what can be done with it.
-import { age, ask, clock, dollars, html, may, Notice, number, short, span, State, Text, to, useEffect, useField, usePoll, useRef, useState, visible, when } from "./core.js";
+import { age, ask, clock, Confirm, dollars, html, may, Notice, number, short, span, State, Text, to, useCalm, useEffect, useField, usePoll, useRef, useState, visible, when } from "./core.js";
 import { Waiting } from "./inbox.js";
-import { Confirm } from "./runs.js";
 import { follow } from "./streams.js";
 import { Calls, Tree } from "./tree.js";
 
@@ -151,12 +150,11 @@ function useRunFacts(id) {
 export function Run({ id }) {
   const { data, error, again } = useRunFacts(id);
   const { rows, draft, dropped, isLive } = useEvents(id);
-  const settled = rows.reduce((n, event) => n + (event.event === "tool.completed" ? 1 : 0), 0);
+  const settled = useCalm(rows.reduce((n, event) => n + (event.event === "tool.completed" ? 1 : 0), 0), 300);
   const [result, setResult] = useState(null);
   const isOver = data && ENDED.includes(data.run.status);
   useEffect(() => {
-    const timer = setTimeout(() => ask("GET", `v1/runs/${id}/result`).then(setResult, () => null), 300);
-    return () => clearTimeout(timer);
+    ask("GET", `v1/runs/${id}/result`).then(setResult, () => null);
   }, [id, settled, isOver]);
   if (!data) return html`<header><h1>Run</h1></header><${Notice} error=${error} />`;
   const run = data.run;
@@ -176,7 +174,7 @@ export function Run({ id }) {
     <div class="split"><div>
       ${data.waits.length > 0 && html`<section class="panel"><header><h2>Needs a person</h2></header>${data.waits.map((wait) => html`<${Waiting} key=${wait.id} wait=${wait} again=${again} />`)}</section>`}
       <section class="panel"><header><h2>Transcript</h2>${dropped > 0 && html`<span class="soft">${number(dropped)} older events are not kept here</span>`}</header><${Transcript} rows=${rows} draft=${draft} messages=${result?.messages} input=${input} /></section>
-      <${Timeline} rows=${rows} /><${Tree} id=${id} /><${Calls} id=${id} settled=${settled} /></div>
+      <${Timeline} rows=${rows} /><${Tree} id=${id} isOver=${isOver} /><${Calls} id=${id} settled=${settled} isOver=${isOver} /></div>
     <aside>
       <section class="panel"><div class="pad"><${Actions} run=${run} again=${again} /></div></section>
       ${data.explained && html`<section class="panel"><header><h2>Why it is where it is</h2></header><div class="pad">${visible(data.explained.text)}</div></section>`}

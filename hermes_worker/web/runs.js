@@ -1,5 +1,5 @@
 // What runs and waits now, and the list of runs with its filters in the address.
-import { age, ask, brief, dollars, html, may, Notice, number, setQuery, short, span, State, to, usePoll, useEffect, useRef, useState } from "./core.js";
+import { age, ask, brief, Confirm, dollars, html, may, Notice, number, setQuery, short, span, State, to, usePoll, useEffect, useRef, useState } from "./core.js";
 import { Waiting } from "./inbox.js";
 
 const OPEN = ["queued", "running", "waiting_for_approval", "waiting_for_input", "waiting_for_children", "waiting_for_capacity", "paused", "stopping"];
@@ -140,11 +140,4 @@ function Batch({ runs, picked, done }) {
     ${plan && html`<${Confirm} title=${plan.verb === "stop" ? `Stop ${plan.runs.length} runs?` : `Repeat ${plan.runs.length} runs?`} yes=${act} no=${() => setPlan(null)}>
       <p>${plan.verb === "stop" ? "These runs, and all that they caused, are asked to stop:" : "A new run begins for each of these, in the same session:"}</p>
       <pre tabindex="0">${plan.runs.map((run) => `${run.run_id}  ${run.status}`).join("\n")}</pre></${Confirm}>`}</div>`;
-}
-
-export function Confirm({ title, yes, no, children }) {
-  const box = useRef(null);
-  useEffect(() => box.current.showModal(), []);
-  return html`<dialog ref=${box} aria-label=${title} onClose=${no}><h2>${title}</h2>${children}
-    <div class="row"><button class="main" onClick=${yes}>Do it</button><button onClick=${() => box.current.close()}>Leave it</button></div></dialog>`;
 }

@@ -25,8 +25,8 @@ function Bar({ run, first, width, now }) {
   return html`<div class="lane" title=${`${clock(from)}, ${span(till - from)}`}><i class=${run.status === "failed" ? "bad" : ""} style=${{ left: part(from - first), width: part(till - from) }}></i></div>`;
 }
 
-export function Tree({ id }) {
-  const { data, error } = usePoll(() => ask("GET", `v1/runs/${id}/tree`), 3000, [id]);
+export function Tree({ id, isOver }) {
+  const { data, error } = usePoll(() => ask("GET", `v1/runs/${id}/tree`), isOver ? 30000 : 3000, [id, isOver]);
   const [shown, setShown] = useState(SHOWN);
   if (error && !data) return html`<${Notice} error=${error} />`;
   if (!data || data.total < 2) return null;
@@ -35,8 +35,8 @@ export function Tree({ id }) {
   const width = Math.max(0.001, Math.max(...nodes.map((node) => node.run.finished_at ?? now)) - first);
   return html`<section class="panel"><header><h2>Tree</h2><span class="soft">${number(data.total)} runs in ${span(width)}${data.total > nodes.length ? `, the first ${number(nodes.length)} are listed` : ""}</span></header>
     <div class="scroll"><table aria-label="The tree of this run"><thead><tr><th>Run</th><th>Status</th><th>When</th><th class="num">Tokens</th><th class="num">Cost</th></tr></thead><tbody>
-      ${nodes.slice(0, shown).map(({ run, level, background, parent_call: call }) => html`<tr key=${run.run_id} aria-level=${level + 1}>
-        <td class="mono nowrap"><span style=${{ paddingLeft: `${Math.min(level, 12) * 1.1}rem` }}>${level > 0 && "└ "}${run.run_id === id ? html`<strong>${short(run.run_id)}</strong>` : html`<a href=${to("runs", run.run_id)}>${short(run.run_id)}</a>`}</span>
+      ${nodes.slice(0, shown).map(({ run, level, background, parent_call: call }) => html`<tr key=${run.run_id}>
+        <td class="mono nowrap"><span style=${{ paddingLeft: `${Math.min(level, 12) * 1.1}rem` }}>${level > 0 && html`<span aria-hidden="true">└ </span><span class="hidden">level ${level} </span>`}${run.run_id === id ? html`<strong>${short(run.run_id)}</strong>` : html`<a href=${to("runs", run.run_id)}>${short(run.run_id)}</a>`}</span>
           <span class="soft"> ${call ? `call ${call}` : ""}${background ? " background" : ""}</span></td>
         <td><${State} of=${run.status} /></td><td class="wide"><${Bar} run=${run} first=${first} width=${width} now=${now} /></td>
         <td class="num">${number(run.usage?.total_tokens)}</td><td class="num">${dollars(run.estimated_cost_usd)}</td></tr>`)}</tbody></table></div>
@@ -54,7 +54,7 @@ function Call({ id, call }) {
       ${full.result !== null && html`<p class="soft">Result</p><${Text} of=${full.result} mono />`}`}</details>`;
 }
 
-export function Calls({ id, settled }) {
+export function Calls({ id, settled, isOver }) {
   const { data, error } = usePoll(async () => {
     const found = [];
     for (let page, after; found.length < 2000; after = found.at(-1).call) {
@@ -63,7 +63,7 @@ export function Calls({ id, settled }) {
       if (!page.has_more) break;
     }
     return found;
-  }, 10000, [id, settled]);
+  }, isOver ? 30000 : 10000, [id, settled, isOver]);
   const [shown, setShown] = useState(SHOWN);
   if (!data?.length) return html`<${Notice} error=${error} />`;
   const rows = [...data].reverse();

@@ -273,9 +273,8 @@ def test_more_runs_than_connections_are_all_live(api: Served, store: Store, visi
 def test_what_was_delegated_is_a_tree_against_time(
     api: Served, store: Store, visit: Callable[..., PageVisitor]
 ) -> None:
-    run_id = api.submit()
-    store.ask_tools(run_id, asks(Replay.ONCE, Replay.PURE))
-    children = store.delegate(run_id, 3)
+    run_id = _delegated(api, store)
+    children = [node["run"]["run_id"] for node in api.http.get(f"/v1/runs/{run_id}/tree").json()["data"]]
     visitor = visit()
     page = visitor.page
     visitor.open(f"runs/{run_id}", run_id)
@@ -287,6 +286,25 @@ def test_what_was_delegated_is_a_tree_against_time(
     calls.locator("summary", has_text="tool1").click()
     calls.get_by_text("Arguments").wait_for()
     assert "once" in calls.inner_text()
+
+
+def test_a_worker_is_seen_with_what_it_holds_and_drained(
+    api: Served, store: Store, visit: Callable[..., PageVisitor]
+) -> None:
+    busy = store.worker("busy", ttl_s=1e9)
+    run_id = store.with_tools(Replay.PURE)
+    store.call(run_id, owner=busy.pk)
+    visitor = visit()
+    page = visitor.page
+    visitor.open("fleet", "Fleet")
+    row = page.get_by_role("row").filter(has=page.get_by_role("cell", name="busy", exact=True))
+    row.get_by_role("link", name=run_id[:12]).wait_for()
+    assert "tool0" in row.inner_text()
+    row.get_by_role("button", name="Drain").click()
+    assert api.http.get("/v1/workers").json()["data"][0]["draining_at"] is None, "nothing was done yet"
+    page.get_by_role("dialog").get_by_role("button", name="Do it").click()
+    row.locator(".state", has_text="draining").wait_for()
+    assert row.get_by_role("button", name="Drain").count() == 0
 
 
 def test_money_is_added_up_in_the_way_that_the_address_says(
@@ -362,24 +380,37 @@ def test_every_view_fits_every_width(
     """Nothing is wider than the window; and these are the pictures."""
     folder = Path(os.environ.get("HERMES_PAGE_PICTURES", tmp_path))
     _fill(api, store)
+    store.call(store.with_tools(Replay.PURE), owner=store.worker("worker-1", ttl_s=1e9).pk)
     asking = waiting(store)
     waiting(store, WaitKind.INPUT)
+    tree = _delegated(api, store)
     visitor = visit(color_scheme=scheme, viewport={"width": 1280, "height": 800})
     page = visitor.page
     views = {
-        "": "Now", "runs": "Runs", "inbox": "Inbox", f"runs/{asking}": asking, "sessions": "Sessions",
-        "schedule": "Schedule", "deliveries": "Deliveries", "fleet": "Fleet", "access": "Access",
-        "audit": "Audit",
+        "": "Now", "runs": "Runs", "inbox": "Inbox", f"runs/{asking}": asking, f"runs/{tree}": tree,
+        "sessions": "Sessions", "schedule": "Schedule", "deliveries": "Deliveries", "money": "Money",
+        "fleet": "Fleet", "access": "Access", "audit": "Audit",
     }  # fmt: skip
     for route, heading in views.items():
         visitor.open(route, heading)
         page.locator("main table, main .empty, main .ask").first.wait_for()
-        name = "run" if route.startswith("runs/") else heading.lower()
+        name = {asking: "run", tree: "tree"}.get(heading, heading.lower())
+        if heading == tree:
+            page.get_by_label("The tree of this run").scroll_into_view_if_needed()
         page.screenshot(path=str(folder / f"page-{name}-{scheme}.png"))
         page.set_viewport_size({"width": 320, "height": 640})
         wide = page.evaluate("() => document.documentElement.scrollWidth")
         assert wide <= 320, f"{heading} is {wide} px wide"
         page.set_viewport_size({"width": 1280, "height": 800})
+
+
+def _delegated(api: Served, store: Store) -> str:
+    """A run with children, one of which has ended."""
+    run_id = api.submit(input="Compare three releases")
+    store.ask_tools(run_id, asks(Replay.ONCE, Replay.PURE))
+    children = store.delegate(run_id, 3)
+    store.answer(children[0], ModelReply(text="no difference", usage=Usage(input=900, output=120)))
+    return run_id
 
 
 def _fill(api: Served, store: Store) -> None:

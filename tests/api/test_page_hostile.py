@@ -19,7 +19,7 @@ from page_answers import AnswerMaker
 from serving import Served, until
 from support.store import Store, asks
 from test_control import waiting
-from test_page_browser import CHROMIUM, PageVisitor, chromium, visit  # noqa: F401  (fixtures)
+from test_page_browser import CHROMIUM, PageVisitor, _delegated, chromium, visit  # noqa: F401  (fixtures)
 
 from hermes_worker.core.messages import ModelReply, ToolRequest
 from hermes_worker.core.replay import Replay
@@ -81,6 +81,41 @@ def test_a_server_full_of_hostile_texts_shows_them_as_text_on_every_view(
         nothing_came_to_life(page)
     assert len(TEXTS) >= 300
     assert {route: texts for route, texts in left.items() if texts} == {}
+
+
+def test_a_run_full_of_hostile_texts_shows_its_tree_and_its_calls_as_text(
+    api: Served,
+    visit: Callable[..., PageVisitor],  # noqa: F811
+) -> None:
+    maker = AnswerMaker(api.server.config.app.openapi(), TEXTS)  # type: ignore[union-attr]
+    visitor = visit()
+    page = visitor.page
+
+    def answer(route: Any) -> None:
+        if "/events" in route.request.url:
+            route.abort()
+            return
+        body = maker.answer(route.request.url)
+        if route.request.url.endswith("/tree"):
+            tree = json.loads(body)
+            parents = {"parent_run_id": None}, *({"parent_run_id": TEXTS[0]} for _ in TEXTS[1:])
+            data = [node | parent for node, parent in zip(tree["data"], parents, strict=True)]
+            body = json.dumps(tree | {"data": data, "total": len(data)})
+        route.fulfill(body=body, content_type="application/json")
+
+    page.route(lambda url: "/page/login" not in url and ("/v1/" in url or "/api/" in url), answer)
+    visitor.open("runs/x", "x")
+    calls = page.locator("section", has=page.get_by_role("heading", name="Calls", exact=True))
+    tree = page.locator("section", has=page.get_by_role("heading", name="Tree", exact=True))
+    for section in (tree, calls):
+        for shown_ in (150, 300):
+            section.locator("tbody tr").nth(shown_ - 1).wait_for(state="attached")
+            section.get_by_role("button", name="Show ").click()
+        section.locator("tbody tr").nth(len(TEXTS) - 1).wait_for(state="attached")
+    assert missing(page) == []
+    calls.locator("summary").first.click()
+    calls.get_by_text("It ran with these instead").wait_for()
+    nothing_came_to_life(page)
 
 
 def test_hostile_runs_are_text_from_their_prompt_to_their_reply(
@@ -198,6 +233,8 @@ def test_axe_finds_nothing_serious_on_any_view(
     store.ask_tools(ended, asks(Replay.PURE))
     store.settle(ended, 0, "found")
     store.answer(ended, ModelReply(text="done"))
+    delegating = _delegated(api, store)
+    store.call(store.with_tools(Replay.PURE), owner=store.worker("worker-1", ttl_s=1e9).pk)
     # Its own script is a stranger's to the page.
     visitor = visit(color_scheme=scheme, bypass_csp=True)
     page = visitor.page
@@ -206,6 +243,7 @@ def test_axe_finds_nothing_serious_on_any_view(
         **VIEWS,
         f"runs/{asking}": asking,
         f"runs/{ended}": ended,
+        f"runs/{delegating}": delegating,
         f"sessions/{ended}": ended,
     }.items():
         page.goto(f"{api.url}/#/{route}")
