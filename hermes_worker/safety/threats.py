@@ -240,12 +240,13 @@ def scan(text: str, scope: Scope) -> tuple[str, ...]:
 
 def matching(text: str, scope: Scope) -> tuple[str, ...]:
     """Ids of the patterns of ``scope``, and of the scopes inside it, that match ``text``."""
-    return tuple(_matching_ids(_fold(text), (each for each in PATTERNS if each.scope in _INCLUDED[scope])))
+    return tuple(_matching_ids(_readings(text), (each for each in PATTERNS if each.scope in _INCLUDED[scope])))
 
 
 def job_threats(text: str, patterns: Iterable[ThreatPattern]) -> tuple[str, ...]:
     """Ids of ``patterns`` that match what is to run as a job. The call of the bundled GitHub skill is none."""
-    return tuple(_matching_ids(_GITHUB_CALL.sub(_GITHUB_CALL_SCANNED_AS, _fold(text)), patterns))
+    readings = (_GITHUB_CALL.sub(_GITHUB_CALL_SCANNED_AS, reading) for reading in _readings(text))
+    return tuple(_matching_ids(readings, patterns))
 
 
 def scan_job_prompt(text: str) -> ThreatFinding | None:
@@ -308,8 +309,33 @@ def _fold(text: str) -> str:
     return unicodedata.normalize("NFKC", text).lower()
 
 
-def _matching_ids(folded: str, patterns: Iterable[ThreatPattern]) -> Iterator[str]:
-    windows = list(_windows(folded))
+_JSON_ESCAPE = re.compile(
+    r"\\{1,4}(?:u(?P<high>[dD][89abAB][0-9A-Fa-f]{2})\\{1,4}u(?P<low>[dD][c-fC-F][0-9A-Fa-f]{2})"
+    r"|u(?P<code>[0-9A-Fa-f]{4})|(?P<sign>[nrtbf\"/]))"
+)
+"""Also of JSON that stands in a text of JSON, whose backslashes are doubled."""
+_SIGNS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
+
+
+def _readings(text: str) -> Iterator[str]:
+    """``text`` as it stands, and as somebody reads it who sees JSON in it: a word behind the ``\\n`` of a tool's result
+    begins a line there."""
+    yield _fold(text)
+    read = _JSON_ESCAPE.sub(_unescaped, text) if "\\" in text else text
+    if read != text:
+        yield _fold(strip_invisible(read)[0])
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    if escape["sign"]:
+        return _SIGNS.get(escape["sign"], escape["sign"])
+    if escape["code"]:
+        return chr(int(escape["code"], 16))
+    return chr(0x10000 + ((int(escape["high"], 16) - 0xD800) << 10) + int(escape["low"], 16) - 0xDC00)
+
+
+def _matching_ids(readings: Iterable[str], patterns: Iterable[ThreatPattern]) -> Iterator[str]:
+    windows = [window for reading in readings for window in _windows(reading)]
     for pattern in patterns:
         if any(pattern.expression.search(window) is not None for window in windows):
             yield pattern.id

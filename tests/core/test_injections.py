@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from itertools import product
 
@@ -79,6 +80,8 @@ FORMS: dict[str, Callable[[str], str]] = {
     "in a heading": lambda text: f"# Notes\n\n## {text}\n\nThe rest.",
     "in a list with markup": lambda text: f"- **{text}**\n- else",
     "in front matter": lambda text: f"---\ntitle: x\n---\n{text}",
+    "on a line of a tool's JSON": lambda text: json.dumps({"output": f"A page.\n{text}"}),
+    "in JSON in JSON": lambda text: json.dumps({"body": json.dumps({"output": f"A page.\n\t{text}"})}),
 }
 CASES = [
     *((form(text), Scope.ALL) for text, form in product(ORDERS, FORMS.values())),
