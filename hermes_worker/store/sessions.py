@@ -40,12 +40,10 @@ from hermes_worker.store.runs.runs import (
 )
 from hermes_worker.store.search.due import is_searchable, mark_due
 from hermes_worker.store.search.finding import IS_OF_CHILD
-from hermes_worker.store.search.reading import family_of
+from hermes_worker.store.search.reading import family_of, newest_titles
 from hermes_worker.store.tables import blobs, messages, runs, session_documents, sessions, tool_calls
 
 PAGE_MAX = 200
-_TITLED_MAX = 2_000
-"""The newest so many sessions are looked through for a title, which the database may not be able to read."""
 _TITLES_TRIED = 100
 """Numbers that are tried for the title of a fork; it has none where all are taken."""
 _PREVIEW_CHARS = 60
@@ -272,10 +270,11 @@ class Sessions:
     def called(self, title: str, *, limit: int = 1) -> list[SessionView]:
         """Sessions that are called ``title``, or are forks of such a one by name (``title #2``), newest first."""
         numbered = re.compile(rf"{re.escape(title)}(?: #\d{{1,9}})?")
-        newest = self._all().where(sessions.c.title.is_not(None), sa.not_(IS_OF_CHILD))
         with self._database.read() as connection:
-            rows = rows_of(connection.execute(newest.order_by(sessions.c.pk.desc()).limit(_TITLED_MAX)), _SessionFacts)
-            return _views(connection, [row for row in rows if numbered.fullmatch(row.title or "")][:limit])
+            titles = newest_titles(connection, owned_by(self._tenant, sessions), sa.not_(IS_OF_CHILD))
+            pks = [pk for pk, its in titles if numbered.fullmatch(its)][:limit]
+            wanted = self._all().where(sessions.c.pk.in_(pks)).order_by(sessions.c.pk.desc())
+            return _views(connection, rows_of(connection.execute(wanted), _SessionFacts) if pks else [])
 
     def require(self, reference: str) -> None:
         """Raises ``SessionNotFound``."""
@@ -472,6 +471,7 @@ class Sessions:
         inserted = insert_ignoring(connection, sessions).values(**values, created_at=db_now())
         pk = connection.execute(inserted.returning(sessions.c.pk)).scalar()
         if pk is None:
+            self._free_key(connection, values["title"])  # which somebody else may have taken in this moment
             raise SessionExists(f"there is a session {values['name']!r} already")
         return self._by_pk(connection, int(pk))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -134,6 +135,29 @@ def test_of_two_who_give_a_title_at_once_one_has_it(store: Store, its: Sessions,
     monkeypatch.setattr(Sessions, "_free_key", lambda *_, **__: title_key("Plan"))
     with pytest.raises(TitleTaken):
         its.change("two", Changes(title="Plan"))
+
+
+def test_whoever_opens_a_session_hears_which_of_its_names_was_taken_in_this_moment(
+    store: Store, its: Sessions, monkeypatch: Any
+) -> None:
+    new = partial(new_run, source="api", session_id="fork")
+    talk(store, "one", "hello")
+    its.change("one", Changes(title="Plan"))
+    free_key, looked = Sessions._free_key, []
+
+    def as_before_the_other(self: Sessions, connection: Any, title: str | None, **more: Any) -> str | None:
+        looked.append(title)  # as if the other one had been committed after the first look of each
+        return free_key(self, connection, title, **more) if len(looked) % 2 == 0 else title_key(title or "")
+
+    monkeypatch.setattr(Sessions, "_free_key", as_before_the_other)
+    with pytest.raises(TitleTaken):
+        its.open(new(), title="Plan", model=None)
+    with pytest.raises(TitleTaken):
+        its.fork("one", name="fork", title="Plan")
+    assert its.open(new(), title="Other", model=None).title == "Other"
+    looked.clear()
+    with pytest.raises(SessionExists):
+        its.open(new(), title="A third", model=None)
 
 
 def test_a_session_that_is_put_away_is_listed_when_it_is_asked_for(store: Store, its: Sessions) -> None:

@@ -22,7 +22,7 @@ _GENERATIONS_MAX = 32
 """Forks of forks that are followed; of the original."""
 _SAID = (Role.USER.value, Role.ASSISTANT.value)
 _TITLED_MAX = 2_000
-"""The newest so many sessions are looked through for a title, which the database may not be able to read."""
+"""So many sessions are looked through for a title."""
 
 
 class SessionPlace(NamedTuple):
@@ -47,7 +47,7 @@ class Said(NamedTuple):
 
 class _TitleFacts(NamedTuple):
     pk: int
-    title: str | None
+    title: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +85,9 @@ class SessionTexts:
     def titled(self, title: str) -> SessionPlace | None:
         """The newest session that is called so, whatever the case of letters."""
         wanted = title.strip().casefold()
-        found = sa.select(*columns_for(sessions, _TitleFacts)).where(*self._allowed(), sessions.c.title.is_not(None))
         with self._database.read() as connection:
-            newest = rows_of(connection.execute(found.order_by(sessions.c.pk.desc()).limit(_TITLED_MAX)), _TitleFacts)
-        pk = next((row.pk for row in newest if (row.title or "").casefold() == wanted), None)
+            titles = newest_titles(connection, *self._allowed())
+        pk = next((pk for pk, title in titles if title.casefold() == wanted), None)
         return self.places([pk]).get(pk) if pk is not None else None
 
     def newest(self, limit: int, *, without: Collection[int] = ()) -> list[SessionPlace]:
@@ -178,6 +177,13 @@ def _sources(connection: Connection, pks: Collection[int]) -> dict[int, int]:
         .where(fork.c.pk.in_(pks), sessions.c.pk != fork.c.pk)
     )
     return {int(pk): int(source) for pk, source in connection.execute(wanted)}
+
+
+def newest_titles(connection: Connection, *which: sa.ColumnElement[bool]) -> list[_TitleFacts]:
+    """The newest ``_TITLED_MAX`` sessions of these that have a title, newest first, with nothing else of them: whoever
+    looks for a title compares here, because the database may not be able to read it."""
+    wanted = sa.select(*columns_for(sessions, _TitleFacts)).where(*which, sessions.c.title.is_not(None))
+    return rows_of(connection.execute(wanted.order_by(sessions.c.pk.desc()).limit(_TITLED_MAX)), _TitleFacts)
 
 
 def family_of(connection: Connection, pk: int, *, has_delegating: bool = False) -> frozenset[int]:
