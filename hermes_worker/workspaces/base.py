@@ -14,6 +14,8 @@ from hermes_worker.workspaces.sandbox.network import PEOPLE, RunOrigin
 
 FILE_BYTES_MAX: Final = 32 * 1024 * 1024
 """More of a file is not read: the worker holds it in memory, next to those of its other calls."""
+PATH_BYTES_MAX: Final = 4_095
+"""Of Linux: ``PATH_MAX`` of limits.h, without the byte that ends it."""
 
 
 FILES_KEY: Final = "workspace_files"
@@ -98,6 +100,20 @@ class WorkspaceError(Exception):
 
 class PathNotFound(WorkspaceError):
     """Nothing is at the path."""
+
+
+def require_path(path: str) -> None:
+    """Raises ``WorkspaceError`` for what no system takes as a path. What is left may be repeated in an error."""
+    if not path:
+        raise WorkspaceError("the path is empty")
+    if "\0" in path:
+        raise WorkspaceError("the path contains a NUL character")
+    try:
+        size = len(path.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError as error:
+        raise WorkspaceError("the path is not valid text") from error
+    if size > PATH_BYTES_MAX:
+        raise WorkspaceError(f"the path has {size} bytes, and no path has more than {PATH_BYTES_MAX}")
 
 
 class WorkspaceAway(WorkspaceError):

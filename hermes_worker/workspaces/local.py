@@ -20,7 +20,14 @@ from typing import Final
 from hermes_worker.core.errors import reason_of
 from hermes_worker.system.plainfiles import NotPlain, read_plain
 from hermes_worker.workspaces import shell
-from hermes_worker.workspaces.base import FILE_BYTES_MAX, CommandResult, PathNotFound, TerminalSize, WorkspaceError
+from hermes_worker.workspaces.base import (
+    FILE_BYTES_MAX,
+    CommandResult,
+    PathNotFound,
+    TerminalSize,
+    WorkspaceError,
+    require_path,
+)
 from hermes_worker.workspaces.env_files import env_texts
 from hermes_worker.workspaces.environment import command_environment
 from hermes_worker.workspaces.minding import talking
@@ -93,7 +100,7 @@ class LocalWorkspace:
         return str(self._root)
 
     def resolve(self, path: str, *, cwd: str | None = None, for_write: bool = False) -> PurePosixPath:
-        _require_text(path)
+        require_path(path)
         folder = self.resolve(cwd) if cwd is not None else self._root
         named = PurePosixPath(folder, self._expanded(path))
         canonical = PurePosixPath(os.path.realpath(named))
@@ -331,17 +338,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:
         return False
-
-
-def _require_text(path: str) -> None:
-    if not path:
-        raise WorkspaceError("the path is empty")
-    if "\0" in path:
-        raise WorkspaceError("the path contains a NUL character")
-    try:
-        os.fsencode(path)
-    except UnicodeEncodeError as error:
-        raise WorkspaceError("the path is not valid text") from error
 
 
 @contextmanager

@@ -26,7 +26,7 @@ _OUTSIDE = (
     *("/proc/self/environ", "/proc/self/mem", "/proc/1/cmdline", "/proc/self/root/etc/passwd", "/proc/self/cwd/x"),
     *("/dev/zero", "/dev/stdin", "/dev/fd/0", "/sys/kernel/notes", "/tmp/x", "/var/run/docker.sock", "/run/secrets/x"),
     *("~", "~/notes", "~/.bashrc"),
-    *("", "a\0b", "\0", "sub/\0/../../outside/secret", "n" * 300),
+    *("", "a\0b", "\0", "sub/\0/../../outside/secret", "n" * 300, "n" * 100_000, "sub/" * 2_000 + "n"),
     *("out/secret", "out/../outside/secret", "out", "link", "dangling", "chain", "circle", "out/new/file", "sub/up/secret"),
 )  # fmt: skip
 _PROTECTED = (

@@ -18,6 +18,7 @@ from hermes_worker.agent.tools.vision import VisionTool
 from hermes_worker.agent.tools.web import WebExtractTool
 from hermes_worker.mcp.protocol import RESULT_CHARS_MAX, McpError, answer_of, definitions_of, result_of, task_of
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, check_addresses, parse_http_url
+from hermes_worker.workspaces.base import PATH_BYTES_MAX
 
 WHOLE = 300
 """So many different inputs the set has at least (issue 18)."""
@@ -80,6 +81,7 @@ def test_a_hostile_path_is_refused_by_every_file_tool(fenced: Session, path: str
         assert result.is_error, (tool, result.text)
         assert SECRET not in result.text and "root:" not in result.text
         assert not _UNFORESEEN.search(result.text), result.text
+        assert len(result.text) < 2 * PATH_BYTES_MAX, "a path is not repeated at any length"
     found = fenced.result("search_files", pattern=SECRET[:6], path=path)
     assert SECRET not in found.text
 

@@ -33,6 +33,7 @@ from hermes_worker.workspaces.base import (
     TerminalSize,
     WorkspaceError,
     WorkspaceReset,
+    require_path,
 )
 from hermes_worker.workspaces.output import HeadTail
 from hermes_worker.workspaces.processes import LOG_BYTES_MAX, ProcessLook, ProcessOrder
@@ -110,7 +111,7 @@ class RemoteWorkspace:
 
     def resolve(self, path: str, *, cwd: str | None = None, for_write: bool = False) -> PurePosixPath:
         """Without looking at links: whoever uses the path does."""
-        _require_text(path)
+        require_path(path)
         folder = self.resolve(cwd) if cwd is not None else self._root
         canonical = _normal(PurePosixPath(folder, path))
         if not canonical.is_relative_to(self._root):
@@ -433,14 +434,3 @@ def _normal(path: PurePosixPath) -> PurePosixPath:
         else:
             parts.append(part)
     return PurePosixPath("/", *parts)
-
-
-def _require_text(path: str) -> None:
-    if not path:
-        raise WorkspaceError("the path is empty")
-    if "\0" in path:
-        raise WorkspaceError("the path contains a NUL character")
-    try:
-        path.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError as error:
-        raise WorkspaceError("the path is not valid text") from error
