@@ -28,6 +28,11 @@ EXTENSION = Extension(
             implementation="hermes_worker.cli.chat.command:chat",
         ),
         CommandDeclaration(
+            name="top",
+            summary="Show what runs, waits and asks, with keys to open, stop, pause and approve.",
+            implementation="hermes_worker.cli.top.command:top",
+        ),
+        CommandDeclaration(
             name="submit",
             summary="Put a task into the queue.",
             implementation="hermes_worker.cli.submit:submit",

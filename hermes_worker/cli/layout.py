@@ -6,7 +6,7 @@ import json
 import shutil
 import time
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -52,6 +52,24 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size(fallback=(0, 0)).columns or None
 
 
+def in_tree_order(parents: Mapping[str, str | None]) -> Iterator[tuple[str, int]]:
+    """Each id behind its parent, and how far below the first it stands; siblings keep their order.
+
+    A parent that is no key counts as none. Ids in a circle come last, as if they had no parent.
+    """
+    below: dict[str | None, list[str]] = {}
+    for name, parent in parents.items():
+        below.setdefault(parent if parent in parents else None, []).append(name)
+    told: set[str] = set()
+    left = [(name, 0) for name in reversed(below.get(None, []))]
+    while left:
+        name, level = left.pop()
+        told.add(name)
+        yield name, level
+        left.extend((child, level + 1) for child in reversed(below.get(name, [])))
+    yield from ((name, 0) for name in parents if name not in told)
+
+
 def table(
     rows: Iterable[tuple[str, ...]], header: tuple[str, ...], *, ids: Sequence[int] = (), whole: Sequence[int] = ()
 ) -> str:
@@ -70,7 +88,7 @@ def table(
 
 
 def _widths(cells: Sequence[tuple[str, ...]]) -> list[int]:
-    return [max(map(_width, column)) for column in zip(*cells, strict=True)]
+    return [max(map(columns_of, column)) for column in zip(*cells, strict=True)]
 
 
 def _with_short_ids(row: tuple[str, ...], ids: Sequence[int]) -> tuple[str, ...]:
@@ -95,23 +113,36 @@ def _fitting(cells: list[tuple[str, ...]], room: int, kept: set[int]) -> list[tu
 
 def _cut(cell: str, width: int) -> str:
     """``cell`` in at most ``width`` columns; one that is coloured loses its colour with its end."""
-    if _width(cell) <= width:
+    if columns_of(cell) <= width:
         return cell
     kept = ""
     for character in click.unstyle(cell):
-        if _width(kept + character) > width - 1:
+        if columns_of(kept + character) > width - 1:
             break
         kept += character
     return f"{kept}…"
 
 
 def _padded(text: str, width: int) -> str:
-    return text + " " * (width - _width(text))
+    return text + " " * (width - columns_of(text))
 
 
-def _width(text: str) -> int:
+def columns_of(text: str) -> int:
     """Columns of a terminal: Chinese, Japanese and most emoji take two, combining marks none."""
     return sum(_columns(character) for character in click.unstyle(text))
+
+
+def folded(text: str, columns: int) -> list[str]:
+    """``text`` in pieces of at most ``columns``; at least one."""
+    pieces, used = [""], 0
+    for character in text:
+        wide = _columns(character)
+        if used + wide > columns and pieces[-1]:
+            pieces.append("")
+            used = 0
+        pieces[-1] += character
+        used += wide
+    return pieces
 
 
 def _columns(character: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes_worker.cli.layout import in_words, table
+from hermes_worker.cli.layout import in_tree_order, in_words, table
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
 from hermes_worker.cli.records import open_records
 from hermes_worker.cli.run_backend import open_backend
@@ -72,23 +72,12 @@ def tree(home: Path | None, run_id: str, as_json: bool) -> None:
             click.echo(json.dumps({**asdict(line), "status": line.status.value}))
     else:
         header = ("RUN", "STATUS", "CALL", "TOOK", "USD", "ANSWER OR ERROR")
-        rows = [_tree_row(line, level) for line, level in in_tree_order(lines)]
+        by_id = {line.run_id: line for line in lines}
+        placed = in_tree_order({line.run_id: line.parent_run_id for line in lines})
+        rows = [_tree_row(by_id[run_id], level) for run_id, level in placed]
         click.echo(table(rows, header, ids=(0,), whole=(0, 1)))
     if total > len(lines):
         click.echo(f"note: these are the first {len(lines):,} of {total:,} runs", err=True)
-
-
-def in_tree_order(lines: Sequence[TreeLine]) -> Iterator[tuple[TreeLine, int]]:
-    """Each run behind the one that began it, and how far below the first it stands."""
-    below: dict[str | None, list[TreeLine]] = {}
-    known = {line.run_id for line in lines}
-    for line in lines:
-        below.setdefault(line.parent_run_id if line.parent_run_id in known else None, []).append(line)
-    left = [(line, 0) for line in reversed(below.get(None, []))]
-    while left:
-        line, level = left.pop()
-        yield line, level
-        left.extend((child, level + 1) for child in reversed(below.get(line.run_id, [])))
 
 
 def _kept_tree(shape: TreeShape) -> tuple[list[TreeLine], int]:

@@ -11,7 +11,7 @@ import pytest
 from support.commandline import CommandLine
 from support.store import Store
 
-from hermes_worker.cli.layout import clock, in_words, moment, table
+from hermes_worker.cli.layout import clock, in_tree_order, in_words, moment, table
 
 
 @pytest.fixture(autouse=True)
@@ -92,3 +92,16 @@ def test_lists_and_details_show_no_python_and_fit(hermes: CommandLine, store: St
     shown = hermes.inline("cron", "show", "look").out
     assert not re.search(r"\bTrue\b|\bFalse\b|\bNone\b|\[\]|\['|\d{10}\.\d", shown), shown
     assert re.search(r"^next_slot +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d CES?T$", shown, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("parents", "order"),
+    [
+        ({"a": None, "b": "a", "c": "a", "d": "b", "e": None}, "a0 b1 d2 c1 e0"),
+        ({"b": "gone", "c": "b"}, "b0 c1"),
+        ({"a": None, "b": "c", "c": "b"}, "a0 b0 c0"),
+        ({}, ""),
+    ],
+)
+def test_a_tree_is_told_from_its_roots_and_leaves_nobody_out(parents: dict[str, str | None], order: str) -> None:
+    assert " ".join(f"{name}{level}" for name, level in in_tree_order(parents)) == order

@@ -20,6 +20,7 @@ class SlashVerb(StrEnum):
     RESUME = "resume"
     COMPRESS = "compress"
     USAGE = "usage"
+    TREE = "tree"
     APPROVE = "approve"
     DENY = "deny"
     QUIT = "quit"
@@ -48,6 +49,7 @@ COMMANDS: Sequence[SlashCommand] = (
     ),
     SlashCommand(verb=SlashVerb.COMPRESS, argument="[TOPIC]", summary="summarise the older part of the conversation"),
     SlashCommand(verb=SlashVerb.USAGE, argument="", summary="what the conversation used and cost"),
+    SlashCommand(verb=SlashVerb.TREE, argument="", summary="the last run and what it delegated"),
     SlashCommand(verb=SlashVerb.APPROVE, argument="[once|session|always]", summary="allow what the run asks for"),
     SlashCommand(verb=SlashVerb.DENY, argument="[REASON]", summary="refuse it, with a reason for the model"),
     SlashCommand(verb=SlashVerb.QUIT, argument="", summary="leave, as Ctrl-D does; a run at work goes on"),

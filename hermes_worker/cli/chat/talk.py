@@ -12,6 +12,7 @@ from hermes_worker.cli.chat.painting import Painter
 from hermes_worker.cli.chat.sayings import Decide, Do, Meaning, Misread, Respond, Say, SlashVerb, help_lines
 from hermes_worker.cli.chat.turn import ChatEnd, ChatNotice, PendingQuestion, Tone, TurnState, step
 from hermes_worker.cli.layout import moment
+from hermes_worker.cli.top.fleet import tree_lines
 from hermes_worker.cli.wording import clean, one_line
 from hermes_worker.client import HermesClient, operations
 from hermes_worker.client.documents import MessageDocument, SessionDocument, ToolsetDocument
@@ -63,6 +64,8 @@ class Talk:
         """The next run opens the conversation."""
         self.model = options.model
         self.at_work: Followed | None = None
+        self.last_run_id: str | None = None
+        """Of the conversation."""
         self.known_sessions: list[str] = []
         """Of the last list, for completion."""
         self._left = threading.Event()
@@ -129,6 +132,8 @@ class Talk:
         """Make a conversation the one that is talked in, and show its end; its open run. Raises as ``take``."""
         session = self._client.session(session_id)
         self.session_id, self.is_new = session["id"], False
+        newest = next(iter(self._client.runs(session_id=self.session_id, limit=1)), None)
+        self.last_run_id = newest["run_id"] if newest else None
         for line in _tail(list(self._client.messages(self.session_id))):
             self._painter.lines([line])
         self.note(f"{self.session_id}: {session['message_count']} messages, {one_line(session['title'] or '', 80)}")
@@ -147,7 +152,7 @@ class Talk:
                 self.model = meant.argument or None
                 self.note(f"the next run asks {self.model or 'the usual model'}")
             case SlashVerb.NEW:
-                self.session_id, self.is_new = None, True
+                self.session_id, self.is_new, self.last_run_id = None, True, None
                 self.note("the next line begins another conversation")
             case SlashVerb.RESUME:
                 if meant.argument:
@@ -157,6 +162,8 @@ class Talk:
                 return self._compress(meant.argument)
             case SlashVerb.USAGE:
                 self._usage()
+            case SlashVerb.TREE:
+                self._tree()
             case SlashVerb.APPROVE | SlashVerb.DENY | SlashVerb.QUIT:
                 raise AssertionError(f"/{meant.verb} is no request")
             case _:
@@ -196,6 +203,12 @@ class Talk:
             return
         self._painter.lines(_usage_lines(self._client.session(self.session_id)))
 
+    def _tree(self) -> None:
+        if self.last_run_id is None:
+            self.note("there is no run yet")
+            return
+        self._painter.lines(tree_lines(self._client.tree(self.last_run_id)))
+
     # --------------------------------------------------------------------------------------------- what comes of it
 
     def follow(self, run_id: str) -> ChatEnd | None:
@@ -216,7 +229,7 @@ class Talk:
     def begin(self, run_id: str) -> Followed:
         """From now on this run is the one at work: a stop is meant for it, even before its first event."""
         if self.at_work is None or self.at_work.run_id != run_id:
-            self.at_work = Followed(run_id=run_id)
+            self.at_work, self.last_run_id = Followed(run_id=run_id), run_id
         return self.at_work
 
     def leave(self) -> None:

@@ -1,0 +1,40 @@
+"""``hermes-worker top``: what a fleet does now, and keys to act on it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from hermes_worker.cli.options import reachable
+
+_PATIENCE_S = 2.0
+"""The next look comes soon enough."""
+
+
+@click.command(epilog="Example: hermes-worker top --server https://hermes.example.org --key-file ~/.hermes-key")
+@reachable
+@click.option("--every", "every_s", type=click.FloatRange(0.5, 3600), default=2.0, show_default=True, metavar="SECONDS")
+@click.option("--once", is_flag=True, help="Print one look and end, as in a pipe.")
+def top(home: Path | None, every_s: float, once: bool) -> int:
+    """Show what runs, waits and asks, with keys to open, stop, pause and approve.
+
+    Over the HTTP API of 'hermes-worker up', or of --server: what the key may not see is said. Where standard output is
+    no terminal, one look is printed as plain text.
+    """
+    from hermes_worker.cli.reaching import reach
+    from hermes_worker.cli.top.view import TopState, lines
+    from hermes_worker.cli.top.watching import FleetWatch
+
+    with reach(home).open(_PATIENCE_S) as client:
+        client.health()  # a wrong address is an error, and no empty screen
+        watch = FleetWatch(client)
+        if once or not (sys.stdout.isatty() and sys.stdin.isatty()):
+            for line in lines(TopState(fleet=watch.look())):
+                click.echo(line.text)
+            return 0
+        from hermes_worker.cli.top.full_screen import FullScreen
+
+        FullScreen(watch, every_s).run()
+    return 0

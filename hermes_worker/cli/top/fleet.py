@@ -1,0 +1,234 @@
+"""What the API says of a fleet, as the facts that ``top`` shows. Pure; every text in them is clean and on one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hermes_worker.cli.layout import in_tree_order
+from hermes_worker.cli.wording import one_line
+
+_TEXT_CHARS_MAX = 2_000
+_RATE_OVER_S = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetQueue:
+    queue: str
+    due: int
+    claimed: int
+    oldest_age_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetWorker:
+    name: str
+    queues: str
+    held: str
+    """Claims by kind."""
+    oldest: str
+    """What it has held longest."""
+    is_leaving: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetRun:
+    run_id: str
+    status: str
+    age_s: float
+    iteration: int
+    cost_usd: float | None
+    model: str
+    about: str
+    depth: int = 0
+    """Below the run that delegated to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetQuestion:
+    wait_id: int
+    run_id: str
+    is_approval: bool
+    text: str
+    """On one line; where it began another stands a sign."""
+    is_whole: bool = True
+    """Nothing of the text was cut off."""
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetKey:
+    """A provider's key of which something is known, such as that it is closed."""
+
+    key: str
+    condition: str
+    since_s: float
+    parked: int
+    """Runs that wait for it."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetFacts:
+    """One look at a fleet."""
+
+    at: float = 0.0
+    """Epoch seconds, by the clock of this machine."""
+    queues: Sequence[FleetQueue] = ()
+    workers: Sequence[FleetWorker] = ()
+    runs: Sequence[FleetRun] = ()
+    """Those that are open, each below the one that delegated to it."""
+    questions: Sequence[FleetQuestion] = ()
+    keys: Sequence[FleetKey] = ()
+    spent_usd: float | None = None
+    """Of the runs that were accepted today (UTC)."""
+    usd_per_minute: float | None = None
+    """``None`` until two looks are a while apart."""
+    untold: Mapping[str, str] = field(default_factory=dict)
+    """What the API did not say, by section, and why."""
+    lost_because: str = ""
+    """Why the server does not answer, while it does not."""
+
+
+def text_of(value: object, width: int = _TEXT_CHARS_MAX) -> str:
+    return one_line(str(value), width) if value is not None else ""
+
+
+def queues_of(document: Mapping[str, Any]) -> list[FleetQueue]:
+    return [
+        FleetQueue(
+            queue=text_of(name, 40),
+            due=int(each["due"]),
+            claimed=int(each["claimed"]),
+            oldest_age_s=float(each["oldest_age_s"]),
+        )
+        for name, each in document["queues"].items()
+    ]
+
+
+def workers_of(documents: Sequence[Mapping[str, Any]], now: float) -> list[FleetWorker]:
+    return [_worker(each, now) for each in documents]
+
+
+def _worker(document: Mapping[str, Any], now: float) -> FleetWorker:
+    held = ", ".join(f"{count} {text_of(kind, 40)}" for kind, count in document["held"].items() if count)
+    steps = document["steps"]
+    oldest = ""
+    if steps:
+        what = text_of(steps[0].get("tool"), 60) or "model call"
+        oldest = f"{what} of {text_of(steps[0]['run_id'], 40)} for {_seconds(now, steps[0]['claimed_at']):.0f} s"
+    return FleetWorker(
+        name=text_of(document["name"], 80),
+        queues=",".join(text_of(queue, 40) for queue in document["queues"]),
+        held=held or "-",
+        oldest=oldest,
+        is_leaving=document.get("draining_at") is not None,
+    )
+
+
+def _seconds(now: float, since: float) -> float:
+    """Clocks of two machines differ; nothing has lasted less than no time."""
+    return max(0.0, now - float(since))
+
+
+def runs_of(documents: Sequence[Mapping[str, Any]], parents: Mapping[str, str], now: float) -> list[FleetRun]:
+    """Open runs, newest first, each behind the one that delegated to it. ``parents`` may name runs that have ended."""
+    by_id = {str(each["run_id"]): each for each in documents}
+    placed = in_tree_order({run_id: parents.get(run_id) for run_id in by_id})
+    return [_run(by_id[run_id], depth, now) for run_id, depth in placed]
+
+
+def _run(document: Mapping[str, Any], depth: int, now: float) -> FleetRun:
+    cost = document.get("estimated_cost_usd")
+    return FleetRun(
+        run_id=text_of(document["run_id"], 64),
+        status=text_of(document["status"], 40),
+        age_s=_seconds(now, document["created_at"]),
+        iteration=int(document["iteration"]),
+        cost_usd=None if cost is None else float(cost),
+        model=text_of(document["model"], 60),
+        about=text_of(document.get("title") or document.get("last_event"), 200),
+        depth=depth,
+    )
+
+
+def parents_of(tree: Mapping[str, Any]) -> dict[str, str]:
+    """Who delegated to whom, from the document of a tree."""
+    links = ((each["run"]["run_id"], each["parent_run_id"]) for each in tree["data"])
+    return {str(run_id): str(parent) for run_id, parent in links if parent is not None}
+
+
+def questions_of(documents: Sequence[Mapping[str, Any]], now: float) -> list[FleetQuestion]:
+    """The oldest first."""
+    return [_question(each, now) for each in documents]
+
+
+def _question(document: Mapping[str, Any], now: float) -> FleetQuestion:
+    asked = document.get("command") or document.get("question") or document.get("description") or ""
+    # A command of two lines is another one when it is read as one line.
+    text = " ⏎ ".join(str(asked).splitlines())
+    shown = text_of(text)
+    return FleetQuestion(
+        wait_id=int(document["id"]),
+        run_id=text_of(document["run_id"], 64),
+        is_approval=document["kind"] == "approval",
+        text=shown,
+        is_whole=shown == text_of(text, len(text) + 1),
+        age_s=_seconds(now, document["created_at"]),
+    )
+
+
+def keys_of(documents: Sequence[Mapping[str, Any]], now: float) -> list[FleetKey]:
+    return [
+        FleetKey(
+            key=f"{text_of(each['provider'], 40)}/{text_of(each['credential'], 60)}",
+            condition=text_of(each["condition"], 40),
+            since_s=_seconds(now, each["since"]),
+            parked=int(each["parked"]),
+            reason=text_of(each.get("reason"), 200),
+        )
+        for each in documents
+    ]
+
+
+def spent_of(documents: Sequence[Mapping[str, Any]]) -> float | None:
+    """What groups cost together, as far as it is known."""
+    known = [float(each["cost_usd"]) for each in documents if each.get("cost_usd") is not None]
+    return sum(known) if known else None
+
+
+def usd_per_minute(samples: Sequence[tuple[float, float]]) -> float | None:
+    """How fast money is spent, from sums at times (seconds), the oldest first: over the last five minutes of them."""
+    recent = [sample for sample in samples if sample[0] >= samples[-1][0] - _RATE_OVER_S]
+    if len(recent) < 2 or recent[-1][0] <= recent[0][0]:
+        return None
+    (began_at, before), (at, now) = recent[0], recent[-1]
+    return max(0.0, now - before) / (at - began_at) * 60.0
+
+
+def tree_lines(tree: Mapping[str, Any]) -> list[str]:
+    """A tree of runs for people, one line for each."""
+    lines = []
+    by_id = {str(each["run"]["run_id"]): each["run"] for each in tree["data"]}
+    parents = {str(each["run"]["run_id"]): each["parent_run_id"] for each in tree["data"]}
+    for run_id, level in in_tree_order(parents):
+        run = by_id[run_id]
+        cost = run.get("estimated_cost_usd")
+        spent = "" if cost is None else f"  ${float(cost):.4f}"
+        indent = "  " * min(level, 20)
+        about = text_of(run.get("title") or run.get("model"), 60)
+        lines.append(f"{indent}{text_of(run['run_id'], 64)}  {text_of(run['status'], 40)}{spent}  {about}")
+    left_out = int(tree["total"]) - len(tree["data"])
+    return [*lines, *([f"and {left_out} more"] if left_out > 0 else [])]
+
+
+def call_lines(documents: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Tool calls of a run, one line for each."""
+    lines = []
+    for each in documents:
+        parts = [text_of(each["call"], 20), text_of(each["tool"], 60), text_of(each["status"], 40), each["effect"]]
+        if each.get("attempts", 1) > 1:
+            parts.append(f"attempt {each['attempts']}")
+        lines.append("  ".join(map(str, parts)))
+    return lines

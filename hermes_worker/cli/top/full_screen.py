@@ -1,0 +1,155 @@
+"""``top`` on a whole terminal: it draws what ``view`` lays out, and hands keys to it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hermes_worker.cli.layout import columns_of
+from hermes_worker.cli.top.view import (
+    LeaveTop,
+    OpenRun,
+    TopAction,
+    TopLine,
+    TopState,
+    aged,
+    foot,
+    lines,
+    opened_lines,
+    pressed,
+    window,
+    with_fleet,
+)
+from hermes_worker.cli.top.watching import FleetWatch, sentence
+from hermes_worker.core.errors import HermesError
+
+if TYPE_CHECKING:
+    from prompt_toolkit import Application
+    from prompt_toolkit.formatted_text import StyleAndTextTuples
+    from prompt_toolkit.key_binding import KeyBindings
+
+_STYLES = {"": "", "bold": "bold", "dim": "ansibrightblack", "warning": "ansiyellow", "chosen": "reverse"}
+_FOOT_LINES = 2
+_SILENT_S = 8.0
+"""So long after a look was due, what is shown is no longer how it is."""
+_SURE_CHARS = 100
+"""Of the foot, beside what is to be confirmed."""
+_KEYS = ("up", "down", "enter", "escape")
+
+
+class FullScreen:
+    """Shows a fleet until the person leaves."""
+
+    def __init__(self, watch: FleetWatch, every_s: float) -> None:
+        self._watch = watch
+        self._every_s = every_s
+        self._state = TopState()
+        self._lock = threading.Lock()
+        """Of the state: the one thread looks, the other hears keys."""
+        self._left = threading.Event()
+        self._look_now = threading.Event()
+        self._application = self._made()
+
+    def run(self) -> None:
+        looker = threading.Thread(target=self._look, name="top-looker", daemon=True)
+        looker.start()
+        try:
+            self._application.run()
+        finally:
+            self._left.set()
+            self._look_now.set()
+
+    def _look(self) -> None:
+        while not self._left.is_set():
+            fleet = self._watch.look()
+            with self._lock:
+                self._state = with_fleet(self._state, fleet)
+            self._application.invalidate()
+            self._look_now.wait(self._every_s)
+            self._look_now.clear()
+
+    def _heard(self, key: str) -> None:
+        with self._lock:
+            size = self._application.output.get_size()
+            room = max(0, size.columns * (size.rows - 1) - _SURE_CHARS)
+            self._state, action = pressed(replace(self._state, room=room), key)
+        if isinstance(action, LeaveTop):
+            self._application.exit()
+        elif action is not None:
+            # Not in the thread that draws: a server that is slow would freeze the screen.
+            threading.Thread(target=self._act, args=(action,), name="top-action", daemon=True).start()
+
+    def _act(self, action: TopAction) -> None:
+        try:
+            changed = (
+                {"opened": self._watch.opened(action.run_id)}
+                if isinstance(action, OpenRun)
+                else {"said": self._watch.do(action)}
+            )
+        except HermesError as error:
+            changed = {"said": sentence(error)}
+        with self._lock:
+            self._state = replace(self._state, **changed)
+        self._look_now.set()
+        self._application.invalidate()
+
+    # ---------------------------------------------------------------------------------------------------- the terminal
+
+    def _made(self) -> Application[None]:
+        from prompt_toolkit import Application
+        from prompt_toolkit.layout import FormattedTextControl, HSplit, Layout, Window
+
+        above = Window(FormattedTextControl(self._above))
+        below = Window(FormattedTextControl(self._below), height=self._foot_height, wrap_lines=True)
+        layout = Layout(HSplit([above, below]))
+        return Application(layout=layout, key_bindings=self._bindings(), full_screen=True, refresh_interval=1.0)
+
+    def _above(self) -> StyleAndTextTuples:
+        size = self._application.output.get_size()
+        with self._lock:
+            state = self._state
+        state = replace(state, fleet=aged(state.fleet, time.time(), self._every_s + _SILENT_S))
+        shown = opened_lines(state, size.columns) if state.opened is not None else lines(state)
+        return _drawn(window(shown, max(1, size.rows - self._foot_height())))
+
+    def _foot_height(self) -> int:
+        """A question is shown to its end, whatever room it takes."""
+        size = self._application.output.get_size()
+        with self._lock:
+            shown = foot(self._state)
+        needed = sum(-(-columns_of(line.text) // size.columns) for line in shown)
+        return max(_FOOT_LINES, min(needed, size.rows - 1))
+
+    def _below(self) -> StyleAndTextTuples:
+        with self._lock:
+            return _drawn(foot(self._state))
+
+    def _bindings(self) -> KeyBindings:
+        from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+        from prompt_toolkit.keys import Keys
+
+        keys = KeyBindings()
+
+        def bind(name: str) -> None:
+            keys.add(name, eager=True)(lambda event: self._heard(name))
+
+        for name in _KEYS:
+            bind(name)
+
+        @keys.add("c-c")
+        @keys.add("c-d")
+        def leave(event: KeyPressEvent) -> None:
+            event.app.exit()
+
+        @keys.add(Keys.Any)
+        def character(event: KeyPressEvent) -> None:
+            self._heard(event.data)
+
+        return keys
+
+
+def _drawn(shown: Sequence[TopLine]) -> StyleAndTextTuples:
+    return [(_STYLES[line.style], f"{line.text}\n") for line in shown]

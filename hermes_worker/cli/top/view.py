@@ -1,0 +1,339 @@
+"""What ``top`` shows and what a key means. Pure: facts and a state in, lines and actions out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from hermes_worker.cli.layout import clock, columns_of, folded, table
+from hermes_worker.cli.top.fleet import FleetFacts, FleetQuestion, FleetRun
+
+_PAUSED = "paused"
+HELP = "↑↓ choose · Enter open · s stop · p pause/resume · a approve · d deny · q quit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRun:
+    run_id: str
+    kind: Literal["stop"] = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseRun:
+    run_id: str
+    kind: Literal["pause"] = "pause"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeRun:
+    run_id: str
+    kind: Literal["resume"] = "resume"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerApproval:
+    """``choice`` is ``once`` or ``deny``."""
+
+    run_id: str
+    wait_id: int
+    choice: str
+    kind: Literal["answer"] = "answer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRun:
+    """Ask for all of one run."""
+
+    run_id: str
+    kind: Literal["open"] = "open"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveTop:
+    kind: Literal["leave"] = "leave"
+
+
+TopAction = StopRun | PauseRun | ResumeRun | AnswerApproval | OpenRun | LeaveTop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedRun:
+    """All of one run, as lines."""
+
+    run_id: str
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopState:
+    fleet: FleetFacts = field(default_factory=FleetFacts)
+    chosen: str = ""
+    """The row that keys are meant for, by its name: it stays chosen however the rows move."""
+    confirming: TopAction | None = None
+    """What the next ``y`` does."""
+    sure: str = ""
+    """What is to be confirmed, in words."""
+    opened: OpenedRun | None = None
+    scrolled: int = 0
+    """How many lines of the opened run have gone up."""
+    room: int = 1_000
+    """How many characters of what is to be confirmed can be shown."""
+    said: str = ""
+    """What came of the last action."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopLine:
+    text: str
+    style: Literal["", "bold", "dim", "warning", "chosen"] = ""
+    row: str = ""
+    """The name of the row that it shows."""
+
+
+def row_of_question(question: FleetQuestion) -> str:
+    return f"wait {question.wait_id}"
+
+
+def row_of_run(run: FleetRun) -> str:
+    return f"run {run.run_id}"
+
+
+def rows_of(fleet: FleetFacts) -> list[str]:
+    """The rows that can be chosen, in order."""
+    return [*map(row_of_question, fleet.questions), *map(row_of_run, fleet.runs)]
+
+
+def with_fleet(state: TopState, fleet: FleetFacts) -> TopState:
+    """After another look. A row that is gone gives its place to the one that stands there now."""
+    rows, before = rows_of(fleet), rows_of(state.fleet)
+    chosen = state.chosen
+    if chosen not in rows:
+        at = before.index(chosen) if chosen in before else 0
+        chosen = rows[min(at, len(rows) - 1)] if rows else ""
+    return replace(state, fleet=fleet, chosen=chosen)
+
+
+def aged(fleet: FleetFacts, now: float, patience_s: float) -> FleetFacts:
+    """The same at ``now``: what is older than ``patience_s`` is told to be how it was."""
+    silent_s = now - fleet.at
+    if fleet.lost_because or not fleet.at or silent_s <= patience_s:
+        return fleet
+    return replace(fleet, lost_because=f"the server has not answered for {short(silent_s)}")
+
+
+def pressed(state: TopState, key: str) -> tuple[TopState, TopAction | None]:
+    """What a key does: ``up``, ``down``, ``enter``, ``escape`` or a character."""
+    if state.confirming is not None:
+        asked = replace(state, confirming=None, sure="", said="" if key == "y" else "nothing was done")
+        return asked, state.confirming if key == "y" else None
+    state = replace(state, said="")
+    if key in ("up", "k", "down", "j"):
+        by = -1 if key in ("up", "k") else 1
+        return _scrolled(state, by) if state.opened else _moved(state, by), None
+    if key == "escape":
+        return replace(state, opened=None, scrolled=0), None
+    if key == "q":
+        return (replace(state, opened=None, scrolled=0), None) if state.opened else (state, LeaveTop())
+    decide = {"enter": _open, "s": _stop, "p": _pause, "a": _approve, "d": _deny}.get(key)
+    return decide(state) if decide else (state, None)
+
+
+def _moved(state: TopState, by: int) -> TopState:
+    rows = rows_of(state.fleet)
+    if not rows:
+        return state
+    at = rows.index(state.chosen) if state.chosen in rows else 0
+    return replace(state, chosen=rows[max(0, min(len(rows) - 1, at + by))])
+
+
+def _scrolled(state: TopState, by: int) -> TopState:
+    most = len(state.opened.lines) if state.opened else 0
+    return replace(state, scrolled=max(0, min(most, state.scrolled + by)))
+
+
+def _chosen_run(state: TopState) -> str | None:
+    """The run that the chosen row is about."""
+    for question in state.fleet.questions:
+        if row_of_question(question) == state.chosen:
+            return question.run_id
+    return next((run.run_id for run in state.fleet.runs if row_of_run(run) == state.chosen), None)
+
+
+def _chosen_approval(state: TopState) -> FleetQuestion | None:
+    """The approval that the chosen row is, or the oldest of the run that it is."""
+    run_id = _chosen_run(state)
+    approvals = [each for each in state.fleet.questions if each.is_approval]
+    chosen = next((each for each in approvals if row_of_question(each) == state.chosen), None)
+    if chosen is None and state.chosen.startswith("run "):
+        chosen = next((each for each in approvals if each.run_id == run_id), None)
+    return chosen
+
+
+def _open(state: TopState) -> tuple[TopState, TopAction | None]:
+    run_id = _chosen_run(state)
+    return replace(state, scrolled=0), None if run_id is None else OpenRun(run_id=run_id)
+
+
+def _stop(state: TopState) -> tuple[TopState, TopAction | None]:
+    run_id = _chosen_run(state)
+    if run_id is None:
+        return state, None
+    return replace(state, confirming=StopRun(run_id=run_id), sure=f"stop {run_id} and all that it caused?"), None
+
+
+def _pause(state: TopState) -> tuple[TopState, TopAction | None]:
+    run_id = _chosen_run(state)
+    if run_id is None:
+        return state, None
+    is_paused = any(run.run_id == run_id and run.status == _PAUSED for run in state.fleet.runs)
+    return state, ResumeRun(run_id=run_id) if is_paused else PauseRun(run_id=run_id)
+
+
+def _approve(state: TopState) -> tuple[TopState, TopAction | None]:
+    return _answer(state, "once", "allow")
+
+
+def _deny(state: TopState) -> tuple[TopState, TopAction | None]:
+    return _answer(state, "deny", "deny")
+
+
+def _answer(state: TopState, choice: str, word: str) -> tuple[TopState, TopAction | None]:
+    question = _chosen_approval(state)
+    if question is None:
+        return replace(
+            state, said="nothing here waits to be allowed; 'hermes-worker approvals answer' answers questions"
+        ), None
+    if choice != "deny" and not (question.is_whole and columns_of(question.text) <= state.room):
+        # Nobody allows what they cannot read to its end.
+        return replace(
+            state, said=f"it is too long to be read here; see 'hermes-worker approvals list --json' ({question.run_id})"
+        ), None
+    action = AnswerApproval(run_id=question.run_id, wait_id=question.wait_id, choice=choice)
+    return replace(state, confirming=action, sure=f"{word} it once: {question.text}?"), None
+
+
+# ------------------------------------------------------------------------------------------------------------ the lines
+
+
+def lines(state: TopState) -> list[TopLine]:
+    """Everything, the chosen row marked."""
+    fleet = state.fleet
+    if not fleet.at:
+        return [TopLine(text=fleet.lost_because or "asking the server", style="dim")]
+    shown = [*_head(fleet), *_questions(fleet), *_runs(fleet), *_workers(fleet), *_queues(fleet), *_keys(fleet)]
+    return [replace(line, style="chosen") if line.row and line.row == state.chosen else line for line in shown]
+
+
+def foot(state: TopState) -> list[TopLine]:
+    """What stands below, whatever is shown above."""
+    if state.confirming is not None:
+        return [TopLine(text=f"{state.sure} y does it, any other key does not", style="warning")]
+    if state.opened is not None:
+        return [TopLine(text=state.said or "↑↓ scroll · Esc goes back", style="dim")]
+    return [TopLine(text=state.said or HELP, style="warning" if state.said else "dim")]
+
+
+def opened_lines(state: TopState, columns: int) -> list[TopLine]:
+    """What is shown of the opened run, its lines broken to ``columns``."""
+    if state.opened is None:
+        return []
+    broken = [TopLine(text=part) for line in state.opened.lines for part in folded(line, columns)]
+    return [TopLine(text=state.opened.run_id, style="bold"), *broken[min(state.scrolled, len(broken) - 1) :]]
+
+
+def window(shown: Sequence[TopLine], height: int) -> Sequence[TopLine]:
+    """As many lines as there is room for, with the chosen one among them."""
+    if len(shown) <= height:
+        return shown
+    at = next((number for number, line in enumerate(shown) if line.style == "chosen"), 0)
+    first = max(0, min(at - height // 2, len(shown) - height))
+    return shown[first : first + height]
+
+
+def _head(fleet: FleetFacts) -> list[TopLine]:
+    spent = "unknown" if fleet.spent_usd is None else f"${fleet.spent_usd:.4f}"
+    rate = "" if fleet.usd_per_minute is None else f", ${fleet.usd_per_minute:.4f} a minute"
+    at_work = sum(run.status == "running" for run in fleet.runs)
+    counted = f"open runs {len(fleet.runs)}, running {at_work} · questions {len(fleet.questions)}"
+    head = TopLine(text=f"{clock(fleet.at)} · {counted} · spent today {spent}{rate}", style="bold")
+    lost = TopLine(text=f"not connected, this is how it was: {fleet.lost_because}", style="warning")
+    return [head, *([lost] if fleet.lost_because else [])]
+
+
+def _section(
+    fleet: FleetFacts,
+    name: str,
+    header: tuple[str, ...],
+    rows: Sequence[tuple[str, ...]],
+    names: Sequence[str] = (),
+    *,
+    ids: Sequence[int] = (),
+    whole: Sequence[int] = (),
+) -> list[TopLine]:
+    untold = fleet.untold.get(name)
+    if untold:
+        return [TopLine(text=""), TopLine(text=f"{name}: {untold}", style="dim")]
+    if not rows:
+        return [TopLine(text=""), TopLine(text=f"{name}: none", style="dim")]
+    head, *rest = table(rows, header, ids=ids, whole=whole).splitlines()
+    shown = [TopLine(text=text, row=names[at] if names else "") for at, text in enumerate(rest)]
+    return [TopLine(text=""), TopLine(text=head, style="bold"), *shown]
+
+
+def _questions(fleet: FleetFacts) -> list[TopLine]:
+    rows = [
+        ("approval" if each.is_approval else "question", short(each.age_s), each.run_id, each.text or "-")
+        for each in fleet.questions
+    ]
+    names = list(map(row_of_question, fleet.questions))
+    return _section(fleet, "questions", ("ASKS", "FOR", "RUN", "WHAT"), rows, names, ids=(2,), whole=(0, 1))
+
+
+def _runs(fleet: FleetFacts) -> list[TopLine]:
+    rows = [
+        (
+            f"{'  ' * min(each.depth, 10)}{each.run_id}",
+            each.status.replace("_", " "),
+            short(each.age_s),
+            str(each.iteration),
+            "-" if each.cost_usd is None else f"${each.cost_usd:.4f}",
+            each.model or "-",
+            each.about or "-",
+        )
+        for each in fleet.runs
+    ]
+    header = ("RUN", "STATUS", "AGE", "CALLS", "COST", "MODEL", "ABOUT")
+    return _section(fleet, "runs", header, rows, list(map(row_of_run, fleet.runs)), ids=(0,), whole=(1, 2, 3, 4))
+
+
+def _workers(fleet: FleetFacts) -> list[TopLine]:
+    rows = [
+        (each.name, each.queues, "leaving" if each.is_leaving else "at work", each.held, each.oldest or "-")
+        for each in fleet.workers
+    ]
+    return _section(fleet, "workers", ("WORKER", "QUEUES", "STATE", "HOLDS", "LONGEST"), rows)
+
+
+def _queues(fleet: FleetFacts) -> list[TopLine]:
+    rows = [(each.queue, str(each.due), str(each.claimed), short(each.oldest_age_s)) for each in fleet.queues]
+    return _section(fleet, "queues", ("QUEUE", "WAITING", "AT WORK", "OLDEST"), rows)
+
+
+def _keys(fleet: FleetFacts) -> list[TopLine]:
+    rows = [
+        (each.key, each.condition.replace("_", " "), short(each.since_s), str(each.parked), each.reason or "-")
+        for each in fleet.keys
+    ]
+    return _section(fleet, "keys", ("KEY", "CONDITION", "FOR", "RUNS WAIT", "REASON"), rows)
+
+
+def short(seconds: float) -> str:
+    """A length of time in few characters: ``8s``, ``5m``, ``3h``, ``2d``."""
+    for size, sign in _SIZES.items():
+        if seconds >= size:
+            return f"{int(seconds // size)}{sign}"
+    return f"{int(seconds)}s"
+
+
+_SIZES: Mapping[float, str] = {86_400.0: "d", 3_600.0: "h", 60.0: "m"}

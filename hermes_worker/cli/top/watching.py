@@ -1,0 +1,163 @@
+"""What ``top`` asks the API: a look at everything, again and again, and what keys ask for."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any, TypeVar, assert_never
+
+from hermes_worker.cli.top.fleet import (
+    FleetFacts,
+    call_lines,
+    keys_of,
+    parents_of,
+    questions_of,
+    queues_of,
+    runs_of,
+    spent_of,
+    text_of,
+    tree_lines,
+    usd_per_minute,
+    workers_of,
+)
+from hermes_worker.cli.top.view import (
+    AnswerApproval,
+    LeaveTop,
+    OpenedRun,
+    OpenRun,
+    PauseRun,
+    ResumeRun,
+    StopRun,
+    TopAction,
+)
+from hermes_worker.client import HermesClient, RefusedError
+from hermes_worker.core.errors import HermesError, UnavailableError
+from hermes_worker.core.run import RunStatus
+
+T = TypeVar("T")
+
+_OPEN = [status.value for status in RunStatus if not status.is_terminal]
+_RUNS_MAX = 100
+_TREES_AT_A_LOOK = 5
+_CALLS_SHOWN = 30
+_SAMPLES_MAX = 600
+_DAY_S = 86_400.0
+_UNREADABLE = "the server's answer cannot be read: use the same version on both sides"
+
+
+class FleetWatch:
+    """Looks at a fleet over its API. One thread looks; actions may come from another."""
+
+    def __init__(self, client: HermesClient) -> None:
+        self._client = client
+        self._parents: dict[str, str] = {}
+        self._treed: set[str] = set()
+        """Runs whose tree was asked for; who delegated to whom does not change."""
+        self._spent: deque[tuple[float, float]] = deque(maxlen=_SAMPLES_MAX)
+        self._last = FleetFacts()
+
+    def look(self) -> FleetFacts:
+        """What is so now. A section that the key may not see, or the server does not have, is told as such; of a server
+        that is away, how it was."""
+        now = time.time()
+        untold: dict[str, str] = {}
+
+        def asked(name: str, ask: Callable[[], Sequence[T]]) -> Sequence[T]:
+            try:
+                return ask()
+            except RefusedError as error:
+                untold[name] = text_of(error, 300)
+            except (KeyError, TypeError, ValueError, AttributeError):
+                untold[name] = _UNREADABLE
+            return ()
+
+        client = self._client
+        try:
+            spent = self._money(now)
+            self._last = FleetFacts(
+                at=now,
+                questions=asked("questions", lambda: questions_of(client.approvals(), now)),
+                runs=asked("runs", lambda: self._runs(now)),
+                workers=asked("workers", lambda: workers_of(client.workers(), now)),
+                queues=asked("queues", lambda: queues_of(client.backlog())),
+                keys=asked("keys", lambda: keys_of(client.provider_states(), now)),
+                spent_usd=spent,
+                usd_per_minute=usd_per_minute(list(self._spent)),
+                untold=untold,
+            )
+        except UnavailableError as error:
+            self._last = replace(self._last, lost_because=sentence(error))
+        return self._last
+
+    def do(self, action: TopAction) -> str:
+        """Returns what came of it, in words. Raises ``HermesError``."""
+        match action:
+            case StopRun():
+                self._client.stop(action.run_id)
+                return f"{action.run_id} was asked to stop"
+            case PauseRun():
+                return f"{action.run_id} {text_of(self._client.pause(action.run_id)['status'], 40)}"
+            case ResumeRun():
+                return f"{action.run_id} {text_of(self._client.resume(action.run_id)['status'], 40)}"
+            case AnswerApproval():
+                self._client.approve(action.run_id, action.choice, wait_id=action.wait_id)
+                return "denied" if action.choice == "deny" else "allowed"
+            case OpenRun() | LeaveTop():
+                raise AssertionError(f"{action.kind} changes nothing")
+            case _:
+                assert_never(action)
+
+    def opened(self, run_id: str) -> OpenedRun:
+        """All of one run: why it is where it is, its tree, its calls. Raises ``HermesError``."""
+        try:
+            return OpenedRun(run_id=run_id, lines=self._all_of(run_id))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise UnavailableError(_UNREADABLE) from None
+
+    def _all_of(self, run_id: str) -> list[str]:
+        run = self._client.run(run_id)
+        calls = list(islice(self._client.calls(run_id), 10_000))[-_CALLS_SHOWN:]
+        found = [
+            f"{text_of(run['status'], 40)}, {run['iteration']} model calls of at most {run['iterations_max']}",
+            text_of(self._client.explain(run_id)["text"], 400),
+            "",
+            "tree",
+            *(f"  {line}" for line in tree_lines(self._client.tree(run_id))),
+            "",
+            "calls",
+            *(f"  {line}" for line in call_lines(calls) or ["none"]),
+        ]
+        if run.get("output"):
+            found += ["", "answer", f"  {text_of(run['output'], 1_000)}"]
+        return found
+
+    def _runs(self, now: float) -> Sequence[Any]:
+        found: list[Any] = list(islice(self._client.runs(status=_OPEN, limit=_RUNS_MAX), _RUNS_MAX))
+        delegating = [each["run_id"] for each in found if each["status"] == RunStatus.WAITING_FOR_CHILDREN.value]
+        for run_id in [each for each in delegating if each not in self._treed][:_TREES_AT_A_LOOK]:
+            self._parents |= parents_of(self._client.tree(run_id))
+            self._treed.add(run_id)
+        self._forget({each["run_id"] for each in found})
+        return runs_of(found, self._parents, now)
+
+    def _forget(self, is_open: set[str]) -> None:
+        """What has ended is not shown any more."""
+        self._treed &= is_open
+        self._parents = {run_id: parent for run_id, parent in self._parents.items() if run_id in is_open}
+
+    def _money(self, now: float) -> float | None:
+        """What was spent today; ``None`` where that is not known, or not told."""
+        try:
+            spent = spent_of(self._client.spend(by="day", created_after=now - now % _DAY_S))
+        except RefusedError:
+            return None
+        self._spent.append((now, spent or 0.0))
+        return spent
+
+
+def sentence(error: HermesError) -> str:
+    """What went wrong, on one line."""
+    return text_of(error, 300)

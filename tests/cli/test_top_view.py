@@ -1,0 +1,286 @@
+"""What ``top`` shows of what the API says, and what its keys mean."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hermes_worker.cli.top.fleet import (
+    FleetFacts,
+    FleetQuestion,
+    FleetRun,
+    keys_of,
+    parents_of,
+    questions_of,
+    queues_of,
+    runs_of,
+    spent_of,
+    tree_lines,
+    usd_per_minute,
+    workers_of,
+)
+from hermes_worker.cli.top.view import (
+    AnswerApproval,
+    LeaveTop,
+    OpenedRun,
+    OpenRun,
+    PauseRun,
+    ResumeRun,
+    StopRun,
+    TopAction,
+    TopLine,
+    TopState,
+    aged,
+    foot,
+    lines,
+    opened_lines,
+    pressed,
+    rows_of,
+    short,
+    window,
+    with_fleet,
+)
+from hermes_worker.cli.wording import clean
+
+NOW = 1_000.0
+HOSTILE = "x\x1b[2J\u202ey\nz"
+
+
+def document(run_id: str, **more: Any) -> dict[str, Any]:
+    usual = {"status": "running", "created_at": NOW - 90, "iteration": 3, "model": "m", "title": f"about {run_id}"}
+    return {"run_id": run_id, **usual, **more}
+
+
+RUN = FleetRun(run_id="run_a", status="running", age_s=90, iteration=3, cost_usd=0.5, model="m", about="about")
+APPROVAL = FleetQuestion(wait_id=7, run_id="run_a", is_approval=True, text="rm -rf build", age_s=5)
+QUESTION = FleetQuestion(wait_id=8, run_id="run_b", is_approval=False, text="Which?", age_s=4)
+FLEET = FleetFacts(at=NOW, questions=[APPROVAL, QUESTION], runs=[RUN, replace(RUN, run_id="run_b", status="paused")])
+
+
+def at(row: str, fleet: FleetFacts = FLEET) -> TopState:
+    return replace(with_fleet(TopState(), fleet), chosen=row)
+
+
+# -------------------------------------------------------------------------------------------------------------- facts
+
+
+def test_a_child_stands_below_the_run_that_delegated_to_it() -> None:
+    parents = {"run_c": "run_a", "run_d": "run_c", "run_e": "run_gone"}
+    found = runs_of([document(f"run_{name}") for name in "deabc"], parents, NOW)
+    assert [(run.run_id, run.depth) for run in found] == [
+        ("run_e", 0),
+        ("run_a", 0),
+        ("run_c", 1),
+        ("run_d", 2),
+        ("run_b", 0),
+    ]
+
+
+@given(st.dictionaries(st.sampled_from("abcdef"), st.sampled_from("abcdefgh"), max_size=6))
+def test_every_open_run_is_shown_once_whoever_is_said_to_have_delegated(parents: dict[str, str]) -> None:
+    found = runs_of([document(name) for name in "abcdef"], parents, NOW)
+    assert sorted(run.run_id for run in found) == list("abcdef")
+
+
+def test_texts_of_the_api_are_cleaned() -> None:
+    documents = {"title": HOSTILE, "model": HOSTILE, "status": HOSTILE}
+    run = runs_of([document(HOSTILE, **documents)], {}, NOW)
+    question = questions_of(
+        [{"id": 1, "run_id": HOSTILE, "kind": "approval", "command": HOSTILE, "created_at": NOW}], NOW
+    )
+    step = {"tool": HOSTILE, "run_id": HOSTILE, "claimed_at": NOW}
+    worker = {"name": HOSTILE, "queues": [HOSTILE], "held": {HOSTILE: 1}, "steps": [step], "draining_at": None}
+    queue = {"queues": {HOSTILE: {"due": 1, "claimed": 0, "oldest_age_s": 1.0}}}
+    key = {"provider": HOSTILE, "credential": HOSTILE, "condition": HOSTILE, "since": 1, "parked": 2, "reason": HOSTILE}
+    fleet = FleetFacts(
+        at=NOW,
+        runs=run,
+        questions=question,
+        workers=workers_of([worker], NOW),
+        queues=queues_of(queue),
+        keys=keys_of([key], NOW),
+    )
+    shown = lines(with_fleet(TopState(), fleet))
+    assert all(line.text == clean(line.text) and "\n" not in line.text for line in shown)
+    assert sum("x[2Jy z" in line.text for line in shown) == 5, shown
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        ([(0.0, 1.0)], None),
+        ([(0.0, 1.0), (60.0, 3.0)], 2.0),
+        ([(0.0, 1.0), (1_000.0, 5.0), (1_030.0, 6.0)], 2.0),
+        ([(0.0, 5.0), (60.0, 1.0)], 0.0),
+    ],
+)
+def test_spending_is_told_by_the_minute(samples: list[tuple[float, float]], expected: float | None) -> None:
+    assert usd_per_minute(samples) == expected
+
+
+def test_unknown_spending_is_not_nothing() -> None:
+    assert spent_of([{"cost_usd": None}]) is None
+    assert spent_of([{"cost_usd": None}, {"cost_usd": 0.25}, {"cost_usd": 0.5}]) == 0.75
+    assert "spent today unknown" in lines(TopState(fleet=FleetFacts(at=NOW)))[0].text
+
+
+def test_a_tree_is_shown_by_depth() -> None:
+    tree = {
+        "total": 4,
+        "data": [
+            {"run": document("run_a", estimated_cost_usd=0.5), "parent_run_id": None, "depth": 0},
+            {"run": document("run_b"), "parent_run_id": "run_a", "depth": 1},
+            {"run": document("run_c"), "parent_run_id": "run_a", "depth": 1},
+            {"run": document("run_d"), "parent_run_id": "run_b", "depth": 2},
+        ],
+    }
+    assert tree_lines(tree) == [
+        "run_a  running  $0.5000  about run_a",
+        "  run_b  running  about run_b",
+        "    run_d  running  about run_d",
+        "  run_c  running  about run_c",
+    ]
+    assert tree_lines({**tree, "total": 6})[-1] == "and 2 more"
+    assert parents_of(tree) == {"run_b": "run_a", "run_c": "run_a", "run_d": "run_b"}
+
+
+# --------------------------------------------------------------------------------------------------------------- keys
+
+
+@pytest.mark.parametrize(
+    ("row", "key", "action"),
+    [
+        ("run run_a", "enter", OpenRun(run_id="run_a")),
+        ("wait 8", "enter", OpenRun(run_id="run_b")),
+        ("run run_a", "p", PauseRun(run_id="run_a")),
+        ("run run_b", "p", ResumeRun(run_id="run_b")),
+        ("run run_a", "q", LeaveTop()),
+        ("run run_a", "x", None),
+        ("", "enter", None),
+    ],
+)
+def test_what_harms_nothing_is_done_at_once(row: str, key: str, action: TopAction | None) -> None:
+    assert pressed(at(row), key)[1] == action
+
+
+@pytest.mark.parametrize(
+    ("row", "key", "action", "asked"),
+    [
+        ("run run_a", "s", StopRun(run_id="run_a"), "stop run_a and all that it caused?"),
+        ("wait 7", "a", AnswerApproval(run_id="run_a", wait_id=7, choice="once"), "allow it once: rm -rf build?"),
+        ("run run_a", "a", AnswerApproval(run_id="run_a", wait_id=7, choice="once"), "allow it once: rm -rf build?"),
+        ("wait 7", "d", AnswerApproval(run_id="run_a", wait_id=7, choice="deny"), "deny it once: rm -rf build?"),
+    ],
+)
+def test_what_cannot_be_taken_back_is_confirmed(row: str, key: str, action: TopAction, asked: str) -> None:
+    state, now = pressed(at(row), key)
+    assert now is None
+    assert asked in foot(state)[0].text
+    moved = with_fleet(state, replace(FLEET, questions=[], runs=[replace(RUN, run_id="run_z")]))
+    assert pressed(moved, "y")[1] == action, "what was asked about, whatever stands there now"
+    for other in ("n", "enter", "s", "escape"):
+        after, nothing = pressed(state, other)
+        assert (nothing, after.confirming, after.said) == (None, None, "nothing was done")
+
+
+@pytest.mark.parametrize("row", ["wait 8", "run run_b"])
+def test_a_question_is_no_approval(row: str) -> None:
+    state, action = pressed(at(row), "a")
+    assert (action, state.confirming) == (None, None)
+    assert "nothing here waits to be allowed" in state.said
+
+
+@pytest.mark.parametrize(
+    ("asked", "room", "is_shown"),
+    [("rm -rf build", 12, True), ("rm -rf build", 11, False), ("x" * 2_000, 9_999, True), ("x" * 2_001, 9_999, False)],
+)
+def test_nobody_allows_what_they_cannot_read_to_its_end(asked: str, room: int, is_shown: bool) -> None:
+    document = {"id": 7, "run_id": "run_a", "kind": "approval", "command": asked, "created_at": NOW}
+    state = replace(at("wait 7", replace(FLEET, questions=questions_of([document], NOW))), room=room)
+    allowed, denied = pressed(state, "a")[0], pressed(state, "d")[0]
+    assert (allowed.confirming is not None, "too long" in allowed.said) == (is_shown, not is_shown)
+    assert denied.confirming == AnswerApproval(run_id="run_a", wait_id=7, choice="deny")
+
+
+def test_a_command_of_two_lines_is_not_read_as_one() -> None:
+    document = {"id": 7, "run_id": "r", "kind": "approval", "command": "echo a #\nrm -rf /\n", "created_at": NOW}
+    assert [each.text for each in questions_of([document], NOW)] == ["echo a # ⏎ rm -rf /"]
+
+
+def test_an_opened_run_is_broken_to_the_width_and_scrolled() -> None:
+    state = replace(at("run run_a"), opened=OpenedRun(run_id="run_a", lines=["first line", "二二二", ""]))
+    assert [line.text for line in opened_lines(state, 5)] == ["run_a", "first", " line", "二二", "二", ""]
+    down = pressed(pressed(state, "down")[0], "j")[0]
+    assert [line.text for line in opened_lines(down, 5)] == ["run_a", "二二", "二", ""]
+    assert down.chosen == state.chosen
+    assert [line.text for line in opened_lines(pressed(down, "up")[0], 5)][1] == " line"
+    for _ in range(9):
+        down = pressed(down, "down")[0]
+    assert len(opened_lines(down, 99)) == 2, "the last line stays"
+    assert pressed(down, "escape")[0].scrolled == 0
+
+
+def test_the_choice_stays_with_its_row_and_goes_to_the_next_when_that_is_gone() -> None:
+    state = at("run run_b")
+    assert rows_of(FLEET) == ["wait 7", "wait 8", "run run_a", "run run_b"]
+    assert with_fleet(state, replace(FLEET, questions=[])).chosen == "run run_b"
+    assert with_fleet(state, replace(FLEET, runs=[RUN])).chosen == "run run_a"
+    assert with_fleet(state, FleetFacts()).chosen == ""
+    assert pressed(at("run run_b"), "down")[0].chosen == "run run_b"
+    assert pressed(at("run run_b"), "k")[0].chosen == "run run_a"
+    assert pressed(with_fleet(TopState(), FLEET), "up")[0].chosen == "wait 7"
+
+
+def test_what_was_opened_is_closed_before_top_is_left() -> None:
+    state = replace(at("run run_a"), opened=OpenedRun(run_id="run_a", lines=["all"]))
+    closed, action = pressed(state, "q")
+    assert (closed.opened, action) == (None, None)
+    assert pressed(closed, "q")[1] == LeaveTop()
+
+
+# -------------------------------------------------------------------------------------------------------------- lines
+
+
+def test_nothing_is_told_of_a_fleet_that_was_not_seen_yet() -> None:
+    assert [line.text for line in lines(TopState())] == ["asking the server"]
+    assert [line.text for line in lines(TopState(fleet=FleetFacts(lost_because="it is away")))] == ["it is away"]
+
+
+def test_the_chosen_row_is_marked_and_one_line_each() -> None:
+    shown = lines(at("run run_b"))
+    assert [line.row for line in shown if line.row] == rows_of(FLEET)
+    [chosen] = [line for line in shown if line.style == "chosen"]
+    assert "run_b" in chosen.text and "paused" in chosen.text
+
+
+def test_a_section_that_is_not_told_says_why() -> None:
+    fleet = replace(FLEET, untold={"workers": "this key lacks the scope"}, lost_because="nobody is at home")
+    text = "\n".join(line.text for line in lines(TopState(fleet=fleet)))
+    assert "workers: this key lacks the scope" in text
+    assert "queues: none" in text
+    assert "not connected, this is how it was: nobody is at home" in text
+
+
+@pytest.mark.parametrize(("now", "is_old"), [(NOW + 9, False), (NOW + 11, True)])
+def test_what_a_silent_server_said_is_told_to_be_old(now: float, is_old: bool) -> None:
+    assert ("has not answered for" in aged(FLEET, now, 10).lost_because) == is_old
+    assert aged(FleetFacts(), now, 10) == FleetFacts(), "nothing was seen yet"
+    lost = replace(FLEET, lost_because="it is away")
+    assert aged(lost, now, 10) == lost
+
+
+@given(st.integers(1, 60), st.integers(0, 59), st.integers(1, 70))
+def test_the_chosen_line_is_always_among_those_shown(count: int, chosen: int, height: int) -> None:
+    shown = [TopLine(text=str(n), style="chosen" if n == chosen % count else "") for n in range(count)]
+    seen = window(shown, height)
+    assert len(seen) == min(count, height)
+    assert any(line.style == "chosen" for line in seen)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0s"), (59.9, "59s"), (60, "1m"), (7_300, "2h"), (200_000, "2d")])
+def test_lengths_of_time_are_short(seconds: float, text: str) -> None:
+    assert short(seconds) == text
