@@ -51,6 +51,15 @@ def test_a_batch_is_taken_in_and_what_is_wrong_is_named_one_by_one(api: Served, 
     assert store.bodies(answer["data"][0]["run_id"]) == [{"role": "user", "content": "a"}]
 
 
+def test_a_batch_of_a_thousand_is_taken_in_and_its_few_mistakes_are_named(api: Served) -> None:
+    asked = [{"input": str(number)} if number % 100 else {"input": ""} for number in range(1_000)]
+    answer = api.http.post("/v1/batch/runs", json={"runs": asked}, timeout=100).json()
+
+    assert (answer["accepted"], answer["refused"]) == (990, 10)
+    assert [each["index"] for each in answer["data"] if "error" in each] == list(range(0, 1_000, 100))
+    assert len({each["run_id"] for each in answer["data"] if "run_id" in each}) == 990
+
+
 @pytest.mark.parametrize("document", [{}, {"runs": []}, {"runs": 1}, {"runs": [{"input": "x"}] * 1_001}])
 def test_a_batch_that_is_none_is_refused(api: Served, document: dict[str, Any]) -> None:
     answer = api.http.post("/v1/batch/runs", json=document)

@@ -97,6 +97,32 @@ def test_a_backlog_is_said_when_it_is_old(store: Store) -> None:
     assert len(told(store)) == 2 and "queue model" in told(store)[0][1]
 
 
+def test_a_backlog_that_is_worked_off_is_said_to_be_over_once(store: Store) -> None:
+    run_id = store.submit().run_id
+    store.let_pass(61)
+    sweep_with_ten(store)
+    store.answer(run_id)
+    sweep_with_ten(store)
+    assert len(told(store)) == 2, "it may come back at once"
+    store.let_pass(61)
+    sweep_with_ten(store)
+    assert [("over again" in body, "queue model" in body) for _, body in told(store)[2:]] == [(True, True)] * 2
+
+
+def test_a_target_that_lives_again_is_said_once_to_be_so(store: Store) -> None:
+    with store.database.write() as connection:
+        values = {"tenant": "acme", "key": "telegram:1", "reason": "blocked", "marked_at": 1_000.0}
+        connection.execute(sa.insert(dead_targets).values(**values))
+    sweep_with_ten(store)
+    with store.database.write() as connection:
+        connection.execute(sa.delete(dead_targets))
+    sweep_with_ten(store)
+    store.let_pass(61)
+    sweep_with_ten(store)
+    said = [(target, "over again" in body) for target, body in told(store)]
+    assert said == [("email:ops@example.org", False), *((target, True) for target in TARGETS.targets)]
+
+
 def test_a_quarantine_is_said_once_before_it_is_counted(store: Store) -> None:
     run_id = store.submit().run_id
     store.answer(run_id)
