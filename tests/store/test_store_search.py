@@ -243,6 +243,31 @@ def test_after_an_erasure_sqlites_file_holds_no_word(sqlite_store: Store) -> Non
     assert [part for part in parts if b"sings" in part]
 
 
+def test_sqlite_reads_the_candidates_of_a_search_and_not_every_session(sqlite_store: Store) -> None:
+    said = [{"role": "user", "content": "the heron sings"}] * 200  # of a hundred it would begin with them in any case
+    new = new_run(source="api", session_id="s", history=said)
+    Sessions(sqlite_store.database).open(new, title=None, model=None)
+    indexed(sqlite_store)
+    read: list[tuple[str, object]] = []
+
+    def note(_: object, __: object, statement: str, parameters: object, *___: object) -> None:
+        if "search_rows" in statement:
+            read.append((statement, parameters))
+
+    with sqlite_store.database.read() as connection:
+        engine = connection.engine
+    sa.event.listen(engine, "before_cursor_execute", note)
+    try:
+        assert len(found(sqlite_store, '"heron sings"', limit=100)) == 100
+    finally:
+        sa.event.remove(engine, "before_cursor_execute", note)
+    [(statement, parameters)] = read
+    with sqlite_store.database.read() as connection:
+        plan = list(connection.exec_driver_sql(f"explain query plan {statement}", parameters))  # type: ignore[arg-type]
+    assert plan[0].detail.startswith("SEARCH search_rows USING INTEGER PRIMARY KEY")
+    assert not [step for step in plan if "sessions USING INDEX" in step.detail]
+
+
 def test_retention_takes_words_with_the_transcript(store: Store) -> None:
     told(store, "canary of yesterday")
     indexed(store)

@@ -150,7 +150,8 @@ class Search:
         return int(pk)
 
     def _conditions(self, wanted: MessageSearch) -> list[sa.ColumnElement[bool]]:
-        found = [owned_by(self._tenant, sessions), messages.c.role.in_([role.value for role in wanted.roles])]
+        """Beside whose sessions they are."""
+        found: list[sa.ColumnElement[bool]] = [messages.c.role.in_([role.value for role in wanted.roles])]
         if wanted.without_sessions:
             found.append(sessions.c.pk.not_in(sorted(wanted.without_sessions)))
         for source in sorted(wanted.without_sources):
@@ -170,7 +171,10 @@ class Search:
         from_ = search_rows.join(
             STORED, sa.and_(messages.c.session_pk == search_rows.c.session_pk, messages.c.seq == search_rows.c.seq)
         ).join(sessions, sessions.c.pk == messages.c.session_pk)
-        conditions = self._conditions(wanted)
+        # An expression, for which there is no index: SQLite, without statistics, would begin with all sessions of the
+        # tenant instead of the candidates, once for every page.
+        is_own = sa.func.coalesce(sessions.c.tenant, "") == self._tenant
+        conditions = [is_own, *self._conditions(wanted)]
         before, seen = 2**62, 0
         while seen < _CANDIDATES_MAX:
             pks = _candidates(connection, text, before)
@@ -189,7 +193,8 @@ class Search:
         """The same without an index: the newest messages of the newest sessions."""
         from_ = STORED.join(sessions, sessions.c.pk == messages.c.session_pk)
         place = sa.tuple_(messages.c.session_pk, messages.c.seq)
-        asked = _CANDIDATES.select_from(from_).where(which, *self._conditions(wanted))
+        is_own = owned_by(self._tenant, sessions)
+        asked = _CANDIDATES.select_from(from_).where(which, is_own, *self._conditions(wanted))
         asked = asked.order_by(messages.c.session_pk.desc(), messages.c.seq.desc()).limit(_CANDIDATES_AT_ONCE)
         before: tuple[int, int] | None = None
         for _ in range(0, most, _CANDIDATES_AT_ONCE):
