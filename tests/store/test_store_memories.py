@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import sqlalchemy as sa
-from support.memory_changes import PLACE, RULES, Acknowledged, ChangingWorker, keys, require_kept
+from support.memory_changes import PLACE, RULES, require_kept
+from support.memory_kills import KilledWorkers
 from support.store import Store, new_run
 
 from hermes_worker.core.memories import (
@@ -269,26 +268,22 @@ def test_a_run_that_another_one_delegated_is_a_child_of_whoever_asked(store: Sto
 # --- many at once ----------------------------------------------------------------------------------------------------
 
 
-def test_of_64_workers_that_die_now_and_then_no_change_is_lost_or_made_twice(store: Store) -> None:
-    memories = Memories(store.database)
-    acknowledged: dict[str, Acknowledged] = {}
-    refusals: Counter[MemoryRefusal] = Counter()
-
-    def work(number: int) -> None:
-        worker, chance = ChangingWorker(memories, seed=number), random.Random(-number)
-        for key in keys(number, 10):
-            told = worker.call(key, dies=chance.random() < 0.2)
-            while told is None:  # nobody was told, so another worker makes the call again
-                worker = ChangingWorker(memories, seed=chance.randrange(10**6))
-                told = worker.call(key)
-            acknowledged[key] = told
-        refusals.update(worker.refusals)
-
-    with ThreadPoolExecutor(64) as pool:
-        list(pool.map(work, range(64)))
-    told = require_kept(store.database, acknowledged, {key for number in range(64) for key in keys(number, 10)})
-    assert len(acknowledged) == 640 and min(told[act] for act in ("add", "replace", "remove")) > 10
-    assert refusals[MemoryRefusal.OVER_LIMIT] and refusals[MemoryRefusal.NO_MATCH]
+@pytest.mark.parametrize(
+    ("processes", "calls", "kills"),
+    [(2, 3, 2), pytest.param(4, 160, 40, marks=[pytest.mark.slow, pytest.mark.timeout(3_600)])],
+)
+def test_of_64_workers_that_are_killed_no_change_is_lost_or_made_twice(
+    own_store: Store, processes: int, calls: int, kills: int
+) -> None:
+    url = own_store.database.url.render_as_string(hide_password=False)
+    fleet = KilledWorkers(url, processes=processes, workers=64, calls=calls, kills=kills, seed=19)
+    fleet.play()
+    told = require_kept(own_store.database, fleet.answers, fleet.asked())
+    refused = Counter(answer.refused for answer in fleet.answers.values() if answer.refused)
+    print(f"{len(fleet.answers)} calls, {fleet.deaths} deaths; made {dict(told)}, refused {dict(refused)}")
+    assert set(fleet.answers) == fleet.asked() and fleet.deaths >= kills // 2
+    assert min(told[act] for act in ("add", "replace", "remove")) > 5
+    assert refused[MemoryRefusal.OVER_LIMIT.value] and refused[MemoryRefusal.NO_MATCH.value]
 
 
 def test_the_rules_hold_for_whoever_asks_and_not_for_what_was_kept_before(memories: Memories) -> None:

@@ -1,4 +1,4 @@
-"""Random changes of one memory by many workers, some of which die, and what must be true afterwards."""
+"""Random changes of one memory by many workers, and what must be true afterwards."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -15,7 +16,6 @@ from hermes_worker.core.memories import (
     MemoryEntry,
     MemoryOperation,
     MemoryPlace,
-    MemoryRefusal,
     MemoryRefused,
     MemoryRules,
     chars_of,
@@ -26,8 +26,19 @@ from hermes_worker.store.tables import memory_versions
 
 PLACE = MemoryPlace(tenant="default")
 RULES = MemoryRules(limit=400)
-Acknowledged = tuple[tuple[str, int], ...]
-"""Entries with their versions, as a call was told that it made them; none for one that was refused."""
+Versions = tuple[tuple[str, int], ...]
+"""Entries with their versions."""
+
+
+class Answer(NamedTuple):
+    """What a call was told."""
+
+    changed: Versions
+    """What it made; nothing where it was refused."""
+    stood: Versions
+    """What stood there then."""
+    refused: str | None
+    """Why."""
 
 
 def random_operations(chance: random.Random, known: Iterable[MemoryEntry]) -> list[MemoryOperation]:
@@ -55,25 +66,25 @@ class ChangingWorker:
         self._memories = memories
         self._chance = random.Random(seed)
         self._seen: tuple[MemoryEntry, ...] = ()
-        self.refusals: Counter[MemoryRefusal] = Counter()
 
-    def call(self, key: str, *, dies: bool = False) -> Acknowledged | None:
-        """What the call was told. With ``dies`` the worker vanishes behind its commit: ``None``."""
+    def call(self, key: str) -> Answer:
+        """What the call was told."""
         operations = random_operations(self._chance, self._seen)
         author = MemoryAuthor(name=f"agent:{key}", run_id=f"run_{key}", call_key=key)
         try:
             changed = self._memories.change(PLACE, operations, RULES, author)
         except MemoryRefused as refused:
-            self.refusals[refused.kind] += 1
             self._seen = refused.entries  # a stale change is told what stands there
-            return None if dies else ()
-        if dies:
-            return None
+            return Answer((), _versions(self._seen), refused.kind.value)
         self._seen = changed.entries
-        return changed.changed
+        return Answer(changed.changed, _versions(self._seen), None)
 
 
-def require_kept(database: Database, acknowledged: Mapping[str, Acknowledged], asked: Iterable[str]) -> Counter[str]:
+def _versions(entries: Iterable[MemoryEntry]) -> Versions:
+    return tuple((entry.entry_id, entry.version) for entry in entries)
+
+
+def require_kept(database: Database, answers: Mapping[str, Answer], asked: Iterable[str]) -> Counter[str]:
     """Replay all versions in the order of their commits and compare with what calls were told; how many of which kind.
 
     Raises ``AssertionError``."""
@@ -83,7 +94,8 @@ def require_kept(database: Database, acknowledged: Mapping[str, Acknowledged], a
         rows = connection.execute(wanted).mappings().all()
     standing: dict[str, tuple[int, str]] = {}
     told = Counter[str]()
-    made: dict[str, Acknowledged] = {}
+    made: dict[str, Versions] = {}
+    states: set[frozenset[tuple[str, int]]] = {frozenset()}
     for key, group in groupby(rows, lambda row: str(row["call_key"])):
         assert key not in made, f"{key} made its change twice"
         changes = list(group)
@@ -96,13 +108,15 @@ def require_kept(database: Database, acknowledged: Mapping[str, Acknowledged], a
                 standing[row["entry_id"]] = (row["version"], row["content"])
             told[row["act"]] += 1
         assert chars_of([content for _, content in standing.values()]) <= RULES.limit, "the limit was exceeded"
+        states.add(frozenset((entry_id, version) for entry_id, (version, _) in standing.items()))
     assert set(made) <= set(asked)
-    for key, versions in acknowledged.items():
-        assert made.get(key, ()) == versions, f"{key} was told something else than what it made"
+    for key, answer in answers.items():
+        assert made.get(key, ()) == answer.changed, f"{key} was told something else than what it made"
+        assert frozenset(answer.stood) in states, f"{key} was shown entries that never stood there together"
     current = {row["entry_id"]: (row["version"], row["content"]) for row in rows if row["state"] == "current"}
     assert current == standing, "an entry is there that was removed, or gone that nobody removed"
     # Each entry that is gone was removed by a call that was told so, or one of which nobody was told is known.
-    assert set(made) <= set(acknowledged), "a change was made that nobody was told of"
+    assert set(made) <= set(answers), "a change was made that nobody was told of"
     return told
 
 
