@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -21,9 +20,8 @@ from hermes_worker.cli.server import read, server_client
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.run import WaitKind
 from hermes_worker.safety.approvals import CHOICE_WORDS, choice_of
-from hermes_worker.services.shown import ClosedLine, OpenLine, closed_line, open_line
+from hermes_worker.services.shown import ClosedLine, OpenLine, closed_line
 from hermes_worker.store.runs.answered import read_decisions
-from hermes_worker.store.runs.waits import Waits
 
 _LIST_MAX = 500
 _ASKED_CHARS = 80
@@ -46,7 +44,8 @@ def approvals() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_open(home: Path | None, kind: str | None, all_tenants: bool, limit: int, as_json: bool) -> None:
     """What nobody has answered, the oldest first."""
-    found = _open(home, kind=kind, all_tenants=all_tenants, limit=limit)
+    wanted = WaitKind(kind) if kind else None
+    found = open_backend(home).questions(kind=wanted, all_tenants=all_tenants, limit=limit)
     if as_json:
         for line in found:
             click.echo(json.dumps({**asdict(line), "kind": line.kind.value, "choices": list(line.choices)}))
@@ -66,12 +65,13 @@ def list_open(home: Path | None, kind: str | None, all_tenants: bool, limit: int
 def answer(home: Path | None, wait_id: int, text: str, reason: str | None) -> None:
     """Answer what waits: an approval with once, session, always or deny, a question with the number of a choice or with
     words. ID is what 'approvals list' shows; the first answer counts."""
-    meant = next((line for line in _open(home, limit=_LIST_MAX) if line.id == wait_id), None)
+    backend = open_backend(home)
+    asked = backend.questions(kind=None, all_tenants=False, limit=_LIST_MAX)
+    meant = next((line for line in asked if line.id == wait_id), None)
     if meant is None:
         raise ConfigurationError(
             f"nothing with the id {wait_id} waits for an answer; 'hermes-worker approvals history' says who answered"
         )
-    backend = open_backend(home)
     if meant.kind is WaitKind.APPROVAL:
         backend.approve(meant.run_id, _choice(text), reason=reason, wait_id=wait_id)
     elif reason is not None:
@@ -111,16 +111,6 @@ def history(
         click.echo(table([_closed_row(line) for line in found], header, ids=(1,), whole=(0, 2, 3)))
     else:
         click.echo("nobody was asked anything that is closed", err=True)
-
-
-def _open(home: Path | None, *, kind: str | None = None, all_tenants: bool = False, limit: int) -> Sequence[OpenLine]:
-    client = server_client()
-    if client is not None:
-        told: list[OpenLine] = read(list[OpenLine], client.approvals(kind=kind, limit=limit, all_tenants=all_tenants))
-        return told
-    records = open_records(home)
-    tenant, wanted = None if all_tenants else records.tenant, WaitKind(kind) if kind else None
-    return [open_line(view) for view in Waits(records.database).open(tenant=tenant, limit=limit, kind=wanted)]
 
 
 def _choice(text: str) -> str:

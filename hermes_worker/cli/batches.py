@@ -35,14 +35,12 @@ def stop_matching(backend: RunBackend, said: dict[str, Any], *, is_dry: bool) ->
     """Stop the open runs that the options of ``filtering`` name, or say which these are."""
     if not any(said.values()):
         raise ConfigurationError("name a run, or say which runs are meant: --tag, --session, --status, --since, ...")
-    if said["parent"]:
-        said["parent"] = backend.run_id(said["parent"])
     asked = [RunStatus(status) for status in said["statuses"]] or list(RunStatus)
     said["statuses"] = [status.value for status in asked if status not in TERMINAL]
     if not said["statuses"]:
         raise ConfigurationError("runs of these statuses have ended; there is nothing to stop")
     total = 0
-    for view in backend.runs(filter_of(said)):
+    for view in backend.runs(filter_of(said, backend)):
         total += 1
         if not is_dry:
             backend.stop(view.run_id)

@@ -18,7 +18,7 @@ import click
 from hermes_worker.cli.layout import moment, table
 from hermes_worker.cli.options import TEXT, OneOf, did_you_mean, of_tenant, reachable
 from hermes_worker.cli.records import run_document
-from hermes_worker.cli.run_backend import PAGE, open_backend
+from hermes_worker.cli.run_backend import PAGE, RunBackend, open_backend
 from hermes_worker.cli.screen import coloured, duration, one_line
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import RunStatus
@@ -83,9 +83,11 @@ def filtering(command: _Command) -> _Command:
     return reduce(lambda found, option: option(found), reversed(_FILTERS), command)
 
 
-def filter_of(said: dict[str, Any]) -> dict[str, Any]:
-    """What the options of ``filtering`` say, as fields of ``RunFilter``."""
-    return {**said, "statuses": tuple(RunStatus(status) for status in said["statuses"])}
+def filter_of(said: dict[str, Any], backend: RunBackend) -> dict[str, Any]:
+    """What the options of ``filtering`` say, as fields of ``RunFilter``. ``backend`` knows the runs that are named."""
+    statuses = tuple(RunStatus(status) for status in said["statuses"])
+    parent = backend.run_id(said["parent"]) if said["parent"] else None
+    return {**said, "statuses": statuses, "parent": parent}
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +180,9 @@ def list_runs(
     if columns is not None and output is not None:
         raise click.UsageError("--columns names the columns, and -o wide does too; give one of them")
     backend = open_backend(home)
-    if said["parent"]:
-        said["parent"] = backend.run_id(said["parent"])
-    runs = backend.runs(filter_of(said), before=backend.run_id(before) if before else None, page=min(limit, PAGE))
+    runs = backend.runs(
+        filter_of(said, backend), before=backend.run_id(before) if before else None, page=min(limit, PAGE)
+    )
     found = list(islice(runs, limit))
     if as_json:
         for view in found:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from hermes_worker.cli.follow import Notice
-from hermes_worker.cli.run_backend import PAGE, StopOutcome
+from hermes_worker.cli.run_backend import PAGE, StopOutcome, TreeLine
 from hermes_worker.cli.server import read
 from hermes_worker.client import HermesClient, operations
 from hermes_worker.client.documents import ArtifactDocument
 from hermes_worker.client.exchange import ApiRequest
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.explaining import Because, Explanation
-from hermes_worker.core.run import RunStatus
+from hermes_worker.core.run import RunStatus, WaitKind
 from hermes_worker.services.checkpoints import CheckpointDiff, CheckpointView, RestoreOutcome
 from hermes_worker.services.results import TurnResult
 from hermes_worker.services.sheets import RunSheet
+from hermes_worker.services.shown import CallLine, CallTexts, OpenLine
 from hermes_worker.store.artifacts.gatherings import LeftOutFile
 from hermes_worker.store.artifacts.listing import ArtifactsState, ArtifactView, RunArtifacts
 from hermes_worker.store.hooks.calls import HookCallView
@@ -51,6 +53,19 @@ def _file_of(told: ArtifactDocument) -> ArtifactView:
         created_at=told["created_at"],
         blob_hash="",
     )
+
+
+def _tree_fields(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of ``TreeLine``."""
+    return {
+        **{name: node[name] for name in _OF_NODE},
+        **{name: node["run"].get(name) for name in _OF_RUN},
+        "cost_usd": node["run"].get("estimated_cost_usd"),
+    }
+
+
+_OF_NODE = ("parent_run_id", "depth", "child_index", "parent_call", "background")
+_OF_RUN = ("run_id", "status", "model", "created_at", "finished_at", "output", "error")
 
 
 class RemoteBackend:
@@ -162,6 +177,25 @@ class RemoteBackend:
 
     def retry(self, run_id: str) -> str:
         return self._client.retry(run_id)
+
+    def tree(self, run_id: str) -> tuple[Sequence[TreeLine], int]:
+        told = self._client.tree(run_id)
+        found: list[TreeLine] = read(list[TreeLine], [_tree_fields(node) for node in told["data"]])
+        return found, int(told["total"])
+
+    def calls(self, run_id: str, *, limit: int) -> Sequence[CallLine]:
+        found: list[CallLine] = read(list[CallLine], list(islice(self._client.calls(run_id), limit)))
+        return found
+
+    def call(self, run_id: str, iteration: int, position: int) -> tuple[CallLine, CallTexts]:
+        told = self._client.call(run_id, f"{iteration}.{position}")
+        return read(CallLine, told), read(CallTexts, told)
+
+    def questions(self, *, kind: WaitKind | None, all_tenants: bool, limit: int) -> Sequence[OpenLine]:
+        wanted = None if kind is None else kind.value
+        told = self._client.approvals(kind=wanted, limit=limit, all_tenants=all_tenants)
+        found: list[OpenLine] = read(list[OpenLine], told)
+        return found
 
     def checkpoints(self, run_id: str) -> Sequence[CheckpointView]:
         found = [

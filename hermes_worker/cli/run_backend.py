@@ -17,17 +17,20 @@ from hermes_worker.cli.records import Records, open_records
 from hermes_worker.cli.server import server_client
 from hermes_worker.core.explaining import Explanation
 from hermes_worker.core.principals import Principal
-from hermes_worker.core.run import RunStatus
+from hermes_worker.core.run import RunStatus, WaitKind
 from hermes_worker.safety.approvals import Choice
 from hermes_worker.services import answering
 from hermes_worker.services.checkpoints import CheckpointDiff, CheckpointView, RestoreOutcome, RunCheckpoints
 from hermes_worker.services.results import TurnResult, training_sample, turn_result
 from hermes_worker.services.sheets import RunSheet, sheet_of
+from hermes_worker.services.shown import CallLine, CallTexts, OpenLine, call_line, call_texts, open_line
 from hermes_worker.store.artifacts.listing import Artifacts, ArtifactView, RunArtifacts
 from hermes_worker.store.hooks.calls import HookCalls, HookCallView
 from hermes_worker.store.runs.control import Control
 from hermes_worker.store.runs.explanations import Explanations
+from hermes_worker.store.runs.ledger import Ledger
 from hermes_worker.store.runs.listing import Listing, RunFilter
+from hermes_worker.store.runs.tree_shapes import TreeNode, read_tree
 from hermes_worker.store.runs.views import RunView
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.stream.sse import WireEvent
@@ -44,6 +47,25 @@ class StopOutcome:
     status: str
     caused: Sequence[str]
     """Runs that were stopped with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeLine:
+    """A run of a tree. Times are epoch seconds."""
+
+    run_id: str
+    parent_run_id: str | None
+    depth: int
+    child_index: int | None
+    parent_call: str | None
+    background: bool
+    status: RunStatus
+    model: str
+    created_at: float
+    finished_at: float | None
+    cost_usd: float | None
+    output: str | None
+    error: str | None
 
 
 class RunBackend(Protocol):
@@ -77,6 +99,14 @@ class RunBackend(Protocol):
     def approve(self, run_id: str, choice: str, *, reason: str | None, wait_id: int | None) -> None: ...
     def answer(self, run_id: str, text: str, *, wait_id: int | None) -> None: ...
     def retry(self, run_id: str) -> str: ...
+    def tree(self, run_id: str) -> tuple[Sequence[TreeLine], int]:
+        """The oldest runs of the tree that a run is in, and how many it has."""
+
+    def calls(self, run_id: str, *, limit: int) -> Sequence[CallLine]: ...
+    def call(self, run_id: str, iteration: int, position: int) -> tuple[CallLine, CallTexts]: ...
+    def questions(self, *, kind: WaitKind | None, all_tenants: bool, limit: int) -> Sequence[OpenLine]:
+        """What waits for a person, the oldest first."""
+
     def checkpoints(self, run_id: str) -> Sequence[CheckpointView]: ...
     def diff(self, run_id: str, checkpoint: str | None) -> CheckpointDiff: ...
     def restore(self, run_id: str, checkpoint: str, paths: Sequence[str]) -> RestoreOutcome: ...
@@ -182,6 +212,21 @@ class LocalBackend:
             announce(client, created)
         return created.run_id
 
+    def tree(self, run_id: str) -> tuple[Sequence[TreeLine], int]:
+        shape = read_tree(self._records.database, run_id)
+        return [_kept_line(node) for node in shape.nodes], shape.total
+
+    def calls(self, run_id: str, *, limit: int) -> Sequence[CallLine]:
+        return [call_line(entry) for entry in Ledger(self._records.database).page(run_id, limit=limit)]
+
+    def call(self, run_id: str, iteration: int, position: int) -> tuple[CallLine, CallTexts]:
+        found = Ledger(self._records.database).call(run_id, iteration, position)
+        return call_line(found.entry), call_texts(found)
+
+    def questions(self, *, kind: WaitKind | None, all_tenants: bool, limit: int) -> Sequence[OpenLine]:
+        tenant = None if all_tenants else self._records.tenant
+        return [open_line(view) for view in Waits(self._records.database).open(tenant=tenant, limit=limit, kind=kind)]
+
     def checkpoints(self, run_id: str) -> Sequence[CheckpointView]:
         return self._checkpoints().every(run_id)
 
@@ -204,3 +249,22 @@ class LocalBackend:
             if is_done or (give_up_at is not None and time.monotonic() >= give_up_at):
                 return {run_id: end.status for run_id, end in ends.items()}
             time.sleep(_LOOK_EVERY_S)
+
+
+def _kept_line(node: TreeNode) -> TreeLine:
+    run = node.run
+    return TreeLine(
+        run_id=run.run_id,
+        parent_run_id=node.parent_run_id,
+        depth=node.depth,
+        child_index=node.child_index,
+        parent_call=None if node.call is None else f"{node.call[0]}.{node.call[1]}",
+        background=node.is_background,
+        status=run.status,
+        model=run.model,
+        created_at=run.created_at,
+        finished_at=run.finished_at,
+        cost_usd=None if run.cost_usd is None else float(run.cost_usd),
+        output=run.output,
+        error=run.error,
+    )
