@@ -24,6 +24,7 @@ from hermes_worker.safety.approvals import (
     ApprovalPolicy,
     Ask,
     Choice,
+    Decision,
     Deny,
     Mode,
     Unattended,
@@ -70,6 +71,17 @@ class ApprovalRules:
         return replace(policy, allowed=policy.allowed | terms.allowed, unattended=unattended)
 
 
+_DECISIONS_ON_SKILLS: Mapping[Unattended, Decision] = {
+    Unattended.APPROVE: Allow(),
+    Unattended.DENY: Deny(reason="Nobody is there who could allow a change of a skill. Go on without."),
+    Unattended.ASK: Ask(
+        description="changes what later conversations are told",
+        pattern_key=SKILL_MANAGE_TOOL,
+        choices=(Choice.ONCE, Choice.DENY),
+    ),
+}
+
+
 def wait_for_permission(
     rules: ApprovalRules,
     waits: WaitStore,
@@ -98,27 +110,9 @@ def wait_for_permission(
         if consulted is None:
             return ToolResult(text="", consultation=verdict_consultation(command, decision))
         decision = under_verdict(decision, verdict(consulted, command, decision))
-    match decision:
-        case Allow():
-            return None
-        case Deny():
-            log.info("command.blocked", tool=tool.spec.name)
-            refusal = Refusal(by=RefusedBy.RULES, reason=decision.reason)
-            return replace(error_result(decision.reason), refusal=refusal)
-        case Ask():
-            request = {
-                "command": command,
-                "description": decision.description,
-                "pattern_key": decision.pattern_key,
-                "arguments": canonical_json(dict(arguments)),
-            }
-            question = Question(
-                kind=WaitKind.APPROVAL,
-                request=request,
-                choices=[choice.value for choice in decision.choices],
-                expires_s=expires_s,
-            )
-            return ToolResult(text="", question=question)
+    if isinstance(decision, Deny):
+        log.info("command.blocked", tool=tool.spec.name)
+    return _stand_in(decision, command, arguments, expires_s)
 
 
 def _wait_for_skill(
@@ -133,21 +127,28 @@ def _wait_for_skill(
     if tool.spec.name != SKILL_MANAGE_TOOL or not rules.asks_for_skills or claim.is_approved:
         return None
     terms = waits.terms(claim.run_pk)
-    match rules.under(policy, terms).unattended:
-        case Unattended.APPROVE:
+    decision = _DECISIONS_ON_SKILLS[rules.under(policy, terms).unattended]
+    command = f"{SKILL_MANAGE_TOOL} {arguments['action']} {arguments['name']}"
+    return _stand_in(decision, command, arguments, terms.approval_s or rules.timeout_s)
+
+
+def _stand_in(
+    decision: Decision, command: str, arguments: Mapping[str, Any], expires_s: float | None
+) -> ToolResult | None:
+    """What the model or a person gets in place of the call; ``None`` when it may run."""
+    match decision:
+        case Allow():
             return None
-        case Unattended.DENY:
-            reason = "Nobody is there who could allow a change of a skill. Go on without."
+        case Deny(reason=reason):
             return replace(error_result(reason), refusal=Refusal(by=RefusedBy.RULES, reason=reason))
-        case Unattended.ASK:
+        case Ask():
             request = {
-                "command": f"{SKILL_MANAGE_TOOL} {arguments['action']} {arguments['name']}",
-                "description": "changes what later conversations are told",
-                "pattern_key": SKILL_MANAGE_TOOL,
+                "command": command,
+                "description": decision.description,
+                "pattern_key": decision.pattern_key,
                 "arguments": canonical_json(dict(arguments)),
             }
-            choices = (Choice.ONCE.value, Choice.DENY.value)
-            expires_s = terms.approval_s or rules.timeout_s
+            choices = [choice.value for choice in decision.choices]
             question = Question(kind=WaitKind.APPROVAL, request=request, choices=choices, expires_s=expires_s)
             return ToolResult(text="", question=question)
 
