@@ -106,6 +106,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "hook.blocked": "A hook kept a tool call from running.",
         "hook.failed": "A hook raised, hung or answered nonsense; the run goes on as if it were not there.",
         "hook.abandoned": "A hook outstayed its time; its thread goes on by itself and nobody waits for it.",
+        "hook.returned": "A hook that was switched off is called again: none of its calls hangs any more.",
         "hook.refused": "What a hook did could not be recorded: the claim was no longer ours.",
         "tool_call.refused": "A result came too late, or its start was no longer safe; nothing was stored.",
         "tool_call.hinted": "What a folder says to agents was put behind the first result that touched it.",

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from support.fault_server import USAGE_CHUNK, FaultServer, Received, Reply, finish_chunk, text_chunk
+from support.rig import until
 from support.store import Store, opened
 from support.turns import Turns, do_calls
 
@@ -26,7 +27,7 @@ from hermes_worker.safety.redaction import Redactor
 from hermes_worker.store.hooks.calls import HookCalls
 from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.store.runs.waits import Waits
-from hermes_worker.tasks.hooks.running import ABANDONED_MAX, HookRunner, LoadedHook, loaded_hooks
+from hermes_worker.tasks.hooks.running import ABANDONED_MAX, REST_S, HookRunner, LoadedHook, loaded_hooks
 from hermes_worker.tasks.iteration.planning import plan_calls
 from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.parts import Hooks, Parts
@@ -397,6 +398,37 @@ def test_a_hook_that_hangs_is_left_behind_and_after_three_times_off() -> None:
         assert calls == ["e0", "e1", "e2"]
     finally:
         release.set()
+
+
+def test_a_hook_that_hung_is_called_again_when_nothing_of_it_hangs_and_it_has_rested() -> None:
+    release, now, ended = threading.Event(), [0.0], threading.Semaphore(0)
+
+    def hangs(event: HookEvent) -> str:
+        release.wait(60)
+        ended.release()
+        return event.id
+
+    slow = hook(hangs, "pre_tool_call", timeout_s=0.05)
+    runner = HookRunner([slow], clock=lambda: now[0])
+    try:
+        for number in range(ABANDONED_MAX):
+            runner.call(slow, f"e{number}", "pre_tool_call", "{}", NEVER)
+        now[0] = 2 * REST_S
+        assert runner.is_off(slow), "its threads hang"
+    finally:
+        release.set()
+    assert all(ended.acquire(timeout=30) for _ in range(ABANDONED_MAX))
+    until(lambda: not runner.is_off(slow), "its threads have ended")
+    slow = replace(slow, timeout_s=30.0)
+    assert runner.call(slow, "e8", "pre_tool_call", "{}", NEVER).answer == '"e8"'
+    release.clear()
+    slow = replace(slow, timeout_s=0.05)
+    for number in range(ABANDONED_MAX):
+        assert not runner.is_off(slow), "it has three calls again"
+        runner.call(slow, f"f{number}", "pre_tool_call", "{}", NEVER)
+    release.set()
+    assert all(ended.acquire(timeout=30) for _ in range(ABANDONED_MAX + 1))
+    assert runner.is_off(slow), "it rests first"
 
 
 def test_a_coroutine_is_a_hook_and_is_cancelled_in_time() -> None:

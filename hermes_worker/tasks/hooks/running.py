@@ -1,7 +1,8 @@
 """Call a hook without depending on it: a thread of its own, a time limit, an answer that is plain JSON.
 
 Python cannot end a thread. One that outstays its limit is abandoned: nobody waits for it, and what it answers later is
-lost. A hook that was abandoned three times in a process is switched off there, so that hung threads cannot add up.
+lost. A hook that was abandoned three times in a process is switched off there, so that hung threads cannot add up. It
+is called again when they have ended after all and some minutes are over: a service may have been away.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ import inspect
 import json
 import threading
 import time
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from hermes_worker.core.hooks import ANSWER_CHARS_MAX, HookEvent, expanded
 from hermes_worker.core.messages import canonical_json
@@ -26,6 +26,8 @@ from hermes_worker.safety.redaction import redact
 
 ABANDONED_MAX = 3
 """So many calls of one hook may outstay their time in one process."""
+REST_S: Final = 300.0
+"""So long is a hook that was switched off left alone, at least."""
 _LOOK_EVERY_S = 0.05
 _FAILURE_CHARS_MAX = 300
 
@@ -68,7 +70,7 @@ class HookCalled:
 class HookRunner:
     """The hooks of one process. Thread-safe."""
 
-    def __init__(self, hooks: Sequence[LoadedHook] = ()) -> None:
+    def __init__(self, hooks: Sequence[LoadedHook] = (), clock: Callable[[], float] = time.monotonic) -> None:
         """``hooks`` in the order in which they are asked."""
         found: dict[str, list[LoadedHook]] = {}
         for hook in hooks:
@@ -76,7 +78,9 @@ class HookRunner:
                 found.setdefault(event, []).append(hook)
         self._by_event: Mapping[str, Sequence[LoadedHook]] = MappingProxyType(found)
         self._by_name = {hook.name: hook for hook in hooks}
-        self._abandoned: Counter[str] = Counter()
+        self._abandoned: dict[str, list[_CallOnThread]] = {}
+        self._off_at: dict[str, float] = {}
+        self._clock = clock
         self._lock = threading.Lock()
 
     def __bool__(self) -> bool:
@@ -90,8 +94,16 @@ class HookRunner:
         return self._by_name.get(name)
 
     def is_off(self, hook: LoadedHook) -> bool:
-        """Whether the hook hung so often that it is not called here any more."""
-        return self._abandoned[hook.name] >= ABANDONED_MAX
+        """Whether the hook hung so often that it is not called here, for now or as long as one of its calls hangs."""
+        with self._lock:
+            off_at = self._off_at.get(hook.name)
+            if off_at is None:
+                return False
+            if self._clock() - off_at < REST_S or not all(work.is_done.is_set() for work in self._abandoned[hook.name]):
+                return True
+            del self._off_at[hook.name], self._abandoned[hook.name]
+        log.info("hook.returned", hook=hook.name)
+        return False
 
     def call(self, hook: LoadedHook, event_id: str, event: str, payload: str, stopping: HookAbort) -> HookCalled:
         """Call ``hook`` with a copy of ``payload``, which is JSON. Never raises, and returns soon after the hook's time
@@ -105,16 +117,20 @@ class HookRunner:
             if stopping.is_set():
                 return HookCalled(was_broken_off=True, duration_s=time.monotonic() - began)
             if time.monotonic() - began >= hook.timeout_s:
-                return self._abandon(hook, event, time.monotonic() - began)
+                return self._abandon(work, hook, event, time.monotonic() - began)
         return work.called(time.monotonic() - began)
 
-    def _abandon(self, hook: LoadedHook, event: str, duration_s: float) -> HookCalled:
+    def _abandon(self, work: _CallOnThread, hook: LoadedHook, event: str, duration_s: float) -> HookCalled:
         with self._lock:
-            self._abandoned[hook.name] += 1
+            left_behind = self._abandoned.setdefault(hook.name, [])
+            left_behind.append(work)
+            is_off = len(left_behind) >= ABANDONED_MAX
+            if is_off:
+                self._off_at[hook.name] = self._clock()
         count("hook.abandoned")
-        log.warning("hook.abandoned", hook=hook.name, hook_event=event, is_off=self.is_off(hook))
+        log.warning("hook.abandoned", hook=hook.name, hook_event=event, is_off=is_off)
         why = f"it had not answered after {hook.timeout_s:g} s"
-        if self.is_off(hook):
+        if is_off:
             why += " and is switched off in this process"
         return HookCalled(failure=why, duration_s=duration_s)
 
