@@ -7,23 +7,18 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from support.store import opened
+from support.mcp_stand import sandbox, standing
 
-from hermes_worker.agent.tools.base import ToolContext, ToolResult
+from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.hosting.host import HostOptions
 from hermes_worker.hosting.program import NotStarted
 from hermes_worker.mcp import reaching
-from hermes_worker.mcp.bridge import Bridge, mcp_host
 from hermes_worker.mcp.protocol import McpError
 from hermes_worker.mcp.servers import McpServer, approved, new_server, servers_of, write_servers
 from hermes_worker.mcp.source import McpSource
@@ -31,20 +26,14 @@ from hermes_worker.mcp.stdio import offered_by
 from hermes_worker.net.http import HttpRequest
 from hermes_worker.net.urls import UrlPolicy
 from hermes_worker.net.wire import send
-from hermes_worker.settings import load
 from hermes_worker.store.engine.database import db_now
-from hermes_worker.store.resources import ResourceKind, Resources
+from hermes_worker.store.resources import ResourceKind
 from hermes_worker.store.tables import resources
-from hermes_worker.wiring import sandbox_of
 from hermes_worker.workspaces.sandbox.ladder import Sandbox
 from hermes_worker.workspaces.sandbox.policy import SandboxMode, SandboxPolicy
 
 SUPPORT = Path(__file__).parents[1] / "support"
 TOOL = {"name": "t0", "inputSchema": {"type": "object"}}
-
-
-def sandbox() -> Sandbox:
-    return sandbox_of(load({"HERMES_PROVIDER": "scripted"}))
 
 
 def desk(**more: Any) -> McpServer:
@@ -57,57 +46,6 @@ def odd(how: str, **more: Any) -> McpServer:
     definition = {**TOOL, "description": how}
     found = McpServer(command=command, reads=(str(SUPPORT),), timeout_s=1.5, **more)
     return approved(found, [definition])
-
-
-class Stand:
-    """A host, and workers that are nothing but their rows."""
-
-    def __init__(self, folder: Path, servers: dict[str, McpServer]) -> None:
-        self._entered = opened(f"sqlite:///{folder / 'x.db'}")
-        self.store = self._entered.__enter__()
-        self.rows = Resources(self.store.database)
-        self.folder, self.servers = folder, servers
-        self.session_id = self.store.submit().run_id
-        self.bridges: list[Bridge] = []
-        self.begin()
-
-    def begin(self, **options: Any) -> None:
-        given = {"name": "stand", "folder": self.folder / "mcp-servers", "ttl_s": 2.0, **options}
-
-        def bridge_of(may_use: Any) -> Bridge:
-            self.bridges.append(Bridge("127.0.0.1", "127.0.0.1", may_use))
-            return self.bridges[-1]
-
-        def known(name: str) -> tuple[McpServer, str | None] | None:
-            return (self.servers[name], "s3cret") if name in self.servers else None
-
-        self.host = mcp_host(self.rows, known, sandbox(), HostOptions(**given), bridge_of)
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self.host.run, args=(self._stopping,))
-        self._thread.start()
-
-    def end(self) -> None:
-        self._stopping.set()
-        self._thread.join()
-        self.bridges[-1].close()
-
-    def close(self) -> None:
-        self.end()
-        self._entered.__exit__(None, None, None)
-
-    def call(self, context: ToolContext, tool: str, session_id: str | None = None, **arguments: Any) -> ToolResult:
-        name, server = next(iter(self.servers.items()))
-        source = McpSource(name, server, None, self.rows)
-        return source.call(f"mcp_{name}_{tool}", arguments, replace(context, session_id=session_id or self.session_id))
-
-
-@contextmanager
-def standing(folder: Path, **servers: McpServer) -> Iterator[Stand]:
-    stand = Stand(folder, servers)
-    try:
-        yield stand
-    finally:
-        stand.close()
 
 
 def test_a_process_serves_its_session_and_sees_nothing_else(
