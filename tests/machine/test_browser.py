@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from random import Random
@@ -28,6 +28,7 @@ from support.browsing import (
 )
 from support.store import opened
 
+from hermes_worker.browser.declarations import browser_extension
 from hermes_worker.store.resources import ResourceKind, Resources
 
 pytestmark = [
@@ -368,6 +369,10 @@ def test_who_has_no_use_is_not_let_in(shared: Stand, site: Site) -> None:
             early.recv(timeout=5)
 
 
+CALL_MAX_S = max(tool.spec.timeout_s for tool in browser_extension(has_cdp=False).tools)
+"""A worker gives a call as long as this; the limits inside of it sum up to less."""
+
+
 def fleet(folder: Path, *, sessions: int, calls: int, workers: int, seed: int) -> None:
     """Sessions fill in a form field by field, on whatever worker, while workers are killed and frozen."""
     random, site = Random(seed), Site()
@@ -382,13 +387,13 @@ def fleet(folder: Path, *, sessions: int, calls: int, workers: int, seed: int) -
         host = HostProcess(folder, site.port, HERMES_BROWSERS_MAX=str(sessions), HERMES_BROWSER_IDLE_S="3600")
         people = [new_session(store) for _ in range(sessions)]
         fleet = [WorkerProcess(url, folder) for _ in range(workers)]
-        added: dict[str, list[str]] = {who: [] for who in people}
+        forms = {who: Form() for who in people}
         try:
             for number in range(calls):
                 for who in people:
                     worker = random.choice(fleet)
                     name, arguments = step(worker, who, number, site)
-                    fault = random.random()
+                    fault, said = random.random(), None
                     if fault < 0.08:
                         worker.kill()
                         worker.begin()
@@ -397,17 +402,20 @@ def fleet(folder: Path, *, sessions: int, calls: int, workers: int, seed: int) -
                         others = [each for each in fleet if each is not worker]
                         check(ask(random.choice(others), who, "snapshot", {}), who)
                         worker.process.send_signal(signal.SIGCONT)
-                        worker.answer(60)
+                        assert worker.answer(CALL_MAX_S) is not None, name
                     else:
-                        said = worker.answer(120)
+                        said = worker.answer(CALL_MAX_S)
                         assert said is not None, (name, (folder / "browser.log").read_text()[-2000:])
                         check(said, who)
-                    del arguments, added[who][:]
+                    forms[who].note(name, arguments, was_done=said is not None and said.get("success") is True)
                 print(f"call {number + 1} of {calls} of {sessions} sessions is over", flush=True)
             for who in people:
                 last = ask(fleet[0], who, "snapshot", {"full": True})
                 check(last, who)
                 assert "lost" not in json.dumps(last), "no browser was lost, only workers"
+                kept = ask(fleet[0], who, "console", {"expression": "localStorage.all"})["value"]
+                assert set(forms[who].added) <= set(json.loads(str(kept or "[]"))), (who, forms[who].added, kept)
+            assert any(form.added for form in forms.values()) or calls < 7
             rows = Resources(store.database).hosted(ResourceKind.BROWSER)
             assert len(rows) == sessions
         finally:
@@ -418,9 +426,23 @@ def fleet(folder: Path, *, sessions: int, calls: int, workers: int, seed: int) -
     assert gone_within(10, folder)
 
 
+class Form:
+    """What a session knows that it has added: what was typed by a call that said so, and added by another one."""
+
+    def __init__(self) -> None:
+        self.added: list[str] = []
+        self._typed: str | None = None
+
+    def note(self, tool: str, arguments: Mapping[str, object], *, was_done: bool) -> None:
+        if tool == "type":
+            self._typed = str(arguments["text"]) if was_done else None
+        elif tool == "click" and was_done and self._typed is not None:
+            self.added.append(self._typed)
+
+
 def ask(worker: WorkerProcess, who: str, tool: str, arguments: dict[str, object]) -> dict[str, object]:
     worker.send(who, tool, arguments)
-    said = worker.answer(120)
+    said = worker.answer(CALL_MAX_S)
     assert said is not None
     return said
 
