@@ -565,10 +565,12 @@ def compress_session(session_id: str, *, focus: str = "", idempotency_key: str |
 
 
 def audit(**filters: Any) -> ApiRequest[Portion[DeedDocument]]:
-    """Who did what for the tenant, oldest first, page after page; ``filters``: ``after``, ``act``, ``subject``,
-    ``actor``, ``since``, ``until``, ``settled`` and, for operators, ``all_tenants``."""
+    """Who did what for the tenant, page after page, oldest first unless ``newest_first``; ``filters``: ``after``,
+    ``before``, ``act``, ``subject``, ``actor``, ``since``, ``until``, ``settled`` and, for operators,
+    ``all_tenants``."""
     request = _get("/v1/audit", _nothing, **{"limit": 1_000, **filters})
-    return _listed(request, DeedDocument, "data", _behind("after", "number"))
+    onwards = _behind("before" if filters.get("newest_first") else "after", "number")
+    return _listed(request, DeedDocument, "data", onwards)
 
 
 def memory(*, profile: str | None = None) -> ApiRequest[dict[str, Any]]:
@@ -797,9 +799,9 @@ def open_page_login(path: str = "/") -> ApiRequest[dict[str, Any]]:
     return ApiRequest(method="PUT", template="/v1/page/login", read=_reads(dict[str, Any]), body=body)
 
 
-def close_page_login() -> ApiRequest[None]:
-    """End the login whose cookie is sent; with a key alone there is none. Idempotent."""
-    return ApiRequest(method="DELETE", template="/v1/page/login", read=_nothing)
+def close_page_login(path: str = "/") -> ApiRequest[None]:
+    """End the login whose cookie is sent; with a key alone there is none. ``path`` is that of the page. Idempotent."""
+    return ApiRequest(method="DELETE", template="/v1/page/login", read=_nothing, params={"path": path})
 
 
 def webhook_routes() -> ApiRequest[list[dict[str, Any]]]:

@@ -101,6 +101,32 @@ export function usePoll(read, everyMs, deps) {
   return { ...state, again: () => kick.current() };
 }
 
+/** The newest rows of a list, asked again every `everyMs`, and behind them the older ones that somebody asked for.
+ * `more` reads further ones; it is null at the end. */
+export function useOlder(path, params, id, everyMs) {
+  const kept = useRef({ rows: [], hasMore: false, isLong: false });
+  const [, draw] = useState(0);
+  const [failure, setFailure] = useState(null);
+  const { data, error, again } = usePoll(async () => {
+    const page = await ask("GET", path, { params }), from = page.data.at(-1)?.[id], last = kept.current;
+    // When more came than a page holds, there is a gap below it, and what was read before goes.
+    const isNext = last.isLong && page.has_more && last.rows[0]?.[id] >= from;
+    kept.current = isNext ? { ...last, rows: [...page.data, ...last.rows.filter((row) => row[id] < from)] }
+      : { rows: page.data, hasMore: page.has_more, isLong: false };
+    return true;
+  }, everyMs, []);
+  const more = async () => {
+    const last = kept.current, before = last.rows.at(-1)[id];
+    try {
+      const page = await ask("GET", path, { params: { ...params, before } });
+      if (kept.current.rows.at(-1)?.[id] === before) kept.current = { rows: [...kept.current.rows, ...page.data], hasMore: page.has_more, isLong: true };
+      setFailure(null);
+      draw((n) => n + 1);
+    } catch (refusal) { setFailure(refusal); }
+  };
+  return { rows: data && kept.current.rows, error: error ?? failure, more: kept.current.hasMore ? more : null, again };
+}
+
 /** `value`, followed at most once in `everyMs`: for what is asked again whenever it changes. */
 export function useCalm(value, everyMs) {
   const latest = useRef(value), timer = useRef(0);
@@ -183,7 +209,8 @@ export function brief(text) {
 const KINDS = {
   __proto__: null,
   completed: "good", succeeded: "good", delivered: "good", running: "busy", stopping: "busy", attempting: "busy",
-  failed: "bad", expired: "bad", unknown: "bad", abandoned: "bad",
+  failed: "bad", expired: "bad", unknown: "bad", abandoned: "bad", deny: "bad",
+  once: "good", session: "good", always: "good", answered: "good",
   waiting_for_approval: "wait", waiting_for_input: "wait", waiting_for_capacity: "wait", paused: "wait",
 };
 
@@ -217,6 +244,10 @@ export function Dialog({ title, close, children }) {
 export function Confirm({ title, yes, no, children }) {
   return html`<${Dialog} title=${title} close=${no}>${(dismiss) => html`${children}
     <div class="row"><button class="main" onClick=${yes}>Do it</button><button onClick=${dismiss}>Leave it</button></div>`}</${Dialog}>`;
+}
+
+export function Older({ more }) {
+  return more && html`<div class="pad"><button onClick=${more}>Show older ones</button></div>`;
 }
 
 /** Text that is typed stays as it is typed: nothing that comes from the server changes it. */

@@ -1,5 +1,5 @@
 // Approvals and questions: one inbox, and who was first.
-import { address, age, ask, html, may, Notice, Text, to, short, useEffect, useField, useRef, useState, visible } from "./core.js";
+import { address, age, ask, brief, html, may, Notice, Older, short, span, State, Text, to, useEffect, useField, useOlder, useRef, useState, visible } from "./core.js";
 
 const WORDS = { __proto__: null, once: "Allow once", session: "Allow in this session", always: "Always allow", deny: "Deny" };
 
@@ -23,7 +23,21 @@ export function Inbox({ waiting }) {
       ${data && !data.data.length && html`<div class="empty">Nobody is asked anything.</div>`}
       ${data?.data.map((wait) => html`<${Waiting} key=${wait.id} wait=${wait} again=${again} told=${told} mine=${mine.current} />`)}</section>
     ${outcomes.length > 0 && html`<section class="panel"><header><h2>Answered</h2></header>
-      <ul class="talk" role="status">${outcomes.map((each) => html`<li><span class="when">${each.time}</span><span>${visible(each.text)}</span></li>`)}</ul></section>`}`;
+      <ul class="talk" role="status">${outcomes.map((each) => html`<li><span class="when">${each.time}</span><span>${visible(each.text)}</span></li>`)}</ul></section>`}
+    <${History} />`;
+}
+
+const PERMITTED = { __proto__: null, session: "in its session", always: "always" };
+
+/** What was asked before, who answered, and what that permits from now on. */
+function History() {
+  const { rows, error, more } = useOlder("v1/approvals/history", { limit: 50 }, "id", 5000);
+  return html`<${Notice} error=${error} />${rows?.length > 0 && html`<section class="panel"><header><h2>History</h2></header><div class="scroll"><table aria-label="Closed questions">
+    <thead><tr><th>Outcome</th><th>What was asked</th><th>Run</th><th>By</th><th>Why</th><th>Permits from now on</th><th class="num">Waited</th><th class="num">Age</th></tr></thead>
+    <tbody>${rows.map((each) => html`<tr key=${each.id}><td><${State} of=${each.outcome} /></td>
+      <td><span class="mono">${brief(each.tool)}</span> ${brief(each.command ?? each.question ?? each.description)}</td><td class="mono nowrap"><a href=${to("runs", each.run_id)}>${short(each.run_id)}</a> ${visible(each.call)}</td>
+      <td>${brief(each.by ?? "–")}</td><td>${brief(each.reason ?? "")}</td><td>${each.permits !== null && html`<span class="mono">${brief(each.permits)}</span> ${PERMITTED[each.outcome]}`}</td>
+      <td class="num">${span(each.closed_at - each.created_at)}</td><td class="num">${age(each.closed_at)}</td></tr>`)}</tbody></table></div><${Older} more=${more} /></section>`}`;
 }
 
 /** Who answered before us, as the run's own events say. */

@@ -94,7 +94,7 @@ function Shell() {
   const view = VIEWS.find((each) => each.path === (route.parts[0] ?? "")) ?? VIEWS[0];
   const id = route.parts[1];
   const logOut = async () => {
-    await ask("DELETE", "v1/page/login").catch(() => null);
+    await ask("DELETE", "v1/page/login", { params: { path: basePath } }).catch(() => null);
     setUser(null);
   };
   useEffect(() => { document.title = `${waiting.count ? `(${waiting.count}) ` : ""}${view.title} · Hermes worker`; });

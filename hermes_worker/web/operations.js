@@ -1,5 +1,5 @@
 // What operators look at: jobs, deliveries, the fleet, the audit log.
-import { age, ask, brief, Confirm, html, may, Notice, number, short, span, State, to, usePoll, useState, when } from "./core.js";
+import { age, ask, brief, Confirm, html, may, Notice, number, Older, short, span, State, to, useOlder, usePoll, useState, when } from "./core.js";
 
 function useActions(again) {
   const [error, setError] = useState(null);
@@ -69,22 +69,10 @@ export function Fleet() {
       <td><${State} of=${alert.recovered_at ? "recovered" : "open"} /></td><td>${brief(alert.kind)}</td><td>${brief(alert.text)}</td><td class="num">${age(alert.raised_at)}</td></tr>`)}</tbody></table></div>`}</section>`;
 }
 
-/** The deeds of a day, the newest first. The API lists the oldest first. */
-async function readDay() {
-  const since = Date.now() / 1000 - 86400, data = [];
-  for (let after; data.length < 5000;) {
-    const page = await ask("GET", "v1/audit", { params: { since, after, limit: 500 } });
-    data.push(...page.data);
-    if (!page.has_more) break;
-    after = page.data.at(-1).number;
-  }
-  return { data: data.reverse().slice(0, 500) };
-}
-
 export function Audit() {
-  const { data, error } = usePoll(readDay, 4000, []);
-  return html`<header><h1>Audit</h1><span class="soft">of the last 24 hours</span></header><${Notice} error=${error} />
-    <section class="panel">${data && !data.data.length && html`<div class="empty">Nothing is recorded.</div>`}
-    ${data?.data.length > 0 && html`<div class="scroll"><table><thead><tr><th>When</th><th>Who</th><th>What</th><th>To</th><th>From</th></tr></thead><tbody>
-      ${data.data.map((deed) => html`<tr key=${deed.number}><td class="nowrap">${when(deed.at)}</td><td>${brief(deed.actor)}</td><td class="mono">${brief(deed.act)}</td><td class="mono">${brief(deed.subject)}</td><td>${brief(deed.address ?? "–")}</td></tr>`)}</tbody></table></div>`}</section>`;
+  const { rows, error, more } = useOlder("v1/audit", { newest_first: true, limit: 200 }, "number", 4000);
+  return html`<header><h1>Audit</h1><span class="soft">the newest first</span></header><${Notice} error=${error} />
+    <section class="panel">${rows && !rows.length && html`<div class="empty">Nothing is recorded.</div>`}
+    ${rows?.length > 0 && html`<div class="scroll"><table><thead><tr><th>When</th><th>Who</th><th>What</th><th>To</th><th>From</th></tr></thead><tbody>
+      ${rows.map((deed) => html`<tr key=${deed.number}><td class="nowrap">${when(deed.at)}</td><td>${brief(deed.actor)}</td><td class="mono">${brief(deed.act)}</td><td class="mono">${brief(deed.subject)}</td><td>${brief(deed.address ?? "–")}</td></tr>`)}</tbody></table></div>`}<${Older} more=${more} /></section>`;
 }

@@ -2,6 +2,7 @@
 import { age, ask, clock, Confirm, dollars, html, may, Notice, number, short, span, State, Text, to, useCalm, useEffect, useField, usePoll, useRef, useState, visible, when } from "./core.js";
 import { Waiting } from "./inbox.js";
 import { follow } from "./streams.js";
+import { useFork } from "./sessions.js";
 import { Calls, Tree } from "./tree.js";
 
 const ENDED = ["completed", "failed", "cancelled", "expired"];
@@ -118,6 +119,7 @@ function Actions({ run, again }) {
   const text = useField();
   const [said, setSaid] = useState(null);
   const [stopping, setStopping] = useState(false);
+  const [fork, refusal] = useFork(run.session_id);
   const isOpen = !ENDED.includes(run.status);
   const act = async (verb, body, then) => {
     try {
@@ -128,12 +130,13 @@ function Actions({ run, again }) {
     again();
   };
   if (!may("runs:write")) return null;
-  return html`<${Notice} error=${said} /><div class="row">
+  return html`<${Notice} error=${said ?? refusal} /><div class="row">
     ${isOpen && html`<button class="danger" onClick=${() => setStopping(true)}>Stop</button>
       ${run.status === "paused" ? html`<button onClick=${() => act("resume")}>Go on</button>` : html`<button onClick=${() => act("pause")}>Pause</button>`}
       <form class="row grow" onSubmit=${(e) => { e.preventDefault(); act("steer", { text: text.value }, () => text.set("")); }}>
         <input class="grow" aria-label="Say something to the run" placeholder="Say something to the run" required ...${text.bind} /><button>Steer</button></form>`}
-    ${!isOpen && html`<button onClick=${() => act("retry", undefined, (made) => { location.hash = to("runs", made.run_id); })}>Run it again</button>`}
+    ${!isOpen && html`<button onClick=${() => act("retry", undefined, (made) => { location.hash = to("runs", made.run_id); })}>Run it again</button>
+      <button onClick=${() => fork()}>Fork its session</button>`}
     ${stopping && html`<${Confirm} title="Stop this run?" yes=${() => { setStopping(false); act("stop"); }} no=${() => setStopping(false)}>
       <p>The run, and all that it caused, is asked to stop.</p></${Confirm}>`}</div>`;
 }

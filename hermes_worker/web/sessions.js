@@ -27,15 +27,31 @@ function Say({ session }) {
     <textarea id="say" required ...${text.bind}></textarea><button class="main">Send</button></form></section>`;
 }
 
+/** Opens a session that begins as this one did, up to a message or to the end of what is over. */
+export function useFork(id) {
+  const [error, setError] = useState(null);
+  const fork = async (last) => {
+    try {
+      const made = await ask("POST", `api/sessions/${encodeURIComponent(id)}/fork`, { body: last === undefined ? {} : { message_id: last } });
+      location.hash = to("sessions", made.session.id);
+    } catch (refusal) { setError(refusal); }
+  };
+  return [fork, error];
+}
+
 export function Session({ id }) {
   const place = `api/sessions/${encodeURIComponent(id)}`;
   const { data, error } = usePoll(async () => {
     const [one, page] = await Promise.all([ask("GET", place), ask("GET", `${place}/messages`)]);
     return { session: one.session, messages: page.data };
   }, 4000, [id]);
-  return html`<header><h1>${visible(data?.session.title || id)}</h1><span class="grow"></span><a href=${`#/runs?session=${encodeURIComponent(id)}`}>Its runs</a></header>
-    <${Notice} error=${error} />
-    <section class="panel"><ol class="talk">${data?.messages.map((message) => html`<li key=${message.id}><span class="when">${message.role}</span>
+  const [fork, refusal] = useFork(id);
+  // A copy may end where a turn does, and not between a call and its result.
+  const isWhole = (message) => message.role === "assistant" && !message.tool_calls?.length;
+  return html`<header><h1>${visible(data?.session.title || id)}</h1>${data?.session.parent_session_id && html`<span class="soft">from <a href=${to("sessions", data.session.parent_session_id)}>${brief(data.session.parent_session_id)}</a></span>`}
+      <span class="grow"></span>${may("runs:write") && html`<button onClick=${() => fork()}>Fork</button>`}<a href=${`#/runs?session=${encodeURIComponent(id)}`}>Its runs</a></header>
+    <${Notice} error=${error ?? refusal} />
+    <section class="panel"><ol class="talk">${data?.messages.map((message) => html`<li key=${message.id}><span class="when">${message.role}${may("runs:write") && isWhole(message) && html`<br /><button class="plain" onClick=${() => fork(message.id)}>Fork here</button>`}</span>
       ${message.role === "tool" ? html`<details><summary class="note">result</summary><${Text} of=${message.content} mono /></details>`
         : html`<div><${Text} of=${message.content} />${(message.tool_calls ?? []).map((call) => html`<${Text} of=${call} mono />`)}</div>`}</li>`)}</ol></section>
     ${may("runs:write") && html`<${Say} session=${id} />`}`;

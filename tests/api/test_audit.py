@@ -66,6 +66,12 @@ def test_the_log_is_for_administrators_of_its_tenant(
     behind = guest.http.get("/v1/audit", params={"after": deed["number"], "act": "job.create"}).json()["data"]
     assert [each["act"] for each in behind] == ["job.create"]
     assert api.http.get("/v1/audit").json()["data"] == []
+    numbers = [each["number"] for each in guest.http.get("/v1/audit").json()["data"]]
+    newest = guest.http.get("/v1/audit", params={"newest_first": True, "limit": 2}).json()
+    assert [each["number"] for each in newest["data"]] == numbers[:-3:-1]
+    earlier = guest.http.get("/v1/audit", params={"newest_first": True, "before": numbers[-2]}).json()
+    assert [each["number"] for each in earlier["data"]] == numbers[-3::-1]
+    assert not earlier["has_more"]
     key = tenants.create_key("acme", "reader", [KeyScope.RUNS_READ]).token
     refused = httpx.get(f"{api.url}/v1/audit", headers={"Authorization": f"Bearer {key}"}, verify=False)
     assert refused.status_code == 403

@@ -101,7 +101,10 @@ def scripted(client: Any, store: Store, wait: Callable[[Any], Any], listed: Call
     say(wait(client.remove_job(job["id"])))
     session = say(wait(client.create_session(title="mine")))
     say(wait(client.remove_session(session["id"])))
-    say([one["act"] for one in listed(client.audit(limit=1, subject=again))])
+    acts = say([one["act"] for one in listed(client.audit(limit=1, subject=again))])
+    newest_first = listed(client.audit(limit=1, subject=again, newest_first=True))
+    assert [one["act"] for one in newest_first] == acts[::-1]
+    assert len(set(acts)) > 1
     say(sorted(wait(client.backlog())["queues"]))
     say(wait(client.capabilities()))
     for refused in (client.run("run_none"), client.submit("hello", model=5)):

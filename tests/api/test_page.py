@@ -145,10 +145,18 @@ def test_who_logs_out_is_out(api: Served) -> None:
     answer = page.delete("/v1/page/login", headers={"Origin": api.url})
     assert answer.status_code == 204
     assert "Max-Age=0" in answer.headers["set-cookie"]
+    assert "Path=/;" in answer.headers["set-cookie"]
     refused = httpx.get(f"{api.url}/v1/runs", headers={"Cookie": f"{COOKIE}={kept}"}, **PATIENT)
     assert (refused.status_code, refused.json()["error"]["code"]) == (401, "login_over")
     acts = [row.act for row in AuditLog(api.client.database).page("default")]
     assert acts == ["page.login", "page.logout"]
+    with browser(api) as below:
+        answer = below.delete("/v1/page/login", params={"path": "/hermes/"}, headers={"Origin": api.url})
+    # A browser drops a cookie whose path is the same.
+    assert "Path=/hermes/;" in answer.headers["set-cookie"]
+    with browser(api) as other:
+        answer = other.delete("/v1/page/login", params={"path": "//evil"}, headers={"Origin": api.url})
+    assert answer.status_code == 400
 
 
 def test_a_login_has_the_scopes_of_its_key_and_ends_with_it(

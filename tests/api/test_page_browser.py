@@ -22,6 +22,8 @@ from test_control import waiting
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
+from hermes_worker.safety.approvals import Choice
+from hermes_worker.store.runs.waits import Waits
 
 _TELL_VIOLATIONS = """addEventListener("securitypolicyviolation",
   (event) => console.error("Content Security Policy: " + event.violatedDirective + " " + event.blockedURI));"""
@@ -103,6 +105,7 @@ def test_a_key_becomes_a_cookie_that_no_script_reads(api: Served, visit: Callabl
     page.get_by_role("navigation").wait_for()
     page.get_by_role("button", name="Log out").click()
     page.get_by_label("API key").wait_for()
+    assert page.context.cookies() == []
     page.reload()
     page.get_by_label("API key").wait_for()
 
@@ -167,6 +170,55 @@ def test_two_people_answer_and_one_learns_who_was_first(
     third.page.get_by_text("was first: deny").wait_for()  # who only looks on is told as well
     assert first.page.get_by_text("was first").count() == 0
     assert store.status(run_id).value != "waiting_for_approval"
+
+
+def test_what_was_answered_stays_to_be_read_with_who_and_why(
+    api: Served, store: Store, visit: Callable[..., PageVisitor]
+) -> None:
+    waits = Waits(store.database)
+
+    def answered(number: int) -> None:
+        waits.approve(waiting(store), Choice.DENY, by="ann", reason=f"reason {number}.")
+
+    for number in range(60):
+        answered(number)
+    waits.approve(waiting(store), Choice.SESSION, by="bob")
+    visitor = visit()
+    page = visitor.page
+    visitor.open("inbox", "Inbox")
+    rows = page.get_by_label("Closed questions").locator("tbody tr")
+    rows.nth(49).wait_for()
+    assert "bob" in rows.nth(0).inner_text()
+    assert "recursive delete in its session" in rows.nth(0).inner_text()
+    assert ["ann" in text and "reason 59." in text for text in rows.all_inner_texts()[:3]] == [False, True, False]
+    page.get_by_role("button", name="Show older ones").click()
+    rows.nth(60).wait_for()
+    assert page.get_by_role("button", name="Show older ones").count() == 0
+    answered(60)
+    rows.nth(0).get_by_text("reason 60.").wait_for()
+    told = [text for text in rows.all_inner_texts() if "reason" in text]
+    assert [text.count(f"reason {60 - n}.") for n, text in enumerate(told)] == [1] * 61, "none is lost, none is double"
+
+
+def test_a_conversation_is_forked_where_a_turn_ended(
+    api: Served, store: Store, visit: Callable[..., PageVisitor]
+) -> None:
+    run_id = api.submit(input="Which tests are flaky?")
+    store.answer(run_id, ModelReply(text="Two of them."))
+    store.answer(api.submit(input="Which ones?", session_id=run_id), ModelReply(text="The slow ones."))
+    visitor = visit()
+    page = visitor.page
+    visitor.open(f"sessions/{run_id}", "")
+    page.get_by_text("The slow ones.").wait_for()
+    assert page.get_by_role("button", name="Fork here").count() == 2
+    page.get_by_role("button", name="Fork here").first.click()
+    page.get_by_role("link", name=run_id).wait_for()
+    page.get_by_text("Two of them.").wait_for()
+    assert page.get_by_text("The slow ones.").count() == 0
+    visitor.open(f"runs/{run_id}", run_id)
+    page.get_by_role("button", name="Fork its session").click()
+    page.get_by_role("link", name=run_id).wait_for()
+    page.get_by_text("The slow ones.").wait_for()
 
 
 def test_an_update_does_not_disturb_what_is_typed(api: Served, visit: Callable[..., PageVisitor]) -> None:

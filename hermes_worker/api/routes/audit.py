@@ -26,6 +26,8 @@ class ListAudit(BaseModel):
 
     limit: int = Field(100, ge=1, le=1000)
     after: int = Field(0, ge=0, le=2**53, description="A deed's number: list what was done behind it.")
+    before: int | None = Field(None, ge=1, le=2**53, description="A deed's number: list what was done before it.")
+    newest_first: bool = Field(False, description="Begin with the newest; go on with 'before'.")
     act: Act | None = None
     subject: str | None = Field(None, max_length=200, pattern=NO_NUL)
     actor: str | None = Field(None, max_length=200, pattern=NO_NUL)
@@ -55,7 +57,7 @@ class DeedObject(BaseModel):
 
 
 class DeedList(BaseModel):
-    """A page of deeds, oldest first."""
+    """A page of deeds, in the order that was asked for."""
 
     object: Literal["list"] = "list"
     data: list[DeedObject]
@@ -64,8 +66,8 @@ class DeedList(BaseModel):
 
 @router.get("", response_model=DeedList, response_model_exclude_none=True, dependencies=[needs(KeyScope.ADMIN)])
 async def list_deeds(context: Context, caller: Caller, wanted: Annotated[ListAudit, Query()]) -> DeedList:
-    """Who did what for the caller's tenant. Numbers grow with time; a deed of the last seconds may appear late, behind
-    a greater number."""
+    """Who did what for the caller's tenant, oldest first unless asked otherwise. Numbers grow with time; a deed of the
+    last seconds may appear late, behind a greater number."""
     tenant = for_all_or_own(caller, all_tenants=wanted.all_tenants)
     until = wanted.until
     if wanted.settled:
@@ -75,6 +77,8 @@ async def list_deeds(context: Context, caller: Caller, wanted: Annotated[ListAud
         AuditLog(context.client.database).page,
         tenant,
         after=wanted.after,
+        before=wanted.before,
+        newest_first=wanted.newest_first,
         limit=wanted.limit + 1,
         act=wanted.act.value if wanted.act else None,
         subject=wanted.subject,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from hermes_worker.api import schema
@@ -19,7 +19,7 @@ from hermes_worker.core.principals import KeyScope
 
 router = APIRouter(prefix=LOGIN_PATH, tags=["page"], route_class=JsonRoute, responses=schema.errors(503))
 
-_PATH_FORM = r"^/([A-Za-z0-9._~-]+/)*$"
+_Path = Annotated[str, Field(max_length=500, pattern=r"^/([A-Za-z0-9._~-]+/)*$")]
 
 
 class LogIn(BaseModel):
@@ -27,7 +27,7 @@ class LogIn(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    path: Annotated[str, Field(max_length=500, pattern=_PATH_FORM)] = Field(
+    path: _Path = Field(
         "/", description="The path of the page as its browser sees it: the cookie is sent to addresses below it."
     )
 
@@ -80,13 +80,19 @@ async def get_page_login(context: Context, caller: Caller, request: Request) -> 
 
 
 @router.delete("", status_code=204, dependencies=[READS])
-async def close_page_login(context: Context, caller: Caller, request: Request, response: Response) -> None:
+async def close_page_login(
+    context: Context,
+    caller: Caller,
+    request: Request,
+    response: Response,
+    path: Annotated[_Path, Query(description="As it was given when the login was opened.")] = "/",
+) -> None:
     """End the login of the browser that sends this. Idempotent."""
     token = login_of(request.headers)
     if token is not None:
         await context.store(context.page_logins.close, token, caller)
         request.app.state.holders.forget(token)
-    response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    response.delete_cookie(COOKIE, path=path, httponly=True, samesite="strict")
 
 
 def _object(caller: Caller, expires_at: float | None) -> PageLoginObject:

@@ -220,6 +220,8 @@ class AuditLog:
         tenant: str | None,
         *,
         after: int = 0,
+        before: int | None = None,
+        newest_first: bool = False,
         limit: int = 100,
         act: str | None = None,
         subject: str | None = None,
@@ -227,8 +229,8 @@ class AuditLog:
         since: float | None = None,
         until: float | None = None,
     ) -> Sequence[AuditRow]:
-        """Deeds of a tenant, or of all for ``None``, oldest first, behind number ``after``. ``since`` and ``until`` in
-        epoch seconds, the latter exclusive.
+        """Deeds of a tenant, or of all for ``None``, oldest first unless asked otherwise, behind number ``after`` and
+        below number ``before``. ``since`` and ``until`` in epoch seconds, the latter exclusive.
 
         A transaction that is still open may later add a row with a lower number than the last one given. Whoever copies
         the log asks with ``until`` a few seconds ago.
@@ -243,12 +245,15 @@ class AuditLog:
         for column, value in conditions:
             if value is not None:
                 wanted = wanted.where(column == value)
+        if before is not None:
+            wanted = wanted.where(audit_log.c.pk < before)
         if since is not None:
             wanted = wanted.where(audit_log.c.at >= since)
         if until is not None:
             wanted = wanted.where(audit_log.c.at < until)
         with self._database.read() as connection:
-            found = connection.execute(wanted.order_by(audit_log.c.pk).limit(limit))
+            order = audit_log.c.pk.desc() if newest_first else audit_log.c.pk.asc()
+            found = connection.execute(wanted.order_by(order).limit(limit))
             return [_row(row) for row in rows_of(found, _LogRow)]
 
 
