@@ -55,7 +55,7 @@ export function Now() {
 }
 
 /** A filter whose text is the user's: the address follows it, and nothing changes it back. */
-function Filter({ name, label, query, type = "text", list }) {
+export function Filter({ name, label, query, type = "text", list }) {
   const [value, setValue] = useState(query.get(name) ?? "");
   const timer = useRef(0);
   const changed = (event) => {

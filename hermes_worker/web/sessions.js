@@ -1,14 +1,33 @@
 // Conversations: the list, one transcript, and the next thing to say in it.
 import { age, ask, brief, dollars, html, may, Notice, number, Text, to, useField, usePoll, useState, visible } from "./core.js";
+import { Filter } from "./runs.js";
 
-export function Sessions() {
+export function Sessions({ query }) {
   const { data, error } = usePoll(() => ask("GET", "api/sessions", { params: { limit: 100 } }), 4000, []);
+  const words = query.get("q")?.trim();
   return html`<header><h1>Sessions</h1></header><${Notice} error=${error} />${may("runs:write") && html`<${Say} />`}
+    <section class="panel"><div class="filters" role="search" aria-label="What was said"><${Filter} name="q" label="Words that were said" query=${query} /></div>
+      ${words && html`<${Found} words=${words} />`}</section>
     <section class="panel">${data && !data.data.length && html`<div class="empty">There is no session.</div>`}
     ${data?.data.length > 0 && html`<div class="scroll"><table><thead><tr><th>Session</th><th>From</th><th>Model</th><th class="num">Messages</th><th class="num">Calls</th><th class="num">Cost</th><th class="num">Age</th></tr></thead>
       <tbody>${data.data.map((each) => html`<tr key=${each.id}><td><a href=${to("sessions", each.id)}><span class="one">${brief(each.title || each.id)}</span></a></td>
         <td>${brief(each.source ?? "–")}</td><td class="mono">${brief(each.model ?? "–")}</td><td class="num">${number(each.message_count)}</td><td class="num">${number(each.tool_call_count)}</td>
         <td class="num">${dollars(each.estimated_cost_usd)}</td><td class="num">${age(each.started_at)}</td></tr>`)}</tbody></table></div>`}</section>`;
+}
+
+/** Messages in which the words are, of all sessions. */
+function Found({ words }) {
+  const { data, error } = usePoll(() => ask("GET", "api/sessions/search", { params: { q: words, limit: 50 } }), 10000, [words]);
+  if (!data) return html`<${Notice} error=${error} />`;
+  return html`<${Notice} error=${error} />${!data.data.length && html`<div class="empty">Nobody said that.</div>`}
+    <ol class="talk" aria-label="Messages that fit">${data.data.map((each) => html`<li key=${`${each.session_id} ${each.message_id}`}><span class="when">${each.role}<br />${age(each.timestamp)}</span>
+      <div><a href=${to("sessions", each.session_id)}>${brief(each.title || each.session_id)}</a><div class="text">${marked(each.snippet)}</div></div></li>`)}</ol>
+    ${!data.is_complete && html`<div class="pad soft">There may be more: not every match of a very common word is listed, nor what was said a moment ago.</div>`}`;
+}
+
+/** A text whose hits stand between `>>>` and `<<<`. What was said may hold those signs as well: then more is marked. */
+function marked(snippet) {
+  return snippet.split(/(>>>[^]*?<<<)/).map((part) => /^>>>[^]*<<<$/.test(part) ? html`<mark>${visible(part.slice(3, -3))}</mark>` : visible(part));
 }
 
 /** What is said becomes a run, and the page follows it. */

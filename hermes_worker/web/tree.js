@@ -22,7 +22,7 @@ function inOrder(nodes) {
 function Bar({ run, first, width, now }) {
   const from = run.started_at ?? run.created_at, till = run.finished_at ?? now;
   const part = (seconds) => `${Math.min(100, Math.max(0, (100 * seconds) / width))}%`;
-  return html`<div class="lane" title=${`${clock(from)}, ${span(till - from)}`}><i class=${run.status === "failed" ? "bad" : ""} style=${{ left: part(from - first), width: part(till - from) }}></i></div>`;
+  return html`<div class="lane" title=${`${clock(from)}, ${span(till - from)}`}><i class=${run.status === "failed" ? "bad" : run.started_at ? "" : "wait"} style=${{ left: part(from - first), width: part(till - from) }}></i></div>`;
 }
 
 export function Tree({ id, isOver }) {

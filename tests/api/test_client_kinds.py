@@ -101,10 +101,7 @@ def scripted(client: Any, store: Store, wait: Callable[[Any], Any], listed: Call
     say(wait(client.remove_job(job["id"])))
     session = say(wait(client.create_session(title="mine")))
     say(wait(client.remove_session(session["id"])))
-    acts = say([one["act"] for one in listed(client.audit(limit=1, subject=again))])
-    newest_first = listed(client.audit(limit=1, subject=again, newest_first=True))
-    assert [one["act"] for one in newest_first] == acts[::-1]
-    assert len(set(acts)) > 1
+    say([one["act"] for one in listed(client.audit(limit=1, subject=again))])
     say(sorted(wait(client.backlog())["queues"]))
     say(wait(client.capabilities()))
     for refused in (client.run("run_none"), client.submit("hello", model=5)):
@@ -157,6 +154,16 @@ def test_both_clients_hear_the_same_through_a_proxy_that_cuts(api: Served, store
             cut = comparable(talk(proxy.url, api.key, store))
         assert cut.split(", ") == plain.split(", ")
         assert proxy.cuts >= 8
+
+
+def test_deeds_are_listed_page_after_page_from_either_end(api: Served) -> None:
+    with HermesClient(api.url, api_key=api.key) as client:
+        run_id = client.submit("hello")
+        client.pause(run_id)
+        client.resume(run_id)
+        acts = [deed["act"] for deed in client.audit(limit=1, subject=run_id)]
+        assert acts == ["run.submit", "run.pause", "run.resume"]
+        assert [deed["act"] for deed in client.audit(limit=1, subject=run_id, newest_first=True)] == acts[::-1]
 
 
 def test_an_answer_that_is_lost_starts_no_second_run(api: Served) -> None:

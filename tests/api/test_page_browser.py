@@ -24,6 +24,8 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
 from hermes_worker.safety.approvals import Choice
 from hermes_worker.store.runs.waits import Waits
+from hermes_worker.store.search.indexing import Indexer
+from hermes_worker.store.statistics import count_what_is_over
 
 _TELL_VIOLATIONS = """addEventListener("securitypolicyviolation",
   (event) => console.error("Content Security Policy: " + event.violatedDirective + " " + event.blockedURI));"""
@@ -221,6 +223,27 @@ def test_a_conversation_is_forked_where_a_turn_ended(
     page.get_by_text("The slow ones.").wait_for()
 
 
+def test_sessions_are_found_by_what_was_said(api: Served, store: Store, visit: Callable[..., PageVisitor]) -> None:
+    run_id = api.submit(input="Where does the quokka live?")
+    store.answer(run_id, ModelReply(text="On Rottnest Island."))
+    api.submit(input="Something else")
+    while count_what_is_over(store.database):
+        pass
+    Indexer(store.database).look(60.0, pause_s=0.0)
+    visitor = visit()
+    page = visitor.page
+    visitor.open("sessions", "Sessions")
+    page.get_by_label("Words that were said").fill("quokka")
+    found = page.get_by_label("Messages that fit")
+    found.locator("mark", has_text="quokka").wait_for()
+    assert found.get_by_role("listitem").count() == 1
+    assert "q=quokka" in page.url
+    found.get_by_role("link").click()
+    page.get_by_text("On Rottnest Island.").wait_for()
+    page.goto(f"{api.url}/#/sessions?q=wombat")
+    page.get_by_text("Nobody said that.").wait_for()
+
+
 def test_an_update_does_not_disturb_what_is_typed(api: Served, visit: Callable[..., PageVisitor]) -> None:
     visitor = visit()
     page = visitor.page
@@ -333,6 +356,7 @@ def test_what_was_delegated_is_a_tree_against_time(
     tree = page.get_by_label("The tree of this run")
     tree.get_by_role("row").nth(4).wait_for()
     assert tree.locator(".lane").count() == 4
+    assert tree.locator(".lane .wait").count() == 2, "two children have not begun"
     assert all(child[:12] in tree.inner_text() for child in children)
     calls = page.locator("section", has=page.get_by_role("heading", name="Calls", exact=True))
     calls.locator("summary", has_text="tool1").click()
@@ -435,6 +459,7 @@ def test_every_view_fits_every_width(
     store.call(store.with_tools(Replay.PURE), owner=store.worker("worker-1", ttl_s=1e9).pk)
     asking = waiting(store)
     waiting(store, WaitKind.INPUT)
+    Waits(store.database).approve(waiting(store), Choice.SESSION, by="ann")
     tree = _delegated(api, store)
     visitor = visit(color_scheme=scheme, viewport={"width": 1280, "height": 800})
     page = visitor.page

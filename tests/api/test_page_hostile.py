@@ -32,7 +32,8 @@ pytestmark = [
 ]
 TEXTS = hostile_texts()
 VIEWS = {
-    "": "Now", "runs": "Runs", "inbox": "Inbox", "sessions": "Sessions", "schedule": "Schedule",
+    "": "Now", "runs": "Runs", "inbox": "Inbox", "sessions": "Sessions", "sessions?q=x": "Sessions",
+    "schedule": "Schedule",
     "deliveries": "Deliveries", "money": "Money", "fleet": "Fleet", "access": "Access", "audit": "Audit",
 }  # fmt: skip
 _OURS = (
