@@ -40,8 +40,8 @@ from hermes_worker.store.access.principals import TenantDisabled
 
 PUBLIC_PATHS = frozenset({"/health", "/v1/health", "/health/ready"})
 """Need no key (docs/behaviour.md, "HTTP API")."""
-SIGNED_PATHS = "/webhooks/"
-"""What is below needs a signature instead."""
+SIGNED_PATHS = ("/webhooks/", "/inbound/")
+"""What is below needs a signature, or the platform's own secret, instead."""
 _NO_LOGIN = "The login of this browser is over. Log in again."
 _MISSING = (
     "Invalid API key. Send the key as a bearer token, in the header Authorization. It is the content of the file "

@@ -28,6 +28,7 @@ EXTENSION = Extension(
         RouterDeclaration(name="job_sheets", implementation="hermes_worker.api.routes.job_sheets:router"),
         RouterDeclaration(name="deliveries", implementation="hermes_worker.api.routes.deliveries:router"),
         RouterDeclaration(name="webhooks", implementation="hermes_worker.api.routes.webhooks:router"),
+        RouterDeclaration(name="inbound", implementation="hermes_worker.api.routes.inbound:router"),
         RouterDeclaration(name="backlog", implementation="hermes_worker.api.routes.backlog:router"),
         RouterDeclaration(name="providers", implementation="hermes_worker.api.routes.providers:router"),
         RouterDeclaration(name="provider_keys", implementation="hermes_worker.api.routes.provider_keys:router"),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 Operation = Mapping[str, Any]
-_LENIENT_PATHS = re.compile(r"(/v1)?/health|/health/(ready|detailed)|/webhooks/.*")
+_LENIENT_PATHS = re.compile(r"(/v1)?/health|/health/(ready|detailed)|/(webhooks|inbound)/.*")
 """Paths that pass over parameters which they do not know: probes add some against caches, and senders of events have
 addresses of their own."""
 _NUMBERS = {"integer": re.compile(r"-?[0-9]+(\.0+)?"), "number": re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")}

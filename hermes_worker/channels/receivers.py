@@ -112,4 +112,13 @@ def receivers() -> Mapping[str, Receiver]:
 
 def polled(values: Mapping[str, str]) -> list[Receiver]:
     """The platforms that have an account in ``values`` (settings, by variable name) and are listened to by asking."""
-    return [one for one in receivers().values() if one.usable_modes(values)[:1] == (InboundMode.POLL,)]
+    return _listened_to(values, InboundMode.POLL)
+
+
+def at_webhooks(values: Mapping[str, str]) -> Mapping[str, Receiver]:
+    """Those that bring events to the API, by name."""
+    return {one.platform: one for one in _listened_to(values, InboundMode.WEBHOOK)}
+
+
+def _listened_to(values: Mapping[str, str], mode: InboundMode) -> list[Receiver]:
+    return [one for one in receivers().values() if one.usable_modes(values)[:1] == (mode,)]

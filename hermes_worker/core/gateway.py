@@ -15,7 +15,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from hermes_worker.core.client_tools import IS_CLIENTS
 from hermes_worker.core.inbound import ChatKind, Inbound, InboundCommand, InboundMessage, InboundSender
+from hermes_worker.core.questions import Question
+from hermes_worker.core.remote_tasks import IS_TASKS
+from hermes_worker.core.run import WaitKind
+
+CHAT_SOURCE: Final = "gateway"
+"""Of all runs that chats begin: names of sessions are the keys of chats."""
 
 CODE_SIGNS: Final = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 """Without I, O, 0 and 1, which people mistake for each other."""
@@ -88,6 +95,8 @@ class ChatCommand(StrEnum):
     STATUS = "status"
     QUEUE = "queue"
     STEER = "steer"
+    APPROVE = "approve"
+    DENY = "deny"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +152,39 @@ HELP = (
     "/stop – stop what is being done\n"
     "/status – what is being done\n"
     "/queue TEXT – say it after what is being done\n"
-    "/steer TEXT – say it to what is being done"
+    "/steer TEXT – say it to what is being done\n"
+    "/approve – allow what I asked about, once; /approve session or /approve always for longer\n"
+    "/deny REASON – do not allow it"
 )
+
+
+# --- questions -------------------------------------------------------------------------------------------------------
+
+_ASKED_CHARS_MAX: Final = 3_000
+_CHOSEN: Final = {
+    **dict.fromkeys(("approve", "yes", "ok", "okay", "confirm", "y", "👍"), "once"),
+    **dict.fromkeys(("deny", "no", "reject", "cancel", "n", "👎"), "deny"),
+    "always": "always",
+    "session": "session",
+}
+"""Words that answer an approval while one is open (docs/behaviour.md, "Chats")."""
+
+
+def choice_in(text: str) -> str | None:
+    """The choice that a plain word is, while an approval is open; ``None`` for other texts."""
+    return _CHOSEN.get(text.strip().casefold().rstrip(".!"))
+
+
+def asked_in_chat(question: Question) -> str | None:
+    """A question of an agent as a message to its chat; ``None`` for one that no person answers."""
+    request = question.request
+    if question.kind is WaitKind.APPROVAL:
+        asked = str(request.get("command", ""))[:_ASKED_CHARS_MAX]
+        return f"May I do this? ({request.get('description', '')})\n\n{asked}\n\nAnswer /approve or /deny."
+    if question.kind is not WaitKind.INPUT or request.get(IS_CLIENTS) or request.get(IS_TASKS):
+        return None
+    numbered = [f"{number}. {choice}" for number, choice in enumerate(question.choices, 1)]
+    return "\n".join((str(request.get("question", ""))[:_ASKED_CHARS_MAX], *numbered))
 
 
 # --- pairing ---------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.channels.targets import ChatRef, TargetError, parse_chat, text_of
 from hermes_worker.core.gateway import (
+    CHAT_SOURCE,
     HELP,
     ChatCommand,
     Commanded,
@@ -23,25 +24,36 @@ from hermes_worker.core.gateway import (
     OfferCode,
     Silence,
     Speakers,
+    choice_in,
     read_event,
 )
 from hermes_worker.core.inbound import Inbound
 from hermes_worker.core.limits import LimitReached
 from hermes_worker.core.principals import DEFAULT_TENANT, Principal
+from hermes_worker.core.run import WaitKind
 from hermes_worker.core.session_keys import SESSION_KEY_CHARS_MAX, ChatOrigin, is_shared_by_members, session_key
 from hermes_worker.observe import count, log
+from hermes_worker.safety.approvals import Choice
 from hermes_worker.services.submission import InvalidSubmission, Submission, accept, announce
 from hermes_worker.settings import Settings
 from hermes_worker.store.access.audit import Actor, acting
-from hermes_worker.store.gateway import AccountHold, EventKnown, GatewayRows, InboundEvent
+from hermes_worker.store.gateway import AccountHold, EventKnown, GatewayRows, InboundEvent, OpenQuestion
 from hermes_worker.store.outbox.deliveries import owe
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.runs import Created, Multitask, SessionBusy
+from hermes_worker.store.runs.waits import (
+    ApprovalAnswer,
+    NothingAsked,
+    NotOffered,
+    NotWaiting,
+    settle_approval,
+    settle_input,
+)
 from hermes_worker.wiring import Client
 
-SOURCE = "gateway"
-"""Of all runs that chats begin: names of sessions are the keys of chats."""
 _NAME_CHARS_MAX = 80
+_CLOCKS_APART_S = 5.0
+"""A platform's clock may be this far behind the database's."""
 
 
 def account_of(platform: str, name: str = "default") -> str:
@@ -133,7 +145,8 @@ class Taker:
                 case Commanded() as said:
                     outcome = self._command(arrival, said)
                 case Conversed(text=text):
-                    outcome = self._converse(arrival, text, Multitask(self._client.settings.gateway.busy_mode))
+                    busy_mode = Multitask(self._client.settings.gateway.busy_mode)
+                    outcome = self._answer(arrival, text) or self._converse(arrival, text, busy_mode)
         except EventKnown:
             count("inbound.duplicate")
             return None
@@ -159,7 +172,7 @@ class Taker:
             input=self._attributed(arrival, text),
             session_id=self._session(arrival),
             principal=Principal(name=self._principal(arrival), scopes=frozenset()),
-            source=SOURCE,
+            source=CHAT_SOURCE,
             multitask=multitask,
             deliver=arrival.target,
             metadata={"platform": arrival.platform, "chat": arrival.event.chat.id},
@@ -211,6 +224,57 @@ class Taker:
         written = re.sub(r"[^\w.@+:-]", "_", arrival.event.sender.id)
         return f"{arrival.platform}:{written}"[:100]
 
+    # --- answers to what an agent asks --------------------------------------------------------------------------------
+
+    def _answer(self, arrival: Arrival, text: str) -> str | None:
+        """Take plain words as the answer to what was asked last; ``None`` where they are none."""
+        question = self._question(arrival)
+        if question is None or not _may_answer(arrival, question):
+            return None
+        if question.kind is WaitKind.INPUT:
+            return self._answered(arrival, lambda connection: self._told(connection, arrival, question, text))
+        word = choice_in(text)
+        return None if word is None else self._chosen(arrival, question, Choice(word), None)
+
+    def _judge(self, arrival: Arrival, command: ChatCommand, arguments: str) -> str:
+        question = self._question(arrival)
+        if question is not None and question.kind is WaitKind.APPROVAL:
+            is_denied = command is ChatCommand.DENY
+            choice = Choice.DENY if is_denied else Choice(choice_in(arguments) or Choice.ONCE)
+            outcome = self._chosen(arrival, question, choice, arguments or None if is_denied else None)
+            if outcome is not None:
+                return outcome
+        return self._settle(arrival, lambda _: _Replied("command", "Nothing waits for your permission here."))
+
+    def _question(self, arrival: Arrival) -> OpenQuestion | None:
+        return self._rows.newest_question(CHAT_SOURCE, self._session(arrival))
+
+    def _chosen(self, arrival: Arrival, question: OpenQuestion, choice: Choice, reason: str | None) -> str | None:
+        said = ApprovalAnswer(choice=choice, by=self._principal(arrival), reason=reason)
+
+        def do(connection: Connection) -> _Replied:
+            hints = settle_approval(connection, question.run_pk, said, wait_id=question.wait_id)
+            told = "This was not allowed." if choice is Choice.DENY else "This was allowed."
+            return _Replied("answer", told, hints=tuple(hints))
+
+        try:
+            return self._answered(arrival, do)
+        except NotOffered as error:
+            told = f"This cannot be chosen: {error}."
+            return self._settle(arrival, lambda _: _Replied("command", told))
+
+    def _told(self, connection: Connection, arrival: Arrival, question: OpenQuestion, text: str) -> _Replied:
+        by = self._principal(arrival)
+        hints = settle_input(connection, question.run_pk, text, by=by, wait_id=question.wait_id)
+        return _Replied("answer", hints=tuple(hints))
+
+    def _answered(self, arrival: Arrival, do: Callable[[Connection], _Replied]) -> str | None:
+        """``None`` when somebody else was faster, or its time was over."""
+        try:
+            return self._settle(arrival, do)
+        except (NothingAsked, NotWaiting):
+            return None
+
     # --- what is answered at once ------------------------------------------------------------------------------------
 
     def _command(self, arrival: Arrival, said: Commanded) -> str:
@@ -224,13 +288,15 @@ class Taker:
                 return self._settle(arrival, lambda _: _Replied("command", told))
             case ChatCommand.QUEUE | ChatCommand.STEER if said.arguments:
                 return self._converse(arrival, said.arguments, Multitask(said.command.value))
+            case ChatCommand.APPROVE | ChatCommand.DENY as command:
+                return self._judge(arrival, command, said.arguments)
             case ChatCommand.START | ChatCommand.HELP:
                 return self._settle(arrival, lambda _: _Replied("command", HELP))
             case _:
                 return self._settle(arrival, lambda _: _Replied("command", f"There is no such command.\n{HELP}"))
 
     def _stopped(self, connection: Connection, arrival: Arrival) -> _Replied:
-        stopped = self._rows.stop(connection, SOURCE, self._session(arrival), self._principal(arrival))
+        stopped = self._rows.stop(connection, CHAT_SOURCE, self._session(arrival), self._principal(arrival))
         if stopped is None:
             return _Replied("command", "Nothing is being done here.")
         return _Replied("command", "Stopped.", stopped.run_id, tuple(stopped.hints))
@@ -241,7 +307,7 @@ class Taker:
         return replace(stopped, text="This is a new conversation.")
 
     def _status(self, arrival: Arrival) -> str:
-        run_id, waiting = self._rows.at_work(SOURCE, self._session(arrival))
+        run_id, waiting = self._rows.at_work(CHAT_SOURCE, self._session(arrival))
         if run_id is None:
             return "Nothing is being done here."
         return f"Run {run_id} is at work; {waiting} more wait."
@@ -266,6 +332,8 @@ class Taker:
                 owed = owe(connection, [arrival.target], body=done.text)
         if done.stopped is not None:
             self._stop_below(done.stopped, done.hints)
+        else:
+            owed += done.hints
         self._client.publisher.send(owed)
         return done.outcome
 
@@ -279,3 +347,9 @@ class Taker:
         below = self._client.runs.stop_descendants(run_id)
         more = [hint for each in below.values() for hint in each]
         self._client.publisher.tell_stopped([run_id, *below], [*hints, *more])
+
+
+def _may_answer(arrival: Arrival, question: OpenQuestion) -> bool:
+    """Whether it was written behind the question: a ``yes`` that waited at the platform was no answer to it."""
+    sent_at = arrival.event.sent_at
+    return sent_at is None or sent_at >= question.opened_at - _CLOCKS_APART_S

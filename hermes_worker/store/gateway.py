@@ -7,6 +7,7 @@ gateway that was frozen and wakes up writes nothing, and the unique key makes an
 
 from __future__ import annotations
 
+import json
 import secrets
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
@@ -23,16 +24,18 @@ from hermes_worker.core.gateway import (
     LOCKED_S,
     ChatRole,
     HashedCode,
+    asked_in_chat,
     new_code,
 )
 from hermes_worker.core.principals import DEFAULT_TENANT
-from hermes_worker.core.run import RunStatus
+from hermes_worker.core.questions import Question
+from hermes_worker.core.run import RunStatus, WaitKind
 from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.rows import Hint, insert_ignoring, lock_run, plain
 from hermes_worker.store.runs.chains import stop_run
 from hermes_worker.store.runs.runs import session_is
-from hermes_worker.store.tables import channels, chat_people, chats, inbound, runs, sessions
+from hermes_worker.store.tables import channels, chat_people, chats, inbound, runs, sessions, waits
 
 _ERROR_CHARS_MAX = 300
 _FREE = {"lease_token": None, "lease_until": None, "holder": None}
@@ -97,6 +100,17 @@ class StoppedChat:
 
     run_id: str
     hints: list[Hint]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenQuestion:
+    """A question to the people of a chat."""
+
+    wait_id: int
+    run_pk: int
+    kind: WaitKind
+    opened_at: float
+    """Epoch seconds, by the database's clock."""
 
 
 class GatewayRows:
@@ -191,6 +205,8 @@ class GatewayRows:
             cursor = channels.c.cursor if event.cursor is None else plain(event.cursor)
             moved = connection.execute(sa.update(channels).where(_held(event.hold)).values(cursor=cursor))
             self._require(moved.rowcount, event.hold)
+        else:
+            _enter_webhook(connection, event.account)
         row = {"tenant": DEFAULT_TENANT, "account": event.account, "event_key": plain(event.key)}
         written = connection.execute(
             insert_ignoring(connection, inbound)
@@ -248,6 +264,25 @@ class GatewayRows:
         active = sa.select(runs.c.run_id).where(runs.c.pk == _active_run(source, name).scalar_subquery())
         with self._database.read() as connection:
             return connection.execute(active).scalar(), int(connection.execute(waiting).scalar_one())
+
+    def newest_question(self, source: str, name: str) -> OpenQuestion | None:
+        """What the run at work in a chat's session, or what it caused, asked last and nobody has answered."""
+        active = sa.select(sa.func.coalesce(runs.c.root_pk, runs.c.pk))
+        first = active.where(runs.c.pk == _active_run(source, name).scalar_subquery()).scalar_subquery()
+        wanted = (
+            sa.select(waits.c.pk, waits.c.run_pk, waits.c.kind, waits.c.request, waits.c.opened_at)
+            .join(runs, runs.c.pk == waits.c.run_pk)
+            .where(sa.or_(runs.c.pk == first, runs.c.root_pk == first), waits.c.closed_at.is_(None))
+            .where(waits.c.kind.in_((WaitKind.APPROVAL.value, WaitKind.INPUT.value)))
+        )
+        with self._database.read() as connection:
+            found = connection.execute(wanted.order_by(waits.c.pk.desc()).limit(1)).first()
+        if found is None:
+            return None
+        question = Question(kind=WaitKind(found.kind), request=json.loads(found.request))
+        if asked_in_chat(question) is None:
+            return None
+        return OpenQuestion(wait_id=found.pk, run_pk=found.run_pk, kind=question.kind, opened_at=float(found.opened_at))
 
     # --- people ------------------------------------------------------------------------------------------------------
 
@@ -335,6 +370,15 @@ class GatewayRows:
         with self._database.read() as connection:
             rows = connection.execute(wanted.order_by(chat_people.c.paired_at))
             return [(person, ChatRole(role)) for person, role in rows]
+
+
+def _enter_webhook(connection: Connection, account: str) -> None:
+    """The row of an account whose events come by themselves. One that is there as it should be is not locked."""
+    mode = "webhook"
+    row = {"account": account, "tenant": DEFAULT_TENANT, "mode": mode, "created_at": db_now()}
+    connection.execute(insert_ignoring(connection, channels).values(**row))
+    other = (channels.c.account == account) & (channels.c.mode != mode)
+    connection.execute(sa.update(channels).where(other).values(mode=mode, cursor=None))
 
 
 def _held(hold: AccountHold) -> sa.ColumnElement[bool]:

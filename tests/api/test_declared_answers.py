@@ -15,6 +15,7 @@ import pytest
 import sqlalchemy as sa
 from fastapi import FastAPI
 from serving import FAST, KEY
+from support.inbound_cases import telegram_update
 from support.migrated import bring_up
 from support.store import Store, asks
 from test_webhooks_api import add, signed
@@ -27,7 +28,7 @@ from hermes_worker.core.effects import GatherArtifacts
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
-from hermes_worker.settings import DatabaseSettings, Settings
+from hermes_worker.settings import DatabaseSettings, GatewaySettings, Settings
 from hermes_worker.store.artifacts.gatherings import Gatherings, KeptFile
 from hermes_worker.store.runs.runs import SESSION_QUEUE_MAX
 from hermes_worker.store.runs.views import RunView
@@ -58,8 +59,11 @@ FLEETING = {
     "target": "user",
     "call": "1.0",
     "worker_id": "nobody",
+    "platform": "telegram",
 }
 """Names of nothing."""
+LISTENED = {"TELEGRAM_WEBHOOK_SECRET": "s3cret_of-webhook"}
+PROOF = "x-telegram-bot-api-secret-token"
 SIGNED = f"?expires=1&signature={'0' * 8}.{'0' * 64}"
 """What the address of a file ends with."""
 
@@ -159,7 +163,7 @@ class Place:
 @pytest.fixture
 def place(keyed: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     monkeypatch.setattr(BodyLimit, "patience_s", 0.05)
-    client = open_client(keyed)
+    client = open_client(replace(keyed, gateway=GatewaySettings(is_enabled=True), variables=LISTENED))
     try:
         # Nobody may read streams here.
         yield Place(create_app(client, replace(FAST, readers_of_run_max=0)), Store.over(client.database))
@@ -252,6 +256,7 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "PUT /v1/page/login": {},
     "POST /webhooks/{name}": {"text": "x"},
     "POST /webhooks/{tenant}/{name}": {"text": "x"},
+    "POST /inbound/{platform}": telegram_update(1, "x"),
 }
 """A body that each operation takes that reads one."""
 
@@ -273,6 +278,8 @@ def usual(label: str, **names: str) -> Asked:
         return replace(asked, path=f"{asked.path}{SIGNED}")
     if label == "GET /api/sessions/search":
         return replace(asked, path=f"{asked.path}?q=x")
+    if label == "POST /inbound/{platform}":
+        asked = replace(asked, headers={**asked.headers, PROOF: LISTENED["TELEGRAM_WEBHOOK_SECRET"]})
     return asked.json(**BODIES[label]) if label in BODIES else asked
 
 
@@ -282,7 +289,7 @@ def _absent(label: str) -> Asked:
         asked = usual(label).json(jsonrpc="2.0", id=1, method="nothing", params={"_meta": said})
         routed = {"mcp-protocol-version": MCP_SAID["protocolVersion"], "mcp-method": "nothing"}
         return replace(asked, headers={**asked.headers, **routed})
-    asked = usual(label, tenant="nobody") if "/tenants/" in label else usual(label)
+    asked = usual(label, platform="nowhere", **({"tenant": "nobody"} if "/tenants/" in label else {}))
     if label == "GET /api/sessions/search":
         return replace(asked, path=f"{asked.path}&session_id=nobody")
     if label in OF_A_TENANT:
@@ -404,7 +411,7 @@ def _too_many(place: Place, label: str) -> Answer:
 
 def _without_key(place: Place, label: str) -> Answer:
     asked = usual(label, name="open")
-    return place.ask(label.partition(" ")[0], replace(asked, headers={**asked.headers, "authorization": ""}))
+    return place.ask(label.partition(" ")[0], replace(asked, headers={**asked.headers, "authorization": "", PROOF: ""}))
 
 
 def _defect(place: Place, label: str) -> Answer:
@@ -621,7 +628,7 @@ def test_a_probe_may_add_parameters(place: Place, path: str) -> None:
 def test_a_number_that_json_does_not_know_is_refused_wherever_a_body_is_read(place: Place) -> None:
     place.run(session_id=FLEETING["session_id"])
     for label, document in BODIES.items():
-        if "webhooks" in label:
+        if "webhooks" in label or "inbound" in label:
             continue
         body = json.dumps({**document, "x": math.nan})
         asked = replace(usual(label, conversation_id=place.conversation()), body=body.encode())

@@ -62,6 +62,7 @@ from hermes_worker.services import submission
 from hermes_worker.settings import (
     BrokerSettings,
     DatabaseSettings,
+    GatewaySettings,
     ModelSettings,
     Secret,
     ServerSettings,
@@ -81,7 +82,7 @@ DIALECT_CASES = 340
 DIALECTS = {
     "openai": {"openai_models", "openai_chat", "openai_responses", "openai_conversations"},
     "original": {"runs", "events", "approvals", "sessions", "session_turns", "jobs", "capabilities", "health"},
-    "webhooks": {"webhooks"},
+    "webhooks": {"webhooks", "inbound"},
 }
 """By names of routers. All others are ``queue``: what a queue API adds."""
 OPERATIONS = {
@@ -92,6 +93,7 @@ OPERATIONS = {
 }
 """The dialect of each."""
 PRICED = "priced-model"
+LISTENED = {"TELEGRAM_WEBHOOK_SECRET": "s3cret_of-webhook"}
 TOOLS = (
     '[{"type":"function","function":{"name":"tool0","description":"","parameters":'
     '{"type":"object","properties":{"n":{"type":"integer"}}}}}]'
@@ -112,6 +114,7 @@ class Signed(requests.auth.AuthBase):
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         body = request.body or b""
         request.headers.update(signed(body.encode() if isinstance(body, str) else bytes(body)))
+        request.headers["x-telegram-bot-api-secret-token"] = LISTENED["TELEGRAM_WEBHOOK_SECRET"]
         return request
 
 
@@ -175,6 +178,8 @@ class World:
             found["receipt_id"] = self.erasure()
             if "receipts" in path:
                 self.post(f"/v1/erasures/{found['receipt_id']}/work", stop=False)
+        if "{platform}" in path:
+            found["platform"] = "telegram"
         if "{target}" in path:
             found["target"] = "user"
         if "{number}" in path:
@@ -407,6 +412,8 @@ def _opened(home: Path, database_url: str, broker_url: str) -> Iterator[World]:
         broker=BrokerSettings(url=broker_url),
         model=ModelSettings(provider="openai", name=PRICED, prices=(f"openai:{PRICED}=1/1",)),
         server=ServerSettings(port=0, key=Secret(KEY)),
+        gateway=GatewaySettings(is_enabled=True),
+        variables=LISTENED,
     )
     client = open_client(settings)
     try:

@@ -394,6 +394,7 @@ def test_the_document_describes_what_is_there(http: httpx.Client) -> None:
         "/v1/deliveries/{delivery_id}/retry",
         "/webhooks/{name}",
         "/webhooks/{tenant}/{name}",
+        "/inbound/{platform}",
     }
     body = document["paths"]["/v1/runs"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert body["required"] == ["input"]
@@ -408,7 +409,7 @@ def test_the_document_says_which_paths_need_the_key(http: httpx.Client) -> None:
     assert document["components"]["securitySchemes"] == {"key": {"type": "http", "scheme": "bearer"}}
     probed = {"/health", "/v1/health", "/health/ready"}
     signed = "/v1/artifacts/{artifact_id}/content"
-    open_ones = {*probed, signed, "/webhooks/{name}", "/webhooks/{tenant}/{name}"}
+    open_ones = {*probed, signed, "/webhooks/{name}", "/webhooks/{tenant}/{name}", "/inbound/{platform}"}
     for path, operations in document["paths"].items():
         for operation in operations.values():
             assert operation["security"] == ([] if path in open_ones else [{"key": []}]), path

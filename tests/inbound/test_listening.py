@@ -11,11 +11,16 @@ from typing import Any, NoReturn
 import pytest
 import sqlalchemy as sa
 from support.migrated import bring_up
+from support.store import Store, asks
 from support.telegram_server import TOKEN, TelegramServer
 
 from hermes_worker import settings as settings_module
+from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.gateway import ChatRole
 from hermes_worker.core.limits import Limit, LimitName, LimitReached
+from hermes_worker.core.questions import Question
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import WaitKind
 from hermes_worker.gateway import listening as listening_module
 from hermes_worker.gateway import taking as taking_module
 from hermes_worker.gateway.listening import GatewayListener, polled_accounts
@@ -23,7 +28,8 @@ from hermes_worker.gateway.taking import Arrival, Taker
 from hermes_worker.store.gateway import GatewayRows
 from hermes_worker.store.runs.inputs import stored_spec
 from hermes_worker.store.runs.runs import Multitask
-from hermes_worker.store.tables import audit_log, deliveries, inbound, runs, sessions
+from hermes_worker.store.runs.waits import Waits
+from hermes_worker.store.tables import audit_log, deliveries, inbound, runs, sessions, waits
 from hermes_worker.wiring import Client, open_client
 
 ACCOUNT = "telegram:default"
@@ -210,3 +216,88 @@ def test_a_tenant_that_used_what_it_may_is_told_to_come_later(
     telegram.write(42, "hello")
     until(lambda: outcomes(client) == ["limited"])
     assert bodies(client) == ["I may do no more for now. Send this one later."]
+
+
+# --- what an agent asks ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store(client: Client) -> Store:
+    """What a worker would do, done by the test."""
+    return Store.over(client.database)
+
+
+def asked_by(client: Client, store: Store, question: Question) -> str:
+    """The id of the chat's run, which asks."""
+    [(run_id,)] = rows_of(client, runs.c.run_id)
+    store.ask_tools(run_id, asks(Replay.ONCE))
+    hints = Waits(store.database).ask(store.call(run_id), question)
+    [delivery] = [hint.effect for hint in hints if isinstance(hint.effect, SendDelivery)]
+    assert delivery.run_id == run_id
+    return str(run_id)
+
+
+def approval() -> Question:
+    request = {"command": "rm -rf build", "description": "deletes a directory", "pattern_key": "rm", "arguments": "{}"}
+    return Question(kind=WaitKind.APPROVAL, request=request, choices=["once", "deny"], expires_s=600)
+
+
+def choices(client: Client) -> list[str]:
+    return [outcome for (outcome,) in rows_of(client, waits.c.outcome)]
+
+
+@pytest.mark.usefixtures("listening")
+@pytest.mark.parametrize(
+    ("said", "choice", "told"),
+    [
+        ("/approve", "once", "This was allowed."),
+        ("/deny too risky", "deny", "This was not allowed."),
+        ("Yes!", "once", "This was allowed."),
+        ("no", "deny", "This was not allowed."),
+    ],
+)
+def test_a_command_is_asked_about_in_the_chat_and_allowed_there(
+    said: str, choice: str, told: str, client: Client, telegram: TelegramServer, store: Store
+) -> None:
+    telegram.write(42, "clean up")
+    until(lambda: outcomes(client) == ["run"])
+    asked_by(client, store, approval())
+    assert "rm -rf build" in bodies(client)[0]
+    telegram.write(42, said, date=int(time.time()))
+    until(lambda: len(outcomes(client)) == 2)
+    assert outcomes(client) == ["run", "answer"]
+    assert choices(client) == [choice]
+    assert bodies(client)[1:] == [told]
+    assert rows_of(client, waits.c.answered_by) == [("telegram:42",)]
+
+
+@pytest.mark.usefixtures("listening")
+def test_what_nobody_else_and_nobody_before_the_question_said_is_an_answer(
+    client: Client, telegram: TelegramServer, store: Store
+) -> None:
+    telegram.write(42, "clean up")
+    until(lambda: outcomes(client) == ["run"])
+    asked_by(client, store, approval())
+    telegram.write(43, "/approve")
+    telegram.write(43, "yes", date=int(time.time()))
+    telegram.write(42, "yes", date=int(time.time()) - 60)
+    telegram.write(42, "/approve always")
+    until(lambda: len(outcomes(client)) == 5)
+    assert outcomes(client) == ["run", "command", "run", "run", "command"]
+    assert choices(client) == [None]
+    assert bodies(client)[1:] == [
+        "Nothing waits for your permission here.",
+        "This cannot be chosen: the choices here are once, deny.",
+    ]
+
+
+@pytest.mark.usefixtures("listening")
+def test_plain_words_answer_what_an_agent_wants_to_know(client: Client, telegram: TelegramServer, store: Store) -> None:
+    telegram.write(42, "paint it")
+    until(lambda: outcomes(client) == ["run"])
+    wanted = Question(kind=WaitKind.INPUT, request={"question": "Which colour?"}, choices=["red", "blue"])
+    run_id = asked_by(client, store, wanted)
+    assert bodies(client) == ["Which colour?\n1. red\n2. blue"]
+    telegram.write(42, "2", date=int(time.time()))
+    until(lambda: outcomes(client) == ["run", "answer"])
+    assert '"user_response":"blue"' in store.results(run_id)[0]

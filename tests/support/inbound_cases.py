@@ -50,7 +50,7 @@ def telegram_update(number: int, text: str, **more: Any) -> dict[str, Any]:
 
 def _telegram(body: bytes) -> WebhookRequest:
     headers = (("content-type", "application/json"), ("x-telegram-bot-api-secret-token", "s3cret_of-webhook"))
-    return WebhookRequest(method="POST", url="https://h.example/inbound/telegram/default", headers=headers, body=body)
+    return WebhookRequest(method="POST", url="https://h.example/inbound/telegram", headers=headers, body=body)
 
 
 CASES: dict[str, InboundCase] = {

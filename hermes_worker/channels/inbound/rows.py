@@ -11,7 +11,7 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
     {
         "telegram": receiving_by(
             "hermes_worker.channels.inbound.telegram",
-            modes=(InboundMode.POLL, InboundMode.WEBHOOK),
+            modes=(InboundMode.WEBHOOK, InboundMode.POLL),
             required={InboundMode.POLL: ("token",), InboundMode.WEBHOOK: ("webhook_secret",)},
             variables={
                 "token": "TELEGRAM_BOT_TOKEN",

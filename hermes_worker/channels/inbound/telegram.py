@@ -84,7 +84,9 @@ def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> 
         update = json.loads(request.body)
     except (ValueError, RecursionError):
         raise UnreadableInbound("the update is not JSON") from None
-    return read(mapping_of(update), credentials)
+    if not isinstance(update, Mapping):
+        raise UnreadableInbound("the update is not an object")
+    return read(update, credentials)
 
 
 def poll(cursor: str, credentials: Credentials, at: datetime, hold_s: float) -> Polling:

@@ -18,6 +18,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core import events as ev
 from hermes_worker.core.client_tools import IS_CLIENTS
 from hermes_worker.core.errors import Failure, HermesError
+from hermes_worker.core.gateway import CHAT_SOURCE, asked_in_chat
 from hermes_worker.core.messages import Message, Role, canonical_json, tool_body
 from hermes_worker.core.principals import TIMEOUT
 from hermes_worker.core.questions import (
@@ -42,6 +43,7 @@ from hermes_worker.safety.redaction import redact
 from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
 from hermes_worker.store.engine.prepared import Prepared, row_of, rows_of
+from hermes_worker.store.outbox.deliveries import owe
 from hermes_worker.store.owners import tenant_of_run
 from hermes_worker.store.row_keys import AtMost
 from hermes_worker.store.rows import CALL_OF_WAIT, Hint, LoadedRun, insert_ignoring, lock_run, plain, tool_call_ids
@@ -242,7 +244,8 @@ class Waits:
                 # The run is being stopped; the call was cancelled.
                 return save(connection, loaded, after)
             asked = asked_with(claim, question, insert_wait(connection, claim, question))
-            return save(connection, loaded, after, Additions(events=[asked]))
+            told = _tell_chat(connection, claim, question)
+            return [*save(connection, loaded, after, Additions(events=[asked])), *told]
 
     def open(
         self,
@@ -285,23 +288,9 @@ class Waits:
         ``wait_id`` says which; ``None`` is for the oldest. The first answer counts. Raises ``RunNotFound``,
         ``NotWaiting``, ``NothingAsked``, ``NotOffered``.
         """
+        answer = ApprovalAnswer(choice=choice, by=by, reason=reason, arguments=arguments)
         with self._database.write() as connection:
-            loaded, wait = _lock_open(connection, find(connection, run_id), WaitKind.APPROVAL, wait_id)
-            request = json.loads(wait.request)
-            if request.get("choices") and choice.value not in request["choices"]:
-                raise NotOffered(f"the choices here are {', '.join(request['choices'])}")
-            _close(connection, wait.pk, choice.value, by, reason)
-            chosen = {"wait": wait.pk, "choice": choice.value, "changes_arguments": arguments is not None}
-            record(connection, Act.APPROVAL_ANSWER, run_id, after=chosen)
-            answered_event = _answered_event(loaded, wait, choice=choice.value, by=by)
-            if choice is Choice.DENY:
-                description = str(request.get("description", ""))
-                refusal = Refusal(by=RefusedBy.PERSON, reason=plain(reason) if reason else description)
-                return _settle(connection, loaded, wait, denied(description, reason), answered_event, refusal)
-            _remember(connection, loaded, choice, str(request.get("pattern_key", "")))
-            _permit(connection, loaded, wait, arguments or str(request.get("arguments", "{}")))
-            after = apply(loaded.run, ev.CallAllowed(position=wait.position))
-            return save(connection, loaded, after, Additions(events=[answered_event]))
+            return settle_approval(connection, find(connection, run_id), answer, wait_id=wait_id)
 
     def reply(self, run_id: str, text: str, *, by: str, wait_id: int | None = None) -> list[Hint]:
         """Answer an open question of a run, by the number of a choice or by text. ``by`` is who answers.
@@ -311,6 +300,38 @@ class Waits:
         """
         with self._database.write() as connection:
             return settle_input(connection, find(connection, run_id), text, by=by, wait_id=wait_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalAnswer:
+    """What somebody says to an approval."""
+
+    choice: Choice
+    by: str
+    reason: str | None = None
+    arguments: str | None = None
+
+
+def settle_approval(
+    connection: Connection, pk: int, answer: ApprovalAnswer, *, wait_id: int | None = None
+) -> list[Hint]:
+    """``Waits.approve`` within a transaction, of a run by its number."""
+    loaded, wait = _lock_open(connection, pk, WaitKind.APPROVAL, wait_id)
+    request, choice, reason = json.loads(wait.request), answer.choice, answer.reason
+    if request.get("choices") and choice.value not in request["choices"]:
+        raise NotOffered(f"the choices here are {', '.join(request['choices'])}")
+    _close(connection, wait.pk, choice.value, answer.by, reason)
+    chosen = {"wait": wait.pk, "choice": choice.value, "changes_arguments": answer.arguments is not None}
+    record(connection, Act.APPROVAL_ANSWER, loaded.run.run_id, after=chosen)
+    answered_event = _answered_event(loaded, wait, choice=choice.value, by=answer.by)
+    if choice is Choice.DENY:
+        description = str(request.get("description", ""))
+        refusal = Refusal(by=RefusedBy.PERSON, reason=plain(reason) if reason else description)
+        return _settle(connection, loaded, wait, denied(description, reason), answered_event, refusal)
+    _remember(connection, loaded, choice, str(request.get("pattern_key", "")))
+    _permit(connection, loaded, wait, answer.arguments or str(request.get("arguments", "{}")))
+    after = apply(loaded.run, ev.CallAllowed(position=wait.position))
+    return save(connection, loaded, after, Additions(events=[answered_event]))
 
 
 def settle_input(connection: Connection, pk: int, text: str, *, by: str, wait_id: int | None = None) -> list[Hint]:
@@ -424,6 +445,20 @@ def insert_wait(connection: Connection, claim: CallClaim, question: Question) ->
         .returning(waits.c.pk, waits.c.expires_at)
     ).one()
     return NewWait._make(inserted)
+
+
+def _tell_chat(connection: Connection, claim: CallClaim, question: Question) -> list[Hint]:
+    """Owe the question to the chat that the chain began in, in the transaction that asks; nothing where it began
+    elsewhere."""
+    text = asked_in_chat(question)
+    if text is None:
+        return []
+    first = sa.select(sa.func.coalesce(runs.c.root_pk, runs.c.pk)).where(runs.c.pk == claim.run_pk).scalar_subquery()
+    chat = sa.select(runs.c.deliver).join(sessions, sessions.c.pk == runs.c.session_pk)
+    targets = connection.execute(chat.where(runs.c.pk == first, sessions.c.source == CHAT_SOURCE)).scalar()
+    if targets is None:
+        return []
+    return owe(connection, json.loads(targets), run=(claim.run_pk, claim.run_id), body=redact(text))
 
 
 def asked_with(claim: CallClaim, question: Question, asked: NewWait) -> RunEvent:
