@@ -31,6 +31,14 @@ SERVER_ERROR = "server_error"
 _MESSAGE_CHARS_MAX = 1_000
 
 
+class FlatRefusal(Exception):
+    """A request of others (an event, a message) is answered with an error in their shape: ``{"error": message}``."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.response = JSONResponse({"error": message}, status_code=status)
+
+
 class ApiError(HTTPException):
     """A request is answered with an error. FastAPI passes on an ``HTTPException`` that is raised while it reads a body;
     of any other it says that the body cannot be parsed."""

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hermes_worker.api.errors import ApiError
+from hermes_worker.api.errors import ApiError, FlatRefusal
 
 BODY_BYTES_MAX = 10_000_000
 """docs/behaviour.md, "HTTP API"."""
@@ -115,3 +116,20 @@ def _wrong_type(path: str, headers: Headers) -> ApiError | None:
 def media_type(given: Sequence[str]) -> str | None:
     """The name in a request's ``Content-Type``, without parameters; ``None`` where it has none, or several."""
     return given[0].partition(";")[0].strip().lower() if len(given) == 1 else None
+
+
+async def whole_body(request: Request, bytes_max: int) -> bytes:
+    """The body of what others send. Raises ``FlatRefusal`` for a longer one: at once when it says so, else at the byte
+    that is one too many."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > bytes_max:  # BodyLimit has seen that the number is a small one
+        raise FlatRefusal(413, "Payload too large")
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > bytes_max:
+                raise FlatRefusal(413, "Payload too large")
+    except ClientDisconnect:
+        raise FlatRefusal(400, "The connection was closed before the body was complete") from None
+    return bytes(body)

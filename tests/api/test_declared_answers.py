@@ -163,7 +163,7 @@ class Place:
 @pytest.fixture
 def place(keyed: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     monkeypatch.setattr(BodyLimit, "patience_s", 0.05)
-    client = open_client(replace(keyed, gateway=GatewaySettings(is_enabled=True), variables=LISTENED))
+    client = open_client(replace(keyed, gateway=GatewaySettings(is_enabled=True), environ=LISTENED))
     try:
         # Nobody may read streams here.
         yield Place(create_app(client, replace(FAST, readers_of_run_max=0)), Store.over(client.database))

@@ -413,7 +413,7 @@ def _opened(home: Path, database_url: str, broker_url: str) -> Iterator[World]:
         model=ModelSettings(provider="openai", name=PRICED, prices=(f"openai:{PRICED}=1/1",)),
         server=ServerSettings(port=0, key=Secret(KEY)),
         gateway=GatewaySettings(is_enabled=True),
-        variables=LISTENED,
+        environ=LISTENED,
     )
     client = open_client(settings)
     try:

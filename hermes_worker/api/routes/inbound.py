@@ -12,10 +12,10 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
-from starlette.requests import ClientDisconnect
 
 from hermes_worker.api.context import ApiContext, Context
-from hermes_worker.api.limits import JSON
+from hermes_worker.api.errors import FlatRefusal
+from hermes_worker.api.limits import JSON, whole_body
 from hermes_worker.api.schema import EITHER_ERROR, FlatError, errors
 from hermes_worker.channels.inbound.receiving import (
     WEBHOOK_BYTES_MAX,
@@ -29,14 +29,6 @@ from hermes_worker.gateway.taking import Arrival, Taker
 from hermes_worker.observe import count, log
 
 router = APIRouter(prefix="/inbound", tags=["inbound"])
-
-
-class _InboundRefused(Exception):
-    """A request is answered with an error."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.response = JSONResponse({"error": message}, status_code=status)
 
 
 class InboundTaken(BaseModel):
@@ -64,23 +56,23 @@ async def take(context: Context, platform: str, request: Request) -> JSONRespons
     try:
         for event in await _genuine(context, platform, request):
             await context.store(Taker(context.client).take, Arrival(platform=platform, event=event))
-    except _InboundRefused as refused:
+    except FlatRefusal as refused:
         return refused.response
     return JSONResponse(InboundTaken().model_dump())
 
 
 async def _genuine(context: ApiContext, platform: str, request: Request) -> tuple[Inbound, ...]:
-    """What the platform has sent. Raises ``_InboundRefused``."""
+    """What the platform has sent. Raises ``FlatRefusal``."""
     settings = context.client.settings
-    values = {name: str(value) for name, value in settings.variables.items()}
+    values = settings.variables
     receiver = at_webhooks(values).get(platform) if settings.gateway.is_enabled else None
     if receiver is None:
-        raise _InboundRefused(404, "Unknown platform")
+        raise FlatRefusal(404, "Unknown platform")
     came = WebhookRequest(
         method=request.method,
         url=str(request.url),
         headers=tuple((name.lower(), value) for name, value in request.headers.items()),
-        body=await _body(request),
+        body=await whole_body(request, WEBHOOK_BYTES_MAX),
     )
     return _read(receiver, came, receiver.credentials(values))
 
@@ -91,18 +83,6 @@ def _read(receiver: Receiver, came: WebhookRequest, credentials: Any) -> tuple[I
     except Forged as error:
         count("inbound.refused")
         log.warning("inbound.refused", platform=receiver.platform, reason=str(error))
-        raise _InboundRefused(401, "Invalid signature") from None
+        raise FlatRefusal(401, "Invalid signature") from None
     except UnreadableInbound as error:
-        raise _InboundRefused(400, str(error)) from None
-
-
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > WEBHOOK_BYTES_MAX:
-                raise _InboundRefused(413, "Payload too large")
-    except ClientDisconnect:
-        raise _InboundRefused(400, "The connection was closed before the body was complete") from None
-    return bytes(body)
+        raise FlatRefusal(400, str(error)) from None

@@ -18,11 +18,11 @@ from typing import Any, Literal
 from fastapi import APIRouter, BackgroundTasks, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
-from starlette.requests import ClientDisconnect
 
 from hermes_worker.api.auth import is_for_loopback
 from hermes_worker.api.context import ApiContext, Context
-from hermes_worker.api.limits import FORM, JSON, media_type
+from hermes_worker.api.errors import FlatRefusal
+from hermes_worker.api.limits import FORM, JSON, media_type, whole_body
 from hermes_worker.api.schema import EITHER_ERROR, FlatError, errors
 from hermes_worker.channels.signature import Scheme, verify
 from hermes_worker.channels.webhooks.events import Accepted, Ignored, UnreadableEvent, read_event
@@ -42,14 +42,6 @@ from hermes_worker.store.outbox.webhooks import RouteRow, Webhooks
 from hermes_worker.system.plainfiles import read_plain
 
 router = APIRouter(prefix="/webhooks", tags=["webhooks"])
-
-
-class _EventRefused(Exception):
-    """A request is answered with an error."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.response = JSONResponse({"error": message}, status_code=status)
 
 
 class Taken(BaseModel):
@@ -115,14 +107,14 @@ async def _received(
         lists = await asyncio.to_thread(_lists, route, tenant_home(context.client.settings.home, tenant) / "webhooks")
         match read_event(route, _headers(request), body, lists):
             case UnreadableEvent(reason=reason):
-                raise _EventRefused(400, reason)
+                raise FlatRefusal(400, reason)
             case Ignored(event=event, reason=reason):
                 ignored = {"status": "ignored", "event": event}
                 return JSONResponse(ignored | ({"reason": reason} if reason else {}))
             case Accepted() as event:
                 taken = _TakenEvent(tenant=tenant, route=route, event=event, body=body, proof=proof)
                 return await _answered(context, taken, later)
-    except _EventRefused as refused:
+    except FlatRefusal as refused:
         return refused.response
 
 
@@ -149,32 +141,32 @@ class _TakenEvent:
 
 
 async def _genuine(context: ApiContext, tenant: str, name: str, request: Request) -> tuple[Route, bytes, str | None]:
-    """The route, the body that whoever holds its secret has sent, and what proves that. Raises ``_EventRefused``."""
+    """The route, the body that whoever holds its secret has sent, and what proves that. Raises ``FlatRefusal``."""
     webhooks = Webhooks(context.client.database, tenant)
     row = await context.store(webhooks.find, name)
     if row is None:
-        raise _EventRefused(404, "Unknown route")
+        raise FlatRefusal(404, "Unknown route")
     route = Route.from_json(row.name, _secret_of(context, row), row.definition)
     if not route.enabled:
-        raise _EventRefused(403, "Route is disabled")
+        raise FlatRefusal(403, "Route is disabled")
     try:
         await context.store(context.tenants.require_enabled, tenant)
     except TenantDisabled:
-        raise _EventRefused(403, "The tenant of this route is disabled") from None
+        raise FlatRefusal(403, "The tenant of this route is disabled") from None
     except TenantNotFound:
-        raise _EventRefused(404, "Unknown route") from None
-    body = await _body(request)
+        raise FlatRefusal(404, "Unknown route") from None
+    body = await whole_body(request, BODY_BYTES_MAX)
     proof = None
     if route.secret == NO_AUTH:
         if not context.client.settings.server.is_loopback or not is_for_loopback(request.headers):
-            raise _EventRefused(403, "Route has no secret, so only this machine may send to it, under its own name")
+            raise FlatRefusal(403, "Route has no secret, so only this machine may send to it, under its own name")
         if body and media_type(request.headers.getlist("content-type")) != JSON:
-            raise _EventRefused(415, f"The Content-Type must be {JSON}: this route has no secret")
+            raise FlatRefusal(415, f"The Content-Type must be {JSON}: this route has no secret")
     else:
         proof = _require_signed(route, _headers(request), body)
     if not await context.store(webhooks.admit, route.name, route.rate_per_min):
         count("webhook.limited")
-        raise _EventRefused(429, "Rate limit exceeded")
+        raise FlatRefusal(429, "Rate limit exceeded")
     return route, body, proof
 
 
@@ -183,7 +175,7 @@ def _secret_of(context: ApiContext, row: RouteRow) -> str:
         return opened_secret(context.keyring, row.place, row.secret)
     except SealedElsewhere as error:
         log.error("webhook.locked", route=row.place, reason=str(error))
-        raise _EventRefused(503, "Route cannot be used now") from None
+        raise FlatRefusal(503, "Route cannot be used now") from None
 
 
 def _require_signed(route: Route, headers: Mapping[str, str], body: bytes) -> str | None:
@@ -192,25 +184,10 @@ def _require_signed(route: Route, headers: Mapping[str, str], body: bytes) -> st
         log.warning(
             "webhook.refused", route=route.name, scheme=found.scheme and found.scheme.value, reason=found.reason
         )
-        raise _EventRefused(401, "Invalid signature")
+        raise FlatRefusal(401, "Invalid signature")
     if found.scheme is Scheme.LEGACY:
         log.warning("webhook.weak", route=route.name)
     return found.proof
-
-
-async def _body(request: Request) -> bytes:
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > BODY_BYTES_MAX:  # BodyLimit has seen that the number is a small one
-        raise _EventRefused(413, "Payload too large")
-    body = bytearray()
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > BODY_BYTES_MAX:
-                raise _EventRefused(413, "Payload too large")
-    except ClientDisconnect:
-        raise _EventRefused(400, "The connection was closed before the body was complete") from None
-    return bytes(body)
 
 
 def _first_skill(shelf: SkillShelf, route: Route, tenant: str) -> Sequence[str]:
@@ -237,7 +214,7 @@ def _headers(request: Request) -> dict[str, str]:
 
 
 async def _answered(context: ApiContext, taken: _TakenEvent, later: BackgroundTasks) -> JSONResponse:
-    """Do what the route says, and say what became of it. Raises ``_EventRefused``."""
+    """Do what the route says, and say what became of it. Raises ``FlatRefusal``."""
     event_id = taken.event.event_id or uuid.uuid4().hex
     try:
         made = await (_delivered if taken.route.deliver_only else _begun)(context, taken, event_id, later)
@@ -270,7 +247,7 @@ async def _begun(
     context: ApiContext, taken: _TakenEvent, event_id: str, later: BackgroundTasks
 ) -> Mapping[str, object] | None:
     """A run in a session of its own; ``None`` for an event that has one. Raises ``IdempotencyConflict``,
-    ``RequestReplayed``, ``_EventRefused``."""
+    ``RequestReplayed``, ``FlatRefusal``."""
     route, event, keys = taken.route, taken.event, taken.keys
     named = await context.store(_first_skill, context.client.skills, route, taken.tenant) if route.skills else []
     submission = Submission(
@@ -289,7 +266,7 @@ async def _begun(
     try:
         created = await context.store(accept, context.client, submission)
     except InvalidSubmission as error:
-        raise _EventRefused(400, f"The event cannot become a run: {error}") from None
+        raise FlatRefusal(400, f"The event cannot become a run: {error}") from None
     if created.was_replayed:
         return None
     later.add_task(context.tell_broker, announce, context.client, created)
