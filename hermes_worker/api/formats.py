@@ -38,6 +38,7 @@ NOT_BLANK = r"[^\s\x1c-\x1f\x85]"
 """A character that is no space to Python either, which counts more of them than regular expressions of others do."""
 NO_NUL = r"^[^\x00]*$"
 """What a database can look for."""
+TENANT_FORM = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
 
 
 def described(kind: TextFormat, **more: Any) -> dict[str, Any]:

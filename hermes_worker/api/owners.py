@@ -13,11 +13,10 @@ from fastapi import Depends, Query
 from hermes_worker.api.auth import Caller
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
+from hermes_worker.api.formats import TENANT_FORM
 from hermes_worker.core.principals import DEFAULT_TENANT, KeyScope, Principal
 from hermes_worker.store.access.principals import TenantNotFound
 from hermes_worker.store.sessions import Sessions
-
-TENANT_FORM = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
 
 
 async def own_run(context: Context, caller: Caller, run_id: str) -> str:
@@ -44,13 +43,26 @@ async def acts_for(
     ] = None,
 ) -> str:
     """The tenant that is meant. That of somebody else is as none to whoever is no operator. Raises ``ApiError``."""
-    wanted = tenant or caller.tenant
+    return await _own_or_of_others(context, caller, tenant or caller.tenant)
+
+
+async def _own_or_of_others(context: Context, caller: Principal, wanted: str) -> str:
     try:
         if wanted != caller.tenant and not caller.is_of_operators:
             raise TenantNotFound(wanted)
         return await context.store(context.tenants.require_tenant, wanted)
     except TenantNotFound:
         raise ApiError(404, f"Tenant not found: {wanted}", code="tenant_not_found", param="tenant") from None
+
+
+async def tenant_to_list(context: Context, caller: Principal, tenant: str | None) -> str:
+    """Whose rows a list shows: the caller's, or another tenant's, which operators may name who hold an administrator's
+    key. To anybody else that tenant is as none. Raises ``ApiError``."""
+    wanted = await _own_or_of_others(context, caller, tenant or caller.tenant)
+    if wanted != caller.tenant and not caller.may(KeyScope.ADMIN):
+        message = f"To see what is another tenant's, a key of operators needs the scope {KeyScope.ADMIN.value!r}."
+        raise ApiError(403, message, code="missing_scope", param="tenant")
+    return wanted
 
 
 def for_all_or_own(caller: Principal, *, all_tenants: bool) -> str | None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from hermes_worker import __version__
-from hermes_worker.api.formats import NO_NUL, NOT_BLANK, TextFormat, text, text_or_nothing
+from hermes_worker.api.formats import NO_NUL, NOT_BLANK, TENANT_FORM, TextFormat, text, text_or_nothing
 from hermes_worker.api.messages import ITEMS_MAX
 from hermes_worker.channels.targets import TARGETS_MAX
 from hermes_worker.core.artifacts import PATTERN_CHARS_MAX, PATTERN_FORM, PATTERNS_MAX
@@ -245,6 +245,9 @@ class ListRuns(BaseModel):
         description="'next_cursor' of the page before, with the same filters. It outlives the runs of that page.",
     )
     status: list[RunStatus] = Field([], max_length=12, description="Any of these.")
+    tenant: str | None = Field(
+        None, pattern=TENANT_FORM, description="Whose runs are meant; only operators may name others."
+    )
     tag: list[Annotated[str, Field(max_length=64, pattern=NO_NUL)]] = Field(
         [], max_length=TAGS_MAX, description="All of these."
     )

@@ -300,6 +300,25 @@ def test_a_cursor_or_a_filter_of_another_tenant_is_as_one_that_there_is_not(gues
         assert guest.http.get(path, params={named: host.ids["run_id"]}).json()["data"] == []
 
 
+@pytest.mark.parametrize("path", ["/v1/runs", "/v1/sheets"])
+def test_an_operator_lists_the_runs_of_the_tenant_that_is_named(
+    guest: Side, host: Side, tenants: Tenants, client: Callable[[str], httpx.Client], path: str
+) -> None:
+    def listed(side: Side, **more: Any) -> Any:
+        return side.http.get(path, params={"limit": 1, **more}).json()
+
+    page = listed(host, tenant="acme")
+    assert page["data"] == listed(guest)["data"] == listed(guest, tenant="acme")["data"] != []
+    assert listed(host)["data"] == listed(host, tenant="default")["data"] != page["data"]
+    for name in ("default", "nobody"):
+        refused = guest.http.get(path, params={"tenant": name})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "tenant_not_found")
+    reader = client(tenants.create_key("default", "reader", [KeyScope.RUNS_READ]).token)
+    assert reader.get(path, params={"tenant": "default"}).status_code == 200
+    refused = reader.get(path, params={"tenant": "acme"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "missing_scope")
+
+
 def test_a_job_refers_to_nothing_of_another_tenant(guest: Side, host: Side) -> None:
     for field_name, value, absent in (
         ("context_from", [host.ids["job_id"]], [UNKNOWN["job_id"]]),

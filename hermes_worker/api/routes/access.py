@@ -13,7 +13,8 @@ from hermes_worker.api.auth import FOR_OPERATORS, Caller, needs
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError, invalid
-from hermes_worker.api.owners import TENANT_FORM, ActsFor
+from hermes_worker.api.formats import TENANT_FORM
+from hermes_worker.api.owners import ActsFor
 from hermes_worker.api.repeating import KEEPS
 from hermes_worker.core.principals import InvalidName, KeyScope, Principal
 from hermes_worker.store.access.principals import (

@@ -154,7 +154,7 @@ async def stop_matching(context: Context, caller: Caller, body: StopMatching) ->
     if not said.status:
         return StoppedRuns(dry_run=body.dry_run, run_ids=[], has_more=False)
     listing = Listing(context.client.database)
-    page = await context.store(listing.page, run_filter(said, caller), limit=body.limit)
+    page = await context.store(listing.page, run_filter(said, caller.tenant), limit=body.limit)
     run_ids = [view.run_id for view in page.views]
     if not body.dry_run:
         for run_id in run_ids:

@@ -16,7 +16,7 @@ from hermes_worker.api.context import Context
 from hermes_worker.api.cursors import below_of, cursor_of
 from hermes_worker.api.errors import invalid
 from hermes_worker.api.messages import conversation
-from hermes_worker.api.owners import OwnRun
+from hermes_worker.api.owners import OwnRun, tenant_to_list
 from hermes_worker.api.stopping import stop
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.principals import Principal
@@ -134,10 +134,16 @@ def started(created: Created) -> schema.StartedRun:
 # --- look ------------------------------------------------------------------------------------------------------------
 
 
-@router.get("", response_model=schema.RunList, response_model_exclude_none=True, dependencies=[READS])
+@router.get(
+    "",
+    response_model=schema.RunList,
+    response_model_exclude_none=True,
+    responses=schema.errors(404),
+    dependencies=[READS],
+)
 async def list_runs(context: Context, caller: Caller, wanted: Annotated[schema.ListRuns, Query()]) -> schema.RunList:
     """Runs, newest first."""
-    meant = run_filter(wanted, caller)
+    meant = run_filter(wanted, await tenant_to_list(context, caller, wanted.tenant))
     below = below_of(context.keyring, meant, wanted.cursor) if wanted.cursor else None
     if below is not None and wanted.before is not None:
         raise invalid("before", "Invalid 'before': 'cursor' says where to go on.", "invalid_value")
@@ -153,10 +159,10 @@ async def list_runs(context: Context, caller: Caller, wanted: Annotated[schema.L
     )
 
 
-def run_filter(wanted: schema.ListRuns, caller: Principal) -> RunFilter:
-    """What the parameters of a list say."""
+def run_filter(wanted: schema.ListRuns, tenant: str) -> RunFilter:
+    """What the parameters of a list of a tenant's runs say."""
     return RunFilter(
-        tenant=caller.tenant,
+        tenant=tenant,
         statuses=tuple(sorted(set(wanted.status))),
         tags=tuple(sorted(set(wanted.tag))),
         session_id=wanted.session_id,

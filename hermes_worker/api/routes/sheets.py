@@ -14,7 +14,7 @@ from hermes_worker.api.auth import READS, Caller
 from hermes_worker.api.context import Context
 from hermes_worker.api.cursors import below_of, cursor_of
 from hermes_worker.api.errors import invalid
-from hermes_worker.api.owners import OwnRun
+from hermes_worker.api.owners import OwnRun, tenant_to_list
 from hermes_worker.api.routes.runs import run_filter
 from hermes_worker.safety.redaction import redact
 from hermes_worker.services.results import training_sample
@@ -53,10 +53,10 @@ class TrajectoryObject(BaseModel):
     completed: bool
 
 
-@router.get("", response_model=SheetList, dependencies=[READS])
+@router.get("", response_model=SheetList, responses=schema.errors(404), dependencies=[READS])
 async def list_sheets(context: Context, caller: Caller, wanted: Annotated[schema.ListRuns, Query()]) -> SheetList:
     """Runs, newest first, with all that their rows say."""
-    meant = run_filter(wanted, caller)
+    meant = run_filter(wanted, await tenant_to_list(context, caller, wanted.tenant))
     below = below_of(context.keyring, meant, wanted.cursor) if wanted.cursor else None
     if below is not None and wanted.before is not None:
         raise invalid("before", "Invalid 'before': 'cursor' says where to go on.", "invalid_value")

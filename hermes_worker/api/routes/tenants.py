@@ -14,7 +14,7 @@ from hermes_worker.api.auth import FOR_OPERATORS, Caller, needs
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
-from hermes_worker.api.owners import TENANT_FORM
+from hermes_worker.api.formats import TENANT_FORM
 from hermes_worker.core.budget import NANO
 from hermes_worker.core.limits import Limit, LimitName
 from hermes_worker.core.principals import KeyScope
