@@ -196,7 +196,17 @@ def told(events: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def cut_response(servers: list[Served], store: Store, die: random.Random) -> int:
-    body = json.dumps({"input": "hello", "background": True, "stream": True}).encode()
+    return _cut_response(servers, store, die, {"background": True})
+
+
+def cut_response_of_a_conversation(servers: list[Served], store: Store, die: random.Random) -> int:
+    """A stored one, which is not stopped when its client leaves."""
+    conversation = servers[0].http.post("/v1/conversations", json={}).json()["id"]
+    return _cut_response(servers, store, die, {"conversation": conversation})
+
+
+def _cut_response(servers: list[Served], store: Store, die: random.Random, asked: dict[str, Any]) -> int:
+    body = json.dumps({"input": "hello", "stream": True, **asked}).encode()
     reader = CutResponse(servers, "POST", "/v1/responses", body, {"Content-Type": "application/json"})
     worker_die = die_of(die)
 
@@ -222,6 +232,69 @@ def cut_response(servers: list[Served], store: Store, die: random.Random) -> int
     return reader.connections - 1
 
 
+class CutChat(CutReader):
+    """A chat completion: its stream has no numbers, so a client that asks again with its key is told all of it."""
+
+    is_done: bool = False
+
+    def read(self, bytes_max: int | None) -> None:
+        self.events.clear()
+        super().read(bytes_max)
+
+        self.is_closed = self.is_done
+
+    def _take_block(self, lines: dict[str, str]) -> None:
+        self.is_done = lines["data"] == "[DONE]"
+        if not self.is_done:
+            self.events.append({"event": lines.get("event"), **json.loads(lines["data"])})
+
+
+def completed(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a client of chat completions holds in the end."""
+    last = events[-1]
+    return {
+        "content": "".join(each["choices"][0]["delta"].get("content", "") for each in events),
+        "tools": [(each["tool"], each["toolCallId"], each["status"]) for each in events if each["event"]],
+        "finish_reason": last["choices"][0]["finish_reason"],
+        "usage": last["usage"],
+        "id": last["id"],
+    }
+
+
+def cut_chat_completion(servers: list[Served], store: Store, die: random.Random) -> int:
+    asked = {"messages": [{"role": "user", "content": "hello"}]}
+    headers = {"Content-Type": "application/json", "Idempotency-Key": f"k{die.getrandbits(64):x}"}
+    body = json.dumps({**asked, "stream": True}).encode()
+    reader, uncut = (CutChat(servers, "POST", "/v1/chat/completions", body, headers) for _ in range(2))
+    worker_die = die_of(die)
+
+    def work() -> None:
+        run_id = str(until(lambda: reader.run_id, "the run"))
+        play(servers[0], store, run_id, worker_die)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    while not reader.is_closed:
+        reader.read(None if reader.connections >= 40 else die.randint(1, 6_000))
+    thread.join(timeout=PATIENCE_S)
+    uncut.read(None)
+    assert completed(reader.events) == completed(uncut.events)
+    # And it is what the same request is answered without a stream.
+    whole = servers[1].http.post("/v1/chat/completions", json=asked, headers=headers).json()
+    held = completed(reader.events)
+    assert (held["id"], held["usage"], held["finish_reason"]) == (whole["id"], whole["usage"], "stop")
+    assert held["content"] == f"I look.\n\n{whole['choices'][0]['message']['content']}" == f"I look.\n\n{TEXT}"
+    assert len(held["tools"]) == 4
+    return reader.connections - 1
+
+
+def cut_tree_events(servers: list[Served], store: Store, die: random.Random) -> int:
+    run_id = servers[0].submit()
+    path = f"/v1/runs/{run_id}/tree/events"
+    reader, uncut = (CutReader(servers, "GET", path) for _ in range(2))
+    return cut_and_compare(reader, uncut, die, lambda: play(servers[0], store, run_id, die_of(die)))
+
+
 def die_of(die: random.Random) -> random.Random:
     """One for another thread."""
     return random.Random(die.getrandbits(64))
@@ -230,7 +303,10 @@ def die_of(die: random.Random) -> random.Random:
 STREAMS = {
     "/v1/runs/{id}/events": cut_run_events,
     "/api/sessions/{id}/chat/stream": cut_chat_stream,
+    "/v1/runs/{id}/tree/events": cut_tree_events,
     "/v1/responses/{id}": cut_response,
+    "/v1/responses of a conversation": cut_response_of_a_conversation,
+    "/v1/chat/completions": cut_chat_completion,
 }
 
 
