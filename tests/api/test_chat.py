@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -225,6 +227,33 @@ def test_a_client_that_can_come_back_does_not_stop_its_run(api: Served, store: S
     assert store.status(run_id) is RunStatus.QUEUED
     store.answer(run_id, SAID)
     assert api.http.post("/v1/chat/completions", json=document, headers=key).json()["choices"]
+
+
+def patient(api: Served) -> httpx.Client:
+    """For the first request to a server, which imports what it needs."""
+    return httpx.Client(base_url=api.url, headers=api.http.headers, timeout=60)
+
+
+def test_a_server_that_goes_away_says_so_and_another_gives_the_answer(serve: Callable[..., Served]) -> None:
+    first = serve()
+    key = {"Idempotency-Key": "k"}
+    with patient(first) as http, ThreadPoolExecutor() as clients, ExitStack() as stack:
+        stack.callback(first.stop)
+        waiting = clients.submit(ask, http, user("Hello"), headers=key)
+        until(lambda: first.followers.count == 1, "the request that waits", patience_s=60)
+        streamed = clients.submit(ask, http, user("Hello"), headers=key, stream=True)
+        until(lambda: first.followers.count == 2, "the stream")
+    refused(waiting.result(), 503, "gateway_draining")
+    assert waiting.result().headers["Retry-After"] == "1"
+    last_name, last = chunks(streamed.result())[-1]
+    assert (last_name, last["error"]["code"]) == (None, "gateway_draining")
+    second = serve()
+    store = Store.over(second.client.database)
+    [view] = store.views.runs()
+    assert view.status is RunStatus.QUEUED
+    store.answer(view.run_id, SAID)
+    with patient(second) as http:
+        assert ask(http, user("Hello"), headers=key).json()["choices"][0]["message"]["content"] == "Arr!"
 
 
 def test_the_run_is_one_of_all_runs(api: Served, store: Store) -> None:

@@ -27,6 +27,8 @@ from hermes_worker.settings import DatabaseSettings, Settings
 from hermes_worker.stream.live import Live, LiveEntry
 
 SEED = 17
+FIRST_S = 60.0
+"""The first request to a server that shares its machine may take long: it imports what it needs."""
 TEXT = "Ein längerer Text, in Stücken: 1 \u2192 2 \U0001f40d " * 6
 DELTAS = ("message.delta", "assistant.delta", "reasoning.available")
 
@@ -53,7 +55,7 @@ class CutReader:
         headers = {"Authorization": server.authorization, **self.headers}
         if self.last_id is not None:
             headers["Last-Event-ID"] = self.last_id
-        connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=FIRST_S)
         try:
             connection.request(self.method, self.path, body=self.body, headers=headers)
             response = connection.getresponse()
@@ -155,7 +157,7 @@ def cut_chat_stream(servers: list[Served], store: Store, die: random.Random) -> 
     worker_die = die_of(die)
 
     def work() -> None:
-        run_id = str(until(lambda: reader.run_id, "the run"))
+        run_id = str(until(lambda: reader.run_id, "the run", patience_s=FIRST_S))
         play(servers[0], store, run_id, worker_die)
 
     cuts = cut_and_compare(reader, uncut, die, work)
@@ -211,7 +213,7 @@ def _cut_response(servers: list[Served], store: Store, die: random.Random, asked
     worker_die = die_of(die)
 
     def work() -> None:
-        run_id = str(until(lambda: reader.run_id, "the run"))
+        run_id = str(until(lambda: reader.run_id, "the run", patience_s=FIRST_S))
         play(servers[0], store, run_id, worker_die)
 
     thread = threading.Thread(target=work, daemon=True)
@@ -269,7 +271,7 @@ def cut_chat_completion(servers: list[Served], store: Store, die: random.Random)
     worker_die = die_of(die)
 
     def work() -> None:
-        run_id = str(until(lambda: reader.run_id, "the run"))
+        run_id = str(until(lambda: reader.run_id, "the run", patience_s=FIRST_S))
         play(servers[0], store, run_id, worker_die)
 
     thread = threading.Thread(target=work, daemon=True)
