@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Final
 
@@ -151,7 +152,7 @@ class StdioServer:
                 if self.has_ended:
                     raise (ServerEnded if is_sent else ServerGone)("the server's process has ended")
                 try:
-                    if left_s > 0 and select.select([], [pipe], [], min(left_s, 0.5))[1]:
+                    if left_s > 0 and _takes_bytes(pipe, min(left_s, 0.5)):
                         data = data[os.write(pipe, data) :]
                         is_sent = True
                         continue
@@ -176,7 +177,7 @@ class StdioServer:
         line = b""
         try:
             while not self.has_ended:
-                ready = select.select(pipes, [], [], 0.5)[0]
+                ready = wait(pipes, 0.5)
                 if errors in ready and errors is not None:
                     said = os.read(errors, _READ_BYTES)
                     self._errors = (self._errors + said.decode("utf-8", "replace"))[-_ERRORS_CHARS_MAX:]
@@ -224,6 +225,13 @@ class StdioServer:
             said = {"error": {"code": -32601, "message": "this client does not do that"}}
         with suppress(McpError):
             self._write({"jsonrpc": "2.0", "id": number, **said}, time.monotonic() + 1)
+
+
+def _takes_bytes(pipe: int, wait_s: float) -> bool:
+    """Whether a pipe takes bytes, or will never take any more. Its number may be beyond what ``select`` can look at."""
+    looks = select.poll()
+    looks.register(pipe, select.POLLOUT)
+    return bool(looks.poll(wait_s * 1_000))
 
 
 def _started(server: McpServer, token: str | None, folder: Path, sandbox: Sandbox) -> ConfinedProgram:

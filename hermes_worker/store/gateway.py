@@ -32,6 +32,7 @@ from hermes_worker.core.questions import Question
 from hermes_worker.core.run import RunStatus, WaitKind
 from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import row_of
 from hermes_worker.store.rows import Hint, insert_ignoring, lock_run, plain
 from hermes_worker.store.runs.chains import stop_run
 from hermes_worker.store.runs.runs import session_is
@@ -111,6 +112,14 @@ class OpenQuestion:
     kind: WaitKind
     opened_at: float
     """Epoch seconds, by the database's clock."""
+
+
+class _QuestionRow(NamedTuple):
+    pk: int
+    run_pk: int
+    kind: str
+    request: str
+    opened_at: float
 
 
 class GatewayRows:
@@ -276,13 +285,13 @@ class GatewayRows:
             .where(waits.c.kind.in_((WaitKind.APPROVAL.value, WaitKind.INPUT.value)))
         )
         with self._database.read() as connection:
-            found = connection.execute(wanted.order_by(waits.c.pk.desc()).limit(1)).first()
+            found = row_of(connection.execute(wanted.order_by(waits.c.pk.desc()).limit(1)), _QuestionRow)
         if found is None:
             return None
         question = Question(kind=WaitKind(found.kind), request=json.loads(found.request))
         if asked_in_chat(question) is None:
             return None
-        return OpenQuestion(wait_id=found.pk, run_pk=found.run_pk, kind=question.kind, opened_at=float(found.opened_at))
+        return OpenQuestion(wait_id=found.pk, run_pk=found.run_pk, kind=question.kind, opened_at=found.opened_at)
 
     # --- people ------------------------------------------------------------------------------------------------------
 

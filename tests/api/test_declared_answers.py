@@ -263,7 +263,7 @@ BODIES: Mapping[str, dict[str, Any]] = {
 
 MCP_SAID: Mapping[str, Any] = {"protocolVersion": "2026-07-28", "clientCapabilities": {}}
 OF_A_TENANT = {
-    *("GET /v1/alerts/targets", "PUT /v1/alerts/targets"),
+    *("GET /v1/runs", "GET /v1/sheets", "GET /v1/alerts/targets", "PUT /v1/alerts/targets"),
     *("GET /v1/keys", "POST /v1/keys", "POST /v1/exports", "GET /v1/erasures", "POST /v1/erasures"),
     "GET /v1/erasure-receipts",
     *("POST /v1/erasures/foretold", "POST /v1/erasures/replayed"),

@@ -548,6 +548,7 @@ def test_every_id_in_a_path_is_linked_from_where_it_comes(api: Served) -> None:
         "provider_key_id",
         "target",
         "skill",
+        "platform",
     }  # by an operator
     assert {(asked, name) for asked, name in named if name not in given} == linked
 

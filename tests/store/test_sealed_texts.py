@@ -68,7 +68,8 @@ def test_a_text_that_was_changed_does_not_open() -> None:
     sealer = Sealer(text_keys([OLD]))
     sealed = sealer.seal(CANARY, "messages.body")
     for place in range(len(MARK) + 9, len(sealed)):
-        other = "B" if sealed[place] == "A" else "A"
+        # The last sign stands for fewer bits than the others: only its first ones count.
+        other = "g" if sealed[place] in "ABCDEFGHIJKLMNOP" else "A"
         with pytest.raises(TextTampered):
             sealer.opened(f"{sealed[:place]}{other}{sealed[place + 1 :]}", ["messages.body"])
 

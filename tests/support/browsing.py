@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -237,7 +237,7 @@ class WorkerProcess:
     def answer(self, timeout_s: float) -> dict[str, Any] | None:
         """``None`` when there is none in time, or the worker died."""
         assert self.process.stdout is not None
-        if not select.select([self.process.stdout], [], [], timeout_s)[0]:
+        if not wait([self.process.stdout], timeout_s):
             return None
         line = self.process.stdout.readline()
         return dict(json.loads(line)) if line else None

@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -286,7 +286,7 @@ class _Channels:
         streams = {self._program.stdout: 1, self._program.stderr: 2}
         with suppress(OSError):
             while streams:
-                for stream in select.select(list(streams), [], [])[0]:
+                for stream in wait(list(streams)):
                     data = os.read(stream.fileno(), 30_000)
                     if data:
                         self._say(streams[stream], data)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ class ShellProgram:
             pass
 
     def receive(self, timeout_s: float) -> WrittenPiece | None:
-        ready, _, _ = select.select(list(self._streams), [], [], timeout_s)
+        ready = wait(list(self._streams), timeout_s)
         if self._is_cut:
             raise HostLost("the way to the shell is gone")
         for descriptor in ready:
