@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Final
 
@@ -152,7 +151,7 @@ class StdioServer:
                 if self.has_ended:
                     raise (ServerEnded if is_sent else ServerGone)("the server's process has ended")
                 try:
-                    if left_s > 0 and _takes_bytes(pipe, min(left_s, 0.5)):
+                    if left_s > 0 and _ready([pipe], select.POLLOUT, min(left_s, 0.5)):
                         data = data[os.write(pipe, data) :]
                         is_sent = True
                         continue
@@ -177,7 +176,7 @@ class StdioServer:
         line = b""
         try:
             while not self.has_ended:
-                ready = wait(pipes, 0.5)
+                ready = _ready(pipes, select.POLLIN, 0.5)
                 if errors in ready and errors is not None:
                     said = os.read(errors, _READ_BYTES)
                     self._errors = (self._errors + said.decode("utf-8", "replace"))[-_ERRORS_CHARS_MAX:]
@@ -227,11 +226,12 @@ class StdioServer:
             self._write({"jsonrpc": "2.0", "id": number, **said}, time.monotonic() + 1)
 
 
-def _takes_bytes(pipe: int, wait_s: float) -> bool:
-    """Whether a pipe takes bytes, or will never take any more. Its number may be beyond what ``select`` can look at."""
+def _ready(pipes: Sequence[int], event: int, wait_s: float) -> list[int]:
+    """Those that ``event`` holds for, or that are over; ``select`` cannot look at numbers beyond 1,023."""
     looks = select.poll()
-    looks.register(pipe, select.POLLOUT)
-    return bool(looks.poll(wait_s * 1_000))
+    for pipe in pipes:
+        looks.register(pipe, event)
+    return [pipe for pipe, _ in looks.poll(wait_s * 1_000)]
 
 
 def _started(server: McpServer, token: str | None, folder: Path, sandbox: Sandbox) -> ConfinedProgram:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,16 @@ def odd(how: str, **more: Any) -> McpServer:
     definition = {**TOOL, "description": how}
     found = McpServer(command=command, reads=(str(SUPPORT),), timeout_s=1.5, **more)
     return approved(found, [definition])
+
+
+def test_a_process_that_holds_many_files_speaks_to_its_servers(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4_096, hard), hard))
+    with ExitStack() as held:
+        held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(1_100):
+            held.enter_context(Path(os.devnull).open("rb"))
+        assert offered_by(desk(), None, tmp_path / "one", sandbox()), "select looks at none beyond 1,023"
 
 
 def test_a_process_serves_its_session_and_sees_nothing_else(
