@@ -78,6 +78,12 @@ class ExecuteCodeTool:
         return _result(result, session, context, time.monotonic() - began)
 
 
+def _leave_waiting(channel: socket.socket) -> None:
+    """Until the script, which is about to be ended, has ended: with an answer it would go on to its next line."""
+    while channel.recv(65_536):
+        pass
+
+
 @dataclass(frozen=True, slots=True)
 class Until:
     """Set when the call is cancelled, its script has ended or its time is over."""
@@ -125,13 +131,17 @@ class ScriptTalk:
         while refused < _REFUSED_MAX:
             asked = json.loads(receive_message(channel, _MESSAGE_BYTES_MAX))
             if self._context.cancelled.is_set():
-                break
+                _leave_waiting(channel)
+                return
             if self.calls >= INNER_CALLS_MAX:
                 refused += 1
                 _send(channel, {"result": _said(f"a script may call {INNER_CALLS_MAX} tools; this call was not made")})
                 continue
             self.calls += 1
             text = self._answer(asked)
+            if self.is_lost or self._context.cancelled.is_set():
+                _leave_waiting(channel)
+                return
             if len(text) > _MESSAGE_BYTES_MAX:
                 text = _said("the result is too long for a script")
             _send(channel, {"result": text})
