@@ -396,6 +396,16 @@ def test_money_is_added_up_in_the_way_that_the_address_says(
     assert "by=session" in page.url
 
 
+def test_an_operator_who_may_not_see_everybodys_money_sees_the_own(
+    api: Served, store: Store, visit: Callable[..., PageVisitor]
+) -> None:
+    _fill(api, store)
+    made = api.http.post("/v1/keys", json={"holder": "watcher", "scopes": ["runs:read", "ops:read"]})
+    visitor = visit(made.json()["key"])
+    visitor.open("money?by=model", "Money")
+    visitor.page.get_by_role("row", name="scripted").wait_for()
+
+
 def test_a_key_is_made_shown_once_and_revoked(api: Served, visit: Callable[..., PageVisitor]) -> None:
     visitor = visit()
     page = visitor.page
