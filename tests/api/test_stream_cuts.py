@@ -126,13 +126,29 @@ def play(api: Served, store: Store, run_id: str, die: random.Random) -> None:
     live.nudge(run_id)
 
 
-def cut_and_compare(reader: CutReader, uncut: CutReader, die: random.Random, work: Callable[[], None]) -> int:
-    """Returns how often the stream was cut."""
+def read_cut(reader: CutReader, die: random.Random, work: Callable[[], None], bytes_max: int = 1_500) -> None:
+    """Reads a stream to its end, in connections of at most ``bytes_max``, while ``work`` makes it."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     while not reader.is_closed:
-        reader.read(None if reader.connections >= 40 else die.randint(1, 1_500))
+        reader.read(None if reader.connections >= 40 else die.randint(1, bytes_max))
     thread.join(timeout=PATIENCE_S)
+
+
+def work_for(reader: CutReader, servers: list[Served], store: Store, die: random.Random) -> Callable[[], None]:
+    """Plays the run that the first request of ``reader`` begins."""
+    worker_die = die_of(die)
+
+    def work() -> None:
+        run_id = str(until(lambda: reader.run_id, "the run", patience_s=FIRST_S))
+        play(servers[0], store, run_id, worker_die)
+
+    return work
+
+
+def cut_and_compare(reader: CutReader, uncut: CutReader, die: random.Random, work: Callable[[], None]) -> int:
+    """Returns how often the stream was cut."""
+    read_cut(reader, die, work)
     uncut.read(None)
     assert uncut.is_closed
     assert final(reader.events) == final(uncut.events)
@@ -154,13 +170,7 @@ def cut_chat_stream(servers: list[Served], store: Store, die: random.Random) -> 
     headers = {"Content-Type": "application/json", "Idempotency-Key": name}
     path = f"/api/sessions/{name}/chat/stream"
     reader, uncut = (CutReader(servers, "POST", path, body, headers) for _ in range(2))
-    worker_die = die_of(die)
-
-    def work() -> None:
-        run_id = str(until(lambda: reader.run_id, "the run", patience_s=FIRST_S))
-        play(servers[0], store, run_id, worker_die)
-
-    cuts = cut_and_compare(reader, uncut, die, work)
+    cuts = cut_and_compare(reader, uncut, die, work_for(reader, servers, store, die))
     assert [each["seq"] for each in reader.events] == list(range(1, len(reader.events) + 1))
     assert len(store.views.runs(session_id=name)) == 1
     return cuts
@@ -210,17 +220,7 @@ def cut_response_of_a_conversation(servers: list[Served], store: Store, die: ran
 def _cut_response(servers: list[Served], store: Store, die: random.Random, asked: dict[str, Any]) -> int:
     body = json.dumps({"input": "hello", "stream": True, **asked}).encode()
     reader = CutResponse(servers, "POST", "/v1/responses", body, {"Content-Type": "application/json"})
-    worker_die = die_of(die)
-
-    def work() -> None:
-        run_id = str(until(lambda: reader.run_id, "the run", patience_s=FIRST_S))
-        play(servers[0], store, run_id, worker_die)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    while not reader.is_closed:
-        reader.read(None if reader.connections >= 40 else die.randint(1, 1_500))
-    thread.join(timeout=PATIENCE_S)
+    read_cut(reader, die, work_for(reader, servers, store, die))
     uncut = CutResponse(servers, "GET", "", run_id=reader.run_id)
     uncut.read(None)
     assert told(reader.events) == told(uncut.events)
@@ -268,17 +268,7 @@ def cut_chat_completion(servers: list[Served], store: Store, die: random.Random)
     headers = {"Content-Type": "application/json", "Idempotency-Key": f"k{die.getrandbits(64):x}"}
     body = json.dumps({**asked, "stream": True}).encode()
     reader, uncut = (CutChat(servers, "POST", "/v1/chat/completions", body, headers) for _ in range(2))
-    worker_die = die_of(die)
-
-    def work() -> None:
-        run_id = str(until(lambda: reader.run_id, "the run", patience_s=FIRST_S))
-        play(servers[0], store, run_id, worker_die)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    while not reader.is_closed:
-        reader.read(None if reader.connections >= 40 else die.randint(1, 6_000))
-    thread.join(timeout=PATIENCE_S)
+    read_cut(reader, die, work_for(reader, servers, store, die), 6_000)
     uncut.read(None)
     assert completed(reader.events) == completed(uncut.events)
     # And it is what the same request is answered without a stream.
