@@ -58,8 +58,10 @@ async def _own_or_of_others(context: Context, caller: Principal, wanted: str) ->
 async def tenant_to_list(context: Context, caller: Principal, tenant: str | None) -> str:
     """Whose rows a list shows: the caller's, or another tenant's, which operators may name who hold an administrator's
     key. To anybody else that tenant is as none. Raises ``ApiError``."""
-    wanted = await _own_or_of_others(context, caller, tenant or caller.tenant)
-    if wanted != caller.tenant and not caller.may(KeyScope.ADMIN):
+    if tenant is None or tenant == caller.tenant:
+        return caller.tenant
+    wanted = await _own_or_of_others(context, caller, tenant)
+    if not caller.may(KeyScope.ADMIN):
         message = f"To see what is another tenant's, a key of operators needs the scope {KeyScope.ADMIN.value!r}."
         raise ApiError(403, message, code="missing_scope", param="tenant")
     return wanted

@@ -145,8 +145,8 @@ class Taker:
                 case Commanded() as said:
                     outcome = self._command(arrival, said)
                 case Conversed(text=text):
-                    busy_mode = Multitask(self._client.settings.gateway.busy_mode)
-                    outcome = self._answer(arrival, text) or self._converse(arrival, text, busy_mode)
+                    session, busy_mode = self._session(arrival), Multitask(self._client.settings.gateway.busy_mode)
+                    outcome = self._answer(arrival, session, text) or self._converse(arrival, session, text, busy_mode)
         except EventKnown:
             count("inbound.duplicate")
             return None
@@ -163,14 +163,14 @@ class Taker:
 
     # --- the conversation --------------------------------------------------------------------------------------------
 
-    def _converse(self, arrival: Arrival, text: str, multitask: Multitask) -> str:
+    def _converse(self, arrival: Arrival, session: str, text: str, multitask: Multitask) -> str:
         if arrival.target is None:
             return self._settle(arrival, lambda _: _Replied("unanswerable"))
         if self._rows.is_known(arrival.row):
             raise EventKnown  # before the work of making a run; the key decides
         submission = Submission(
             input=self._attributed(arrival, text),
-            session_id=self._session(arrival),
+            session_id=session,
             principal=Principal(name=self._principal(arrival), scopes=frozenset()),
             source=CHAT_SOURCE,
             multitask=multitask,
@@ -226,9 +226,9 @@ class Taker:
 
     # --- answers to what an agent asks --------------------------------------------------------------------------------
 
-    def _answer(self, arrival: Arrival, text: str) -> str | None:
+    def _answer(self, arrival: Arrival, session: str, text: str) -> str | None:
         """Take plain words as the answer to what was asked last; ``None`` where they are none."""
-        question = self._question(arrival)
+        question = self._rows.newest_question(CHAT_SOURCE, session)
         if question is None or not _may_answer(arrival, question):
             return None
         if question.kind is WaitKind.INPUT:
@@ -237,7 +237,7 @@ class Taker:
         return None if word is None else self._chosen(arrival, question, Choice(word), None)
 
     def _judge(self, arrival: Arrival, command: ChatCommand, arguments: str) -> str:
-        question = self._question(arrival)
+        question = self._rows.newest_question(CHAT_SOURCE, self._session(arrival))
         if question is not None and question.kind is WaitKind.APPROVAL:
             is_denied = command is ChatCommand.DENY
             choice = Choice.DENY if is_denied else Choice(choice_in(arguments) or Choice.ONCE)
@@ -245,9 +245,6 @@ class Taker:
             if outcome is not None:
                 return outcome
         return self._settle(arrival, lambda _: _Replied("command", "Nothing waits for your permission here."))
-
-    def _question(self, arrival: Arrival) -> OpenQuestion | None:
-        return self._rows.newest_question(CHAT_SOURCE, self._session(arrival))
 
     def _chosen(self, arrival: Arrival, question: OpenQuestion, choice: Choice, reason: str | None) -> str | None:
         said = ApprovalAnswer(choice=choice, by=self._principal(arrival), reason=reason)
@@ -287,7 +284,8 @@ class Taker:
                 told = self._status(arrival)
                 return self._settle(arrival, lambda _: _Replied("command", told))
             case ChatCommand.QUEUE | ChatCommand.STEER if said.arguments:
-                return self._converse(arrival, said.arguments, Multitask(said.command.value))
+                multitask = Multitask(said.command.value)
+                return self._converse(arrival, self._session(arrival), said.arguments, multitask)
             case ChatCommand.APPROVE | ChatCommand.DENY as command:
                 return self._judge(arrival, command, said.arguments)
             case ChatCommand.START | ChatCommand.HELP:

@@ -382,12 +382,13 @@ class GatewayRows:
 
 
 def _enter_webhook(connection: Connection, account: str) -> None:
-    """The row of an account whose events come by themselves. One that is there as it should be is not locked."""
-    mode = "webhook"
+    """The row of an account whose events come by themselves. One that is there as it should be is only read."""
+    mode, this = "webhook", channels.c.account == account
+    if connection.execute(sa.select(channels.c.mode).where(this)).scalar() == mode:
+        return
     row = {"account": account, "tenant": DEFAULT_TENANT, "mode": mode, "created_at": db_now()}
     connection.execute(insert_ignoring(connection, channels).values(**row))
-    other = (channels.c.account == account) & (channels.c.mode != mode)
-    connection.execute(sa.update(channels).where(other).values(mode=mode, cursor=None))
+    connection.execute(sa.update(channels).where(this, channels.c.mode != mode).values(mode=mode, cursor=None))
 
 
 def _held(hold: AccountHold) -> sa.ColumnElement[bool]:

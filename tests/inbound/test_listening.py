@@ -193,10 +193,10 @@ def test_an_event_that_breaks_our_code_is_left_behind_and_the_next_is_heard(
 ) -> None:
     real = Taker._converse
 
-    def breaks(self: Taker, arrival: Arrival, text: str, multitask: Multitask) -> str:
+    def breaks(self: Taker, arrival: Arrival, session: str, text: str, multitask: Multitask) -> str:
         if text == "boom":
             raise RuntimeError("a defect of ours")
-        return real(self, arrival, text, multitask)
+        return real(self, arrival, session, text, multitask)
 
     monkeypatch.setattr(Taker, "_converse", breaks)
     monkeypatch.setattr(listening_module, "_TRY_S", 0.05)

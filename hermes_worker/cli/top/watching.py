@@ -45,6 +45,8 @@ _TREES_AT_A_LOOK = 5
 _CALLS_SHOWN = 30
 _SAMPLES_MAX = 600
 _DAY_S = 86_400.0
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError)
+"""What reading a document raises that has another form than ours."""
 _UNREADABLE = "the server's answer cannot be read: use the same version on both sides"
 
 
@@ -70,7 +72,7 @@ class FleetWatch:
                 return ask()
             except RefusedError as error:
                 untold[name] = text_of(error, 300)
-            except (KeyError, TypeError, ValueError, AttributeError):
+            except _MALFORMED:
                 untold[name] = _UNREADABLE
             return ()
 
@@ -114,7 +116,7 @@ class FleetWatch:
         """All of one run: why it is where it is, its tree, its calls. Raises ``HermesError``."""
         try:
             return OpenedRun(run_id=run_id, lines=self._all_of(run_id))
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except _MALFORMED:
             raise UnavailableError(_UNREADABLE) from None
 
     def _all_of(self, run_id: str) -> list[str]:

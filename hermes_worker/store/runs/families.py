@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from hermes_worker.core.budget import usd_of
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import RunEventName
 from hermes_worker.store.engine.database import Database
@@ -189,7 +190,7 @@ def _child(row: _ChildRow) -> ChildView:
         index=row.child_index,
         status=RunStatus(row.status),
         goal=_first_line(json.loads(row.spec).get("input")),
-        cost_usd=Decimal(row.cost_nano_usd).scaleb(-9) if row.cost_status else None,
+        cost_usd=usd_of(row.cost_nano_usd) if row.cost_status else None,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from hermes_worker.core.budget import usd_of
 from hermes_worker.core.errors import FailureKind
 from hermes_worker.core.messages import Message, Usage
 from hermes_worker.core.pricing import CostStatus
@@ -499,8 +500,8 @@ def _view(row: _ViewRow) -> RunView:
         iterations_max=row.iterations_max,
         refunds=row.refunds,
         usage=usage_of(row),
-        cost_usd=Decimal(row.cost_nano_usd).scaleb(-9) if row.cost_status else None,
-        doubtful_cost_usd=Decimal(row.doubtful_nano_usd).scaleb(-9),
+        cost_usd=usd_of(row.cost_nano_usd) if row.cost_status else None,
+        doubtful_cost_usd=usd_of(row.doubtful_nano_usd),
         cost_status=CostStatus(row.cost_status) if row.cost_status else None,
         created_at=row.created_at,
         started_at=row.started_at,
