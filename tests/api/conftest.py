@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from serving import FAST, KEY, Served, served
+from support.api_routes import share_routes
 from support.migrated import bring_up
 from support.store import Store
 
@@ -23,6 +24,8 @@ from hermes_worker.settings import (
     Settings,
 )
 from hermes_worker.stream.followers import FollowPolicy
+
+share_routes()
 
 
 @pytest.fixture
