@@ -16,7 +16,7 @@ import signal
 import subprocess
 import termios
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from tempfile import TemporaryFile
@@ -436,7 +436,8 @@ class _Running:
         return [pid for pid in psutil.pids() if _session_of(pid) == self._process.pid and not _is_zombie(pid)]
 
     def _family(self) -> list[int]:
-        """The session, every descendant of it and every process that carries the command's tag."""
+        """The session, every descendant of it and every process that carries the command's tag, parents first: a shell
+        whose child is told to end before it goes on to its next line."""
         family = {self._process.pid, *self._session()}
         parents: dict[int, int] = {}
         for pid in psutil.pids():
@@ -447,7 +448,7 @@ class _Running:
                     family.add(pid)
         while more := {pid for pid, parent in parents.items() if parent in family} - family:
             family |= more
-        return [pid for pid in family if not _is_zombie(pid)]
+        return [pid for pid in parents_first(family, parents) if not _is_zombie(pid)]
 
 
 def _wrap(command: RunningCommand, enter: str = "") -> tuple[str, ...]:
@@ -474,6 +475,18 @@ def _session_of(pid: int) -> int | None:
         return os.getsid(pid)
     except (ProcessLookupError, PermissionError):
         return None
+
+
+def parents_first(pids: Collection[int], parents: Mapping[int, int]) -> list[int]:
+    """The processes, each behind those of them that it came from; ``parents`` are the parents of all."""
+
+    def depth(pid: int) -> int:
+        above = 0
+        while (pid := parents.get(pid, 0)) in pids and above < len(pids):
+            above += 1
+        return above
+
+    return sorted(pids, key=lambda pid: (depth(pid), pid))
 
 
 def _is_zombie(pid: int) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from hermes_worker.workspaces.base import CommandResult, Ending, WorkspaceError
 from hermes_worker.workspaces.environment import command_environment
 from hermes_worker.workspaces.local import LocalWorkspace
+from hermes_worker.workspaces.shell import parents_first
 
 
 def _never() -> bool:
@@ -208,6 +209,14 @@ def test_a_cancelled_command_ends_at_once_with_130(shell: Shell, root: Path) -> 
     assert time.monotonic() - stopped_at[0] < 30  # and not 1,000
     assert (result.exit_code, result.ending) == (130, Ending.CANCELLED)
     stopper.join()
+
+
+def test_a_shell_is_told_to_end_before_its_child_whatever_their_numbers() -> None:
+    """A shell whose child ends first goes on to its next line before its own signal comes."""
+    assert list({8, 7}) == [8, 7], "a set has the child first"
+    assert parents_first({8, 7}, {8: 7, 7: 1}) == [7, 8]
+    assert parents_first({3, 9, 16, 8}, {3: 16, 16: 9, 8: 9, 9: 1}) == [9, 8, 16, 3]
+    assert parents_first({1, 2}, {1: 2, 2: 1}) == [1, 2], "of a look in which numbers were used again"
 
 
 def test_a_command_that_ignores_the_term_signal_is_killed(shell: Shell, root: Path) -> None:
