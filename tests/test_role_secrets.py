@@ -12,7 +12,7 @@ from hermes_worker import settings as settings_module
 from hermes_worker.channels.adapters import secret_variables
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.models.catalog import provider_rows
-from hermes_worker.settings import Secret, Settings, handed_to, load
+from hermes_worker.settings import Secret, SettingLayer, Settings, handed_to, load, told_settings
 from hermes_worker.settings.handover import SECRETS_FD, Handover, sealed
 from hermes_worker.settings.role_secrets import (
     DELIVERY_SECRETS,
@@ -164,6 +164,22 @@ def test_a_role_reads_the_same_settings_but_for_the_secrets_of_others(
     assert (found.server.key is not None) == (role is ProcessRole.API)
     assert (found.database.url is not None) == (role is not ProcessRole.SCRIPTED)
     assert (found.model.api_key is not None) == (role in owners("HERMES_API_KEY", "x"))
+
+
+def test_a_role_knows_where_whoever_started_it_read_each_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".env").write_text("HERMES_OAUTH_CLIENT_ID=me\n")
+    (tmp_path / "config.yaml").write_text("agent: {max_turns: 7}")
+    given = load(ENVIRON, home=tmp_path)
+
+    told = {each.key: each for each in told_settings(_as_child(monkeypatch, *handed_to(given, ProcessRole.API)))}
+
+    assert (told["agent.max_turns"].value, told["agent.max_turns"].layer) == ("7", SettingLayer.FILE)
+    assert told["model.client_id"].origin == "HERMES_OAUTH_CLIENT_ID in .env"
+    assert told["server.host"].layer is SettingLayer.ENVIRONMENT
+    assert told["lease.ttl_s"].layer is SettingLayer.DEFAULT
+    assert (told["model.api_key"].value, told["model.api_key"].is_set) == (None, True)
 
 
 def test_no_role_reads_a_file_that_was_changed_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

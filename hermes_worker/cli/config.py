@@ -6,7 +6,6 @@ import difflib
 import json
 import os
 import tempfile
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -18,7 +17,7 @@ from hermes_worker.cli.layout import table
 from hermes_worker.cli.options import TEXT, client_settings, common
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.safety.redaction import redact
-from hermes_worker.settings import SettingOrigin, load, origins, setting_of
+from hermes_worker.settings import SettingLayer, ToldSetting, load, setting_of, told_settings
 from hermes_worker.settings.editing import with_value
 from hermes_worker.settings.shaping import configuration_of
 
@@ -42,22 +41,25 @@ config.add_command(check)
 def show(home: Path | None, prefix: str | None, with_origin: bool, shows_all: bool, as_json: bool) -> int:
     """What every setting says, or those whose key begins with PREFIX. Secrets are not shown."""
     settings = client_settings(home, needs_servers=False)
-    rows = [_shown(row) for row in origins(home=settings.home) if row.key.startswith(prefix or "")]
+    rows = [row for row in told_settings(settings) if row.key.startswith(prefix or "")]
     if not rows:
         raise ConfigurationError(f"no setting begins with {prefix!r}")
     if as_json:
         for row in rows:
-            click.echo(json.dumps(asdict(row), ensure_ascii=False))
+            told = {"key": row.key, "variable": row.variable, "value": _shown(row), "origin": row.origin}
+            click.echo(json.dumps(told, ensure_ascii=False))
         return 0
-    listed = [row for row in rows if shows_all or row.value]
-    cells = [(row.key, row.value or "-", *((row.origin,) if with_origin else ())) for row in listed]
+    listed = [row for row in rows if shows_all or row.is_set]
+    cells = [(row.key, _shown(row) or "-", *((row.origin,) if with_origin else ())) for row in listed]
     click.echo(table(cells, ("KEY", "VALUE", *(("FROM",) if with_origin else ())), whole=(0,)))
     click.echo(f"home {settings.home}, configuration {configuration_of(settings)}", err=True)
     return 0
 
 
-def _shown(row: SettingOrigin) -> SettingOrigin:
-    return replace(row, value=redact(row.value))
+def _shown(row: ToldSetting) -> str:
+    if row.is_secret:
+        return "(secret)" if row.is_set else ""
+    return redact(row.value or "")
 
 
 @config.command(name="set", epilog="Example: hermes-worker config set compression.threshold 0.6")
@@ -137,9 +139,9 @@ def _written(path: Path, before: str, after: str, key: str | None, *, dry_run: b
     )
     if key is None:
         return 0
-    row = next(row for row in origins(home=path.parent) if row.key == key)
-    if "config.yaml" not in row.origin:
-        click.echo(f"It has no effect here: {row.origin} says {redact(row.value)!r} and counts more.", err=True)
+    row = next(row for row in told_settings(load(home=path.parent)) if row.key == key)
+    if row.layer is not SettingLayer.FILE:
+        click.echo(f"It has no effect here: {row.origin} says {_shown(row)!r} and counts more.", err=True)
         return EXIT_FAILED
     return 0
 

@@ -116,6 +116,7 @@ class HermesClient:
     call = _sends(operations.call)
     tree = _sends(operations.tree)
     spend = _sends(operations.spend)
+    settings = _sends(operations.settings)
     artifacts = _sends(operations.artifacts)
     artifact = _sends(operations.artifact)
     checkpoints = _sends(operations.checkpoints)

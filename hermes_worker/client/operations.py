@@ -252,6 +252,11 @@ def spend(**filters: Any) -> ApiRequest[list[dict[str, Any]]]:
     return _get("/v1/spend", _reads(list[dict[str, Any]], "data"), **filters)
 
 
+def settings(prefix: str | None = None) -> ApiRequest[list[dict[str, Any]]]:
+    """What every setting says whose key begins with ``prefix``, and where that comes from; for operators."""
+    return _get("/v1/settings", _reads(list[dict[str, Any]], "data"), prefix=prefix)
+
+
 def artifacts(run_id: str) -> ApiRequest[ArtifactsDocument]:
     """The files that the run left, each with an address."""
     return _get("/v1/runs/{run_id}/artifacts", _reads(ArtifactsDocument), _run(run_id))

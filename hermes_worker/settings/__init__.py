@@ -21,6 +21,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from enum import StrEnum
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -97,12 +98,15 @@ __all__ = [
     "LogSettings",
     "MemorySettings",
     "ModelSettings",
+    "Origin",
     "RetentionSettings",
     "Secret",
     "ServerSettings",
+    "SettingLayer",
     "SettingRow",
     "Settings",
     "TerminalSettings",
+    "ToldSetting",
     "as_environ",
     "describe",
     "handed_to",
@@ -110,6 +114,7 @@ __all__ = [
     "is_supervised",
     "load",
     "markdown_table",
+    "told_settings",
 ]
 
 # --- declaring settings ----------------------------------------------------------------------------------------------
@@ -1144,6 +1149,8 @@ class Settings:
     from. Secrets that were given by file stand in it as if they had been given by value."""
     secret_files: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), compare=False)
     """The files that secrets came from, by the variables that name them (``HERMES_SERVER_KEY_FILE``)."""
+    origins: Mapping[str, Origin] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
+    """Where each setting that somebody gave comes from, by key."""
 
     @property
     def database_url(self) -> str:
@@ -1274,10 +1281,31 @@ _REFERENCE_KEYS = _words(
 # --- loading ---------------------------------------------------------------------------------------------------------
 
 
+class SettingLayer(StrEnum):
+    """Who said what a setting says."""
+
+    COMMAND_LINE = "command_line"
+    ENVIRONMENT = "environment"
+    DOTENV = "dotenv"
+    FILE = "file"
+    DERIVED = "derived"
+    """Nobody: it follows from other settings."""
+    DEFAULT = "default"
+
+
+class Origin(NamedTuple):
+    """Where the value of a setting comes from."""
+
+    layer: SettingLayer
+    place: str
+    """In words: ``HERMES_MODEL in the environment``."""
+
+
 class _FoundValue(NamedTuple):
     raw: object
     source: str
     """Completes the sentence "but ... says"."""
+    layer: SettingLayer = SettingLayer.DEFAULT
 
 
 class _Sources:
@@ -1298,16 +1326,24 @@ class _Sources:
         self._dotenv = dotenv
         self._config = config
 
+    def origins(self) -> Mapping[str, Origin]:
+        """Where each setting that was given comes from, by key."""
+        found = ((declaration.key, self.find(declaration)) for declaration in _DECLARATIONS)
+        return {key: Origin(each.layer, each.source) for key, each in found if each is not None}
+
     def find(self, declaration: _Declaration) -> _FoundValue | None:
         if self._overrides.get(declaration.key) is not None:
-            return _FoundValue(self._overrides[declaration.key], "the command line")
-        for place, variables in (("the environment", self._environ), (".env", self._dotenv)):
+            return _FoundValue(self._overrides[declaration.key], "the command line", SettingLayer.COMMAND_LINE)
+        for layer, place, variables in (
+            (SettingLayer.ENVIRONMENT, "the environment", self._environ),
+            (SettingLayer.DOTENV, ".env", self._dotenv),
+        ):
             for name in declaration.variables:
                 if variables.get(name, "").strip():
-                    return _FoundValue(variables[name], f"{name} in {place}")
+                    return _FoundValue(variables[name], f"{name} in {place}", layer)
         if self._config.get(declaration.key) not in (None, ""):
             raw = self._expanded(declaration.key, self._config[declaration.key])
-            return _FoundValue(raw, f"{declaration.key} in config.yaml")
+            return _FoundValue(raw, f"{declaration.key} in config.yaml", SettingLayer.FILE)
         return None
 
     def variable(self, name: str) -> _FoundValue | None:
@@ -1364,9 +1400,17 @@ def load(
         notes=() if handed.is_complete else (*notes, *_dotenv_notes(home / ".env"), *_variable_notes(sources)),
         environ=MappingProxyType({**dotenv, **environ}),
         secret_files=MappingProxyType(files),
+        origins=MappingProxyType(_origins(handed, sources)),
     )
     _check_together(settings, handed.withheld)
     return settings
+
+
+def _origins(handed: Handover, sources: _Sources) -> dict[str, Origin]:
+    """Who was handed everything was handed this as well: all of it stands in the environment."""
+    if not handed.is_complete:
+        return dict(sources.origins())
+    return {key: Origin(SettingLayer(layer), place) for key, (layer, place) in handed.origins.items()}
 
 
 _MADE_APART = (ModelSettings, TerminalSettings)
@@ -1735,7 +1779,9 @@ def handed_to(settings: Settings, *roles: ProcessRole) -> tuple[dict[str, str], 
         elif not whose.isdisjoint(roles) or _is_for_commands(settings, name, roles):
             secrets[name] = value
     environ |= settings.secret_files
-    return environ, Handover(variables=secrets, is_complete=True, withheld=withheld_from(roles))
+    return environ, Handover(
+        variables=secrets, is_complete=True, withheld=withheld_from(roles), origins=dict(settings.origins)
+    )
 
 
 def _owners(variable: str, value: str) -> frozenset[ProcessRole] | None:
@@ -1753,34 +1799,49 @@ def _is_for_commands(settings: Settings, variable: str, roles: Iterable[ProcessR
     return variable in settings.terminal.env_passthrough and ProcessRole.TOOLS in roles
 
 
-@dataclass(frozen=True, slots=True)
-class SettingOrigin:
-    """What a setting says, and where that comes from."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldSetting:
+    """What a setting says, and who said so."""
 
     key: str
     variable: str
-    value: str
-    """As it is written in the environment; of a secret only that there is one."""
+    value: str | None
+    """As it is written in the environment; ``None`` for one that is not set, and for every secret."""
+    is_secret: bool
+    is_set: bool
+    layer: SettingLayer
     origin: str
-    """``default``, or the place in words."""
+    """The layer in words."""
+    doc: str
 
 
-def origins(environ: Mapping[str, str] | None = None, *, home: Path) -> Iterator[SettingOrigin]:
-    """Where the value of every setting comes from, in the order of the groups; read anew. Raises
-    ``ConfigurationError``."""
-    given = os.environ if environ is None else environ
-    above, below, _ = _with_secret_files(given, _read_dotenv(home / ".env"), is_handed=False)
-    config, _ = _read_config(home / "config.yaml")
-    sources = _Sources(MappingProxyType({}), above, below, config, frozenset())
-    for group in _GROUPS.values():
+def told_settings(settings: Settings) -> Iterator[ToldSetting]:
+    """What every setting of a process says, in the order of the groups, and where that comes from. No secret is told.
+    One that is for other processes only counts as set where it was given."""
+    docs = _field_docs()
+    for name, group in (("", Settings), *_GROUPS.items()):
+        values = getattr(settings, name) if name else settings
         for item, declaration in _declared(group):
-            found = sources.find(declaration)
-            value = item.default if found is None else _parsed(declaration, found)
-            is_set = value is not None and value is not MISSING
-            text = declaration.kind.render(value) if is_set else ""
-            if text and declaration.kind.is_secret:
-                text = "(secret)"
-            yield SettingOrigin(declaration.key, declaration.variables[0], text, found.source if found else "default")
+            value = getattr(values, item.name)
+            text = "" if value is None else declaration.kind.render(value)
+            default = "" if item.default in (None, MISSING) else declaration.kind.render(item.default)
+            origin = settings.origins.get(declaration.key) or _unsaid(text, default)
+            yield ToldSetting(
+                key=declaration.key,
+                variable=declaration.variables[0],
+                value=None if declaration.kind.is_secret or not text else text,
+                is_secret=declaration.kind.is_secret,
+                is_set=bool(text) or declaration.key in settings.origins,
+                layer=origin.layer,
+                origin=origin.place,
+                doc=docs[group.__name__, item.name],
+            )
+
+
+def _unsaid(text: str, default: str) -> Origin:
+    if text == default:
+        return Origin(SettingLayer.DEFAULT, "default")
+    return Origin(SettingLayer.DERIVED, "other settings")
 
 
 def setting_of(key: str) -> tuple[str, Kind[Any]]:
@@ -1812,6 +1873,7 @@ def describe() -> Iterator[SettingRow]:
             yield SettingRow(declaration.key, declaration.variables[0], default, doc)
 
 
+@lru_cache(1)
 def _field_docs() -> dict[tuple[str, str], str]:
     """The docstrings under the fields, read from this file: Python throws them away."""
     docs = {}

@@ -42,12 +42,15 @@ class Handover:
     """Together with the environment this is all there is: no file is read beside it."""
     withheld: frozenset[str] = frozenset()
     """Settings that exist and are not for this process."""
+    origins: Mapping[str, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    """Where each setting came from that whoever started this process was given: a layer, and its place in words."""
 
     def to_bytes(self) -> bytes:
         document = {
             "variables": dict(self.variables),
             "is_complete": self.is_complete,
             "withheld": sorted(self.withheld),
+            "origins": dict(self.origins),
         }
         return json.dumps(document).encode()
 
@@ -55,8 +58,18 @@ class Handover:
     def from_bytes(cls, data: bytes) -> Handover:
         """Raises ``ValueError`` for anything but what ``to_bytes`` made."""
         match json.loads(data):
-            case {"variables": dict(variables), "is_complete": bool(is_complete), "withheld": list(withheld)}:
-                return cls(variables=variables, is_complete=is_complete, withheld=frozenset(withheld))
+            case {
+                "variables": dict(variables),
+                "is_complete": bool(is_complete),
+                "withheld": list(withheld),
+                "origins": dict(origins),
+            }:
+                return cls(
+                    variables=variables,
+                    is_complete=is_complete,
+                    withheld=frozenset(withheld),
+                    origins={key: (layer, place) for key, (layer, place) in origins.items()},
+                )
         raise ValueError("not what one of our processes hands over")
 
 
