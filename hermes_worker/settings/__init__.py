@@ -98,11 +98,11 @@ __all__ = [
     "LogSettings",
     "MemorySettings",
     "ModelSettings",
-    "Origin",
     "RetentionSettings",
     "Secret",
     "ServerSettings",
     "SettingLayer",
+    "SettingOrigin",
     "SettingRow",
     "Settings",
     "TerminalSettings",
@@ -1149,7 +1149,9 @@ class Settings:
     from. Secrets that were given by file stand in it as if they had been given by value."""
     secret_files: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), compare=False)
     """The files that secrets came from, by the variables that name them (``HERMES_SERVER_KEY_FILE``)."""
-    origins: Mapping[str, Origin] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
+    origins: Mapping[str, SettingOrigin] = field(
+        default_factory=lambda: MappingProxyType({}), repr=False, compare=False
+    )
     """Where each setting that somebody gave comes from, by key."""
 
     @property
@@ -1293,7 +1295,7 @@ class SettingLayer(StrEnum):
     DEFAULT = "default"
 
 
-class Origin(NamedTuple):
+class SettingOrigin(NamedTuple):
     """Where the value of a setting comes from."""
 
     layer: SettingLayer
@@ -1326,10 +1328,10 @@ class _Sources:
         self._dotenv = dotenv
         self._config = config
 
-    def origins(self) -> Mapping[str, Origin]:
+    def origins(self) -> Mapping[str, SettingOrigin]:
         """Where each setting that was given comes from, by key."""
         found = ((declaration.key, self.find(declaration)) for declaration in _DECLARATIONS)
-        return {key: Origin(each.layer, each.source) for key, each in found if each is not None}
+        return {key: SettingOrigin(each.layer, each.source) for key, each in found if each is not None}
 
     def find(self, declaration: _Declaration) -> _FoundValue | None:
         if self._overrides.get(declaration.key) is not None:
@@ -1406,11 +1408,11 @@ def load(
     return settings
 
 
-def _origins(handed: Handover, sources: _Sources) -> dict[str, Origin]:
+def _origins(handed: Handover, sources: _Sources) -> dict[str, SettingOrigin]:
     """Who was handed everything was handed this as well: all of it stands in the environment."""
     if not handed.is_complete:
         return dict(sources.origins())
-    return {key: Origin(SettingLayer(layer), place) for key, (layer, place) in handed.origins.items()}
+    return {key: SettingOrigin(SettingLayer(layer), place) for key, (layer, place) in handed.origins.items()}
 
 
 _MADE_APART = (ModelSettings, TerminalSettings)
@@ -1838,10 +1840,10 @@ def told_settings(settings: Settings) -> Iterator[ToldSetting]:
             )
 
 
-def _unsaid(text: str, default: str) -> Origin:
+def _unsaid(text: str, default: str) -> SettingOrigin:
     if text == default:
-        return Origin(SettingLayer.DEFAULT, "default")
-    return Origin(SettingLayer.DERIVED, "other settings")
+        return SettingOrigin(SettingLayer.DEFAULT, "default")
+    return SettingOrigin(SettingLayer.DERIVED, "other settings")
 
 
 def setting_of(key: str) -> tuple[str, Kind[Any]]:
