@@ -34,6 +34,10 @@ CODES_MAX: Final = 3
 """Open at a time, for one account."""
 FAILURES_MAX: Final = 5
 LOCKED_S: Final = 3_600.0
+LOOK_AGAIN_S_MAX: Final = 60.0
+"""After a look that failed an account is asked again no later than this."""
+STANDBY_S: Final = (2.0, 30.0)
+"""For how long a gateway without an account waits before it asks again whether its holder is gone: from, to."""
 EVERYBODY: Final = "*"
 
 
@@ -185,6 +189,26 @@ def asked_in_chat(question: Question) -> str | None:
         return None
     numbered = [f"{number}. {choice}" for number, choice in enumerate(question.choices, 1)]
     return "\n".join((str(request.get("question", ""))[:_ASKED_CHARS_MAX], *numbered))
+
+
+# --- listening -------------------------------------------------------------------------------------------------------
+
+
+def look_again_in_s(failures: int, retry_after_s: float | None) -> float:
+    """How long to wait after ``failures`` looks in a row that failed, the last of which named ``retry_after_s``. There
+    is no number of failures after which nobody asks again."""
+    if retry_after_s is not None:
+        return min(retry_after_s, 10 * LOOK_AGAIN_S_MAX)
+    return float(min(LOOK_AGAIN_S_MAX, 0.5 * 2 ** min(failures, 10)))
+
+
+def standby_s(left_s: float | None) -> float:
+    """How long a gateway waits whose holder has ``left_s`` of its lease; ``None`` for an account that nobody holds.
+    So it asks at most twice a minute, and within two seconds when the lease ends."""
+    shortest, longest = STANDBY_S
+    if left_s is None or left_s <= 0:
+        return shortest
+    return min(left_s, longest)
 
 
 # --- pairing ---------------------------------------------------------------------------------------------------------

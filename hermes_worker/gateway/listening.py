@@ -24,6 +24,7 @@ from hermes_worker.channels.inbound.declaration import InboundMode
 from hermes_worker.channels.inbound.receiving import Polled
 from hermes_worker.channels.receivers import Receiver, polled
 from hermes_worker.core.errors import ConfigurationError, LeaseLost, UnavailableError
+from hermes_worker.core.gateway import look_again_in_s, standby_s
 from hermes_worker.gateway.taking import Arrival, Taker, account_of
 from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
@@ -33,9 +34,8 @@ from hermes_worker.settings import Settings
 from hermes_worker.store.gateway import AccountHold, GatewayRows
 from hermes_worker.wiring import Client
 
-_WAIT_S_MAX = 60.0
 _TRY_S = 2.0
-"""How often a gateway without an account asks whether its holder is gone."""
+"""How long to wait after something broke."""
 _HELD_PART = 0.75
 """Of a lease: for so long a platform may hold a look, so that its answer comes before the lease ends."""
 _TRIES_MAX = 3
@@ -109,9 +109,10 @@ class GatewayListener:
     def _listen(self, account: PolledAccount, stopping: threading.Event) -> None:
         while not stopping.is_set():
             try:
-                hold = self._hold(account)
+                left_s = self._rows.lease_left_s(account.account)
+                hold = self._hold(account) if left_s is None else None
                 if hold is None:
-                    stopping.wait(_TRY_S)
+                    stopping.wait(standby_s(left_s))
                     continue
                 self._listen_under(account, hold, stopping)
             except LeaseLost as lost:
@@ -147,7 +148,7 @@ class GatewayListener:
                 found = self._look(account, cursor, ends_at)
                 if isinstance(found, DeliveryError):
                     failures, error = failures + 1, found.message
-                    wait_s = _wait_s(found, failures)
+                    wait_s = look_again_in_s(failures, found.retry_after_s)
                     log.warning("gateway.look_failed", account=account.account, reason=error, wait_s=wait_s)
                     self._pause(hold, wait_s, error, stopping)
                     continue
@@ -218,9 +219,3 @@ class GatewayListener:
         count("inbound.given_up")
         del self._broken[known_as]
         return self._taker.give_up(arrival)
-
-
-def _wait_s(error: DeliveryError, failures: int) -> float:
-    if error.retry_after_s is not None:
-        return min(error.retry_after_s, 10 * _WAIT_S_MAX)
-    return float(min(_WAIT_S_MAX, 0.5 * 2 ** min(failures, 10)))

@@ -130,6 +130,13 @@ class GatewayRows:
 
     # --- leases ------------------------------------------------------------------------------------------------------
 
+    def lease_left_s(self, account: str) -> float | None:
+        """For how long an account is still held; ``None`` when nobody holds it. One statement."""
+        left_s = sa.select(channels.c.lease_until - db_now()).where(channels.c.account == account)
+        with self._database.read() as connection:
+            found = connection.execute(left_s).scalar()
+        return None if found is None or found <= 0 else float(found)
+
     def hold(self, account: str, *, mode: str, token_hash: str, holder: str, lease_s: float) -> AccountHold | None:
         """Take an account that nobody listens to; ``None`` when somebody does, or listens to the same token under
         another name."""

@@ -7,6 +7,7 @@ import pytest
 from hermes_worker.core.gateway import (
     CODE_CHARS,
     CODE_SIGNS,
+    LOOK_AGAIN_S_MAX,
     ChatCommand,
     ChatRole,
     Commanded,
@@ -15,8 +16,10 @@ from hermes_worker.core.gateway import (
     OfferCode,
     Silence,
     Speakers,
+    look_again_in_s,
     new_code,
     read_event,
+    standby_s,
 )
 from hermes_worker.core.inbound import ChatKind, InboundChat, InboundCommand, InboundEdit, InboundMessage, InboundSender
 
@@ -110,3 +113,17 @@ def test_a_code_is_known_again_and_no_other():
     assert hashed.is_of(f" {code.lower()} ")
     assert not hashed.is_of(code[:-1])
     assert new_code()[1].salt != hashed.salt
+
+
+def test_an_account_is_asked_again_however_often_it_failed():
+    waits = [look_again_in_s(failures, None) for failures in range(1, 2_001)]
+    assert waits[:4] == [1.0, 2.0, 4.0, 8.0]
+    assert waits == sorted(waits)
+    assert waits[-1] == LOOK_AGAIN_S_MAX
+    assert look_again_in_s(7, 3.0) == 3.0
+    assert look_again_in_s(7, 1e9) == 600.0
+
+
+@pytest.mark.parametrize(("left_s", "wait_s"), [(None, 2.0), (-1.0, 2.0), (0.5, 0.5), (29.0, 29.0), (45.0, 30.0)])
+def test_who_stands_by_asks_when_the_lease_ends_and_twice_a_minute_at_most(left_s, wait_s):
+    assert standby_s(left_s) == wait_s

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 import sqlalchemy as sa
 from support.migrated import bring_up
+from support.plans import statements
 from support.store import Store, asks
 from support.telegram_server import TOKEN, TelegramServer
 
@@ -25,6 +27,7 @@ from hermes_worker.gateway import listening as listening_module
 from hermes_worker.gateway import taking as taking_module
 from hermes_worker.gateway.listening import GatewayListener, polled_accounts
 from hermes_worker.gateway.taking import Arrival, Taker
+from hermes_worker.settings import GatewaySettings
 from hermes_worker.store.gateway import GatewayRows
 from hermes_worker.store.runs.inputs import stored_spec
 from hermes_worker.store.runs.runs import Multitask
@@ -170,12 +173,67 @@ def test_a_shared_thread_says_who_wrote_and_nobody_writes_in_anothers_name(
         assert stored_spec(connection, pk).input == "[Eve hi Ada] go"
 
 
-@pytest.mark.usefixtures("listening")
-def test_conflicts_never_end_listening(client: Client, telegram: TelegramServer) -> None:
-    telegram.conflicts_due = 2
+def test_200_conflicts_never_end_listening(
+    client: Client, telegram: TelegramServer, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setattr(listening_module, "look_again_in_s", lambda *_: 0.0)
+    telegram.conflicts_due = 200
     telegram.write(42, "still there?")
-    until(lambda: outcomes(client) == ["run"])
-    assert telegram.conflicts_due == 0
+    request.getfixturevalue("listening")
+    until(lambda: outcomes(client) == ["run"], within_s=100)
+    assert telegram.conflicts == 200
+
+
+class Standby(threading.Event):
+    """What a gateway waits by: it notes for how long, and no time passes. Set after twenty waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits_s: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.waits_s.append(timeout)
+        if len(self.waits_s) == 20:
+            self.set()
+        return self.is_set()
+
+
+def without_beginnings(asked: list[tuple[Any, Any]]) -> list[str]:
+    """Statements as PostgreSQL gets them, where one alone needs no ``BEGIN``."""
+    return [statement for statement, _ in asked if not statement.startswith("BEGIN")]
+
+
+def test_who_stands_by_for_an_idle_account_asks_the_database_at_most_twice_a_minute(client: Client) -> None:
+    other = {"mode": "poll", "token_hash": "other", "holder": "gw2", "lease_s": 60.0}
+    assert GatewayRows(client.database).hold(ACCOUNT, **other) is not None
+    [account] = polled_accounts(client.settings)
+    standby = Standby()
+    with statements(client.database) as asked:
+        GatewayListener(client, [account], name="gw", alive_file=None)._listen(account, standby)
+    assert len(without_beginnings(asked)) <= 2 * sum(standby.waits_s) / 60
+
+
+def test_who_listens_to_an_idle_account_asks_the_database_at_most_twice_a_minute(
+    client: Client, telegram: TelegramServer
+) -> None:
+    telegram.holds_looks = False
+    usual = replace(client.settings, gateway=replace(client.settings.gateway, lease_s=GatewaySettings().lease_s))
+    [account] = polled_accounts(usual)
+    stopping = threading.Event()
+    listener = GatewayListener(replace(client, settings=usual), [account], name="gw", alive_file=None)
+    thread = threading.Thread(target=listener._listen, args=(account, stopping))
+    with statements(client.database) as asked:
+        thread.start()
+        until(lambda: telegram.looks >= 20)
+        stopping.set()
+        thread.join()
+    told = without_beginnings(asked)
+    looks = [one for one in told if "looked_at" in one]
+    to_begin_and_end = len(told) - len(looks)
+    assert to_begin_and_end <= 5
+    assert len(looks) <= telegram.looks + 1
+    assert 60 / telegram.asked_hold_s <= 2
 
 
 @pytest.mark.usefixtures("listening")

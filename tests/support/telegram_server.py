@@ -36,6 +36,10 @@ class TelegramServer:
     overlaps: int = 0
     """Looks that came while another was held."""
     looks: int = 0
+    holds_looks: bool = True
+    """Whether a look without updates is answered only when its time is over."""
+    asked_hold_s: int = 0
+    """For how long the last look was to be held."""
 
     def __post_init__(self) -> None:
         self._lock = threading.Condition()
@@ -82,9 +86,10 @@ class TelegramServer:
             reply.document(404, {"ok": False, "error_code": 404, "description": "Not Found"})
 
     def _updates(self, asked: dict[str, Any], reply: Reply) -> None:
-        ends_at = time.monotonic() + asked["timeout"]
+        ends_at = time.monotonic() + (asked["timeout"] if self.holds_looks else 0)
         with self._lock:
             self.looks += 1
+            self.asked_hold_s = asked["timeout"]
             if self.conflicts_due or self.random.random() < self.conflict_odds:
                 self.conflicts_due -= bool(self.conflicts_due)
                 self.conflicts += 1
