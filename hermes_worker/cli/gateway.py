@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import threading
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hermes_worker.cli.layout import moment, table
 from hermes_worker.cli.options import TEXT, OneOf, acts_as_this_user, common, load_settings
+from hermes_worker.cli.role_process import run_role
 from hermes_worker.cli.screen import one_line
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.gateway import ChatRole
-from hermes_worker.local.process import title_process
 from hermes_worker.store.gateway import AccountView
-from hermes_worker.system import heap
+
+if TYPE_CHECKING:
+    from hermes_worker.settings import Settings
 
 
 @click.group(
@@ -41,33 +41,19 @@ def gateway(context: click.Context, home: Path | None, name: str | None, alive_f
     """
     if context.invoked_subcommand is not None:
         return 0
-    from hermes_worker import plugins
     from hermes_worker.gateway.listening import GatewayListener, polled_accounts
-    from hermes_worker.observe import configure_logging, log
     from hermes_worker.settings.role_secrets import ProcessRole
     from hermes_worker.wiring import open_client
 
-    title_process("gateway")
-    settings = load_settings(home)
-    plugins.require(settings, [ProcessRole.GATEWAY])
-    configure_logging(settings.log, "gateway", secrets=settings.secrets)
-    if not settings.gateway.is_enabled:
-        raise ConfigurationError("people who write to accounts are not listened to: set HERMES_GATEWAY=true")
-    accounts = polled_accounts(settings)
-    client = open_client(settings)
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: stopping.set())
-    try:
-        known_as = name or f"{socket.gethostname()}:{os.getpid()}"
-        listener = GatewayListener(client, accounts, name=known_as, alive_file=alive_file)
-        heap.settle()
-        log.info("worker.started", schedule="gateway", accounts=[account.account for account in accounts])
-        listener.run(stopping)
-        log.info("worker.stopped")
-    finally:
-        client.close()
-    return 0
+    def listener_of(settings: Settings, known_as: str, stack: ExitStack) -> GatewayListener:
+        if not settings.gateway.is_enabled:
+            raise ConfigurationError("people who write to accounts are not listened to: set HERMES_GATEWAY=true")
+        accounts = polled_accounts(settings)
+        client = open_client(settings)
+        stack.callback(client.close)
+        return GatewayListener(client, accounts, name=known_as, alive_file=alive_file)
+
+    return run_role(home, ProcessRole.GATEWAY, name, listener_of)
 
 
 @gateway.command()

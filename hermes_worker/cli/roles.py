@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
-import socket
-import threading
 import time
-from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +14,7 @@ import click
 
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.options import TEXT, OneOf, common, did_you_mean, load_settings
+from hermes_worker.cli.role_process import run_role
 from hermes_worker.cli.server import not_of_server
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.local.process import title_process
@@ -26,7 +24,6 @@ from hermes_worker.workspaces.marking import worker_title
 if TYPE_CHECKING:
     from hermes_worker.hosting.host import ResourceHost
     from hermes_worker.settings import Settings
-    from hermes_worker.settings.role_secrets import ProcessRole
     from hermes_worker.store.engine.database import Database
 
 _SCHEMA_LOOK_S = 0.5
@@ -160,15 +157,17 @@ def browser(home: Path | None, name: str | None, alive_file: Path | None) -> int
     from hermes_worker.browser.chromium import missing_extra
     from hermes_worker.core.errors import ConfigurationError
     from hermes_worker.settings.role_secrets import ProcessRole
-    from hermes_worker.wiring import browser_host_of
+    from hermes_worker.wiring import browser_host_of, database_of
 
-    def host_of(settings: Settings, database: Database, known_as: str) -> ResourceHost:
+    def host_of(settings: Settings, known_as: str, stack: ExitStack) -> ResourceHost:
         logging.getLogger("websockets").setLevel(logging.WARNING)  # its news of every connection is none
         if (lacking := missing_extra()) is not None:
             raise ConfigurationError(lacking)
+        database = database_of(settings)
+        stack.callback(database.close)
         return browser_host_of(settings, database, name=known_as, alive_file=alive_file)
 
-    return _run_host(home, ProcessRole.BROWSER, name, host_of)
+    return run_role(home, ProcessRole.BROWSER, name, host_of)
 
 
 @click.command("mcp-host", epilog="Any number of hosts may run; each needs the programs of the servers.")
@@ -181,41 +180,14 @@ def mcp_processes(home: Path | None, name: str | None, alive_file: Path | None) 
     Workers connect to it when a tool is called. On SIGTERM it ends its servers.
     """
     from hermes_worker.settings.role_secrets import ProcessRole
-    from hermes_worker.wiring import mcp_host_of
+    from hermes_worker.wiring import database_of, mcp_host_of
 
-    def host_of(settings: Settings, database: Database, known_as: str) -> ResourceHost:
+    def host_of(settings: Settings, known_as: str, stack: ExitStack) -> ResourceHost:
+        database = database_of(settings)
+        stack.callback(database.close)
         return mcp_host_of(settings, database, name=known_as, alive_file=alive_file)
 
-    return _run_host(home, ProcessRole.MCP, name, host_of)
-
-
-def _run_host(
-    home: Path | None,
-    role: ProcessRole,
-    name: str | None,
-    host_of: Callable[[Settings, Database, str], ResourceHost],
-) -> int:
-    from hermes_worker import plugins
-    from hermes_worker.observe import configure_logging, log
-    from hermes_worker.wiring import database_of
-
-    title_process(role.value)
-    settings = load_settings(home)
-    plugins.require(settings, [role])
-    configure_logging(settings.log, role.value, secrets=settings.secrets)
-    database = database_of(settings)
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: stopping.set())
-    try:
-        host = host_of(settings, database, name or f"{socket.gethostname()}:{os.getpid()}")
-        heap.settle()
-        log.info("worker.started", schedule=role.value)
-        host.run(stopping)
-        log.info("worker.stopped")
-    finally:
-        database.close()
-    return 0
+    return run_role(home, ProcessRole.MCP, name, host_of)
 
 
 def _leave(_number: int, _frame: Any) -> None:
