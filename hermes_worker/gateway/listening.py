@@ -3,7 +3,8 @@
 One thread asks for each account that is polled. It renews the lease before each look, and a look ends before the lease
 does, so nobody else asks at the same time; what a look brings is written only under the lease. What fails is tried
 again without end, at intervals that grow up to a minute: a conflict (409), a rejected token, a server that is away.
-Only an event on which our own code breaks is given up after three tries, so that those behind it are heard.
+Only an event on which our own code breaks is given up after three tries (``taking``), so that those behind it are
+heard.
 """
 
 from __future__ import annotations
@@ -38,7 +39,6 @@ _TRY_S = 2.0
 """How long to wait after something broke."""
 _HELD_PART = 0.75
 """Of a lease: for so long a platform may hold a look, so that its answer comes before the lease ends."""
-_TRIES_MAX = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +87,6 @@ class GatewayListener:
         self._name = name
         self._alive_file = alive_file
         self._lease_s = client.settings.gateway.lease_s
-        self._broken: dict[tuple[str, str], int] = {}
-        """How often our code broke on an event."""
 
     def run(self, stopping: threading.Event) -> None:
         """Returns when ``stopping`` is set and no look is under way any more."""
@@ -200,22 +198,7 @@ class GatewayListener:
                 hold=hold,
                 cursor=found.cursor if is_last else None,
             )
-            moved = self._take_one(arrival) is not None and is_last
+            moved = self._taker.take(arrival) is not None and is_last
         if found.cursor != cursor and not moved:
             self._rows.advance(hold, found.cursor)
         return found.cursor
-
-    def _take_one(self, arrival: Arrival) -> str | None:
-        known_as = (arrival.account, arrival.event.event_key)
-        try:
-            return self._taker.take(arrival)
-        except (LeaseLost, UnavailableError):
-            raise
-        except Exception:
-            tries = self._broken[known_as] = self._broken.get(known_as, 0) + 1
-            if tries < _TRIES_MAX:
-                raise
-            log.exception("inbound.given_up", account=arrival.account, event_key=known_as[1])
-        count("inbound.given_up")
-        del self._broken[known_as]
-        return self._taker.give_up(arrival)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy.engine import Connection
 
 from hermes_worker.channels.targets import ChatRef, TargetError, parse_chat, text_of
+from hermes_worker.core.errors import LeaseLost, UnavailableError
 from hermes_worker.core.gateway import (
     CHAT_SOURCE,
     HELP,
@@ -52,6 +53,7 @@ from hermes_worker.store.runs.waits import (
 from hermes_worker.wiring import Client
 
 _NAME_CHARS_MAX = 80
+_TRIES_MAX = 3
 _CLOCKS_APART_S = 5.0
 """A platform's clock may be this far behind the database's."""
 
@@ -129,9 +131,20 @@ class Taker:
 
     def take(self, arrival: Arrival) -> str | None:
         """Do what an event asks for; what became of it, or ``None`` for one that was taken before. Safe to repeat and
-        safe for several at once. Raises ``LeaseLost``, ``UnavailableError``."""
+        safe for several at once. An event on which our code breaks is left behind at the third try, whoever tries.
+        Raises ``LeaseLost``, ``UnavailableError``, and before the third try what broke."""
         with acting(Actor(tenant=DEFAULT_TENANT, name=self._principal(arrival))):
-            return self._take(arrival)
+            try:
+                return self._take(arrival)
+            except (LeaseLost, UnavailableError):
+                raise
+            except Exception:
+                tries = self._rows.broke(arrival.row)
+                if 0 < tries < _TRIES_MAX:
+                    raise
+                log.exception("inbound.given_up", account=arrival.account, event_key=arrival.event.event_key)
+            count("inbound.given_up")
+            return self._give_up(arrival)
 
     def _take(self, arrival: Arrival) -> str | None:
         event = arrival.event
@@ -154,8 +167,7 @@ class Taker:
         log.info("inbound.taken", account=arrival.account, outcome=outcome)
         return outcome
 
-    def give_up(self, arrival: Arrival) -> str | None:
-        """Leave an event behind on which our code breaks. Raises ``LeaseLost``, ``UnavailableError``."""
+    def _give_up(self, arrival: Arrival) -> str | None:
         try:
             return self._settle(arrival, lambda _: _Replied("given_up"))
         except EventKnown:

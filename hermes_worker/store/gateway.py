@@ -39,6 +39,8 @@ from hermes_worker.store.runs.runs import session_is
 from hermes_worker.store.tables import channels, chat_people, chats, inbound, runs, sessions, waits
 
 _ERROR_CHARS_MAX = 300
+_BROKEN = "broken"
+"""Our code broke on an event: whoever brings it again tries it again."""
 _FREE = {"lease_token": None, "lease_until": None, "holder": None}
 
 
@@ -223,14 +225,23 @@ class GatewayRows:
             self._require(moved.rowcount, event.hold)
         else:
             _enter_webhook(connection, event.account)
-        row = {"tenant": DEFAULT_TENANT, "account": event.account, "event_key": plain(event.key)}
-        written = connection.execute(
-            insert_ignoring(connection, inbound)
-            .values(**row, outcome=outcome, run_id=run_id, received_at=db_now())
-            .returning(inbound.c.pk)
-        )
-        if written.first() is None:
+        if _entered(connection, event, outcome=outcome, run_id=run_id):
+            return
+        broken = _row_of(event) & (inbound.c.outcome == _BROKEN)
+        taken = connection.execute(sa.update(inbound).where(broken).values(outcome=outcome, run_id=run_id))
+        if not taken.rowcount:
             raise EventKnown
+
+    def broke(self, event: InboundEvent) -> int:
+        """Our code broke on an event: how often it did, over all who tried; 0 when somebody took it meanwhile. It is
+        not taken by that."""
+        tries = sa.func.coalesce(inbound.c.tries, 0) + 1
+        with self._database.write() as connection:
+            if _entered(connection, event, outcome=_BROKEN, tries=1):
+                return 1
+            broken = _row_of(event) & (inbound.c.outcome == _BROKEN)
+            counted = sa.update(inbound).where(broken).values(tries=tries).returning(inbound.c.tries)
+            return int(connection.execute(counted).scalar() or 0)
 
     def became(self, connection: Connection, event: InboundEvent, outcome: str, run_id: str | None) -> None:
         """Say what became of an event, in the transaction that took it."""
@@ -239,7 +250,8 @@ class GatewayRows:
     def is_known(self, event: InboundEvent) -> bool:
         """Whether an event was taken."""
         with self._database.read() as connection:
-            return connection.execute(sa.select(inbound.c.pk).where(_row_of(event))).first() is not None
+            outcome = connection.execute(sa.select(inbound.c.outcome).where(_row_of(event))).scalar()
+        return outcome not in (None, _BROKEN)
 
     # --- chats -------------------------------------------------------------------------------------------------------
 
@@ -396,6 +408,13 @@ def _enter_webhook(connection: Connection, account: str) -> None:
     row = {"account": account, "tenant": DEFAULT_TENANT, "mode": mode, "created_at": db_now()}
     connection.execute(insert_ignoring(connection, channels).values(**row))
     connection.execute(sa.update(channels).where(this, channels.c.mode != mode).values(mode=mode, cursor=None))
+
+
+def _entered(connection: Connection, event: InboundEvent, **values: object) -> bool:
+    """Whether an event had no row, and now has one."""
+    row = {"tenant": DEFAULT_TENANT, "account": event.account, "event_key": plain(event.key), **values}
+    written = insert_ignoring(connection, inbound).values(**row, received_at=db_now()).returning(inbound.c.pk)
+    return connection.execute(written).first() is not None
 
 
 def _held(hold: AccountHold) -> sa.ColumnElement[bool]:

@@ -1029,12 +1029,14 @@ inbound = sa.Table(
     sa.Column("event_key", sa.String(200), nullable=False),
     sa.Column("outcome", sa.String(20), nullable=False),
     sa.Column("run_id", sa.String(40)),
+    sa.Column("tries", sa.Integer()),
     sa.Column("received_at", Seconds, nullable=False),
     sa.UniqueConstraint("account", "event_key"),
     sa.Index("ix_inbound_received", "received_at"),
     postgresql_with=_OFTEN_ADDED,
 )
-"""Events that came from platforms, each once, and what became of them. It is written with what it caused."""
+"""Events that came from platforms, each once, and what became of them. It is written with what it caused; one that is
+``broken`` has caused nothing yet, and ``tries`` counts how often our code broke on it."""
 
 chats = sa.Table(
     "chats",

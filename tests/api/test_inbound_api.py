@@ -20,6 +20,7 @@ from support.migrated import bring_up
 
 from hermes_worker.channels.inbound.receiving import WEBHOOK_BYTES_MAX
 from hermes_worker.core.errors import UnavailableError
+from hermes_worker.gateway.taking import Taker
 from hermes_worker.settings import GatewaySettings, Settings, load
 from hermes_worker.store.gateway import GatewayRows
 from hermes_worker.store.tables import channels, deliveries, inbound, runs
@@ -105,6 +106,38 @@ def test_nothing_is_confirmed_that_could_not_be_written(
         assert bring(api.url).status_code == 503
     assert rows(api, runs.c.pk) == rows(api, inbound.c.pk) == []
     assert bring(api.url).status_code == 200
+    assert rows(api, inbound.c.outcome) == ["run"]
+
+
+def test_an_event_that_breaks_our_code_is_left_behind_at_the_third_try_on_any_server(
+    serve: Callable[..., Served], listened: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*_: object) -> NoReturn:
+        raise RuntimeError("a defect of ours")
+
+    monkeypatch.setattr(Taker, "_converse", breaks)
+    servers = [serve(listened), serve(listened)]
+    tried = [bring(servers[number % 2].url).status_code for number in range(4)]
+    assert tried == [500, 500, 200, 200]
+    assert rows(servers[0], inbound.c.outcome) == ["given_up"]
+    monkeypatch.undo()
+    assert bring(servers[0].url, telegram_update(8, "still there?")).status_code == 200
+    assert rows(servers[0], inbound.c.outcome) == ["given_up", "run"]
+
+
+def test_an_event_that_broke_our_code_once_is_taken_at_the_second_try(
+    serve: Callable[..., Served], listened: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*_: object) -> NoReturn:
+        raise RuntimeError("a defect of ours")
+
+    api = serve(listened)
+    with monkeypatch.context() as broken:
+        broken.setattr(Taker, "_converse", breaks)
+        assert bring(api.url).status_code == 500
+    assert (rows(api, inbound.c.outcome), rows(api, inbound.c.tries)) == (["broken"], [1])
+    assert [bring(api.url).status_code for _ in range(2)] == [200, 200]
+    assert rows(api, runs.c.run_id) == rows(api, inbound.c.run_id) != []
     assert rows(api, inbound.c.outcome) == ["run"]
 
 
