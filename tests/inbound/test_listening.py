@@ -205,8 +205,8 @@ def without_beginnings(asked: list[tuple[Any, Any]]) -> list[str]:
 
 
 def test_who_stands_by_for_an_idle_account_asks_the_database_at_most_twice_a_minute(client: Client) -> None:
-    other = {"mode": "poll", "token_hash": "other", "holder": "gw2", "lease_s": 60.0}
-    assert GatewayRows(client.database).hold(ACCOUNT, **other) is not None
+    rows = GatewayRows(client.database)
+    assert rows.hold(ACCOUNT, mode="poll", token_hash="other", holder="gw2", lease_s=60.0) is not None
     [account] = polled_accounts(client.settings)
     standby = Standby()
     with statements(client.database) as asked:
