@@ -3,6 +3,10 @@
 By default nobody may speak. Whoever is on an allow-list may, and whoever an operator paired with a code. A stranger
 who writes directly is given a code, once in ten minutes; a group is told nothing. What a program wrote is never
 answered, so two bots never talk to each other. The numbers are those of the original (docs/behaviour.md, "Chats").
+
+A *guest* may talk and nothing else. Their conversations have a source of their own, so a run that may do something
+never reads what a guest wrote, and the question of such a run is never theirs to answer. Their sessions have the tools
+of ``GUEST_TOOLSETS``, and of these a call that has an effect is refused (``may_be_called_for``).
 """
 
 from __future__ import annotations
@@ -19,10 +23,16 @@ from hermes_worker.core.client_tools import IS_CLIENTS
 from hermes_worker.core.inbound import ChatKind, Inbound, InboundCommand, InboundMessage, InboundSender
 from hermes_worker.core.questions import Question
 from hermes_worker.core.remote_tasks import IS_TASKS
+from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
 
 CHAT_SOURCE: Final = "gateway"
 """Of all runs that chats begin: names of sessions are the keys of chats."""
+GUEST_SOURCE: Final = "chat-guest"
+"""Of those that guests begin."""
+CHAT_SOURCES: Final = frozenset({CHAT_SOURCE, GUEST_SOURCE})
+GUEST_TOOLSETS: Final = ("web", "vision", "clarify")
+"""What guests get of the tools: to look at what is public, and to be asked."""
 
 CODE_SIGNS: Final = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 """Without I, O, 0 and 1, which people mistake for each other."""
@@ -42,10 +52,29 @@ EVERYBODY: Final = "*"
 
 
 class ChatRole(StrEnum):
-    """What a person of a chat may do."""
+    """What a person of a chat may do, from much to little."""
 
     OWNER = "owner"
+    """Everything, also to allow something from now on."""
     MEMBER = "member"
+    GUEST = "guest"
+    """To talk: no tool with effects, no answer to an approval, no memory."""
+
+    @property
+    def source(self) -> str:
+        """Of the runs that they begin."""
+        return GUEST_SOURCE if self is ChatRole.GUEST else CHAT_SOURCE
+
+
+class GroupPolicy(StrEnum):
+    """Who may speak in groups."""
+
+    KNOWN = "known"
+    """Who may speak elsewhere."""
+    GUESTS = "guests"
+    """Everybody: whom nobody knows is a guest."""
+    OFF = "off"
+    """Nobody."""
 
 
 class Silence(StrEnum):
@@ -55,6 +84,7 @@ class Silence(StrEnum):
     NAMELESS = "nameless"
     """The platform does not say who it was."""
     STRANGER = "stranger"
+    GROUPS_OFF = "groups_off"
     NOT_ADDRESSED = "not_addressed"
     """In a group, and not for us."""
     EMPTY = "empty"
@@ -67,15 +97,33 @@ class Speakers:
     """Who may speak, as the operator set it."""
 
     allowed: Collection[str] = ()
-    """Ids, numbers, addresses or user names; ``*`` for everybody."""
+    """Ids, numbers, addresses or user names: they are owners. ``*`` makes everybody a member."""
+    guests: Collection[str] = ()
+    """The same for guests."""
+    groups: GroupPolicy = GroupPolicy.KNOWN
     pairs: bool = True
     """Strangers who write directly are given a code."""
 
-    def names(self, sender: InboundSender) -> bool:
-        """Whether an allow-list names somebody."""
-        known = {name.casefold().removeprefix("@") for name in self.allowed}
-        given = {name.casefold().removeprefix("@") for name in (sender.id, sender.alt_id) if name}
-        return EVERYBODY in known or not known.isdisjoint(given)
+    def role_of(self, sender: InboundSender, kind: ChatKind, paired: ChatRole | None) -> ChatRole | None:
+        """The most that somebody may do in a chat; ``None`` for a stranger."""
+        if _is_named(sender, self.allowed):
+            return ChatRole.OWNER
+        if paired in (ChatRole.OWNER, ChatRole.MEMBER):
+            return paired
+        if EVERYBODY in self.allowed:
+            return ChatRole.MEMBER
+        is_open = EVERYBODY in self.guests or (kind is not ChatKind.DIRECT and self.groups is GroupPolicy.GUESTS)
+        return ChatRole.GUEST if is_open or _is_named(sender, self.guests) else paired
+
+
+def _is_named(sender: InboundSender, names: Collection[str]) -> bool:
+    given = {name.casefold().removeprefix("@") for name in (sender.id, sender.alt_id) if name}
+    return not given.isdisjoint(name.casefold().removeprefix("@") for name in names if name != EVERYBODY)
+
+
+def may_be_called_for(source: str | None, replay: Replay) -> bool:
+    """Whether a call may begin in a run from ``source``: for a guest only one that changes nothing."""
+    return source != GUEST_SOURCE or replay is Replay.PURE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +158,8 @@ class Commanded:
     command: ChatCommand | None
     name: str
     arguments: str = ""
+    role: ChatRole
+    """Of whoever said it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +167,8 @@ class Conversed:
     """A turn of the conversation."""
 
     text: str
+    role: ChatRole
+    """Of whoever said it."""
 
 
 Reading = Disregarded | OfferCode | Commanded | Conversed
@@ -131,24 +183,27 @@ def read_event(event: Inbound, speakers: Speakers, paired: ChatRole | None) -> R
     if not isinstance(event, InboundMessage | InboundCommand):
         return Disregarded(reason=Silence.UNKNOWN_KIND)
     is_direct = event.chat.kind is ChatKind.DIRECT
-    if paired is None and not speakers.names(event.sender):
+    if speakers.groups is GroupPolicy.OFF and not is_direct:
+        return Disregarded(reason=Silence.GROUPS_OFF)
+    role = speakers.role_of(event.sender, event.chat.kind, paired)
+    if role is None:
         return OfferCode() if is_direct and speakers.pairs else Disregarded(reason=Silence.STRANGER)
     if isinstance(event, InboundCommand):
-        return _commanded(event.name, event.arguments)
+        return _commanded(event.name, event.arguments, role)
     text = event.text.strip()
     is_command = text.startswith("/")
     if not (is_direct or event.is_addressed or is_command):
         return Disregarded(reason=Silence.NOT_ADDRESSED)
     if is_command:
         name, _, rest = text[1:].partition(" ")
-        return _commanded(name.partition("@")[0], rest)
-    return Conversed(text=text) if text else Disregarded(reason=Silence.EMPTY)
+        return _commanded(name.partition("@")[0], rest, role)
+    return Conversed(text=text, role=role) if text else Disregarded(reason=Silence.EMPTY)
 
 
-def _commanded(name: str, arguments: str) -> Commanded:
+def _commanded(name: str, arguments: str, role: ChatRole) -> Commanded:
     word = name.strip().lower()[:64]
     known = ChatCommand(word) if word in tuple(ChatCommand) else None
-    return Commanded(command=known, name=word, arguments=arguments.strip())
+    return Commanded(command=known, name=word, arguments=arguments.strip(), role=role)
 
 
 HELP = (

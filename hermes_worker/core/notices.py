@@ -55,3 +55,10 @@ def result_without_a_run(status: CallStatus, *, was_running: bool) -> str:
     if status is CallStatus.UNKNOWN:
         return OUTCOME_UNKNOWN
     return INTERRUPTED if was_running else CANCELLED
+
+
+NOT_FOR_GUESTS = (
+    "Whoever asks is a guest of this chat, for whom nothing is done that has an effect. Do not try it in another way; "
+    "say that somebody else has to ask for it."
+)
+"""The result of a call with effects in a run of a guest (docs/gateway.md)."""

@@ -16,12 +16,14 @@ from sqlalchemy.engine import Connection
 from hermes_worker.channels.targets import ChatRef, TargetError, parse_chat, text_of
 from hermes_worker.core.errors import LeaseLost, UnavailableError
 from hermes_worker.core.gateway import (
-    CHAT_SOURCE,
+    GUEST_TOOLSETS,
     HELP,
     ChatCommand,
+    ChatRole,
     Commanded,
     Conversed,
     Disregarded,
+    GroupPolicy,
     OfferCode,
     Silence,
     Speakers,
@@ -34,7 +36,7 @@ from hermes_worker.core.principals import DEFAULT_TENANT, Principal
 from hermes_worker.core.run import WaitKind
 from hermes_worker.core.session_keys import SESSION_KEY_CHARS_MAX, ChatOrigin, is_shared_by_members, session_key
 from hermes_worker.observe import count, log
-from hermes_worker.safety.approvals import Choice
+from hermes_worker.safety.approvals import Choice, Unattended
 from hermes_worker.services.submission import InvalidSubmission, Submission, accept, announce
 from hermes_worker.settings import Settings
 from hermes_worker.store.access.audit import Actor, acting
@@ -65,9 +67,18 @@ def account_of(platform: str, name: str = "default") -> str:
 
 def speakers_of(settings: Settings, platform: str) -> Speakers:
     """Who may speak on a platform."""
-    own = settings.variables.get(f"{platform.upper()}_ALLOWED_USERS", "")
-    named = tuple(name.strip() for name in own.split(",") if name.strip())
-    return Speakers(allowed=(*settings.gateway.allowed_users, *named), pairs=settings.gateway.strangers == "pair")
+
+    def named(variable: str) -> tuple[str, ...]:
+        own = settings.variables.get(f"{platform.upper()}_{variable}", "")
+        return tuple(name.strip() for name in own.split(",") if name.strip())
+
+    said = settings.gateway
+    return Speakers(
+        allowed=(*said.allowed_users, *named("ALLOWED_USERS")),
+        guests=(*said.guests, *named("GUESTS")),
+        groups=GroupPolicy(said.groups),
+        pairs=said.strangers == "pair",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +91,8 @@ class Arrival:
     """``None`` for one that the platform brought to a webhook."""
     cursor: str | None = None
     """How far the account is read with this event."""
+    role: ChatRole = ChatRole.GUEST
+    """What its sender may do, once that is known."""
 
     @property
     def account(self) -> str:
@@ -148,16 +161,17 @@ class Taker:
 
     def _take(self, arrival: Arrival) -> str | None:
         event = arrival.event
-        role = self._rows.role_of(arrival.account, event.sender.id)
+        paired = self._rows.role_of(arrival.account, event.sender.id)
         try:
-            match read_event(event, speakers_of(self._client.settings, arrival.platform), role):
+            match read_event(event, speakers_of(self._client.settings, arrival.platform), paired):
                 case Disregarded(reason=reason):
                     outcome = self._settle(arrival, lambda _: _Replied(reason.value))
                 case OfferCode():
                     outcome = self._settle(arrival, lambda connection: self._offered(connection, arrival))
-                case Commanded() as said:
-                    outcome = self._command(arrival, said)
-                case Conversed(text=text):
+                case Commanded(role=role) as said:
+                    outcome = self._command(replace(arrival, role=role), said)
+                case Conversed(text=text, role=role):
+                    arrival = replace(arrival, role=role)
                     session, busy_mode = self._session(arrival), Multitask(self._client.settings.gateway.busy_mode)
                     outcome = self._answer(arrival, session, text) or self._converse(arrival, session, text, busy_mode)
         except EventKnown:
@@ -184,7 +198,9 @@ class Taker:
             input=self._attributed(arrival, text),
             session_id=session,
             principal=Principal(name=self._principal(arrival), scopes=frozenset()),
-            source=CHAT_SOURCE,
+            source=arrival.role.source,
+            toolsets=GUEST_TOOLSETS if arrival.role is ChatRole.GUEST else None,
+            approvals=Unattended.DENY.value if arrival.role is ChatRole.GUEST else None,
             multitask=multitask,
             deliver=arrival.target,
             metadata={"platform": arrival.platform, "chat": arrival.event.chat.id},
@@ -224,7 +240,7 @@ class Taker:
 
     def _session(self, arrival: Arrival) -> str:
         key = session_key(arrival.origin)
-        generation = self._rows.generation(arrival.account, key)
+        generation = self._rows.generation(arrival.account, _counted_as(arrival))
         if not generation:
             return key
         name = f"{key}~{generation}"
@@ -240,7 +256,7 @@ class Taker:
 
     def _answer(self, arrival: Arrival, session: str, text: str) -> str | None:
         """Take plain words as the answer to what was asked last; ``None`` where they are none."""
-        question = self._rows.newest_question(CHAT_SOURCE, session)
+        question = self._rows.newest_question(arrival.role.source, session)
         if question is None or not _may_answer(arrival, question):
             return None
         if question.kind is WaitKind.INPUT:
@@ -249,7 +265,9 @@ class Taker:
         return None if word is None else self._chosen(arrival, question, Choice(word), None)
 
     def _judge(self, arrival: Arrival, command: ChatCommand, arguments: str) -> str:
-        question = self._rows.newest_question(CHAT_SOURCE, self._session(arrival))
+        if arrival.role is ChatRole.GUEST:
+            return self._settle(arrival, lambda _: _Replied("command", "Guests allow nothing."))
+        question = self._rows.newest_question(arrival.role.source, self._session(arrival))
         if question is not None and question.kind is WaitKind.APPROVAL:
             is_denied = command is ChatCommand.DENY
             choice = Choice.DENY if is_denied else Choice(choice_in(arguments) or Choice.ONCE)
@@ -259,6 +277,9 @@ class Taker:
         return self._settle(arrival, lambda _: _Replied("command", "Nothing waits for your permission here."))
 
     def _chosen(self, arrival: Arrival, question: OpenQuestion, choice: Choice, reason: str | None) -> str | None:
+        if choice is Choice.ALWAYS and arrival.role is not ChatRole.OWNER:
+            told = "Only an owner may allow something from now on. Answer /approve or /approve session."
+            return self._settle(arrival, lambda _: _Replied("command", told))
         said = ApprovalAnswer(choice=choice, by=self._principal(arrival), reason=reason)
 
         def do(connection: Connection) -> _Replied:
@@ -306,18 +327,18 @@ class Taker:
                 return self._settle(arrival, lambda _: _Replied("command", f"There is no such command.\n{HELP}"))
 
     def _stopped(self, connection: Connection, arrival: Arrival) -> _Replied:
-        stopped = self._rows.stop(connection, CHAT_SOURCE, self._session(arrival), self._principal(arrival))
+        stopped = self._rows.stop(connection, arrival.role.source, self._session(arrival), self._principal(arrival))
         if stopped is None:
             return _Replied("command", "Nothing is being done here.")
         return _Replied("command", "Stopped.", stopped.run_id, tuple(stopped.hints))
 
     def _anew(self, connection: Connection, arrival: Arrival) -> _Replied:
         stopped = self._stopped(connection, arrival)
-        self._rows.begin_anew(connection, arrival.account, session_key(arrival.origin))
+        self._rows.begin_anew(connection, arrival.account, _counted_as(arrival))
         return replace(stopped, text="This is a new conversation.")
 
     def _status(self, arrival: Arrival) -> str:
-        run_id, waiting = self._rows.at_work(CHAT_SOURCE, self._session(arrival))
+        run_id, waiting = self._rows.at_work(arrival.role.source, self._session(arrival))
         if run_id is None:
             return "Nothing is being done here."
         return f"Run {run_id} is at work; {waiting} more wait."
@@ -357,6 +378,14 @@ class Taker:
         below = self._client.runs.stop_descendants(run_id)
         more = [hint for each in below.values() for hint in each]
         self._client.publisher.tell_stopped([run_id, *below], [*hints, *more])
+
+
+def _counted_as(arrival: Arrival) -> str:
+    """By which name it is counted how often the chat began anew. That of guests begins anew by itself."""
+    key = session_key(arrival.origin)
+    if arrival.role is not ChatRole.GUEST:
+        return key
+    return f"guest:{hashlib.sha256(key.encode()).hexdigest()}"
 
 
 def _may_answer(arrival: Arrival, question: OpenQuestion) -> bool:

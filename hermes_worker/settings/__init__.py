@@ -807,7 +807,7 @@ class DeliverySettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
     """People who write to the agent on platforms (docs/gateway.md). Who may speak to one platform alone stands in
-    `<PLATFORM>_ALLOWED_USERS`."""
+    `<PLATFORM>_ALLOWED_USERS` and `<PLATFORM>_GUESTS`."""
 
     is_enabled: bool = _setting("chats.enabled", "HERMES_GATEWAY", SWITCH, False)
     """Whether people who write to accounts are listened to. The credentials alone, which deliveries need as well, begin
@@ -818,7 +818,14 @@ class GatewaySettings:
         names(r"[^\s,]{1,200}", "ids of people, or * for everybody"),
         (),
     )
-    """People who may write on every platform: ids, numbers, addresses or user names; `*` for everybody."""
+    """People who may write on every platform: ids, numbers, addresses or user names. They are owners; `*` makes
+    everybody a member."""
+    guests: tuple[str, ...] = _setting(
+        "chats.guests", "HERMES_GATEWAY_GUESTS", names(r"[^\s,]{1,200}", "ids of people, or * for everybody"), ()
+    )
+    """People who may talk on every platform, and for whom nothing is done that has an effect; `*` for everybody."""
+    groups: str = _setting("chats.groups", "HERMES_GATEWAY_GROUPS", choice("known", "guests", "off"), "known")
+    """Who may speak in groups: those who may elsewhere, everybody else as a guest, or nobody."""
     strangers: str = _setting("chats.strangers", "HERMES_GATEWAY_STRANGERS", choice("pair", "ignore"), "pair")
     """What somebody else who writes directly gets: a pairing code, or nothing."""
     busy_mode: str = _setting(

@@ -5,23 +5,28 @@ from __future__ import annotations
 import pytest
 
 from hermes_worker.core.gateway import (
+    CHAT_SOURCE,
     CODE_CHARS,
     CODE_SIGNS,
+    GUEST_SOURCE,
     LOOK_AGAIN_S_MAX,
     ChatCommand,
     ChatRole,
     Commanded,
     Conversed,
     Disregarded,
+    GroupPolicy,
     OfferCode,
     Silence,
     Speakers,
     look_again_in_s,
+    may_be_called_for,
     new_code,
     read_event,
     standby_s,
 )
 from hermes_worker.core.inbound import ChatKind, InboundChat, InboundCommand, InboundEdit, InboundMessage, InboundSender
+from hermes_worker.core.replay import Replay
 
 NOBODY = Speakers()
 ADA = InboundSender(id="42", alt_id="ada", name="Ada")
@@ -45,9 +50,49 @@ def test_nobody_is_offered_a_code_where_that_is_switched_off():
     assert read_event(message(), Speakers(pairs=False), None) == Disregarded(reason=Silence.STRANGER)
 
 
-@pytest.mark.parametrize("allowed", ["42", "ada", "@Ada", "*"])
-def test_whom_a_list_names_may_speak(allowed):
-    assert read_event(message(), Speakers(allowed=[allowed]), None) == Conversed(text="hello")
+@pytest.mark.parametrize(
+    ("allowed", "role"),
+    [("42", ChatRole.OWNER), ("ada", ChatRole.OWNER), ("@Ada", ChatRole.OWNER), ("*", ChatRole.MEMBER)],
+)
+def test_whom_a_list_names_may_speak(allowed, role):
+    assert read_event(message(), Speakers(allowed=[allowed]), None) == Conversed(text="hello", role=role)
+
+
+GROUPS = {"kind": ChatKind.GROUP, "is_addressed": True}
+
+
+@pytest.mark.parametrize(
+    ("said", "speakers", "paired", "role"),
+    [
+        ({}, Speakers(guests=["ada"]), None, ChatRole.GUEST),
+        ({}, Speakers(guests=["*"]), None, ChatRole.GUEST),
+        ({}, Speakers(guests=["*"]), ChatRole.MEMBER, ChatRole.MEMBER),
+        ({}, Speakers(guests=["42"], allowed=["42"]), ChatRole.GUEST, ChatRole.OWNER),
+        ({}, Speakers(allowed=["*"]), ChatRole.GUEST, ChatRole.MEMBER),
+        ({}, NOBODY, ChatRole.GUEST, ChatRole.GUEST),
+        (GROUPS, Speakers(groups=GroupPolicy.GUESTS), None, ChatRole.GUEST),
+        (GROUPS, Speakers(groups=GroupPolicy.GUESTS), ChatRole.OWNER, ChatRole.OWNER),
+    ],
+)
+def test_somebody_has_the_most_that_anything_gives_them(said, speakers, paired, role):
+    assert read_event(message(**said), speakers, paired) == Conversed(text="hello", role=role)
+
+
+def test_groups_open_to_guests_let_nobody_in_elsewhere():
+    assert read_event(message(), Speakers(groups=GroupPolicy.GUESTS), None) == OfferCode()
+
+
+def test_where_groups_are_off_not_even_an_owner_is_heard_there():
+    off = Speakers(groups=GroupPolicy.OFF)
+    assert read_event(message(**GROUPS), off, ChatRole.OWNER) == Disregarded(reason=Silence.GROUPS_OFF)
+    assert read_event(message(), off, ChatRole.OWNER) == Conversed(text="hello", role=ChatRole.OWNER)
+
+
+@pytest.mark.parametrize("replay", Replay)
+def test_for_a_guest_nothing_begins_that_has_an_effect(replay):
+    assert may_be_called_for(GUEST_SOURCE, replay) is (replay is Replay.PURE)
+    assert may_be_called_for(CHAT_SOURCE, replay)
+    assert may_be_called_for(None, replay)
 
 
 @pytest.mark.parametrize("allowed", ["4", "420", "ad", ""])
@@ -74,7 +119,7 @@ def test_in_a_group_only_what_is_addressed_is_taken():
     said = message(kind=ChatKind.GROUP)
     assert read_event(said, NOBODY, ChatRole.MEMBER) == Disregarded(reason=Silence.NOT_ADDRESSED)
     addressed = message(kind=ChatKind.GROUP, is_addressed=True)
-    assert read_event(addressed, NOBODY, ChatRole.MEMBER) == Conversed(text="hello")
+    assert read_event(addressed, NOBODY, ChatRole.MEMBER) == Conversed(text="hello", role=ChatRole.MEMBER)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +140,8 @@ def test_a_text_with_a_slash_is_a_command(text, command, arguments):
 
 def test_a_command_in_the_platforms_own_form_is_the_same():
     asked = InboundCommand(event_key="1", chat=InboundChat(id="1"), sender=ADA, name="New", arguments=" x ")
-    assert read_event(asked, NOBODY, ChatRole.OWNER) == Commanded(command=ChatCommand.NEW, name="new", arguments="x")
+    said = Commanded(command=ChatCommand.NEW, name="new", arguments="x", role=ChatRole.OWNER)
+    assert read_event(asked, NOBODY, ChatRole.OWNER) == said
 
 
 def test_nothing_follows_from_an_edit_or_an_empty_text():

@@ -33,6 +33,7 @@ from hermes_worker.store.runs.inputs import stored_spec
 from hermes_worker.store.runs.runs import Multitask
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.tables import audit_log, deliveries, inbound, runs, sessions, waits
+from hermes_worker.tasks.iteration.planning import tool_names
 from hermes_worker.wiring import Client, open_client
 
 ACCOUNT = "telegram:default"
@@ -61,6 +62,7 @@ def client(tmp_path: Path, broker_url: str, telegram: TelegramServer) -> Iterato
         "TELEGRAM_BOT_TOKEN": TOKEN,
         "TELEGRAM_BASE_URL": telegram.url,
         "TELEGRAM_ALLOWED_USERS": "42, 43",
+        "TELEGRAM_GUESTS": "50",
     }
     found = open_client(settings_module.load(environ))
     yield found
@@ -347,6 +349,50 @@ def test_what_nobody_else_and_nobody_before_the_question_said_is_an_answer(
         "Nothing waits for your permission here.",
         "This cannot be chosen: the choices here are once, deny.",
     ]
+
+
+@pytest.mark.usefixtures("listening")
+def test_a_guest_of_a_shared_thread_talks_apart_and_allows_nothing(
+    client: Client, telegram: TelegramServer, store: Store
+) -> None:
+    def in_topic(person: int) -> dict[str, Any]:
+        chat = {"id": -100, "type": "supergroup", "title": "Ops", "is_forum": True}
+        writer = {"id": person, "is_bot": False, "first_name": "Eve"}
+        answered = {"message_id": 5, "text": "?", "from": {"id": 77, "is_bot": True}}
+        topic = {"is_topic_message": True, "message_thread_id": 17}
+        return {"chat": chat, "from": writer, "reply_to_message": answered, "date": int(time.time()), **topic}
+
+    telegram.write(42, "clean up", **in_topic(42))
+    until(lambda: outcomes(client) == ["run"])
+    asked_by(client, store, approval())
+    for text in ("/approve", "yes", "/new", "/stop"):
+        telegram.write(50, text, **in_topic(50))
+    until(lambda: len(outcomes(client)) == 5)
+    assert outcomes(client) == ["run", "command", "run", "command", "command"]
+    assert choices(client) == [None]
+    assert bodies(client)[1:] == ["Guests allow nothing.", "This is a new conversation.", "Nothing is being done here."]
+    assert rows_of(client, runs.c.status)[0] == ("waiting_for_approval",)
+    members, guests = rows_of(client, sessions.c.source, sessions.c.name, sessions.c.pk)
+    assert (members[0], guests[0]) == ("gateway", "chat-guest")
+    assert members[1] == guests[1]
+    assert "terminal" in tool_names(client.runs.session_of(members[2]).tools)
+    offered = tool_names(client.runs.session_of(guests[2]).tools)
+    assert offered & {"terminal", "memory", "write_file", "session_search", "delegate_task"} == set()
+
+
+@pytest.mark.usefixtures("listening")
+def test_a_member_allows_nothing_from_now_on(client: Client, telegram: TelegramServer, store: Store) -> None:
+    telegram.write(60, "let me in")
+    until(lambda: outcomes(client) == ["paired"])
+    code = bodies(client)[0].partition("Your code is ")[2][:8]
+    GatewayRows(client.database).pair(ACCOUNT, code, ChatRole.MEMBER)
+    telegram.write(60, "clean up")
+    until(lambda: outcomes(client) == ["paired", "run"])
+    asked_by(client, store, approval())
+    telegram.write(60, "/approve always", date=int(time.time()))
+    until(lambda: len(outcomes(client)) == 3)
+    assert choices(client) == [None]
+    assert bodies(client)[2].startswith("Only an owner may allow something from now on.")
 
 
 @pytest.mark.usefixtures("listening")

@@ -14,7 +14,9 @@ from support.fault_server import FaultServer, Received, Reply, finish_chunk, tex
 from support.store import Store, opened
 from support.turns import Turns, do_calls
 
+from hermes_worker.core.gateway import GUEST_SOURCE
 from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
+from hermes_worker.core.notices import NOT_FOR_GUESTS
 from hermes_worker.core.pricing import own_price
 from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.models.governor import KeyPlace, Permit, Ungoverned
@@ -169,6 +171,16 @@ def test_runs_that_nobody_attends_are_refused_without_asking_the_model(stage: Sc
     stage.work(run_id)
     assert "nobody is there to approve it" in stage.store.results(run_id)[0]
     assert stage.reviewer.asked == []
+
+
+def test_a_guest_of_a_chat_starts_no_command_and_nobody_is_asked(stage: Scene) -> None:
+    run_id = stage.submit(source=GUEST_SOURCE, approvals="approve")
+    stage.work(run_id)
+    assert json.loads(stage.store.results(run_id)[0])["error"] == NOT_FOR_GUESTS
+    assert stage.victim.exists()
+    assert stage.reviewer.asked == []
+    told = stage.store.views.events_after(run_id, 0)
+    assert [one.data["refused_by"] for one in told if "refused_by" in one.data] == ["rules"]
 
 
 def test_a_model_that_is_used_as_much_as_it_may_be_is_not_asked(stage: Scene) -> None:

@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core import events as ev
 from hermes_worker.core.client_tools import IS_CLIENTS
 from hermes_worker.core.errors import Failure, HermesError
-from hermes_worker.core.gateway import CHAT_SOURCE, asked_in_chat
+from hermes_worker.core.gateway import CHAT_SOURCES, asked_in_chat
 from hermes_worker.core.messages import Message, Role, canonical_json, tool_body
 from hermes_worker.core.principals import TIMEOUT
 from hermes_worker.core.questions import (
@@ -455,7 +455,7 @@ def _tell_chat(connection: Connection, claim: CallClaim, question: Question) -> 
         return []
     first = sa.select(sa.func.coalesce(runs.c.root_pk, runs.c.pk)).where(runs.c.pk == claim.run_pk).scalar_subquery()
     chat = sa.select(runs.c.deliver).join(sessions, sessions.c.pk == runs.c.session_pk)
-    targets = connection.execute(chat.where(runs.c.pk == first, sessions.c.source == CHAT_SOURCE)).scalar()
+    targets = connection.execute(chat.where(runs.c.pk == first, sessions.c.source.in_(CHAT_SOURCES))).scalar()
     if targets is None:
         return []
     return owe(connection, json.loads(targets), run=(claim.run_pk, claim.run_id), body=redact(text))

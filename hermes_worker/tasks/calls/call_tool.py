@@ -21,10 +21,11 @@ from hermes_worker.core.auxiliary import AuxTask, Consulted
 from hermes_worker.core.delegation import DELEGATE_TOOL
 from hermes_worker.core.effects import RunTool
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.gateway import may_be_called_for
 from hermes_worker.core.guardrails import NO_PRECEDENT
 from hermes_worker.core.messages import canonical_json
-from hermes_worker.core.notices import NOT_STARTED, OTHER_EFFECT, TOO_MANY_DELEGATIONS
-from hermes_worker.core.questions import APPROVED_KEY
+from hermes_worker.core.notices import NOT_FOR_GUESTS, NOT_STARTED, OTHER_EFFECT, TOO_MANY_DELEGATIONS
+from hermes_worker.core.questions import APPROVED_KEY, Refusal, RefusedBy
 from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus
@@ -178,6 +179,8 @@ def _run(
             return None  # it was let through before it began
         if claim.replay is not Replay.ONCE and tool.spec.replay_of(arguments) is Replay.ONCE:
             return error_result(OTHER_EFFECT)
+        if not may_be_called_for(claim.loaded.origin, tool.spec.replay_of(arguments)):
+            return replace(error_result(NOT_FOR_GUESTS), refusal=Refusal(by=RefusedBy.RULES, reason=NOT_FOR_GUESTS))
         if tool.spec.name == DELEGATE_TOOL and _is_surplus(claim, parts.delegation.children_max):
             return error_result(TOO_MANY_DELEGATIONS.format(allowed=parts.delegation.children_max))
         if (repeated := _blocked(parts, claim, tool)) is not None:
