@@ -214,6 +214,7 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "retention.rules": "runs=365d/1000,events=never",
         "worker.remote_control": "all",
         "chats.enabled": "true",
+        "chats.groups": "guests",
         "chats.strangers": "ignore",
         "chats.busy_input_mode": "queue",
     }
