@@ -215,6 +215,9 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "worker.remote_control": "all",
         "chats.enabled": "true",
         "chats.groups": "guests",
+        "chats.reset_mode": "daily",
+        "chats.reset_told": "false",
+        "chats.reset_modes": "telegram=daily,group=idle",
         "chats.strangers": "ignore",
         "chats.busy_input_mode": "queue",
     }

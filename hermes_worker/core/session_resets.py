@@ -140,9 +140,8 @@ def reset_notice(policy: ResetPolicy, reason: ResetReason, platform: str, *, had
     if not (is_unasked and policy.is_told and had_activity) or platform in policy.silent_platforms:
         return None
     return (
-        f"◐ Session automatically reset ({_why(policy, reason)}). Conversation history cleared.\n"
-        "Use /resume to browse and restore a previous session.\n"
-        "Adjust reset timing in config.yaml under session_reset."
+        f"◐ Session automatically reset ({_why(policy, reason)}).\n"
+        "This is a new conversation; what was said before is kept, and I do not see it here."
     )
 
 

@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from sqlalchemy.engine import Connection
 
@@ -35,6 +36,15 @@ from hermes_worker.core.limits import LimitReached
 from hermes_worker.core.principals import DEFAULT_TENANT, Principal
 from hermes_worker.core.run import WaitKind
 from hermes_worker.core.session_keys import SESSION_KEY_CHARS_MAX, ChatOrigin, is_shared_by_members, session_key
+from hermes_worker.core.session_resets import (
+    ChatActivity,
+    ResetMode,
+    ResetPolicies,
+    ResetPolicy,
+    ResetReason,
+    reset_notice,
+    reset_reason,
+)
 from hermes_worker.observe import count, log
 from hermes_worker.safety.approvals import Choice, Unattended
 from hermes_worker.services.submission import InvalidSubmission, Submission, accept, announce
@@ -135,6 +145,18 @@ class _Replied:
     hints: tuple[Hint, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ChatPlace:
+    """Where a turn of a chat's conversation belongs."""
+
+    session: str
+    """The name of the session."""
+    generation: int
+    """How often the chat had begun anew before."""
+    reset: ResetReason | None = None
+    """Why the chat begins anew with it."""
+
+
 class Taker:
     """Takes events of all accounts of one installation. Thread-safe."""
 
@@ -172,8 +194,9 @@ class Taker:
                     outcome = self._command(replace(arrival, role=role), said)
                 case Conversed(text=text, role=role):
                     arrival = replace(arrival, role=role)
-                    session, busy_mode = self._session(arrival), Multitask(self._client.settings.gateway.busy_mode)
-                    outcome = self._answer(arrival, session, text) or self._converse(arrival, session, text, busy_mode)
+                    place, busy_mode = self._place(arrival), Multitask(self._client.settings.gateway.busy_mode)
+                    answered = self._answer(arrival, place.session, text)
+                    outcome = answered or self._converse(arrival, place, text, busy_mode)
         except EventKnown:
             count("inbound.duplicate")
             return None
@@ -189,14 +212,14 @@ class Taker:
 
     # --- the conversation --------------------------------------------------------------------------------------------
 
-    def _converse(self, arrival: Arrival, session: str, text: str, multitask: Multitask) -> str:
+    def _converse(self, arrival: Arrival, place: _ChatPlace, text: str, multitask: Multitask) -> str:
         if arrival.target is None:
             return self._settle(arrival, lambda _: _Replied("unanswerable"))
         if self._rows.is_known(arrival.row):
             raise EventKnown  # before the work of making a run; the key decides
         submission = Submission(
             input=self._attributed(arrival, text),
-            session_id=session,
+            session_id=place.session,
             principal=Principal(name=self._principal(arrival), scopes=frozenset()),
             source=arrival.role.source,
             toolsets=GUEST_TOOLSETS if arrival.role is ChatRole.GUEST else None,
@@ -206,11 +229,13 @@ class Taker:
             metadata={"platform": arrival.platform, "chat": arrival.event.chat.id},
         )
         outcome = "run"
+        owed: list[Hint] = []
 
         def also(connection: Connection, created: Created) -> None:
             nonlocal outcome
             outcome = "steer" if created.was_steered else "run"
             self._rows.take(connection, arrival.row, outcome, created.run_id)
+            owed.extend(self._began(connection, arrival, place))
 
         try:
             created = accept(self._client, submission, also)
@@ -227,7 +252,17 @@ class Taker:
             said = f"This cannot be taken: {error}"
             return self._settle(arrival, lambda _: _Replied("refused", said))
         announce(self._client, created)
+        self._client.publisher.send(owed)
         return outcome
+
+    def _began(self, connection: Connection, arrival: Arrival, place: _ChatPlace) -> list[Hint]:
+        """Write down that the chat began anew by itself, and tell it; of several at once one does."""
+        if place.reset is None or arrival.target is None:
+            return []
+        is_ours = self._rows.begin_anew(connection, arrival.account, _counted_as(arrival), place.generation)
+        policy = self._reset_policy(arrival)
+        told = reset_notice(policy, place.reset, arrival.platform, had_activity=True) if is_ours else None
+        return [] if told is None else owe(connection, [arrival.target], body=told)
 
     def _attributed(self, arrival: Arrival, text: str) -> str:
         """Where several people share a session, each message says who wrote it. A name is one line without brackets,
@@ -239,14 +274,48 @@ class Taker:
         return f"[{' '.join(plain.split())[:_NAME_CHARS_MAX]}] {text}"
 
     def _session(self, arrival: Arrival) -> str:
-        key = session_key(arrival.origin)
+        return _session_name(arrival, self._rows.generation(arrival.account, _counted_as(arrival)))
+
+    def _place(self, arrival: Arrival) -> _ChatPlace:
+        """Where a turn of the conversation belongs: to the chat's session, or to a new one when that one ended by
+        itself."""
         generation = self._rows.generation(arrival.account, _counted_as(arrival))
-        if not generation:
-            return key
-        name = f"{key}~{generation}"
-        if len(name) <= SESSION_KEY_CHARS_MAX:
-            return name
-        return f"agent:{hashlib.sha256(key.encode()).hexdigest()}~{generation}"
+        session = _session_name(arrival, generation)
+        reset = self._due_reset(arrival, session)
+        if reset is not None:
+            session = _session_name(arrival, generation + 1)
+        return _ChatPlace(session=session, generation=generation, reset=reset)
+
+    def _due_reset(self, arrival: Arrival, session: str) -> ResetReason | None:
+        """Asks the database only where sessions end by themselves at all."""
+        policy = self._reset_policy(arrival)
+        if policy.mode is ResetMode.NONE:
+            return None
+        found = self._rows.activity(arrival.role.source, session)
+        if found is None or found.is_at_work:
+            return None
+        began = None if found.process_at is None else datetime.fromtimestamp(found.process_at, UTC)
+        return reset_reason(
+            policy,
+            ChatActivity(
+                now=datetime.fromtimestamp(found.now, UTC).astimezone(),  # the hour is that of this machine
+                updated_at=datetime.fromtimestamp(found.said_at, UTC),
+                newest_process_at=began,
+            ),
+        )
+
+    def _reset_policy(self, arrival: Arrival) -> ResetPolicy:
+        said = self._client.settings.gateway
+        usual = ResetPolicy(
+            mode=ResetMode(said.reset_mode),
+            at_hour=said.reset_at_hour,
+            idle_minutes=said.reset_idle_minutes,
+            is_told=said.reset_told,
+        )
+        named = [text.partition("=") for text in said.reset_modes]
+        own = {where: replace(usual, mode=ResetMode(mode)) for where, _, mode in named}
+        policies = ResetPolicies(default=usual, by_chat_type=own, by_platform=own)
+        return policies.of(arrival.platform, arrival.event.chat.kind.value)
 
     def _principal(self, arrival: Arrival) -> str:
         written = re.sub(r"[^\w.@+:-]", "_", arrival.event.sender.id)
@@ -318,7 +387,7 @@ class Taker:
                 return self._settle(arrival, lambda _: _Replied("command", told))
             case ChatCommand.QUEUE | ChatCommand.STEER if said.arguments:
                 multitask = Multitask(said.command.value)
-                return self._converse(arrival, self._session(arrival), said.arguments, multitask)
+                return self._converse(arrival, self._place(arrival), said.arguments, multitask)
             case ChatCommand.APPROVE | ChatCommand.DENY as command:
                 return self._judge(arrival, command, said.arguments)
             case ChatCommand.START | ChatCommand.HELP:
@@ -378,6 +447,16 @@ class Taker:
         below = self._client.runs.stop_descendants(run_id)
         more = [hint for each in below.values() for hint in each]
         self._client.publisher.tell_stopped([run_id, *below], [*hints, *more])
+
+
+def _session_name(arrival: Arrival, generation: int) -> str:
+    key = session_key(arrival.origin)
+    if not generation:
+        return key
+    name = f"{key}~{generation}"
+    if len(name) <= SESSION_KEY_CHARS_MAX:
+        return name
+    return f"agent:{hashlib.sha256(key.encode()).hexdigest()}~{generation}"
 
 
 def _counted_as(arrival: Arrival) -> str:

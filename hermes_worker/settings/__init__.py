@@ -826,6 +826,26 @@ class GatewaySettings:
     """People who may talk on every platform, and for whom nothing is done that has an effect; `*` for everybody."""
     groups: str = _setting("chats.groups", "HERMES_GATEWAY_GROUPS", choice("known", "guests", "off"), "known")
     """Who may speak in groups: those who may elsewhere, everybody else as a guest, or nobody."""
+    reset_mode: str = _setting(
+        "chats.reset_mode", "HERMES_GATEWAY_RESET_MODE", choice("none", "idle", "daily", "both"), "none"
+    )
+    """When a chat begins a new session by itself: never, after silence, at an hour of each day, or both."""
+    reset_at_hour: int = _setting("chats.reset_at_hour", "HERMES_GATEWAY_RESET_AT_HOUR", integer(0, 23), 4)
+    """The hour of `daily` and `both`, in the time zone of the machine that takes the message."""
+    reset_idle_minutes: int = _setting(
+        "chats.reset_idle_minutes", "HERMES_GATEWAY_RESET_IDLE_MINUTES", integer(1, 10_000_000), 1_440
+    )
+    """After how many minutes of silence `idle` and `both` end a session."""
+    reset_told: bool = _setting("chats.reset_told", "HERMES_GATEWAY_RESET_TOLD", SWITCH, True)
+    """Whether the chat is told of it."""
+    reset_modes: tuple[str, ...] = _setting(
+        "chats.reset_modes",
+        "HERMES_GATEWAY_RESET_MODES",
+        names(r"[a-z_]{1,30}=(none|idle|daily|both)", "`WHERE=MODE`"),
+        (),
+    )
+    """Other modes for a platform or a type of chat (`dm`, `group`, `channel`, `thread`): `telegram=daily,group=idle`.
+    That of the platform comes first."""
     strangers: str = _setting("chats.strangers", "HERMES_GATEWAY_STRANGERS", choice("pair", "ignore"), "pair")
     """What somebody else who writes directly gets: a pairing code, or nothing."""
     busy_mode: str = _setting(

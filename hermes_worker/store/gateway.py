@@ -36,7 +36,7 @@ from hermes_worker.store.engine.prepared import row_of
 from hermes_worker.store.rows import Hint, insert_ignoring, lock_run, plain
 from hermes_worker.store.runs.chains import stop_run
 from hermes_worker.store.runs.runs import session_is
-from hermes_worker.store.tables import channels, chat_people, chats, inbound, runs, sessions, waits
+from hermes_worker.store.tables import channels, chat_people, chats, inbound, processes, runs, sessions, waits
 
 _ERROR_CHARS_MAX = 300
 _BROKEN = "broken"
@@ -114,6 +114,16 @@ class OpenQuestion:
     kind: WaitKind
     opened_at: float
     """Epoch seconds, by the database's clock."""
+
+
+class SessionActivity(NamedTuple):
+    """What happened in a chat's session. Times in epoch seconds, by the database's clock."""
+
+    now: float
+    said_at: float
+    is_at_work: bool
+    process_at: float | None
+    """When the youngest of its background processes that live was started."""
 
 
 class _QuestionRow(NamedTuple):
@@ -261,13 +271,39 @@ class GatewayRows:
         with self._database.read() as connection:
             return int(connection.execute(sa.select(chats.c.generation).where(this)).scalar() or 0)
 
-    def begin_anew(self, connection: Connection, account: str, session_key: str) -> None:
-        """The next message of the chat begins a new conversation."""
+    def begin_anew(self, connection: Connection, account: str, session_key: str, after: int | None = None) -> bool:
+        """The next message of the chat begins a new conversation; with ``after`` only if it began so often. Whether
+        it does by this."""
         this = _chat(account, session_key)
+        if after is not None:
+            this &= chats.c.generation == after
         row = {"account": account, "session_key": session_key, "tenant": DEFAULT_TENANT, "generation": 0}
         connection.execute(insert_ignoring(connection, chats).values(**row, updated_at=db_now()))
         values = {"generation": chats.c.generation + 1, "updated_at": db_now()}
-        connection.execute(sa.update(chats).where(this).values(**values))
+        return bool(connection.execute(sa.update(chats).where(this).values(**values)).rowcount)
+
+    def activity(self, source: str, name: str) -> SessionActivity | None:
+        """When something was last said in a chat's session; ``None`` while it does not exist. One statement."""
+        this = session_is(DEFAULT_TENANT, source, name)
+        own = runs.alias()
+        newest = sa.select(sa.func.max(own.c.pk)).where(own.c.session_pk == sessions.c.pk).correlate(sessions)
+        started = sa.select(sa.func.max(processes.c.started_at)).where(
+            processes.c.session_pk == sessions.c.pk, processes.c.ended_at.is_(None)
+        )
+        wanted = (
+            sa.select(
+                db_now(),
+                sa.func.coalesce(runs.c.finished_at, runs.c.created_at),
+                sessions.c.active_run_pk.is_not(None),
+                started.correlate(sessions).scalar_subquery(),
+            )
+            .select_from(sessions)
+            .join(runs, runs.c.pk == newest.scalar_subquery())
+            .where(this)
+        )
+        with self._database.read() as connection:
+            found = connection.execute(wanted).first()
+        return None if found is None else SessionActivity(*found)
 
     def stop(self, connection: Connection, source: str, name: str, by: str) -> StoppedChat | None:
         """Stop the run at work in a chat's session; ``None`` when there is none. What it caused is to be stopped

@@ -19,6 +19,7 @@ from support.telegram_server import TOKEN, TelegramServer
 from hermes_worker import settings as settings_module
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.gateway import ChatRole
+from hermes_worker.core.inbound import InboundChat, InboundMessage, InboundSender
 from hermes_worker.core.limits import Limit, LimitName, LimitReached
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
@@ -125,6 +126,37 @@ def test_two_people_have_two_conversations_and_new_begins_another(client: Client
     statuses = [status for (status,) in rows_of(client, runs.c.status)]
     assert statuses[0] in ("cancelled", "stopping")
     assert bodies(client) == ["This is a new conversation."]
+
+
+@pytest.mark.parametrize(
+    ("modes", "is_open", "names"),
+    [
+        ((), False, ["dm:42", "dm:42~1"]),
+        ((), True, ["dm:42"]),
+        (("dm=none",), False, ["dm:42"]),
+        (("dm=none", "telegram=idle"), False, ["dm:42", "dm:42~1"]),
+    ],
+)
+def test_a_chat_begins_anew_by_itself_after_silence_and_says_so_once(
+    modes: tuple[str, ...], is_open: bool, names: list[str], client: Client, store: Store
+) -> None:
+    chats = replace(client.settings.gateway, reset_mode="idle", reset_idle_minutes=60, reset_modes=modes)
+    taker = Taker(replace(client, settings=replace(client.settings, gateway=chats)))
+    ada = InboundSender(id="42")
+
+    def take(*keys: str) -> list[str | None]:
+        said = [InboundMessage(event_key=key, chat=InboundChat(id="42"), sender=ada, text="hi") for key in keys]
+        return [taker.take(Arrival(platform="telegram", event=event)) for event in said]
+
+    assert take("1") == ["run"]
+    [(first,)] = rows_of(client, runs.c.run_id)
+    if not is_open:
+        store.answer(first)
+    store.change(runs, first, created_at=runs.c.created_at - 3_601, finished_at=runs.c.finished_at - 3_601)
+    assert take("2", "3") == ["run", "run"]
+    assert [name for (name,) in rows_of(client, sessions.c.name)] == [f"agent:main:telegram:{name}" for name in names]
+    told = [body for body in bodies(client) if "automatically reset (inactive for 1h)" in body]
+    assert len(told) == len(names) - 1
 
 
 @pytest.mark.usefixtures("listening")
@@ -253,10 +285,10 @@ def test_an_event_that_breaks_our_code_is_left_behind_and_the_next_is_heard(
 ) -> None:
     real = Taker._converse
 
-    def breaks(self: Taker, arrival: Arrival, session: str, text: str, multitask: Multitask) -> str:
+    def breaks(self: Taker, arrival: Arrival, place: Any, text: str, multitask: Multitask) -> str:
         if text == "boom":
             raise RuntimeError("a defect of ours")
-        return real(self, arrival, session, text, multitask)
+        return real(self, arrival, place, text, multitask)
 
     monkeypatch.setattr(Taker, "_converse", breaks)
     monkeypatch.setattr(listening_module, "_TRY_S", 0.05)

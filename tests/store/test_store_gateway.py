@@ -162,3 +162,31 @@ def test_five_wrong_codes_lock_an_account_for_an_hour(store: Store) -> None:
     again = offer(store, rows, "42")
     assert again is not None
     assert rows.pair(ACCOUNT, again, ChatRole.OWNER) == "42"
+
+
+def test_of_several_that_begin_a_chat_anew_by_itself_one_does(store: Store) -> None:
+    rows = GatewayRows(store.database)
+
+    def begins(after: int | None) -> bool:
+        with store.database.write() as connection:
+            return rows.begin_anew(connection, ACCOUNT, "chat", after)
+
+    assert [begins(after) for after in (0, 0, 1, None, 1)] == [True, False, True, True, False]
+    assert rows.generation(ACCOUNT, "chat") == 3
+
+
+def test_a_chat_was_last_active_when_its_newest_run_ended(store: Store) -> None:
+    rows = GatewayRows(store.database)
+    assert rows.activity("gateway", "chat") is None
+    run_ids = [store.submit(source="gateway", session_id="chat").run_id for _ in range(2)]
+    working = rows.activity("gateway", "chat")
+    assert working is not None
+    assert (working.is_at_work, working.process_at) == (True, None)
+    for run_id in run_ids:
+        store.answer(run_id)
+    store.change(runs, run_ids[0], finished_at=1.0)
+    store.change(runs, run_ids[1], finished_at=2.0)
+    ended = rows.activity("gateway", "chat")
+    assert ended is not None
+    assert (ended.is_at_work, ended.said_at) == (False, 2.0)
+    assert ended.now > 2.0
