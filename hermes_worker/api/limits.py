@@ -18,11 +18,11 @@ BODY_PATIENCE_S = 60.0
 HEAD_PATIENCE_S = 20.0
 """How long a client may take to send the head of a request: without an end, one that sends a byte a minute holds a
 connection for as long as it likes. Slow networks need a few seconds."""
-_OF_OTHERS = "/webhooks/"
+_OF_OTHERS = ("/webhooks/", "/inbound/")
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
-"""GitHub sends events as such when it is told to. A page of a foreign site can have a browser do so, too: it lacks the
-signature, and a route that wants none takes only JSON."""
+"""Slack and Twilio send events as such, and GitHub when it is told to. A page of a foreign site can have a browser do
+so, too: it lacks the signature, and a route that wants none takes only JSON."""
 
 
 class OneLength:

@@ -14,3 +14,9 @@ class MediaKind(StrEnum):
     VIDEO = "video"
     IMAGE = "image"
     DOCUMENT = "document"
+
+
+def kind_of_media_type(media_type: str) -> MediaKind:
+    """By a type such as ``image/png``; a document where it says nothing."""
+    kinds = {"image": MediaKind.IMAGE, "audio": MediaKind.AUDIO, "video": MediaKind.VIDEO}
+    return kinds.get(media_type.strip().partition("/")[0].lower(), MediaKind.DOCUMENT)

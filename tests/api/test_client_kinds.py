@@ -57,6 +57,7 @@ ELSEWHERE: Mapping[str, str] = {
     "POST /mcp": "for clients of the Model Context Protocol",
     "POST /webhooks/{name}": "for others, who sign",
     "POST /webhooks/{tenant}/{name}": "for others, who sign",
+    "GET /inbound/{platform}": "for platforms, which ask whether the address is ours",
     "POST /inbound/{platform}": "for platforms, which bring what people write",
     "POST /api/sessions/{session_id}/chat": "submit with session_id, and wait, say the same",
     "POST /api/sessions/{session_id}/chat/stream": "submit with session_id, and events, say the same",

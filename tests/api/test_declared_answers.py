@@ -23,7 +23,7 @@ from test_webhooks_api import add, signed
 from hermes_worker.api.app import create_app
 from hermes_worker.api.limits import BODY_BYTES_MAX, BodyLimit
 from hermes_worker.api.openai import chat, models
-from hermes_worker.api.routes import capabilities, health, session_turns
+from hermes_worker.api.routes import capabilities, health, inbound, session_turns
 from hermes_worker.core.effects import GatherArtifacts
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.replay import Replay
@@ -62,7 +62,12 @@ FLEETING = {
     "platform": "telegram",
 }
 """Names of nothing."""
-LISTENED = {"TELEGRAM_WEBHOOK_SECRET": "s3cret_of-webhook"}
+VERIFIES = "verify-me"
+LISTENED = {
+    "TELEGRAM_WEBHOOK_SECRET": "s3cret_of-webhook",
+    "WHATSAPP_CLOUD_APP_SECRET": "s3cret",
+    "WHATSAPP_CLOUD_VERIFY_TOKEN": VERIFIES,
+}
 PROOF = "x-telegram-bot-api-secret-token"
 SIGNED = f"?expires=1&signature={'0' * 8}.{'0' * 64}"
 """What the address of a file ends with."""
@@ -278,6 +283,9 @@ def usual(label: str, **names: str) -> Asked:
         return replace(asked, path=f"{asked.path}{SIGNED}")
     if label == "GET /api/sessions/search":
         return replace(asked, path=f"{asked.path}?q=x")
+    if label == "GET /inbound/{platform}":
+        platform = names.get("platform", "whatsapp_cloud")
+        asked = replace(asked, path=f"/inbound/{platform}?hub.verify_token={VERIFIES}&hub.challenge=1")
     if label == "POST /inbound/{platform}":
         asked = replace(asked, headers={**asked.headers, PROOF: LISTENED["TELEGRAM_WEBHOOK_SECRET"]})
     return asked.json(**BODIES[label]) if label in BODIES else asked
@@ -411,7 +419,9 @@ def _too_many(place: Place, label: str) -> Answer:
 
 def _without_key(place: Place, label: str) -> Answer:
     asked = usual(label, name="open")
-    return place.ask(label.partition(" ")[0], replace(asked, headers={**asked.headers, "authorization": "", PROOF: ""}))
+    headers = {**asked.headers, "authorization": "", PROOF: ""}
+    asked = replace(asked, path=asked.path.replace(VERIFIES, "x"), headers=headers)
+    return place.ask(label.partition(" ")[0], asked)
 
 
 def _defect(place: Place, label: str) -> Answer:
@@ -422,6 +432,7 @@ def _defect(place: Place, label: str) -> Answer:
         patch.setattr(capabilities, "AuthObject", None)
         patch.setattr(capabilities, "SkillList", None)
         patch.setattr(models, "offered", None)
+        patch.setattr(inbound, "at_webhooks", None)
         return with_context(place, RuntimeError("a defect"), method, _reading(place, label))
 
 

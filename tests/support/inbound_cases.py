@@ -5,12 +5,21 @@ The contract suite (``tests/inbound/test_receiving_contract.py``) asks every pla
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from hermes_worker.channels.inbound.receiving import WebhookRequest
+from hermes_worker.core.inbound import ChatKind
 
 AT = datetime(2026, 11, 25, 12, 0, tzinfo=UTC)
 
@@ -21,8 +30,10 @@ class InboundCase:
 
     values: Mapping[str, str]
     """Variables of the account."""
-    webhook: Callable[[bytes], WebhookRequest] | None = None
-    """A request with this body, signed with the account's secrets at ``AT``; ``None`` without a webhook."""
+    secret: str = ""
+    """What the platform signs with; the one of ``values`` that belongs to it is made of it."""
+    sign: Callable[[bytes, str, datetime], WebhookRequest] | None = None
+    """A request with this body, signed with this secret at this time; ``None`` without a webhook."""
     message: Any = None
     """A body (bytes, or JSON) with one message ``hello`` of a person in a direct chat."""
     proofs: tuple[str, ...] = ()
@@ -36,8 +47,18 @@ class InboundCase:
     chat: str = ""
     """The id of the chat that ``message`` was written in."""
     sender: str = ""
-    odd: tuple[Any, ...] = field(default=())
-    """More bodies that must not raise anything but ``UnreadableInbound``."""
+    kind: ChatKind = ChatKind.DIRECT
+    """Of the chat."""
+
+    def webhook(self, body: bytes, at: datetime = AT) -> WebhookRequest:
+        """A genuine request."""
+        assert self.sign is not None
+        return self.sign(body, self.secret, at)
+
+    @property
+    def body(self) -> bytes:
+        """``message`` as it is sent."""
+        return self.message if isinstance(self.message, bytes) else json.dumps(self.message).encode()
 
 
 def telegram_update(number: int, text: str, **more: Any) -> dict[str, Any]:
@@ -48,22 +69,211 @@ def telegram_update(number: int, text: str, **more: Any) -> dict[str, Any]:
     return {"update_id": number, "message": message | more}
 
 
-def _telegram(body: bytes) -> WebhookRequest:
-    headers = (("content-type", "application/json"), ("x-telegram-bot-api-secret-token", "s3cret_of-webhook"))
-    return WebhookRequest(method="POST", url="https://h.example/inbound/telegram", headers=headers, body=body)
+JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 
 
+def posted(platform: str, body: bytes, kind: str = JSON, **headers: str) -> WebhookRequest:
+    named = [("content-type", kind), *((name.replace("_", "-"), value) for name, value in headers.items())]
+    url = f"https://h.example/inbound/{platform}"
+    return WebhookRequest(method="POST", url=url, headers=tuple(named), body=body)
+
+
+def _hmac(secret: str, message: bytes, digest: str = "sha256") -> bytes:
+    return hmac.new(secret.encode(), message, digest).digest()
+
+
+def _seconds(at: datetime) -> str:
+    return str(int(at.timestamp()))
+
+
+def _telegram(body: bytes, secret: str, at: datetime) -> WebhookRequest:
+    return posted("telegram", body, x_telegram_bot_api_secret_token=secret)
+
+
+def _slack(body: bytes, secret: str, at: datetime) -> WebhookRequest:
+    """docs.slack.dev/authentication/verifying-requests-from-slack"""
+    stamp = _seconds(at)
+    proof = "v0=" + _hmac(secret, b"v0:" + stamp.encode() + b":" + body).hex()
+    kind = FORM if body.startswith((b"command=", b"payload=")) else JSON
+    return posted("slack", body, kind, x_slack_request_timestamp=stamp, x_slack_signature=proof)
+
+
+def slack_event(text: str, **more: Any) -> dict[str, Any]:
+    """A message in a direct chat as the Events API brings it."""
+    event = {"type": "message", "channel": "D024BE91L", "channel_type": "im", "user": "U2147483697", "text": text}
+    return {
+        "type": "event_callback",
+        "event_id": "Ev08MFMKH6",
+        "team_id": "T061EG9R6",
+        "authorizations": [{"team_id": "T061EG9R6", "user_id": "U0BOT", "is_bot": True}],
+        "event": event | {"ts": "1795600000.000100"} | more,
+    }
+
+
+def discord_key(secret: str) -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.from_private_bytes(hashlib.sha256(secret.encode()).digest())
+
+
+def _discord(body: bytes, secret: str, at: datetime) -> WebhookRequest:
+    """docs.discord.com/developers/interactions/overview, "Setting up an endpoint" """
+    stamp = _seconds(at)
+    proof = discord_key(secret).sign(stamp.encode() + body).hex()
+    return posted("discord", body, x_signature_timestamp=stamp, x_signature_ed25519=proof)
+
+
+def discord_interaction(name: str, said: str = "", **more: Any) -> dict[str, Any]:
+    """A slash command in a direct chat."""
+    options = [{"name": "text", "type": 3, "value": said}] if said else []
+    user = {"id": "80351110224678912", "username": "ada", "global_name": "Ada"}
+    interaction = {"id": "1443000000000000000", "type": 2, "application_id": "1", "token": "t", "version": 1}
+    channel = {"id": "1100000000000000001", "type": 1}
+    return {
+        **interaction,
+        "channel_id": "1100000000000000001",
+        "channel": channel,
+        "user": user,
+        "data": {"id": "9", "name": name, "type": 1, "options": options},
+        **more,
+    }
+
+
+def _hub(platform: str) -> Callable[[bytes, str, datetime], WebhookRequest]:
+    """Of Meta (whatsapp/cloud-api/webhooks) and of GitHub (webhooks/validating-webhook-deliveries)."""
+    return lambda body, secret, at: posted(platform, body, x_hub_signature_256="sha256=" + _hmac(secret, body).hex())
+
+
+def whatsapp_notification(text: str, **more: Any) -> dict[str, Any]:
+    """A message as the Cloud API tells of it."""
+    message = {"from": "15551234567", "id": "wamid.HBgLMTU1", "timestamp": "1795600000", "type": "text"}
+    value = {
+        "messaging_product": "whatsapp",
+        "metadata": {"display_phone_number": "15550783881", "phone_number_id": "106540352242922"},
+        "contacts": [{"profile": {"name": "Ada"}, "wa_id": "15551234567"}],
+        "messages": [message | {"text": {"body": text}} | more],
+    }
+    change = {"value": value, "field": "messages"}
+    return {"object": "whatsapp_business_account", "entry": [{"id": "1", "changes": [change]}]}
+
+
+def _line(body: bytes, secret: str, at: datetime) -> WebhookRequest:
+    """developers.line.biz/en/docs/messaging-api/verify-webhook-signature"""
+    return posted("line", body, x_line_signature=base64.b64encode(_hmac(secret, body)).decode())
+
+
+def line_events(text: str, **more: Any) -> dict[str, Any]:
+    """A message to an official account."""
+    event = {
+        "type": "message",
+        "mode": "active",
+        "timestamp": 1_795_600_000_000,
+        "webhookEventId": "01FZ74A0TDDPYRVKNK77XKC3ZR",
+        "deliveryContext": {"isRedelivery": False},
+        "source": {"type": "user", "userId": "U4af4980629" + "0" * 22},
+        "message": {"id": "444573844083572737", "type": "text", "text": text},
+    }
+    return {"destination": "Uxxx", "events": [event | more]}
+
+
+SMS_URL = "https://h.example/inbound/sms"
+
+
+def _sms(body: bytes, secret: str, at: datetime) -> WebhookRequest:
+    """twilio.com/docs/usage/webhooks/webhooks-security"""
+    fields = parse_qsl(body.decode("latin-1"), keep_blank_values=True)
+    signed = SMS_URL + "".join(f"{name}{value}" for name, value in sorted(fields))
+    proof = base64.b64encode(_hmac(secret, signed.encode(), "sha1")).decode()
+    return posted("sms", body, FORM, x_twilio_signature=proof)
+
+
+def sms_form(text: str, **more: str) -> bytes:
+    fields = {"MessageSid": "SM0123456789", "From": "+15551234567", "To": "+15557654321", "Body": text, "NumMedia": "0"}
+    return urlencode(fields | more).encode()
+
+
+def github_event(text: str, **more: Any) -> dict[str, Any]:
+    """An ``issue_comment``."""
+    user = {"id": 583231, "login": "octocat", "type": "User"}
+    comment = {"id": 99262140, "body": text, "user": user, "updated_at": "2026-11-25T12:00:00Z"}
+    return {
+        "action": "created",
+        "issue": {"number": 3, "title": "It breaks"},
+        "comment": comment | more,
+        "repository": {"full_name": "octo/cat"},
+    }
+
+
+_SECRET = "s3cret_of-webhook"
 CASES: dict[str, InboundCase] = {
     "telegram": InboundCase(
-        values={"TELEGRAM_BOT_TOKEN": "77:abc", "TELEGRAM_WEBHOOK_SECRET": "s3cret_of-webhook"},
-        webhook=_telegram,
+        values={"TELEGRAM_BOT_TOKEN": "77:abc", "TELEGRAM_WEBHOOK_SECRET": _SECRET},
+        secret=_SECRET,
+        sign=_telegram,
         message=telegram_update(31, "hello"),
         proofs=("x-telegram-bot-api-secret-token",),
         signs_body=False,
         page={"ok": True, "result": [telegram_update(7, "first"), telegram_update(8, "second")]},
         chat="4242",
         sender="4242",
-    )
+    ),
+    "slack": InboundCase(
+        values={"SLACK_SIGNING_SECRET": _SECRET},
+        secret=_SECRET,
+        sign=_slack,
+        message=slack_event("hello"),
+        proofs=("x-slack-request-timestamp", "x-slack-signature"),
+        signs_time=True,
+        chat="D024BE91L",
+        sender="U2147483697",
+    ),
+    "discord": InboundCase(
+        values={
+            "DISCORD_PUBLIC_KEY": discord_key(_SECRET).public_key().public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
+        },
+        secret=_SECRET,
+        sign=_discord,
+        message=discord_interaction("ask", "hello"),
+        proofs=("x-signature-timestamp", "x-signature-ed25519"),
+        signs_time=True,
+        chat="1100000000000000001",
+        sender="80351110224678912",
+    ),
+    "whatsapp_cloud": InboundCase(
+        values={"WHATSAPP_CLOUD_APP_SECRET": _SECRET, "WHATSAPP_CLOUD_VERIFY_TOKEN": "verify-me"},
+        secret=_SECRET,
+        sign=_hub("whatsapp_cloud"),
+        message=whatsapp_notification("hello"),
+        proofs=("x-hub-signature-256",),
+        chat="+15551234567",
+        sender="+15551234567",
+    ),
+    "line": InboundCase(
+        values={"LINE_CHANNEL_SECRET": _SECRET},
+        secret=_SECRET,
+        sign=_line,
+        message=line_events("hello"),
+        proofs=("x-line-signature",),
+        chat="U4af4980629" + "0" * 22,
+        sender="U4af4980629" + "0" * 22,
+    ),
+    "sms": InboundCase(
+        values={"TWILIO_AUTH_TOKEN": _SECRET, "SMS_WEBHOOK_URL": SMS_URL},
+        secret=_SECRET,
+        sign=_sms,
+        message=sms_form("hello"),
+        proofs=("x-twilio-signature",),
+        chat="+15551234567",
+        sender="+15551234567",
+    ),
+    "github_comment": InboundCase(
+        values={"GITHUB_COMMENT_WEBHOOK_SECRET": _SECRET, "GITHUB_BOT_USERNAME": "hermes-bot"},
+        secret=_SECRET,
+        sign=_hub("github_comment"),
+        message=github_event("@hermes-bot hello"),
+        proofs=("x-hub-signature-256",),
+        chat="octo/cat#3",
+        sender="583231",
+        kind=ChatKind.GROUP,
+    ),
 }
 
 

@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import FlatRefusal
-from hermes_worker.api.limits import JSON, whole_body
+from hermes_worker.api.limits import FORM, JSON, whole_body
 from hermes_worker.api.schema import EITHER_ERROR, FlatError, errors
 from hermes_worker.channels.inbound.receiving import (
     WEBHOOK_BYTES_MAX,
@@ -27,6 +27,7 @@ from hermes_worker.channels.receivers import Receiver, at_webhooks
 from hermes_worker.core.inbound import Inbound
 from hermes_worker.gateway.taking import Arrival, Taker
 from hermes_worker.observe import count, log
+from hermes_worker.settings import Settings
 
 router = APIRouter(prefix="/inbound", tags=["inbound"])
 
@@ -37,47 +38,72 @@ class InboundTaken(BaseModel):
     status: Literal["ok"] = "ok"
 
 
+TEXT, XML = "text/plain", "text/xml"
 _EVENT = {"type": "object", "description": "What happened, as the platform writes it."}
-_TAKES: dict[str, Any] = {
-    "response_model": None,
-    "openapi_extra": {"requestBody": {"required": True, "content": {JSON: {"schema": _EVENT}}}},
-    "responses": {
-        200: {"model": InboundTaken},
+_TAKEN: dict[str, Any] = {
+    "model": InboundTaken,
+    "description": "It is written down, now or before. Some platforms are told something in a form of their own.",
+    "content": {TEXT: {}, XML: {}},
+}
+_SENT = {JSON: {"schema": _EVENT}, FORM: {"schema": _EVENT}}
+
+
+@router.get(
+    "/{platform}",
+    response_model=None,
+    responses={200: _TAKEN, **errors(401, 404, shape=FlatError), **errors(400, shape=EITHER_ERROR)},
+)
+async def confirm(context: Context, platform: str, request: Request) -> Response:
+    """Tell a platform that this address is its account's, where it asks that with a secret in the query."""
+    return await _taken(context, platform, request)
+
+
+@router.post(
+    "/{platform}",
+    response_model=None,
+    responses={
+        200: _TAKEN,
         **errors(401, 404, shape=FlatError),
         **errors(403, 408, 415, 503),
         **errors(400, 413, shape=EITHER_ERROR),
     },
-}
-
-
-@router.post("/{platform}", **_TAKES)
-async def take(context: Context, platform: str, request: Request) -> JSONResponse:
+    openapi_extra={"requestBody": {"required": True, "content": _SENT}},
+)
+async def take(context: Context, platform: str, request: Request) -> Response:
     """Take what a platform sends."""
+    return await _taken(context, platform, request)
+
+
+async def _taken(context: ApiContext, platform: str, request: Request) -> Response:
     try:
-        for event in await _genuine(context, platform, request):
+        receiver = _receiver(context.client.settings, platform)
+        credentials = receiver.credentials(context.client.settings.variables)
+        came = WebhookRequest(
+            method=request.method,
+            url=str(request.url),
+            headers=tuple((name.lower(), value) for name, value in request.headers.items()),
+            body=b"" if request.method == "GET" else await whole_body(request, WEBHOOK_BYTES_MAX),
+        )
+        for event in _read(receiver, came, credentials):
             await context.store(Taker(context.client).take, Arrival(platform=platform, event=event))
     except FlatRefusal as refused:
         return refused.response
-    return JSONResponse(InboundTaken().model_dump())
+    told = receiver.answer(came, credentials, datetime.now(UTC))
+    if told is None:
+        return JSONResponse(InboundTaken().model_dump())
+    return Response(told.body, told.status, media_type=told.media_type)
 
 
-async def _genuine(context: ApiContext, platform: str, request: Request) -> tuple[Inbound, ...]:
-    """What the platform has sent. Raises ``FlatRefusal``."""
-    settings = context.client.settings
-    values = settings.variables
-    receiver = at_webhooks(values).get(platform) if settings.gateway.is_enabled else None
-    if receiver is None:
+def _receiver(settings: Settings, platform: str) -> Receiver:
+    """Raises ``FlatRefusal``."""
+    found = at_webhooks(settings.variables).get(platform) if settings.gateway.is_enabled else None
+    if found is None:
         raise FlatRefusal(404, "Unknown platform")
-    came = WebhookRequest(
-        method=request.method,
-        url=str(request.url),
-        headers=tuple((name.lower(), value) for name, value in request.headers.items()),
-        body=await whole_body(request, WEBHOOK_BYTES_MAX),
-    )
-    return _read(receiver, came, receiver.credentials(values))
+    return found
 
 
 def _read(receiver: Receiver, came: WebhookRequest, credentials: Any) -> tuple[Inbound, ...]:
+    """What the platform has sent. Raises ``FlatRefusal``."""
     try:
         return receiver.receive(came, credentials, datetime.now(UTC))
     except Forged as error:

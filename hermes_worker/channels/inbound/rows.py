@@ -7,10 +7,30 @@ from types import MappingProxyType
 
 from hermes_worker.channels.inbound.declaration import InboundMode, Receiving, receiving_by
 
+_FOLDER = "hermes_worker.channels.inbound"
+
+
+def _by_webhook(
+    module: str, *secrets: str, needs: tuple[str, ...] = (), also: tuple[str, ...] = (), **variables: str
+) -> Receiving:
+    """A platform that brings events to the API and proves them by ``secrets``. These and ``needs`` have to be set. All
+    of them follow the vendor's documentation, and no account was at hand."""
+    return receiving_by(
+        f"{_FOLDER}.{module}",
+        modes=(InboundMode.WEBHOOK,),
+        required={InboundMode.WEBHOOK: (*secrets, *needs)},
+        variables=variables,
+        secrets=secrets,
+        webhook_secrets=secrets,
+        also=also,
+        is_unverified=True,
+    )
+
+
 RECEIVING: Mapping[str, Receiving] = MappingProxyType(
     {
         "telegram": receiving_by(
-            "hermes_worker.channels.inbound.telegram",
+            f"{_FOLDER}.telegram",
             modes=(InboundMode.WEBHOOK, InboundMode.POLL),
             required={InboundMode.POLL: ("token",), InboundMode.WEBHOOK: ("webhook_secret",)},
             variables={
@@ -23,6 +43,38 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             webhook_secrets=("webhook_secret",),
             also=("download",),
             is_unverified=True,
+        ),
+        "slack": _by_webhook(
+            "slack",
+            "signing_secret",
+            also=("answer",),
+            signing_secret="SLACK_SIGNING_SECRET",
+        ),
+        "discord": _by_webhook("discord", needs=("public_key",), also=("answer",), public_key="DISCORD_PUBLIC_KEY"),
+        "whatsapp_cloud": _by_webhook(
+            "whatsapp_cloud",
+            "app_secret",
+            "verify_token",
+            also=("answer",),
+            app_secret="WHATSAPP_CLOUD_APP_SECRET",
+            verify_token="WHATSAPP_CLOUD_VERIFY_TOKEN",
+            phone_number_id="WHATSAPP_CLOUD_PHONE_NUMBER_ID",
+        ),
+        "line": _by_webhook("line", "channel_secret", channel_secret="LINE_CHANNEL_SECRET"),
+        "sms": _by_webhook(
+            "sms",
+            "auth_token",
+            needs=("webhook_url",),
+            also=("answer",),
+            auth_token="TWILIO_AUTH_TOKEN",
+            webhook_url="SMS_WEBHOOK_URL",
+        ),
+        "github_comment": _by_webhook(
+            "github_comment",
+            "webhook_secret",
+            needs=("bot_name",),
+            webhook_secret="GITHUB_COMMENT_WEBHOOK_SECRET",
+            bot_name="GITHUB_BOT_USERNAME",
         ),
     }
 )

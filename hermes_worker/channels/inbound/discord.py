@@ -1,0 +1,129 @@
+"""Discord, coming in: interactions over HTTP (docs.discord.com/developers/interactions, 2026-11).
+
+Discord sends no messages of people this way, only commands and presses of buttons. The command ``/ask`` is what a
+person says; each other one is a command of ours.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from hermes_worker.channels.inbound.proofs import check_fresh, event_key, json_of
+from hermes_worker.channels.inbound.receiving import Forged, WebhookAnswer, WebhookRequest
+from hermes_worker.core.inbound import (
+    ChatKind,
+    Inbound,
+    InboundButton,
+    InboundChat,
+    InboundCommand,
+    InboundMessage,
+    InboundSender,
+)
+from hermes_worker.core.json_values import id_of, list_of, mapping_of, text_of
+
+_PING, _COMMAND, _COMPONENT = 1, 2, 3
+_PONG, _SAID, _UPDATED_LATER = 1, 4, 6
+_ONLY_FOR_THEM = 64
+_EPOCH_MS = 1_420_070_400_000
+_ASK = "ask"
+_KINDS = {1: ChatKind.DIRECT, 3: ChatKind.GROUP, 10: ChatKind.THREAD, 11: ChatKind.THREAD, 12: ChatKind.THREAD}
+"""By the type of a channel; all others are channels of a server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    public_key: str = ""
+    """Of the application, in hex. It is no secret."""
+
+
+def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
+    """An interaction that Discord signed with the key of the application."""
+    timestamp, signature = request.header("x-signature-timestamp"), request.header("x-signature-ed25519")
+    check_fresh(timestamp, at)
+    try:
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(credentials.public_key))
+        key.verify(bytes.fromhex(signature), timestamp.encode() + request.body)
+    except (InvalidSignature, ValueError):
+        raise Forged("the signature is wrong, or DISCORD_PUBLIC_KEY is none") from None
+    return read(json_of(request.body))
+
+
+def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> WebhookAnswer | None:
+    """A pong for Discord's ping. A command is confirmed to whoever gave it; what comes of it is a message of ours."""
+    kind = json_of(request.body).get("type")
+    if kind == _PING:
+        return _told({"type": _PONG})
+    if kind == _COMPONENT:
+        return _told({"type": _UPDATED_LATER})
+    return _told({"type": _SAID, "data": {"content": "Taken.", "flags": _ONLY_FOR_THEM}})
+
+
+def read(interaction: Mapping[str, Any]) -> tuple[Inbound, ...]:
+    """What an interaction says. Total."""
+    number = id_of(interaction.get("id"))
+    channel = mapping_of(interaction.get("channel"))
+    chat_id = id_of(interaction.get("channel_id")) or id_of(channel.get("id"))
+    kind, data = interaction.get("type"), mapping_of(interaction.get("data"))
+    if not number or not chat_id or kind not in (_COMMAND, _COMPONENT):
+        return ()
+    common: dict[str, Any] = {
+        "event_key": event_key(number),
+        "chat": InboundChat(
+            id=chat_id,
+            kind=_kind(channel.get("type"), interaction),
+            scope=id_of(interaction.get("guild_id")),
+            name=text_of(channel.get("name")),
+        ),
+        "sender": _sender(interaction),
+        "sent_at": _made_at(number),
+    }
+    if kind == _COMPONENT:
+        message = id_of(mapping_of(interaction.get("message")).get("id"))
+        return (InboundButton(value=text_of(data.get("custom_id")), message_id=message, **common),)
+    name = text_of(data.get("name")).lower()
+    said = _said(data.get("options"))
+    if name == _ASK:
+        return (InboundMessage(text=said, is_addressed=True, **common),)
+    return (InboundCommand(name=name, arguments=said, **common),)
+
+
+def _sender(interaction: Mapping[str, Any]) -> InboundSender:
+    member = mapping_of(interaction.get("member"))
+    user = mapping_of(member.get("user")) or mapping_of(interaction.get("user"))
+    names = (text_of(who.get(name)) for who, name in ((member, "nick"), (user, "global_name"), (user, "username")))
+    return InboundSender(
+        id=id_of(user.get("id")),
+        alt_id=text_of(user.get("username")),
+        name=next(filter(None, names), ""),
+        is_bot=user.get("bot") is True,
+    )
+
+
+def _kind(channel_type: object, interaction: Mapping[str, Any]) -> ChatKind:
+    if isinstance(channel_type, int) and channel_type in _KINDS:
+        return _KINDS[channel_type]
+    return ChatKind.CHANNEL if interaction.get("guild_id") or interaction.get("member") else ChatKind.DIRECT
+
+
+def _said(options: object) -> str:
+    """The values of the options of a command, in order."""
+    values = (mapping_of(option).get("value") for option in list_of(options))
+    return " ".join(filter(None, (id_of(value) for value in values)))
+
+
+def _made_at(snowflake: str) -> float | None:
+    """The time within an id of Discord's, in epoch seconds."""
+    if not (snowflake.isascii() and snowflake.isdigit() and len(snowflake) <= 20):
+        return None
+    return ((int(snowflake) >> 22) + _EPOCH_MS) / 1000
+
+
+def _told(answer: Mapping[str, Any]) -> WebhookAnswer:
+    return WebhookAnswer(body=json.dumps(answer).encode())

@@ -1,0 +1,12 @@
+"""The signature that Meta and GitHub put on what they send: the hex HMAC-SHA256 of the body."""
+
+from __future__ import annotations
+
+from hermes_worker.channels.inbound.proofs import check_same, hex_hmac, secret_bytes
+from hermes_worker.channels.inbound.receiving import WebhookRequest
+
+
+def check_hub_signature(request: WebhookRequest, secret: str, variable: str) -> None:
+    """Raises ``Forged``."""
+    given = request.header("x-hub-signature-256")
+    check_same(given, f"sha256={hex_hmac(secret_bytes(secret, variable), request.body)}")

@@ -1,0 +1,77 @@
+"""What proves that a request is a platform's: signatures and times. Pure; each raises ``Forged``.
+
+Nothing here tells a sender why: the sentences are for the log. Bytes are compared as they came, in constant time.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from urllib.parse import parse_qsl
+
+from hermes_worker.channels.inbound.receiving import Forged, UnreadableInbound
+from hermes_worker.channels.signature import TOLERANCE_S
+from hermes_worker.core.inbound import EVENT_KEY_CHARS_MAX
+
+_FORM_FIELDS_MAX = 200
+
+
+def check_same(given: str, expected: str) -> None:
+    """Raises ``Forged`` for two different texts; takes the same time wherever they differ."""
+    if not hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode("utf-8", "replace")):
+        raise Forged("the signature is wrong")
+
+
+def secret_bytes(secret: str, variable: str) -> bytes:
+    """The bytes of a secret. An empty one would prove nothing. Raises ``Forged``."""
+    if not secret:
+        raise Forged(f"{variable} is not set")
+    return secret.encode()
+
+
+def check_fresh(seconds: str, at: datetime) -> None:
+    """Raises ``Forged`` for what is no Unix time in seconds, or more than ``TOLERANCE_S`` away from ``at``."""
+    if not (seconds.isascii() and seconds.isdigit()) or len(seconds) > 12:
+        raise Forged("the time is no number of seconds")
+    if abs(at.timestamp() - int(seconds)) > TOLERANCE_S:
+        raise Forged("the time is more than five minutes off")
+
+
+def hex_hmac(secret: bytes, message: bytes) -> str:
+    return hmac.new(secret, message, "sha256").hexdigest()
+
+
+def base64_hmac(secret: bytes, message: bytes, digest: str = "sha256") -> str:
+    return base64.b64encode(hmac.new(secret, message, digest).digest()).decode()
+
+
+def json_of(body: bytes) -> Mapping[str, Any]:
+    """A JSON object that was found to be the platform's. Raises ``UnreadableInbound``."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        raise UnreadableInbound("the body is not JSON") from None
+    if not isinstance(value, dict):
+        raise UnreadableInbound("the body is not a JSON object")
+    return value
+
+
+def form_of(body: bytes) -> list[tuple[str, str]]:
+    """The fields of a form, in order. Raises ``UnreadableInbound``."""
+    try:
+        return parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_FORM_FIELDS_MAX)
+    except ValueError:
+        raise UnreadableInbound("the form cannot be read") from None
+
+
+def event_key(*parts: str) -> str:
+    """A key of an event by the ids that tell it from others; a digest where they are longer than a key may be."""
+    key = ":".join(parts)
+    if len(key) <= EVENT_KEY_CHARS_MAX:
+        return key
+    return f"sha256:{hashlib.sha256(key.encode('utf-8', 'replace')).hexdigest()}"

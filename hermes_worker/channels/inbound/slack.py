@@ -1,0 +1,226 @@
+"""Slack, coming in: the Events API, slash commands and buttons (docs.slack.dev/apis/events-api, 2026-11).
+
+A message that names the app comes as two events, ``message`` and ``app_mention``, with ids of their own. So the key of
+an event is that of its message: the channel and the time, which Slack promises to be unique together.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from hermes_worker.channels.inbound.proofs import (
+    check_fresh,
+    check_same,
+    event_key,
+    form_of,
+    hex_hmac,
+    json_of,
+    secret_bytes,
+)
+from hermes_worker.channels.inbound.receiving import WebhookAnswer, WebhookRequest
+from hermes_worker.core.inbound import (
+    ChatKind,
+    Inbound,
+    InboundButton,
+    InboundChat,
+    InboundCommand,
+    InboundEdit,
+    InboundMessage,
+    InboundSender,
+    MediaRef,
+)
+from hermes_worker.core.json_values import id_of, list_of, mapping_of, text_of
+from hermes_worker.core.media_kinds import MediaKind, kind_of_media_type
+
+_PEOPLE = frozenset({"", "file_share", "thread_broadcast", "me_message", "bot_message"})
+"""Subtypes of messages that somebody wrote; the others tell of the channel."""
+_KINDS = {"im": ChatKind.DIRECT, "mpim": ChatKind.GROUP, "group": ChatKind.GROUP, "channel": ChatKind.CHANNEL}
+_ENTITY = re.compile(r"<([^<>|]{1,3000})(?:\|([^<>]{0,3000}))?>")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    signing_secret: str = field(default="", repr=False)
+
+
+def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
+    """A request that Slack signed: an event, a slash command or a button."""
+    timestamp, given = request.header("x-slack-request-timestamp"), request.header("x-slack-signature")
+    secret = secret_bytes(credentials.signing_secret, "SLACK_SIGNING_SECRET")
+    check_fresh(timestamp, at)
+    check_same(given, f"v0={hex_hmac(secret, b'v0:' + timestamp.encode() + b':' + request.body)}")
+    return read(_payload(request))
+
+
+def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> WebhookAnswer | None:
+    """The challenge by which Slack asks whether the address is ours. What answers a command or a press would be shown
+    to people, so that is empty."""
+    if _is_form(request):
+        return WebhookAnswer()
+    payload = json_of(request.body)
+    if payload.get("type") != "url_verification":
+        return None
+    return WebhookAnswer(body=json.dumps({"challenge": id_of(payload.get("challenge"))}).encode())
+
+
+def read(payload: Mapping[str, Any]) -> tuple[Inbound, ...]:
+    """What a payload says. Total."""
+    if text_of(payload.get("command")):
+        return _command(payload)
+    if payload.get("type") == "block_actions":
+        return _buttons(payload)
+    if payload.get("type") != "event_callback":
+        return ()
+    event = mapping_of(payload.get("event"))
+    me = id_of(mapping_of(next(iter(list_of(payload.get("authorizations"))), None)).get("user_id"))
+    team = id_of(payload.get("team_id"))
+    if event.get("type") not in ("message", "app_mention") or not id_of(event.get("channel")):
+        return ()
+    subtype = text_of(event.get("subtype"))
+    if subtype == "message_changed":
+        return _edit(event, team, me)
+    return (_message(event, team, me),) if subtype in _PEOPLE and id_of(event.get("ts")) else ()
+
+
+def _message(event: Mapping[str, Any], team: str, me: str) -> Inbound:
+    raw = text_of(event.get("text"))
+    stamp, thread = id_of(event.get("ts")), id_of(event.get("thread_ts"))
+    is_answer = thread != stamp and bool(me) and id_of(event.get("parent_user_id")) == me
+    return InboundMessage(
+        event_key=event_key(id_of(event.get("channel")), stamp),
+        text=_plain(raw, me),
+        media=tuple(_files(event)),
+        reply_to=thread if thread != stamp else "",
+        is_addressed=event.get("type") == "app_mention" or is_answer or (bool(me) and f"<@{me}" in raw),
+        **_common(event, event, team, me),
+    )
+
+
+def _edit(event: Mapping[str, Any], team: str, me: str) -> tuple[Inbound, ...]:
+    message = mapping_of(event.get("message"))
+    before = text_of(mapping_of(event.get("previous_message")).get("text"))
+    # An unfurled link changes a message, and its text not.
+    if not id_of(message.get("ts")) or text_of(message.get("text")) == before:
+        return ()
+    key = event_key(id_of(event.get("channel")), id_of(message.get("ts")), "edit", id_of(event.get("ts")))
+    text = _plain(text_of(message.get("text")), me)
+    return (InboundEdit(event_key=key, text=text, **_common(event, message, team, me)),)
+
+
+def _common(event: Mapping[str, Any], message: Mapping[str, Any], team: str, me: str) -> dict[str, Any]:
+    stamp, thread = id_of(message.get("ts")), id_of(message.get("thread_ts"))
+    channel = id_of(event.get("channel"))
+    user = id_of(message.get("user"))
+    return {
+        "chat": InboundChat(
+            id=channel,
+            kind=_KINDS.get(
+                text_of(event.get("channel_type")), ChatKind.DIRECT if channel[:1] == "D" else ChatKind.CHANNEL
+            ),
+            thread=thread,
+            scope=team,
+        ),
+        "sender": InboundSender(
+            id=user or id_of(message.get("bot_id")),
+            name=text_of(mapping_of(message.get("user_profile")).get("display_name")),
+            is_bot=bool(message.get("bot_id")) or message.get("subtype") == "bot_message" or (bool(me) and user == me),
+        ),
+        "message_id": stamp,
+        "sent_at": _seconds(stamp),
+    }
+
+
+def _command(payload: Mapping[str, Any]) -> tuple[Inbound, ...]:
+    trigger, channel = id_of(payload.get("trigger_id")), id_of(payload.get("channel_id"))
+    if not trigger or not channel:
+        return ()
+    return (
+        InboundCommand(
+            event_key=event_key("command", trigger),
+            chat=_place(channel, id_of(payload.get("team_id")), text_of(payload.get("channel_name"))),
+            sender=InboundSender(id=id_of(payload.get("user_id")), name=text_of(payload.get("user_name"))),
+            name=text_of(payload.get("command")).lstrip("/").lower(),
+            arguments=_plain(text_of(payload.get("text")), ""),
+        ),
+    )
+
+
+def _buttons(payload: Mapping[str, Any]) -> tuple[Inbound, ...]:
+    user, channel = mapping_of(payload.get("user")), mapping_of(payload.get("channel"))
+    message = mapping_of(payload.get("message"))
+    place = _place(
+        id_of(channel.get("id")),
+        id_of(mapping_of(payload.get("team")).get("id")),
+        text_of(channel.get("name")),
+        thread=id_of(message.get("thread_ts")),
+    )
+    return tuple(
+        InboundButton(
+            event_key=event_key("button", id_of(payload.get("trigger_id")), id_of(action.get("action_ts"))),
+            chat=place,
+            sender=InboundSender(id=id_of(user.get("id")), name=text_of(user.get("username"))),
+            message_id=id_of(message.get("ts")),
+            value=text_of(action.get("value")),
+        )
+        for action in map(mapping_of, list_of(payload.get("actions")))
+        if place.id and action.get("type") == "button"
+    )
+
+
+def _place(channel: str, team: str, name: str, *, thread: str = "") -> InboundChat:
+    kind = ChatKind.DIRECT if channel[:1] == "D" else ChatKind.GROUP if name == "privategroup" else ChatKind.CHANNEL
+    shown = "" if name in ("directmessage", "privategroup") else name
+    return InboundChat(id=channel, kind=kind, thread=thread, scope=team, name=shown)
+
+
+def _files(event: Mapping[str, Any]) -> list[MediaRef]:
+    found = []
+    for file in map(mapping_of, list_of(event.get("files"))):
+        size = file.get("size")
+        media_type = text_of(file.get("mimetype"))
+        found.append(
+            MediaRef(
+                kind=MediaKind.VOICE if file.get("subtype") == "slack_audio" else kind_of_media_type(media_type),
+                id=id_of(file.get("id")),
+                name=text_of(file.get("name")),
+                media_type=media_type,
+                size_bytes=size if isinstance(size, int) and size >= 0 else None,
+            )
+        )
+    return [media for media in found if media.id]
+
+
+def _plain(text: str, me: str) -> str:
+    """As people read it: Slack escapes three characters and writes links and names between angle brackets. The app's
+    own name at the beginning is not part of what it is asked."""
+    if me:
+        text = re.sub(rf"\A\s*<@{re.escape(me)}(?:\|[^<>]*)?>[\s:,]*", "", text)
+    return html.unescape(_ENTITY.sub(_entity, text))
+
+
+def _entity(match: re.Match[str]) -> str:
+    target, label = match[1], match[2]
+    if target[0] in "@#!":
+        return f"{'#' if target[0] == '#' else '@'}{label or target[1:].partition('^')[0]}"
+    return f"{label} ({target})" if label and label != target else target
+
+
+def _is_form(request: WebhookRequest) -> bool:
+    return request.optional("content-type").partition(";")[0].strip().lower() == "application/x-www-form-urlencoded"
+
+
+def _payload(request: WebhookRequest) -> Mapping[str, Any]:
+    if not _is_form(request):
+        return json_of(request.body)
+    fields = dict(form_of(request.body))
+    return json_of(fields["payload"].encode("utf-8", "replace")) if "payload" in fields else fields
+
+
+def _seconds(stamp: str) -> float | None:
+    return float(stamp) if re.fullmatch(r"[0-9]{1,11}(\.[0-9]{1,9})?", stamp) else None

@@ -1,0 +1,131 @@
+"""Requests that a platform did not send, made out of one that it did: for every platform by the same hands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from random import Random
+
+from hermes_worker.channels.inbound.receiving import WebhookRequest
+from support.inbound_cases import InboundCase, changed, without
+
+Forging = Callable[[InboundCase, datetime, Random], WebhookRequest]
+
+
+def forgeries(
+    case: InboundCase, clock: Callable[[], datetime], random: Random, *, on_the_way_s: float = 0.0
+) -> Iterator[tuple[str, WebhookRequest]]:
+    """Without end: what was done, and the request. ``on_the_way_s`` is how much later than now by ``clock`` a request
+    may be looked at: one of a time to come is that much further ahead."""
+    kinds = dict(_OF_HEADERS)
+    if case.signs_body:
+        kinds |= _OF_BODIES
+    if case.signs_time:
+        kinds |= _OF_TIMES
+    while True:
+        kind = random.choice(sorted(kinds))
+        if kind == "another time":
+            yield kind, _another_time(case, clock(), random, on_the_way_s)
+        else:
+            yield kind, kinds[kind](case, clock(), random)
+
+
+def _genuine(case: InboundCase, at: datetime, random: Random) -> WebhookRequest:
+    """One that is the platform's, by its proof; what it says may be nothing at all."""
+    return case.webhook(random.choice([case.body, case.body, b"not JSON", b"[" * 5_000, b"\xff\x00"]), at)
+
+
+def _foreign_secret(case: InboundCase, at: datetime, random: Random) -> WebhookRequest:
+    secret = case.secret
+    other = random.choice([secret[:-1], secret + "x", secret.swapcase(), secret[::-1], "x" * len(secret), "0", ""])
+    assert case.sign is not None
+    return case.sign(case.body, other, at)
+
+
+def _no_proof(case: InboundCase, at: datetime, random: Random) -> WebhookRequest:
+    return without(_genuine(case, at, random), random.choice(case.proofs))
+
+
+def _misnamed(case: InboundCase, at: datetime, random: Random) -> WebhookRequest:
+    name = random.choice(case.proofs)
+    request = _genuine(case, at, random)
+    other = random.choice([f"{name}-", f"x-{name}", name.replace("-", "_"), "authorization", "cookie"])
+    if other in case.proofs:
+        other = f"x-{name}"
+    return replace(without(request, name), headers=(*without(request, name).headers, (other, request.header(name))))
+
+
+def _doubled(case: InboundCase, at: datetime, random: Random) -> WebhookRequest:
+    request, name = _genuine(case, at, random), random.choice(case.proofs)
+    second = random.choice([request.header(name), "", "x", "sha256=" + "0" * 64])
+    pair = (name, second)
+    return replace(request, headers=random.choice([(*request.headers, pair), (pair, *request.headers)]))
+
+
+def _joined(case: InboundCase, at: datetime, random: Random) -> WebhookRequest:
+    """As a proxy joins a header that is there twice."""
+    request, name = _genuine(case, at, random), random.choice(case.proofs)
+    value = f"{request.header(name)}, {request.header(name)}"
+    return replace(without(request, name), headers=(*without(request, name).headers, (name, value)))
+
+
+def _changed(case: InboundCase, at: datetime, random: Random) -> WebhookRequest:
+    request, name = _genuine(case, at, random), random.choice(case.proofs)
+    value = request.header(name)
+    other = random.choice([value[:-1], value + "0", f'"{value}"', "", "\u00e9" * len(value), value[1:]])
+    return random.choice(
+        [
+            changed(request, name),
+            replace(without(request, name), headers=(*without(request, name).headers, (name, other))),
+        ]
+    )
+
+
+_OF_HEADERS: Mapping[str, Forging] = {
+    "foreign secret": _foreign_secret,
+    "no proof": _no_proof,
+    "misnamed header": _misnamed,
+    "doubled header": _doubled,
+    "joined header": _joined,
+    "changed header": _changed,
+}
+
+
+def _flipped(case: InboundCase, at: datetime, random: Random) -> WebhookRequest:
+    request = case.webhook(case.body, at)
+    place = random.randrange(len(request.body))
+    flipped = request.body[place] ^ (1 << random.randrange(8))
+    return replace(request, body=bytes([*request.body[:place], flipped, *request.body[place + 1 :]]))
+
+
+def _recoded(case: InboundCase, at: datetime, random: Random) -> WebhookRequest:
+    """The same values in other bytes, or a piece of them."""
+    request = case.webhook(case.body, at)
+    text = request.body.decode("latin-1")
+    forms = [text.encode("utf-16"), b"\xef\xbb\xbf" + request.body, request.body + b"\n", request.body[:-1], b""]
+    if not isinstance(case.message, bytes):
+        forms += [json.dumps(case.message, indent=1).encode(), json.dumps({"again": 1, **case.message}).encode()]
+    return replace(request, body=random.choice(forms))
+
+
+_OF_BODIES: Mapping[str, Forging] = {"flipped bit": _flipped, "recoded body": _recoded}
+
+
+def _another_time(case: InboundCase, at: datetime, random: Random, on_the_way_s: float = 0.0) -> WebhookRequest:
+    """Recorded or made ahead: ``at`` is 301 s away or more."""
+    off_s = random.choice([-86_400, -302, -301, 301 + on_the_way_s, 302 + on_the_way_s, 3_600])
+    return case.webhook(case.body, at + timedelta(seconds=off_s))
+
+
+def _new_time(case: InboundCase, at: datetime, random: Random) -> WebhookRequest:
+    """A recorded one with the time of today."""
+    old = case.webhook(case.body, at - timedelta(seconds=random.choice([1, 60, 301, 86_400])))
+    new = case.webhook(case.body, at)
+    stamps = [name for name in case.proofs if "timestamp" in name]
+    headers = tuple((name, new.header(name) if name in stamps else value) for name, value in old.headers)
+    return replace(old, headers=headers)
+
+
+_OF_TIMES: Mapping[str, Forging] = {"another time": _another_time, "new time": _new_time}
