@@ -15,6 +15,7 @@ import anyio.to_thread
 from fastapi import Depends, Request
 
 from hermes_worker.api.waiting import WaitingRequests
+from hermes_worker.channels.signing_keys import SigningKeys
 from hermes_worker.settings.sealing import Keyring
 from hermes_worker.store.access.page_logins import PageLogins
 from hermes_worker.store.access.principals import Tenants
@@ -55,6 +56,8 @@ class ApiContext:
     """When this process began, in epoch seconds."""
     waiting: WaitingRequests = field(default_factory=WaitingRequests)
     """Requests that wait for the end of runs."""
+    signing_keys: SigningKeys = field(default_factory=SigningKeys)
+    """Of platforms that bring what people write."""
     leaving: threading.Event = field(default_factory=threading.Event)
     """Set when this process was told to stop and still takes requests."""
     _spawned: set[asyncio.Task[None]] = field(default_factory=set)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 from random import Random
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 from serving import Served
 from support.forging import forgeries
-from support.inbound_cases import CASES, discord_interaction, github_event, slack_event
+from support.inbound_cases import CASES, discord_interaction, github_event, public_keys, slack_event, without
 
 from hermes_worker.channels.inbound.receiving import WebhookRequest
 from hermes_worker.settings import Settings, load
@@ -23,8 +25,50 @@ from hermes_worker.store.tables import channels, deliveries, inbound, runs
 SIGNED = {name: case for name, case in CASES.items() if case.sign is not None}
 
 
+class KeyServer(ThreadingHTTPServer):
+    """Where Microsoft and Google publish what they sign tokens with; ``moves`` sends whoever asks somewhere else."""
+
+    moves = False
+    asked = 0
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _KeyHandler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+class _KeyHandler(BaseHTTPRequestHandler):
+    server: KeyServer
+
+    def do_GET(self) -> None:
+        self.server.asked += 1
+        if self.server.moves and self.path == "/keys":
+            self.send_response(302)
+            self.send_header("Location", f"{self.server.url}/inward")
+            self.end_headers()
+            return
+        named = {"jwks_uri": f"{self.server.url}/keys"}
+        body = json.dumps(named if self.path == "/metadata" else {"keys": list(public_keys().values())}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
 @pytest.fixture
-def api(settings: Settings, serve: Callable[..., Served]) -> Served:
+def keys() -> Iterator[KeyServer]:
+    with KeyServer() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def api(settings: Settings, keys: KeyServer, serve: Callable[..., Served]) -> Served:
     """One server that listens to an account of each platform."""
     environ = {
         "HOME": str(settings.home),
@@ -38,6 +82,7 @@ def api(settings: Settings, serve: Callable[..., Served]) -> Served:
     }
     for case in SIGNED.values():
         environ |= case.values
+    environ |= {"TEAMS_METADATA_URL": f"{keys.url}/metadata", "GOOGLE_CHAT_KEYS_URL": f"{keys.url}/keys"}
     return serve(load(environ))
 
 
@@ -55,7 +100,7 @@ def rows(api: Served, column: Any) -> list[Any]:
         return list(connection.execute(sa.select(column).order_by(column.table.c.pk)).scalars())
 
 
-def test_a_message_of_each_platform_begins_a_run_that_answers_in_its_chat(api: Served) -> None:
+def test_a_message_of_each_platform_begins_a_run_that_answers_in_its_chat(api: Served, keys: KeyServer) -> None:
     with httpx.Client(base_url=api.url, timeout=60) as http:
         for name, case in SIGNED.items():
             for _ in range(2):
@@ -63,6 +108,7 @@ def test_a_message_of_each_platform_begins_a_run_that_answers_in_its_chat(api: S
                 assert answer.status_code == 200, (name, answer.text)
     assert rows(api, runs.c.deliver) == [json.dumps([f"{name}:{case.chat}"]) for name, case in SIGNED.items()]
     assert rows(api, inbound.c.account) == [f"{name}:default" for name in SIGNED]
+    assert keys.asked == 3  # once for each platform: metadata and keys, and keys
 
 
 @pytest.mark.parametrize("count", [12, pytest.param(200, marks=pytest.mark.slow)])
@@ -79,6 +125,16 @@ def test_forged_requests_of_each_platform_are_refused_and_leave_no_row(api: Serv
             assert connection.execute(sa.select(sa.func.count()).select_from(table)).scalar() == 0
 
 
+def test_keys_that_are_said_to_be_elsewhere_are_not_taken_from_there(api: Served, keys: KeyServer) -> None:
+    keys.moves = True
+    with httpx.Client(base_url=api.url, timeout=60) as http:
+        for name in ("teams", "google_chat"):
+            for _ in range(2):
+                assert bring(http, name, CASES[name].webhook(CASES[name].body, datetime.now(UTC))).status_code == 503
+    assert keys.asked == 3
+    assert rows(api, inbound.c.pk) == []
+
+
 def test_platforms_that_ask_whether_the_address_is_ours_are_told(api: Served) -> None:
     with httpx.Client(base_url=api.url, timeout=60) as http:
         asked = {
@@ -88,6 +144,11 @@ def test_platforms_that_ask_whether_the_address_is_ours_are_told(api: Served) ->
         }
         assert bring(http, "slack", now_signed("slack", asked)).json() == {"challenge": asked["challenge"]}
         assert bring(http, "discord", now_signed("discord", {"id": "1", "type": 1})).json() == {"type": 1}
+        asked = {"type": "url_verification", "token": "verify-me", "challenge": "ajls384kdjx98XX"}
+        unsigned = without(now_signed("feishu", asked), "x-lark-signature")
+        assert bring(http, "feishu", unsigned).json() == {"challenge": "ajls384kdjx98XX"}
+        wrong = without(now_signed("feishu", asked | {"token": "verify-mf"}), "x-lark-signature")
+        assert bring(http, "feishu", wrong).status_code == 401
         query = {"hub.mode": "subscribe", "hub.challenge": "1158201444", "hub.verify_token": "verify-me"}
         told = http.get("/inbound/whatsapp_cloud", params=query)
         assert (told.status_code, told.text) == (200, "1158201444")

@@ -137,6 +137,7 @@ def test_200_forged_requests_are_refused_before_they_are_parsed(name):
             receiver.receive(request, credentials, AT)
     assert {"foreign secret", "no proof", "doubled header", "changed header"} <= kinds
     assert ("flipped bit" in kinds, "another time" in kinds) == (case.signs_body, case.signs_time)
+    assert ({"alg none", "HS256 with the public key", "other claims", "other key"} <= kinds) == bool(case.claims)
 
 
 JSON_VALUES = some.recursive(
@@ -173,6 +174,9 @@ def test_whatever_stands_in_a_signed_body_is_read_or_refused_in_words(name, data
     try:
         found = receiver.receive(request_of(name, body), credentials, AT)
     except UnreadableInbound:
+        return
+    except Forged:
+        assert name == "teams"  # its token names a service, and the body another
         return
     for one in found:
         assert isinstance(one.chat.id, str)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import hmac
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
+from typing import Any
+
+import jwt
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from jwt.algorithms import RSAAlgorithm
 
 from hermes_worker.channels.inbound.receiving import WebhookRequest
-from support.inbound_cases import InboundCase, changed, without
+from support.inbound_cases import InboundCase, changed, token_key, token_of, without
 
 Forging = Callable[[InboundCase, datetime, Random], WebhookRequest]
 
@@ -23,7 +30,11 @@ def forgeries(
     if case.signs_body:
         kinds |= _OF_BODIES
     if case.signs_time:
-        kinds |= _OF_TIMES
+        kinds["another time"] = _another_time
+    if any("timestamp" in name for name in case.proofs):
+        kinds["new time"] = _new_time
+    if case.claims is not None:
+        kinds |= _OF_TOKENS
     while True:
         kind = random.choice(sorted(kinds))
         if kind == "another time":
@@ -128,4 +139,95 @@ def _new_time(case: InboundCase, at: datetime, random: Random) -> WebhookRequest
     return replace(old, headers=headers)
 
 
-_OF_TIMES: Mapping[str, Forging] = {"another time": _another_time, "new time": _new_time}
+def _bears(case: InboundCase, at: datetime, token: str) -> WebhookRequest:
+    request = case.webhook(case.body, at)
+    headers = tuple((name, f"Bearer {token}" if name == "authorization" else value) for name, value in request.headers)
+    return replace(request, headers=headers)
+
+
+def _claims(case: InboundCase, at: datetime) -> dict[str, Any]:
+    return {"exp": int(at.timestamp()) + 3_600, **(case.claims or {})}
+
+
+def _unsigned(case: InboundCase, at: datetime, random: Random) -> WebhookRequest:
+    """With the algorithm ``none``, and whatever stands where a signature would."""
+    name = random.choice(["none", "None", "NONE", "nOnE"])
+    parts = [{"alg": name, "typ": "JWT", "kid": "k1"}, _claims(case, at)]
+    written = ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts)
+    genuine = token_of(case.claims or {}, at).rpartition(".")[2]
+    return _bears(case, at, f"{written}.{random.choice(['', genuine, 'AA'])}")
+
+
+def _by_public_key(case: InboundCase, at: datetime, random: Random) -> WebhookRequest:
+    """HS256 with the public key as its secret, in each way to write that key."""
+    key = token_key("platform").public_key()
+    encoding, form = random.choice(
+        [
+            (Encoding.PEM, PublicFormat.SubjectPublicKeyInfo),
+            (Encoding.PEM, PublicFormat.PKCS1),
+            (Encoding.DER, PublicFormat.SubjectPublicKeyInfo),
+        ]
+    )
+    parts = [{"alg": "HS256", "typ": "JWT", "kid": "k1"}, _claims(case, at)]
+    head = b".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in parts)
+    signature = hmac.new(key.public_bytes(encoding, form), head, "sha256").digest()
+    return _bears(case, at, (head + b"." + base64.urlsafe_b64encode(signature).rstrip(b"=")).decode())
+
+
+def _other_claims(case: InboundCase, at: datetime, random: Random) -> WebhookRequest:
+    """Of another issuer, for somebody else, without an end, or over."""
+    good = _claims(case, at)
+    without_end = {name: value for name, value in good.items() if name != "exp"}
+    now = int(at.timestamp())
+    claims = random.choice(
+        [
+            {**good, "iss": "https://evil.example"},
+            {**good, "iss": f"{good['iss']}.evil.example"},
+            {**good, "iss": [good["iss"]]},
+            {**good, "aud": "somebody else"},
+            {**good, "aud": ["somebody else"]},
+            {name: value for name, value in good.items() if name != "aud"},
+            {name: value for name, value in good.items() if name != "iss"},
+            without_end,
+            {**good, "exp": now - 302},
+            {**good, "exp": str(now + 60)},
+            {**good, "exp": True},
+            {**good, "nbf": now + 3_600},
+            {**good, "iat": now + 3_600},
+        ]
+    )
+    token = jwt.api_jws.encode(
+        json.dumps(claims).encode(), token_key("platform"), algorithm="RS256", headers={"kid": "k1", "typ": "JWT"}
+    )
+    return _bears(case, at, token)
+
+
+def _other_key(case: InboundCase, at: datetime, random: Random) -> WebhookRequest:
+    """Signed by somebody else, who says where the key is, or brings it along."""
+    key = token_key("another")
+    own = RSAAlgorithm.to_jwk(key.public_key(), as_dict=True)
+    header: dict[str, Any] = random.choice(
+        [
+            {"kid": "../../../../dev/null"},
+            {"kid": "https://evil.example/keys.json"},
+            {"kid": "file:///dev/null"},
+            {"kid": "k1\x00"},
+            {"kid": "k" * 5_000},
+            {"kid": "' OR 1=1 --"},
+            {"kid": "__class__"},
+            {"kid": "k1", "jwk": own},
+            {"kid": "k1", "jku": "https://evil.example/keys.json"},
+            {"kid": "k1", "x5u": "https://evil.example/key.pem", "x5c": ["AAAA"]},
+            {},
+        ]
+    )
+    signer = random.choice([key, key, token_key("platform")]) if header.get("kid") != "k1" else key
+    return _bears(case, at, jwt.encode(_claims(case, at), signer, algorithm="RS256", headers=header))
+
+
+_OF_TOKENS: Mapping[str, Forging] = {
+    "alg none": _unsigned,
+    "HS256 with the public key": _by_public_key,
+    "other claims": _other_claims,
+    "other key": _other_key,
+}

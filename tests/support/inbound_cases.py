@@ -12,11 +12,17 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
+import jwt
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from jwt.algorithms import RSAAlgorithm
 
 from hermes_worker.channels.inbound.receiving import WebhookRequest
 from hermes_worker.core.inbound import ChatKind
@@ -40,6 +46,8 @@ class InboundCase:
     """The headers that prove a request. Each is taken away, doubled and changed."""
     signs_body: bool = True
     """Whether a changed byte of the body is noticed."""
+    claims: Mapping[str, Any] | None = None
+    """What its token says, where that is what proves a request."""
     signs_time: bool = False
     """Whether a request is too old after 301 s."""
     page: Mapping[str, Any] | None = None
@@ -202,6 +210,87 @@ def github_event(text: str, **more: Any) -> dict[str, Any]:
     }
 
 
+def _feishu(body: bytes, secret: str, at: datetime) -> WebhookRequest:
+    """open.feishu.cn, "Receive events through a server": encrypted first, then signed."""
+    pad = 16 - len(body) % 16
+    start = hashlib.sha256(body).digest()[:16]
+    cipher = Cipher(algorithms.AES256(hashlib.sha256(secret.encode()).digest()), modes.CBC(start)).encryptor()
+    sealed = base64.b64encode(start + cipher.update(body + bytes([pad]) * pad) + cipher.finalize()).decode()
+    whole, stamp, nonce = json.dumps({"encrypt": sealed}).encode(), _seconds(at), "n0nce"
+    proof = hashlib.sha256(f"{stamp}{nonce}{secret}".encode() + whole).hexdigest()
+    named = {"x_lark_request_timestamp": stamp, "x_lark_request_nonce": nonce, "x_lark_signature": proof}
+    return posted("feishu", whole, **named)
+
+
+def feishu_event(text: str, **more: Any) -> dict[str, Any]:
+    """``im.message.receive_v1``"""
+    message = {"message_id": "om_1", "chat_id": "oc_5ce6d572455d361153b7cb51da133945", "chat_type": "p2p"}
+    content = {"message_type": "text", "content": json.dumps({"text": text}), "create_time": "1795600000000"}
+    return {
+        "schema": "2.0",
+        "header": {"event_id": "5e3702a8", "event_type": "im.message.receive_v1", "token": "v"},
+        "event": {
+            "sender": {"sender_id": {"open_id": "ou_84aad35d", "union_id": "on_8ed6"}, "sender_type": "user"},
+            "message": message | content | more,
+        },
+    }
+
+
+@lru_cache(maxsize=2)
+def token_key(which: str) -> RSAPrivateKey:
+    """Whoever else signs has another one."""
+    return rsa.generate_private_key(public_exponent=65_537, key_size=2048)
+
+
+def public_keys() -> dict[str, dict[str, Any]]:
+    """What a platform publishes, by key id."""
+    return {"k1": {**RSAAlgorithm.to_jwk(token_key("platform").public_key(), as_dict=True), "kid": "k1", "use": "sig"}}
+
+
+TEAMS_SERVICE = "https://smba.trafficmanager.net/teams/"
+TEAMS_CLAIMS = {"iss": "https://api.botframework.com", "aud": "app-id", "serviceurl": TEAMS_SERVICE}
+CHAT_CLAIMS = {"iss": "chat@system.gserviceaccount.com", "aud": "1234567890"}
+
+
+def token_of(claims: Mapping[str, Any], at: datetime, which: str = "platform") -> str:
+    """A token that is made at ``at`` and ends there, so that it is good for the tolerance only."""
+    times = {"nbf": int(at.timestamp()), "exp": int(at.timestamp())}
+    return jwt.encode({**times, **claims}, token_key(which), algorithm="RS256", headers={"kid": "k1"})
+
+
+def _by_token(platform: str, claims: Mapping[str, Any]) -> Callable[[bytes, str, datetime], WebhookRequest]:
+    def sign(body: bytes, secret: str, at: datetime) -> WebhookRequest:
+        token = token_of(claims, at, "platform" if secret == _SECRET else "another")
+        return replace(posted(platform, body, authorization=f"Bearer {token}"), keys=public_keys())
+
+    return sign
+
+
+def teams_activity(text: str, **more: Any) -> dict[str, Any]:
+    """A message in a personal chat as the connector brings it."""
+    return {
+        "type": "message",
+        "id": "1485983408511",
+        "timestamp": "2026-11-25T12:00:00.000Z",
+        "serviceUrl": TEAMS_SERVICE,
+        "channelId": "msteams",
+        "from": {"id": "29:1XJKJMvc5GBtc2JwZq0oj8tHZmzrQgFmB39ATiQWA85g", "name": "Ada", "aadObjectId": "ada-object"},
+        "conversation": {"conversationType": "personal", "id": "a:17I0kl8EkpE1O9PH5TWrzrLNwnWWcfrU7QZjKR0WSZ0"},
+        "recipient": {"id": "28:app-id", "name": "Hermes"},
+        "text": text,
+        **more,
+    }
+
+
+def chat_event(text: str, **more: Any) -> dict[str, Any]:
+    """A message to an app of Google Chat."""
+    sender = {"name": "users/102651148563033885715", "displayName": "Ada", "type": "HUMAN", "email": "ada@example.org"}
+    space = {"name": "spaces/AAAAAAAAAAA", "type": "DM", "spaceType": "DIRECT_MESSAGE"}
+    message = {"name": "spaces/AAAAAAAAAAA/messages/CCC.CCC", "sender": sender, "text": text, "argumentText": text}
+    times = {"type": "MESSAGE", "eventTime": "2026-11-25T12:00:00.000000Z"}
+    return {**times, "space": space, "user": sender, "message": message, **more}
+
+
 _SECRET = "s3cret_of-webhook"
 CASES: dict[str, InboundCase] = {
     "telegram": InboundCase(
@@ -273,6 +362,40 @@ CASES: dict[str, InboundCase] = {
         chat="octo/cat#3",
         sender="583231",
         kind=ChatKind.GROUP,
+    ),
+    "feishu": InboundCase(
+        values={"FEISHU_ENCRYPT_KEY": _SECRET, "FEISHU_VERIFICATION_TOKEN": "verify-me"},
+        secret=_SECRET,
+        sign=_feishu,
+        message=feishu_event("hello"),
+        proofs=("x-lark-request-timestamp", "x-lark-request-nonce", "x-lark-signature"),
+        signs_time=True,
+        chat="oc_5ce6d572455d361153b7cb51da133945",
+        sender="ou_84aad35d",
+    ),
+    "teams": InboundCase(
+        values={"TEAMS_CLIENT_ID": "app-id"},
+        secret=_SECRET,
+        sign=_by_token("teams", TEAMS_CLAIMS),
+        message=teams_activity("hello"),
+        proofs=("authorization",),
+        signs_body=False,
+        signs_time=True,
+        claims=TEAMS_CLAIMS,
+        chat="a:17I0kl8EkpE1O9PH5TWrzrLNwnWWcfrU7QZjKR0WSZ0",
+        sender="ada-object",
+    ),
+    "google_chat": InboundCase(
+        values={"GOOGLE_CHAT_AUDIENCE": "1234567890"},
+        secret=_SECRET,
+        sign=_by_token("google_chat", CHAT_CLAIMS),
+        message=chat_event("hello"),
+        proofs=("authorization",),
+        signs_body=False,
+        signs_time=True,
+        claims=CHAT_CLAIMS,
+        chat="spaces/AAAAAAAAAAA",
+        sender="users/102651148563033885715",
     ),
 }
 

@@ -6,6 +6,7 @@ event: its key makes it cause one thing, however often and wherever it comes.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -84,6 +85,8 @@ async def _taken(context: ApiContext, platform: str, request: Request) -> Respon
             headers=tuple((name.lower(), value) for name, value in request.headers.items()),
             body=b"" if request.method == "GET" else await whole_body(request, WEBHOOK_BYTES_MAX),
         )
+        if came.method == "POST":
+            came = replace(came, keys=await context.store(context.signing_keys.of, receiver, credentials))
         for event in _read(receiver, came, credentials):
             await context.store(Taker(context.client).take, Arrival(platform=platform, event=event))
     except FlatRefusal as refused:

@@ -76,6 +76,29 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             webhook_secret="GITHUB_COMMENT_WEBHOOK_SECRET",
             bot_name="GITHUB_BOT_USERNAME",
         ),
+        "feishu": _by_webhook(
+            "feishu",
+            "encrypt_key",
+            "verification_token",
+            also=("answer",),
+            encrypt_key="FEISHU_ENCRYPT_KEY",
+            verification_token="FEISHU_VERIFICATION_TOKEN",
+            bot_open_id="FEISHU_BOT_OPEN_ID",
+        ),
+        "teams": _by_webhook(
+            "teams",
+            needs=("app_id",),
+            also=("signing_keys",),
+            app_id="TEAMS_CLIENT_ID",
+            metadata_url="TEAMS_METADATA_URL",
+        ),
+        "google_chat": _by_webhook(
+            "google_chat",
+            needs=("audience",),
+            also=("answer", "signing_keys"),
+            audience="GOOGLE_CHAT_AUDIENCE",
+            keys_url="GOOGLE_CHAT_KEYS_URL",
+        ),
     }
 )
 """By the platform's name in the catalogue."""

@@ -1,0 +1,129 @@
+"""Feishu (Lark), coming in: event subscriptions over HTTP (open.feishu.cn, "Configure event subscription", 2026-11).
+
+Events are encrypted with the Encrypt Key (AES-256-CBC) and signed with it. The question whether the address is ours
+is encrypted and bears the Verification Token, and no signature.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.padding import PKCS7
+
+from hermes_worker.channels.inbound.proofs import check_fresh, check_same, event_key, json_of, secret_bytes
+from hermes_worker.channels.inbound.receiving import Forged, UnreadableInbound, WebhookAnswer, WebhookRequest
+from hermes_worker.core.inbound import ChatKind, Inbound, InboundChat, InboundMessage, InboundSender
+from hermes_worker.core.json_values import id_of, list_of, mapping_of, text_of
+
+_SIGNATURE = "x-lark-signature"
+_BLOCK = 16
+_MENTION = re.compile(r"(@_user_\d{1,6})(\s?)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    encrypt_key: str = field(default="", repr=False)
+    verification_token: str = field(default="", repr=False)
+    bot_open_id: str = ""
+    """Of the app's bot: in groups a message that names it is addressed to it."""
+
+
+def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
+    """An event that Feishu signed and encrypted with the app's key."""
+    key = secret_bytes(credentials.encrypt_key, "FEISHU_ENCRYPT_KEY")
+    if not any(name == _SIGNATURE for name, _ in request.headers):
+        _challenge(request, credentials)
+        return ()
+    given = request.header(_SIGNATURE)
+    stamp, nonce = request.header("x-lark-request-timestamp"), request.header("x-lark-request-nonce")
+    check_fresh(stamp, at)
+    signed = stamp.encode() + nonce.encode("utf-8", "replace") + key + request.body
+    check_same(given, hashlib.sha256(signed).hexdigest())
+    return read(_opened(request.body, key), credentials)
+
+
+def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> WebhookAnswer | None:
+    """The challenge, for the question whether the address is ours."""
+    if any(name == _SIGNATURE for name, _ in request.headers):
+        return WebhookAnswer(body=b"{}")
+    return WebhookAnswer(body=json.dumps({"challenge": _challenge(request, credentials)}).encode())
+
+
+def read(payload: Mapping[str, Any], credentials: Credentials) -> tuple[Inbound, ...]:
+    """What an event says. Total."""
+    header, event = mapping_of(payload.get("header")), mapping_of(payload.get("event"))
+    message, writer = mapping_of(event.get("message")), mapping_of(event.get("sender"))
+    number, chat = id_of(message.get("message_id")), id_of(message.get("chat_id"))
+    if header.get("event_type") != "im.message.receive_v1" or not (number and chat):
+        return ()
+    names = {id_of(one.get("key")): one for one in map(mapping_of, list_of(message.get("mentions")))}
+    ours = {key for key, one in names.items() if _is_of(one, credentials.bot_open_id)}
+    who = mapping_of(writer.get("sender_id"))
+    stamp = id_of(message.get("create_time"))
+    return (
+        InboundMessage(
+            event_key=event_key(number),
+            chat=InboundChat(id=chat, kind=ChatKind.DIRECT if message.get("chat_type") == "p2p" else ChatKind.GROUP),
+            sender=InboundSender(
+                id=id_of(who.get("open_id")),
+                alt_id=id_of(who.get("union_id")) or id_of(who.get("user_id")),
+                is_bot=writer.get("sender_type") != "user",
+            ),
+            message_id=number,
+            sent_at=int(stamp) / 1000 if re.fullmatch(r"[0-9]{1,14}", stamp) else None,
+            text=_MENTION.sub(lambda found: "" if found[1] in ours else _named(found, names), _text(message)).strip(),
+            reply_to=id_of(message.get("parent_id")),
+            is_addressed=bool(ours),
+        ),
+    )
+
+
+def _is_of(mention: Mapping[str, Any], open_id: str) -> bool:
+    return bool(open_id) and id_of(mapping_of(mention.get("id")).get("open_id")) == open_id
+
+
+def _named(found: re.Match[str], names: Mapping[str, Mapping[str, Any]]) -> str:
+    """Somebody's name instead of the place that Feishu holds for it."""
+    return f"@{text_of(mapping_of(names.get(found[1])).get('name')) or found[1][1:]}{found[2]}"
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    try:
+        content = json.loads(text_of(message.get("content")))
+    except (ValueError, RecursionError):
+        return ""
+    return text_of(mapping_of(content).get("text"))
+
+
+def _challenge(request: WebhookRequest, credentials: Credentials) -> str:
+    """Raises ``Forged`` for whatever is not Feishu's question."""
+    token = credentials.verification_token
+    secret_bytes(token, "FEISHU_VERIFICATION_TOKEN")
+    try:
+        asked = _opened(request.body, credentials.encrypt_key.encode())
+    except UnreadableInbound:
+        raise Forged("there is no signature") from None
+    check_same(text_of(asked.get("token")), token)
+    if asked.get("type") != "url_verification":
+        raise Forged("there is no signature")
+    return text_of(asked.get("challenge"))
+
+
+def _opened(body: bytes, key: bytes) -> Mapping[str, Any]:
+    """What is in an encrypted body. Raises ``UnreadableInbound``."""
+    try:
+        sealed = base64.b64decode(text_of(json_of(body).get("encrypt")), validate=True)
+        decryptor = Cipher(algorithms.AES256(hashlib.sha256(key).digest()), modes.CBC(sealed[:_BLOCK])).decryptor()
+        unpadder = PKCS7(_BLOCK * 8).unpadder()
+        padded = decryptor.update(sealed[_BLOCK:]) + decryptor.finalize()
+        return json_of(unpadder.update(padded) + unpadder.finalize())
+    except ValueError:
+        raise UnreadableInbound("the event is not encrypted with FEISHU_ENCRYPT_KEY") from None

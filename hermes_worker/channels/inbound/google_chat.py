@@ -1,0 +1,96 @@
+"""Google Chat, coming in: events of an app with an HTTP endpoint (developers.google.com/workspace/chat, 2026-11).
+
+In spaces an app is sent only what names it. An app is proven either by its project's number or by its endpoint's
+address, as it is configured at Google.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from hermes_worker.channels.inbound.proofs import check_same, event_key, json_of
+from hermes_worker.channels.inbound.receiving import KeysExchange, WebhookAnswer, WebhookRequest
+from hermes_worker.channels.inbound.tokens import keys_at, verified_claims
+from hermes_worker.core.inbound import ChatKind, Inbound, InboundButton, InboundChat, InboundMessage, InboundSender
+from hermes_worker.core.json_values import id_of, mapping_of, text_of
+
+CHAT = "chat@system.gserviceaccount.com"
+_GOOGLE = ("https://accounts.google.com", "accounts.google.com")
+_DIRECT = ("DIRECT_MESSAGE", "DM")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    audience: str = ""
+    """The number of the project, or the address of the endpoint: whatever the app's configuration says."""
+    keys_url: str = ""
+    """Of Google's, unless it is set."""
+
+    @property
+    def is_by_project(self) -> bool:
+        return self.audience.isdigit()
+
+
+def signing_keys(credentials: Credentials) -> KeysExchange:
+    of_chat = f"https://www.googleapis.com/service_accounts/v1/jwk/{CHAT}"
+    of_google = "https://www.googleapis.com/oauth2/v3/certs"
+    return keys_at(credentials.keys_url or (of_chat if credentials.is_by_project else of_google))
+
+
+def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
+    """An event with a token of Google Chat for our app."""
+    issuers = (CHAT,) if credentials.is_by_project else _GOOGLE
+    claims = verified_claims(request, issuers=issuers, audience=credentials.audience, at=at)
+    if not credentials.is_by_project:
+        check_same(text_of(claims.get("email")) if claims.get("email_verified") is True else "", CHAT)
+    return read(json_of(request.body))
+
+
+def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> WebhookAnswer | None:
+    """Nothing is said at once: the reply is a message of ours."""
+    return WebhookAnswer(body=b"{}")
+
+
+def read(event: Mapping[str, Any]) -> tuple[Inbound, ...]:
+    """What an event says. Total."""
+    message = mapping_of(event.get("message"))
+    space = mapping_of(event.get("space")) or mapping_of(message.get("space"))
+    name, chat, kind = id_of(message.get("name")), id_of(space.get("name")), event.get("type")
+    if kind not in ("MESSAGE", "CARD_CLICKED") or not (name and chat):
+        return ()
+    is_direct = space.get("spaceType") in _DIRECT or space.get("type") in _DIRECT
+    thread = id_of(mapping_of(message.get("thread")).get("name"))
+    writer = mapping_of(event.get("user")) or mapping_of(message.get("sender"))
+    common: dict[str, Any] = {
+        "chat": InboundChat(
+            id=chat,
+            kind=ChatKind.DIRECT if is_direct else ChatKind.GROUP,
+            thread="" if is_direct else thread.removeprefix(f"{chat}/"),
+            name=text_of(space.get("displayName")),
+        ),
+        "sender": InboundSender(
+            id=id_of(writer.get("name")),
+            alt_id=text_of(writer.get("email")),
+            name=text_of(writer.get("displayName")),
+            is_bot=writer.get("type") == "BOT",
+        ),
+        "message_id": name,
+        "sent_at": _seconds(text_of(event.get("eventTime"))),
+    }
+    if kind == "CARD_CLICKED":
+        pressed = text_of(mapping_of(event.get("action")).get("actionMethodName"))
+        key = event_key(name, "press", text_of(event.get("eventTime")))
+        return (InboundButton(event_key=key, value=pressed, **common),)
+    said = text_of(message.get("argumentText")) or text_of(message.get("text"))
+    return (InboundMessage(event_key=event_key(name), text=said.strip(), is_addressed=True, **common),)
+
+
+def _seconds(stamp: str) -> float | None:
+    try:
+        found = datetime.fromisoformat(stamp)
+    except ValueError:
+        return None
+    return found.timestamp() if found.tzinfo is not None else None
