@@ -158,6 +158,7 @@ def test_platforms_that_ask_whether_the_address_is_ours_are_told(api: Served) ->
             assert (refused.status_code, refused.json()) == (401, {"error": "Invalid signature"})
         twice = [*query.items(), ("hub.verify_token", "verify-me")]
         assert http.get("/inbound/whatsapp_cloud", params=twice).status_code == 401
+        assert http.get("/inbound/slack", params=query).status_code == 404
     assert rows(api, inbound.c.pk) == []
 
 

@@ -52,7 +52,7 @@ _SENT = {JSON: {"schema": _EVENT}, FORM: {"schema": _EVENT}}
 @router.get(
     "/{platform}",
     response_model=None,
-    responses={200: _TAKEN, **errors(401, 404, shape=FlatError), **errors(400, shape=EITHER_ERROR)},
+    responses={200: _TAKEN, **errors(401, 404, shape=FlatError)},
 )
 async def confirm(context: Context, platform: str, request: Request) -> Response:
     """Tell a platform that this address is its account's, where it asks that with a secret in the query."""
@@ -77,7 +77,7 @@ async def take(context: Context, platform: str, request: Request) -> Response:
 
 async def _taken(context: ApiContext, platform: str, request: Request) -> Response:
     try:
-        receiver = _receiver(context.client.settings, platform)
+        receiver = _receiver(context.client.settings, platform, request.method)
         credentials = receiver.credentials(context.client.settings.variables)
         came = WebhookRequest(
             method=request.method,
@@ -97,10 +97,10 @@ async def _taken(context: ApiContext, platform: str, request: Request) -> Respon
     return Response(told.body, told.status, media_type=told.media_type)
 
 
-def _receiver(settings: Settings, platform: str) -> Receiver:
+def _receiver(settings: Settings, platform: str, method: str) -> Receiver:
     """Raises ``FlatRefusal``."""
     found = at_webhooks(settings.variables).get(platform) if settings.gateway.is_enabled else None
-    if found is None:
+    if found is None or (method == "GET" and not found.receiving.asks_by_get):
         raise FlatRefusal(404, "Unknown platform")
     return found
 

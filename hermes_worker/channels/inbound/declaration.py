@@ -45,6 +45,8 @@ class Receiving:
     """Seconds between two looks; 0 where the platform itself holds a look until there is something."""
     is_unverified: bool = False
     """It was tried only with a stand-in made from the vendor's documentation; ``doctor`` and docs/gateway.md say so."""
+    asks_by_get: bool = False
+    """The platform asks with a GET whether the address of a webhook is ours, and ``receive`` knows such a request."""
     pairs: bool = True
     """A stranger who writes directly is given a pairing code; false where that would answer spam (mail)."""
 
@@ -60,6 +62,7 @@ def receiving_by(
     also: tuple[str, ...] = (),
     poll_s: float = 0.0,
     is_unverified: bool = False,
+    asks_by_get: bool = False,
     pairs: bool = True,
 ) -> Receiving:
     """By a module that has ``Credentials`` and what its modes need by the usual names: ``receive`` for webhooks,
@@ -83,5 +86,6 @@ def receiving_by(
         signing_keys=f"{module}:signing_keys" if "signing_keys" in has else None,
         poll_s=poll_s,
         is_unverified=is_unverified,
+        asks_by_get=asks_by_get,
         pairs=pairs,
     )

@@ -11,7 +11,12 @@ _FOLDER = "hermes_worker.channels.inbound"
 
 
 def _by_webhook(
-    module: str, *secrets: str, needs: tuple[str, ...] = (), also: tuple[str, ...] = (), **variables: str
+    module: str,
+    *secrets: str,
+    needs: tuple[str, ...] = (),
+    also: tuple[str, ...] = (),
+    asks_by_get: bool = False,
+    **variables: str,
 ) -> Receiving:
     """A platform that brings events to the API and proves them by ``secrets``. These and ``needs`` have to be set. All
     of them follow the vendor's documentation, and no account was at hand."""
@@ -24,6 +29,7 @@ def _by_webhook(
         webhook_secrets=secrets,
         also=also,
         is_unverified=True,
+        asks_by_get=asks_by_get,
     )
 
 
@@ -56,6 +62,7 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             "app_secret",
             "verify_token",
             also=("answer",),
+            asks_by_get=True,
             app_secret="WHATSAPP_CLOUD_APP_SECRET",
             verify_token="WHATSAPP_CLOUD_VERIFY_TOKEN",
             phone_number_id="WHATSAPP_CLOUD_PHONE_NUMBER_ID",
