@@ -218,7 +218,7 @@ def answer(document: Any, status: int = 200) -> HttpResponse:
 
 @pytest.mark.parametrize("name", POLLED)
 def test_a_look_brings_messages_in_order_and_a_cursor_that_leaves_them_behind(name):
-    found = looked(name, answer(CASES[name].page))
+    found = looked(name, answer(CASES[name].page), CASES[name].page_cursor)
     assert isinstance(found, Polled)
     assert [one.text for one in found.inbound if isinstance(one, InboundMessage)] == ["first", "second"]
     assert found.cursor

@@ -52,6 +52,8 @@ class InboundCase:
     """Whether a request is too old after 301 s."""
     page: Mapping[str, Any] | None = None
     """What ``poll`` is answered: an answer with two messages, ``first`` and ``second``."""
+    page_cursor: str = ""
+    """From where that page is asked for: some platforms bring nothing on the first look."""
     chat: str = ""
     """The id of the chat that ``message`` was written in."""
     sender: str = ""
@@ -75,6 +77,20 @@ def telegram_update(number: int, text: str, **more: Any) -> dict[str, Any]:
     writer = {"id": 4242, "is_bot": False, "first_name": "Ada", "last_name": "L", "username": "ada"}
     message = {"message_id": 900 + number, "date": 1_795_600_000, "chat": chat, "from": writer, "text": text}
     return {"update_id": number, "message": message | more}
+
+
+def matrix_event(name: str, text: str, **more: Any) -> dict[str, Any]:
+    """An event of a timeline as the client-server API describes it."""
+    content = {"msgtype": "m.text", "body": text} | more
+    event = {"type": "m.room.message", "event_id": name, "sender": "@ada:t.local", "origin_server_ts": 1}
+    return {**event, "content": content}
+
+
+def matrix_page(*events: dict[str, Any], **timeline: Any) -> dict[str, Any]:
+    """What answers ``/sync``, ``whoami`` and ``joined_members`` alike."""
+    room = {"timeline": {"events": list(events), "limited": False, "prev_batch": "p1"} | timeline}
+    members = {"@ada:t.local": {"display_name": "Ada"}, "@bot:t.local": {}}
+    return {"next_batch": "s2", "rooms": {"join": {"!r:t.local": room}}, "user_id": "@bot:t.local", "joined": members}
 
 
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
@@ -303,6 +319,11 @@ CASES: dict[str, InboundCase] = {
         page={"ok": True, "result": [telegram_update(7, "first"), telegram_update(8, "second")]},
         chat="4242",
         sender="4242",
+    ),
+    "matrix": InboundCase(
+        values={"MATRIX_HOMESERVER": "http://service.example", "MATRIX_ACCESS_TOKEN": "syt_secret"},
+        page=matrix_page(matrix_event("$1", "first"), matrix_event("$2", "second")),
+        page_cursor="s1",
     ),
     "slack": InboundCase(
         values={"SLACK_SIGNING_SECRET": _SECRET},

@@ -50,6 +50,13 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             also=("download",),
             is_unverified=True,
         ),
+        "matrix": receiving_by(
+            f"{_FOLDER}.matrix",
+            modes=(InboundMode.POLL,),
+            required={InboundMode.POLL: ("homeserver", "access_token")},
+            variables={"homeserver": "MATRIX_HOMESERVER", "access_token": "MATRIX_ACCESS_TOKEN"},
+            secrets=("access_token",),
+        ),
         "slack": _by_webhook(
             "slack",
             "signing_secret",

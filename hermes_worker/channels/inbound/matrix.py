@@ -1,0 +1,210 @@
+"""Matrix, coming in: ``/sync`` of the client-server API (spec.matrix.org/v1.16/client-server-api, 2026-11).
+
+The cursor is ``next_batch``. The first look only learns where we are: what was said before is not answered. When a room
+had more events than a look shows, the rest is asked for, back to where the last look ended. Invitations are accepted;
+who may speak is decided elsewhere. Rooms that are encrypted cannot be read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from hermes_worker.channels.errors import DeliveryError
+from hermes_worker.channels.exchange import (
+    Unsendable,
+    bearer,
+    is_success,
+    json_object,
+    json_request,
+    path_segment,
+    service_url,
+)
+from hermes_worker.channels.inbound.receiving import Polled, Polling
+from hermes_worker.channels.platforms.matrix import classify
+from hermes_worker.core.inbound import (
+    EVENT_KEY_CHARS_MAX,
+    ChatKind,
+    Inbound,
+    InboundChat,
+    InboundEdit,
+    InboundMessage,
+    InboundSender,
+)
+from hermes_worker.core.json_values import list_of, mapping_of, number_of, text_of
+from hermes_worker.net.http import HttpRequest, HttpResponse
+
+HOLD_S_MAX = 20
+"""How long the server is asked to hold a look without events, at most."""
+EVENTS_MAX = 50
+"""Events of a room in one look."""
+PAGES_MAX = 10
+"""Of events that one look left out, in a room."""
+JOINS_MAX = 10
+_FILTER = {
+    "presence": {"types": []},
+    "account_data": {"types": []},
+    "room": {
+        "ephemeral": {"types": []},
+        "account_data": {"types": []},
+        "state": {"types": []},
+        "timeline": {"limit": EVENTS_MAX, "types": ["m.room.message", "m.room.member"]},
+    },
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    homeserver: str
+    access_token: str = field(repr=False)
+
+
+def poll(cursor: str, credentials: Credentials, at: datetime, hold_s: float) -> Polling:
+    """One look, and what is asked about the rooms in which somebody wrote."""
+    hold_ms = int(min(hold_s, HOLD_S_MAX) * 1000) if cursor else 0
+    fields = {"timeout": str(hold_ms), "filter": json.dumps(_FILTER)}
+    response = yield _get("v3/sync", fields | ({"since": cursor} if cursor else {}), credentials)
+    answer = json_object(response)
+    following = text_of(answer.get("next_batch"))
+    if not is_success(response) or not following:
+        return _failed(response)
+    rooms = mapping_of(answer.get("rooms"))
+    for room in list(mapping_of(rooms.get("invite")))[:JOINS_MAX]:
+        response = yield _request("POST", f"v3/rooms/{path_segment(room)}/join", credentials)
+        # A look shows an invitation once. One that was taken back meanwhile is nothing to wait for.
+        if response.status == 429 or response.status >= 500:
+            return _failed(response)
+    found: list[Inbound] = []
+    me = ""
+    for room, news in mapping_of(rooms.get("join")).items() if cursor else ():
+        timeline = mapping_of(mapping_of(news).get("timeline"))
+        if not _messages(list_of(timeline.get("events"))) and timeline.get("limited") is not True:
+            continue
+        if not me:
+            response = yield _get("v3/account/whoami", {}, credentials)
+            me = text_of(json_object(response).get("user_id"))
+            if not me:
+                return _failed(response)
+        events = yield from _events(room, timeline, cursor, credentials)
+        if isinstance(events, HttpResponse):
+            return _failed(events)
+        messages = _messages(_since_joined(events, me))
+        if messages:
+            response = yield _get(f"v3/rooms/{path_segment(room)}/joined_members", {}, credentials)
+            # Who left the room meanwhile may not ask: then it counts as a group, where little is taken.
+            members = mapping_of(json_object(response).get("joined"))
+            found += [one for event in messages for one in read(event, room, members, me)]
+    return Polled(inbound=tuple(found), cursor=following)
+
+
+def read(event: Mapping[str, Any], room: str, members: Mapping[str, Any], me: str) -> tuple[Inbound, ...]:
+    """What a message says; nothing for one of ours. Total."""
+    key, writer = text_of(event.get("event_id")), text_of(event.get("sender"))
+    content = mapping_of(event.get("content"))
+    relation = mapping_of(content.get("m.relates_to"))
+    answered = text_of(mapping_of(relation.get("m.in_reply_to")).get("event_id"))
+    is_thread = relation.get("rel_type") == "m.thread"
+    if not key or len(key) > EVENT_KEY_CHARS_MAX or not writer or writer == me:
+        return ()
+    stamp = number_of(event.get("origin_server_ts"))
+    common: dict[str, Any] = {
+        "event_key": key,
+        "chat": InboundChat(
+            id=room,
+            kind=ChatKind.DIRECT if len(members) == 2 else ChatKind.GROUP,
+            thread=text_of(relation.get("event_id")) if is_thread else "",
+        ),
+        # By the specification a notice is what a program says, and is not answered.
+        "sender": InboundSender(
+            id=writer,
+            name=text_of(mapping_of(members.get(writer)).get("display_name")),
+            is_bot=content.get("msgtype") == "m.notice",
+        ),
+        "sent_at": None if stamp is None else stamp / 1000,
+    }
+    if relation.get("rel_type") == "m.replace":
+        edited = text_of(relation.get("event_id"))
+        text = text_of(mapping_of(content.get("m.new_content")).get("body"))
+        return (InboundEdit(message_id=edited, text=text, **common),) if edited else ()
+    body = text_of(content.get("body"))
+    mentioned = list_of(mapping_of(content.get("m.mentions")).get("user_ids"))
+    return (
+        InboundMessage(
+            message_id=key,
+            text=_without_quote(body) if answered else body,
+            reply_to="" if is_thread and relation.get("is_falling_back") is True else answered,
+            is_addressed=me in mentioned or _names(body, me),
+            **common,
+        ),
+    )
+
+
+def _events(
+    room: str, timeline: Mapping[str, Any], since: str, credentials: Credentials
+) -> Generator[HttpRequest, HttpResponse, list[Any] | HttpResponse]:
+    """The events of a room since the last look, the oldest first; the answer of a server that does not tell them."""
+    events = list(list_of(timeline.get("events")))
+    page = text_of(timeline.get("prev_batch"))
+    if timeline.get("limited") is not True:
+        return events
+    for _ in range(PAGES_MAX):
+        fields = {"dir": "b", "from": page, "to": since, "limit": str(EVENTS_MAX)}
+        response = yield _get(f"v3/rooms/{path_segment(room)}/messages", fields, credentials)
+        if not is_success(response):
+            return response
+        older = list_of(json_object(response).get("chunk"))
+        events = [*reversed(older), *events]
+        following = text_of(json_object(response).get("end"))
+        if not older or not following or following == page:
+            break
+        page = following
+    return events
+
+
+def _since_joined(events: list[Any], me: str) -> list[Any]:
+    """Without what was said before we came."""
+    for place in range(len(events) - 1, -1, -1):
+        event = mapping_of(events[place])
+        before = mapping_of(mapping_of(event.get("unsigned")).get("prev_content")).get("membership")
+        is_mine = event.get("type") == "m.room.member" and event.get("state_key") == me
+        if is_mine and mapping_of(event.get("content")).get("membership") == "join" and before != "join":
+            return events[place + 1 :]
+    return events
+
+
+def _messages(events: Any) -> list[Mapping[str, Any]]:
+    return [event for event in map(mapping_of, events) if event.get("type") == "m.room.message"]
+
+
+def _without_quote(body: str) -> str:
+    """Older clients put what they answer before the text, each line behind ``>``."""
+    return re.sub(r"\A(?:> .*\n)+\n?", "", body)
+
+
+def _names(body: str, me: str) -> bool:
+    local = re.escape(me.removeprefix("@").partition(":")[0])
+    return bool(local) and re.search(rf"(?:\A|[\s(])@?{local}\b", body, re.IGNORECASE) is not None
+
+
+def _get(path: str, fields: Mapping[str, str], credentials: Credentials) -> HttpRequest:
+    return _request("GET", f"{path}?{urlencode(fields)}" if fields else path, credentials)
+
+
+def _request(method: str, path: str, credentials: Credentials) -> HttpRequest:
+    url = service_url(credentials.homeserver, f"_matrix/client/{path}")
+    headers = bearer(credentials.access_token)
+    if method == "GET":
+        return HttpRequest(method=method, url=url, headers=headers, delivers=False)
+    return json_request(method, url, {}, headers=headers)
+
+
+def _failed(response: HttpResponse) -> DeliveryError:
+    outcome = classify(response)
+    if isinstance(outcome, DeliveryError):
+        return outcome
+    raise Unsendable("The homeserver answered what Matrix does not; check MATRIX_HOMESERVER.")
