@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import FlatRefusal
-from hermes_worker.api.limits import FORM, JSON, whole_body
+from hermes_worker.api.limits import JSON, whole_body
 from hermes_worker.api.schema import EITHER_ERROR, FlatError, errors
 from hermes_worker.channels.inbound.receiving import (
     WEBHOOK_BYTES_MAX,
@@ -40,13 +40,15 @@ class InboundTaken(BaseModel):
 
 
 TEXT, XML = "text/plain", "text/xml"
-_EVENT = {"type": "object", "description": "What happened, as the platform writes it."}
+_EVENT = {
+    "type": "object",
+    "description": "What happened, as the platform writes it. Slack's commands and Twilio's messages are forms.",
+}
 _TAKEN: dict[str, Any] = {
     "model": InboundTaken,
     "description": "It is written down, now or before. Some platforms are told something in a form of their own.",
     "content": {TEXT: {}, XML: {}},
 }
-_SENT = {JSON: {"schema": _EVENT}, FORM: {"schema": _EVENT}}
 
 
 @router.get(
@@ -68,7 +70,7 @@ async def confirm(context: Context, platform: str, request: Request) -> Response
         **errors(403, 408, 415, 503),
         **errors(400, 413, shape=EITHER_ERROR),
     },
-    openapi_extra={"requestBody": {"required": True, "content": _SENT}},
+    openapi_extra={"requestBody": {"required": True, "content": {JSON: {"schema": _EVENT}}}},
 )
 async def take(context: Context, platform: str, request: Request) -> Response:
     """Take what a platform sends."""
