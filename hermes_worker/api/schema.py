@@ -15,6 +15,7 @@ from hermes_worker.core.explaining import Because
 from hermes_worker.core.messages import NO_USAGE
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import CallStatus, RunStatus
+from hermes_worker.core.searching import QUERY_CHARS_MAX
 from hermes_worker.core.standing import Standing, StandingReason
 from hermes_worker.core.urgency import LATEST_S
 from hermes_worker.services.submission import TAG, TAGS_MAX, TEXT_CHARS_MAX
@@ -267,6 +268,14 @@ class ListRuns(BaseModel):
     created_before: float | None = Field(None, ge=0, le=TIME_MAX, description="That moment left out.")
     min_cost_usd: float | None = Field(None, ge=0, le=1_000_000, description="What the run itself cost, as is known.")
     max_cost_usd: float | None = Field(None, ge=0, le=1_000_000)
+    text: str | None = Field(
+        None,
+        min_length=1,
+        max_length=QUERY_CHARS_MAX,
+        pattern=NO_NUL,
+        description='Whose input or answer matches: words that must all be there, OR, NOT, "phrases" and begin*. '
+        "A page reads up to a thousand runs, so it may come short, or empty, with a 'next_cursor'.",
+    )
 
 
 class ListDeliveries(BaseModel):

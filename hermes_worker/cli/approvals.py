@@ -15,7 +15,7 @@ from hermes_worker.cli.layout import moment, table
 from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
 from hermes_worker.cli.records import open_records
 from hermes_worker.cli.run_backend import open_backend
-from hermes_worker.cli.screen import coloured, duration, one_line
+from hermes_worker.cli.screen import clean, coloured, duration, one_line
 from hermes_worker.cli.server import read, server_client
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.run import WaitKind
@@ -41,14 +41,19 @@ def approvals() -> None:
 @click.option("--kind", type=_KINDS, help="Only approvals of commands, or only questions (input).")
 @click.option("--all-tenants", is_flag=True, help="Those of all tenants.")
 @click.option("--limit", type=click.IntRange(1, _LIST_MAX), default=100, show_default=True, help="At most so many.")
+@click.option("-o", "output", type=click.Choice(["wide"]), help="wide: the whole of what each asks, below its line.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
-def list_open(home: Path | None, kind: str | None, all_tenants: bool, limit: int, as_json: bool) -> None:
+def list_open(
+    home: Path | None, kind: str | None, all_tenants: bool, limit: int, output: str | None, as_json: bool
+) -> None:
     """What nobody has answered, the oldest first."""
     wanted = WaitKind(kind) if kind else None
     found = open_backend(home).questions(kind=wanted, all_tenants=all_tenants, limit=limit)
     if as_json:
         for line in found:
             click.echo(json.dumps({**asdict(line), "kind": line.kind.value, "choices": list(line.choices)}))
+    elif found and output == "wide":
+        click.echo("\n\n".join(map(_whole, found)))
     elif found:
         header = ("ID", "RUN", "TENANT", "WAITS", "UNTIL", "ASKS", "CHOICES")
         click.echo(table([_open_row(line) for line in found], header, ids=(1,), whole=(0,)))
@@ -130,6 +135,14 @@ def _open_row(line: OpenLine) -> tuple[str, ...]:
     waits = duration(max(0.0, time.time() - line.created_at))
     choices = "/".join(one_line(choice, 20) for choice in line.choices)
     return str(line.id), line.run_id, line.tenant, waits, moment(line.expires_at), _asks(line), choices or "words"
+
+
+def _whole(line: OpenLine) -> str:
+    """All of a question. What comes from a model is set off, so that it cannot look like the line above it."""
+    number, run_id, tenant, waits, until, _, choices = _open_row(line)
+    texts = [text for text in (line.description, line.command or line.question) if text] or [line.tool]
+    said = (f"    {part}" for text in texts for part in clean(text).splitlines())
+    return "\n".join([f"{number}  {run_id}  {tenant}  waits {waits}, until {until}  {choices}", *said])
 
 
 def _closed_row(line: ClosedLine) -> tuple[str, ...]:

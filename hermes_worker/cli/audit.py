@@ -49,15 +49,15 @@ def list_deeds(
     limit: int,
     as_json: bool,
 ) -> None:
-    """What was done for a tenant in the last days, oldest first."""
+    """What was done for a tenant in the last days, newest first."""
     asked: dict[str, Any] = {"act": act, "subject": subject, "actor": actor}
     client = server_client()
     if client is None:
         records = open_records(home)
         since = records.database.now() - days * _DAY_S
-        found = AuditLog(records.database).page(records.tenant, limit=limit, since=since, **asked)
+        found = AuditLog(records.database).page(records.tenant, limit=limit, since=since, newest_first=True, **asked)
     else:
-        deeds = client.audit(limit=min(limit, _PAGE), since=time.time() - days * _DAY_S, **asked)
+        deeds = client.audit(limit=min(limit, _PAGE), since=time.time() - days * _DAY_S, newest_first=True, **asked)
         found = [_told(deed) for deed in islice(deeds, limit)]
     if as_json:
         for row in found:

@@ -75,6 +75,9 @@ _FILTERS: tuple[Callable[[Any], Any], ...] = (
     click.option("--until", "created_before", type=AGO, help="Made before then, likewise."),
     click.option("--min-cost-usd", "cost_usd_min", type=_USD, help="That cost at least so much."),
     click.option("--max-cost-usd", "cost_usd_max", type=_USD, help="That cost at most so much."),
+    click.option(
+        "--text", type=TEXT, help='Whose input or answer has these words; also OR, NOT, "a phrase" and begin*.'
+    ),
 )
 
 
@@ -179,7 +182,7 @@ def list_runs(
     """The newest runs first."""
     if columns is not None and output is not None:
         raise click.UsageError("--columns names the columns, and -o wide does too; give one of them")
-    backend = open_backend(home)
+    backend = open_backend(home, names_tenant=True)
     runs = backend.runs(
         filter_of(said, backend), before=backend.run_id(before) if before else None, page=min(limit, PAGE)
     )

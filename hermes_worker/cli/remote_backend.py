@@ -73,8 +73,9 @@ class RemoteBackend:
 
     source = "api"
 
-    def __init__(self, client: HermesClient) -> None:
+    def __init__(self, client: HermesClient, *, tenant: str | None = None) -> None:
         self._client = client
+        self._of_tenant = {} if tenant is None else {"tenant": tenant}
         self._files: Mapping[str, ArtifactDocument] = {}
 
     def run_id(self, written: str) -> str:
@@ -93,7 +94,7 @@ class RemoteBackend:
         return found[0]
 
     def _views(self, params: Mapping[str, Any]) -> Iterator[RunView]:
-        request: ApiRequest[operations.Portion[Any]] | None = operations.sheets(**params)
+        request: ApiRequest[operations.Portion[Any]] | None = operations.sheets(**self._of_tenant, **params)
         while request is not None:
             page = self._client.send(request)
             yield from read(list[RunView], page.items)

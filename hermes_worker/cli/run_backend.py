@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 from hermes_worker.cli.family import FamilyWatch
 from hermes_worker.cli.follow import Notice, follow
-from hermes_worker.cli.options import this_user
+from hermes_worker.cli.options import chosen_tenant, this_user
 from hermes_worker.cli.records import Records, open_records
 from hermes_worker.cli.server import server_client
 from hermes_worker.core.explaining import Explanation
-from hermes_worker.core.principals import Principal
+from hermes_worker.core.principals import DEFAULT_TENANT, Principal
 from hermes_worker.core.run import RunStatus, WaitKind
 from hermes_worker.safety.approvals import Choice
 from hermes_worker.services import answering
@@ -114,14 +114,16 @@ class RunBackend(Protocol):
         """How those have ended that have, once all have, or ``is_any`` of them, or the time is over."""
 
 
-def open_backend(home: Path | None) -> RunBackend:
-    """The server that was chosen, or the database of a home. Raises ``ConfigurationError``, ``UnavailableError``."""
-    client = server_client()
+def open_backend(home: Path | None, *, names_tenant: bool = False) -> RunBackend:
+    """The server that was chosen, or the database of a home. Over a server ``--tenant`` is refused but for a command
+    that ``names_tenant`` and only lists runs. Raises ``ConfigurationError``, ``UnavailableError``."""
+    client = server_client(names_tenant=names_tenant)
     if client is None:
         return LocalBackend(open_records(home))
     from hermes_worker.cli.remote_backend import RemoteBackend  # only where a server is asked
 
-    return RemoteBackend(client)
+    tenant = chosen_tenant()
+    return RemoteBackend(client, tenant=None if tenant == DEFAULT_TENANT else tenant)
 
 
 class LocalBackend:

@@ -15,8 +15,11 @@ from support.store import Store
 
 from hermes_worker.core.messages import ModelReply
 from hermes_worker.core.principals import KeyScope
+from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.store.access.principals import Tenants
+from hermes_worker.store.runs import listing
+from hermes_worker.store.search import run_texts
 from hermes_worker.store.tables import runs
 
 
@@ -98,6 +101,30 @@ def test_open_runs_are_stopped_by_a_filter_after_a_dry_run(api: Served, store: S
     assert (store.status(tagged[1]), store.status(tagged[0])) == (RunStatus.CANCELLED, RunStatus.QUEUED)
     assert api.http.post("/v1/batch/stop", json={"status": ["completed"]}).json()["run_ids"] == []
     assert store.status(other) is RunStatus.QUEUED
+
+
+def test_open_runs_are_stopped_by_text_source_parent_and_cost_beyond_an_empty_page(
+    api: Served, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "READ_MAX", 2)
+    monkeypatch.setattr(listing, "_READ_AT_ONCE", 2)
+    monkeypatch.setattr(run_texts, "TO_READ_MAX", 1)
+    heron = api.submit(input="count the heron")
+    parent = store.with_tools(Replay.PURE)
+    children = list(store.delegate(parent, 2))
+    dear = api.submit(input="swan")
+    with store.database.write() as connection:
+        connection.execute(sa.update(runs).where(runs.c.run_id == dear).values(cost_nano_usd=2_000_000_000))
+
+    def named(**said: Any) -> set[str]:
+        return set(api.http.post("/v1/batch/stop", json={"dry_run": True, **said}).json()["run_ids"])
+
+    assert named(text="heron") == {heron}
+    assert named(text="heron", source="api") == {heron}
+    assert named(text="heron", source="cron") == named(text="cuckoo") == set()
+    assert named(parent_run_id=parent) == set(children)
+    assert named(min_cost_usd=1.0) == {dear}
+    assert dear not in named(max_cost_usd=1.0)
 
 
 def test_a_request_waits_for_the_end_of_a_run(api: Served, store: Store) -> None:

@@ -12,6 +12,7 @@ from support.store import Store
 
 from hermes_worker.api.cursors import cursor_of
 from hermes_worker.core.limits import Limit, LimitName
+from hermes_worker.core.messages import ModelReply
 from hermes_worker.settings import Secret
 from hermes_worker.settings.sealing import Keyring
 from hermes_worker.store.runs.limits import TenantLimits
@@ -99,6 +100,9 @@ def test_several_filters_hold_together(api: Served, store: Store) -> None:
     assert [run["run_id"] for run in api.http.get(f"/v1/runs?{query}").json()["data"]] == [one]
     assert api.http.get("/v1/runs?tag=t&model=a&status=failed").json()["data"] == []
     assert api.http.get("/v1/runs?job_id=nope").json()["data"] == []
+    store.answer(post(api, input="Deploy the heron", tags=["h"]).json()["run_id"], ModelReply(text="It has landed"))
+    for words, count in (("heron", 1), ("LAND*", 1), ('"landed it"', 0), ("heron OR swan", 1), ("heron NOT the", 0)):
+        assert len(api.http.get("/v1/runs", params={"text": words, "tag": "h"}).json()["data"]) == count, words
 
 
 def test_a_run_says_why_it_waits(api: Served, store: Store) -> None:

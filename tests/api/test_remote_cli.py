@@ -77,6 +77,7 @@ def readers(seeded: dict[str, str]) -> Iterator[list[str]]:
     yield ["runs", "stop", "--tag", "t", "--dry-run"]
     yield ["runs", "list", "--columns", "run,usd,tokens"]
     yield ["runs", "list", "--source", "api"]
+    yield ["runs", "list", "--text", "hello OR nobody"]
     yield ["runs", "list", "--parent", seeded["parent"]]
     yield ["runs", "tree", seeded["parent"]]
     yield ["runs", "calls", seeded["parent"]]
@@ -197,8 +198,17 @@ def test_wrong_servers_and_keys_are_told_in_a_sentence_without_the_key(
     assert "--insecure" in told("runs", "list", "--server", "http://192.0.2.1:8642")
     assert "bears a password" in told("runs", "list", "--server", "http://me:pw@127.0.0.1:1")
     assert "is no address" in told("runs", "list", "--server", "nonsense")
-    assert "the key says" in told("runs", "list", "--tenant", "acme")
+    assert "the key says" in told("runs", "show", f"run_{'0' * 32}", "--tenant", "acme")
+    assert "no tenant" in told("runs", "list", "--tenant", "acme").lower()
     assert "Run not found" in told("runs", "show", f"run_{'0' * 32}")
+
+
+def test_operators_list_the_runs_of_a_tenant_over_a_server(api: Served, remote: CommandLine, store: Store) -> None:
+    Tenants(api.client.database).create_tenant("acme")
+    theirs = store.submit(tenant="acme").run_id
+    store.submit()
+    listed = remote.inline("runs", "list", "--tenant", "acme", "--json").out.splitlines()
+    assert [json.loads(line)["run_id"] for line in listed] == [theirs]
 
 
 def test_a_key_file_that_others_may_read_is_remarked_upon(remote: CommandLine, key_file: Path) -> None:

@@ -20,7 +20,9 @@ def test_what_is_done_at_the_command_line_is_listed_and_exported(hermes: Command
     assert run_id in listed
     assert "key.create" not in listed
     rows = [json.loads(line) for line in hermes.inline("audit", "list", "--json", "--tenant", "acme").out.splitlines()]
-    assert [row["act"] for row in rows] == ["tenant.create", "key.create"]
+    assert [row["act"] for row in rows] == ["key.create", "tenant.create"]
+    newest = hermes.inline("audit", "list", "--json", "--tenant", "acme", "--limit", "1").out
+    assert json.loads(newest) == rows[0]
     assert {row["actor"] for row in rows} == {this_user()}
     assert hermes.inline("audit", "list", "--act", "job.remove").err == "nothing was recorded in the last 7 days\n"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -152,6 +153,17 @@ def test_what_waits_is_answered_by_its_number_and_stands_in_the_history(hermes: 
     shown = hermes("approvals", "history", "--kind", "approval").out
     assert command in shown
     assert question not in shown
+
+
+def test_the_whole_of_a_long_command_is_shown_with_wide(hermes: CommandLine, store: Store) -> None:
+    command = f"rm -r build\n{'x' * 300}\x1b[2J\n9  run_ffff  fake"
+    asked(store, replace(DANGER, command=command))
+    assert "xxxx" * 70 not in hermes("approvals", "list").out
+    first, *rest = hermes("approvals", "list", "-o", "wide").out.splitlines()
+    assert " once/session" in first
+    assert {"    rm -r build", "    9  run_ffff  fake"} <= set(rest)
+    assert any("x" * 300 in line for line in rest)
+    assert all(line.startswith("    ") and "\x1b" not in line for line in rest)
 
 
 def test_a_word_that_is_no_choice_answers_nothing(hermes: CommandLine, store: Store) -> None:

@@ -8,10 +8,14 @@ import pytest
 import sqlalchemy as sa
 from support.store import Store, asks
 
+from hermes_worker.core.messages import ModelReply
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.store.runs import listing
 from hermes_worker.store.runs.listing import Listing, RunFilter
+from hermes_worker.store.search import run_texts
+from hermes_worker.store.search.indexing import Indexer
+from hermes_worker.store.statistics import count_what_is_over
 from hermes_worker.store.tables import firings, jobs, runs
 
 
@@ -157,3 +161,70 @@ def test_what_is_rare_takes_short_pages_and_is_found(store: Store, monkeypatch: 
     found = list(pages(store, RunFilter(model="rare"), 5))
 
     assert found == [[], [], [rare]]
+
+
+# --- by text ---------------------------------------------------------------------------------------------------------
+
+
+def said(store: Store, asked: str, answered: str = "", **more: object) -> str:
+    run_id = store.submit(input=asked, **more).run_id  # type: ignore[arg-type]
+    store.answer(run_id, ModelReply(text=answered))
+    return run_id
+
+
+def index_all(store: Store) -> None:
+    while count_what_is_over(store.database):
+        pass
+    Indexer(store.database).look(60.0, pause_s=0.0)
+
+
+def test_runs_are_found_by_what_they_were_asked_and_answered_indexed_or_not(store: Store) -> None:
+    asked = said(store, "Deploy the heron to Kyoto", "done")
+    answered = said(store, "and now?", "the heron sleeps")
+    said(store, "nothing", "of it")
+    of_another = said(store, "a heron of ours", tenant="acme")
+    waits = store.submit(input=[{"type": "text", "text": "HERON again"}]).run_id
+    stepped = store.submit(input="go", session_id="s").run_id
+    store.ask_tools(stepped, asks(Replay.PURE))  # what a model said on the way is no answer
+    for _ in range(2):
+        assert ids(store, text="heron") == [waits, answered, asked]
+        assert ids(store, text="heron NOT kyoto") == [waits, answered]
+        assert ids(store, text='"the heron" OR kyoto') == [answered, asked]
+        assert ids(store, text="tool0") == ids(store, text="...") == []
+        assert ids(store, text="heron", statuses=(RunStatus.COMPLETED,), tenant="acme") == [of_another]
+        assert ids(store, text="heron done") == [], "one text has to have all of it"
+        index_all(store)
+
+
+def test_the_index_says_which_runs_are_read_and_pages_end_after_so_many(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "READ_MAX", 4)
+    monkeypatch.setattr(listing, "_READ_AT_ONCE", 2)
+    owls = [said(store, f"owl {number}", "hm") for number in range(7)]
+    more = [said(store, f"ibis {number}", "hm") for number in range(12)]
+    [heron] = [said(store, "a heron")]
+    index_all(store)
+
+    assert [run for page in pages(store, RunFilter(text="owl"), 3) for run in page] == owls[::-1]
+    assert list(pages(store, RunFilter(text="ibis 3 OR heron"), 9)) == [[heron, more[3]]]
+    assert list(pages(store, RunFilter(text="owl", created_before=1.0), 3))[-1] == []
+    monkeypatch.setattr(run_texts, "TO_READ_MAX", 5)
+    found = list(pages(store, RunFilter(text="owl"), 3))
+    assert [run for page in found for run in page] == owls[::-1]
+    assert [] in found, "without the index a page may come empty"
+
+
+@pytest.mark.parametrize("state", ["open", "uncounted", "due", "behind a gap"])
+def test_a_run_is_found_while_the_index_does_not_have_it(store: Store, state: str) -> None:
+    mine = store.submit(input="a heron", session_id="s").run_id
+    if state == "behind a gap":
+        store.answer(mine)
+        store.submit(input="next", session_id="s")
+        index_all(store)
+    if state in ("uncounted", "due"):
+        store.answer(mine)
+    if state == "due":
+        while count_what_is_over(store.database):
+            pass
+    assert ids(store, text="heron") == [mine]

@@ -18,9 +18,10 @@ from hermes_worker.api.routes.runs import run_filter, started, submission_of
 from hermes_worker.api.stopping import stop
 from hermes_worker.core.principals import Principal
 from hermes_worker.core.run import TERMINAL, RunStatus
+from hermes_worker.core.searching import QUERY_CHARS_MAX
 from hermes_worker.services.batches import BATCH_MAX, Outcome, accept_all, announce_all, retry
 from hermes_worker.services.submission import TAGS_MAX, Submission, announce
-from hermes_worker.store.runs.listing import Listing
+from hermes_worker.store.runs.listing import Listing, RunFilter
 from hermes_worker.store.runs.repeating import NotRepeatable
 from hermes_worker.store.runs.runs import Created
 from hermes_worker.store.runs.views import LastStatus
@@ -130,8 +131,13 @@ class StopMatching(BaseModel):
     session_id: str | None = Field(None, max_length=256, pattern=NO_NUL)
     job_id: str | None = Field(None, max_length=64, pattern=NO_NUL)
     model: str | None = Field(None, max_length=200, pattern=NO_NUL)
+    source: str | None = Field(None, max_length=20, pattern=NO_NUL)
+    parent_run_id: str | None = Field(None, max_length=64, pattern=NO_NUL)
     created_after: float | None = Field(None, ge=0, le=schema.TIME_MAX)
     created_before: float | None = Field(None, ge=0, le=schema.TIME_MAX)
+    min_cost_usd: float | None = Field(None, ge=0, le=1_000_000)
+    max_cost_usd: float | None = Field(None, ge=0, le=1_000_000)
+    text: str | None = Field(None, min_length=1, max_length=QUERY_CHARS_MAX, pattern=NO_NUL)
     dry_run: bool = Field(False, description="Only say which runs these are.")
     limit: Annotated[int, schema.WHOLE] = Field(100, ge=1, le=BATCH_MAX, description="The newest so many of them.")
 
@@ -153,13 +159,25 @@ async def stop_matching(context: Context, caller: Caller, body: StopMatching) ->
     said.status = [status for status in body.status or RunStatus if status not in TERMINAL]
     if not said.status:
         return StoppedRuns(dry_run=body.dry_run, run_ids=[], has_more=False)
-    listing = Listing(context.client.database)
-    page = await context.store(listing.page, run_filter(said, caller.tenant), limit=body.limit)
-    run_ids = [view.run_id for view in page.views]
+    run_ids, has_more = await context.store(
+        _newest, Listing(context.client.database), run_filter(said, caller.tenant), body.limit
+    )
     if not body.dry_run:
         for run_id in run_ids:
             await stop(context, run_id, by=caller.known_as)
-    return StoppedRuns(dry_run=body.dry_run, run_ids=run_ids, has_more=page.below is not None)
+    return StoppedRuns(dry_run=body.dry_run, run_ids=run_ids, has_more=has_more)
+
+
+def _newest(listing: Listing, wanted: RunFilter, limit: int) -> tuple[list[str], bool]:
+    """The newest so many runs, and whether there may be more. A page may come short, or empty, before the last one."""
+    found: list[str] = []
+    below = None
+    while True:
+        page = listing.page(wanted, limit=limit - len(found), below=below)
+        found += [view.run_id for view in page.views]
+        below = page.below
+        if below is None or len(found) == limit:
+            return found, below is not None
 
 
 # --- wait ------------------------------------------------------------------------------------------------------------

@@ -174,6 +174,7 @@ def run_filter(wanted: schema.ListRuns, tenant: str) -> RunFilter:
         created_before=wanted.created_before,
         cost_usd_min=wanted.min_cost_usd,
         cost_usd_max=wanted.max_cost_usd,
+        text=wanted.text,
     )
 
 

@@ -193,9 +193,9 @@ def keys_of(documents: Sequence[Mapping[str, Any]], now: float) -> list[FleetKey
 
 
 def spent_of(documents: Sequence[Mapping[str, Any]]) -> float | None:
-    """What groups cost together, as far as it is known."""
+    """What groups cost together, as far as it is known; nothing where there are no groups, because nothing ran."""
     known = [float(each["cost_usd"]) for each in documents if each.get("cost_usd") is not None]
-    return sum(known) if known else None
+    return sum(known) if known or not documents else None
 
 
 def usd_per_minute(samples: Sequence[tuple[float, float]]) -> float | None:

@@ -151,12 +151,15 @@ class FleetWatch:
         self._parents = {run_id: parent for run_id, parent in self._parents.items() if run_id in is_open}
 
     def _money(self, now: float) -> float | None:
-        """What was spent today; ``None`` where that is not known, or not told."""
+        """What was spent today; ``None`` where that is not known, or not told: then there is no rate, either."""
         try:
             spent = spent_of(self._client.spend(by="day", created_after=now - now % _DAY_S))
         except RefusedError:
-            return None
-        self._spent.append((now, spent or 0.0))
+            spent = None
+        if spent is None:
+            self._spent.clear()
+        else:
+            self._spent.append((now, spent))
         return spent
 
 

@@ -1,8 +1,10 @@
-"""Runs by status, tag, session, job, parent, source, model, time and cost, page by page, the newest first.
+"""Runs by status, tag, session, job, parent, source, model, time, cost and text, page by page, the newest first.
 
 A page begins below a number, so new runs move nothing. Which runs are of the page is decided from as few columns as
 that takes; only these are read whole. A page costs at most ``LOOKED_AT_MAX`` rows, whatever is asked for and however
-many runs there are: one that is full of others' rows ends early, and says where to go on.
+many runs there are: one that is full of others' rows ends early, and says where to go on. One that looks for a text
+reads the texts of at most ``READ_MAX`` runs (``store.search.run_texts``), and goes through so many rows for each
+``_READ_AT_ONCE`` of them.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.run import TERMINAL, RunStatus
+from hermes_worker.core.searching import read_query
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import row_of, rows_of
@@ -24,10 +27,15 @@ from hermes_worker.store.owners import owned_by
 from hermes_worker.store.runs.inputs import read_spec
 from hermes_worker.store.runs.runs import find, session_is
 from hermes_worker.store.runs.views import IS_OPEN, RunView, views_of
+from hermes_worker.store.search.due import is_searchable
+from hermes_worker.store.search.run_texts import matching_runs, runs_to_read
 from hermes_worker.store.tables import firings, jobs, run_tags, runs, sessions
 
 LOOKED_AT_MAX = 20_000
 """Rows that one page looks at."""
+READ_MAX = 1_000
+"""Runs of which one page reads the texts."""
+_READ_AT_ONCE = 200
 _CLOCK_SLACK_S = 600.0
 """Numbers are drawn when a transaction writes a run, so they are in the order of its times but for so much."""
 _NEAR = 512
@@ -58,6 +66,8 @@ class RunFilter:
     cost_usd_min: float | None = None
     cost_usd_max: float | None = None
     """Of what is known of the cost of the run itself, both included."""
+    text: str | None = None
+    """Their input or their answer matches this, as ``core.searching.read_query`` reads it."""
 
     @property
     def is_plain(self) -> bool:
@@ -71,6 +81,7 @@ class RunFilter:
             self.created_before,
             self.cost_usd_min,
             self.cost_usd_max,
+            self.text,
         )
         return not self.statuses and not self.tags and all(value is None for value in others)
 
@@ -127,7 +138,11 @@ class Listing:
                 below = find(connection, before, wanted.tenant)
             if wanted.is_plain:
                 return _plain_page(connection, wanted, limit=limit, below=below)
-            found, next_below = matching(connection, wanted, limit=limit, below=below)
+            if wanted.text is not None:
+                is_indexed = is_searchable(self._database)
+                found, next_below = _saying(connection, wanted, limit=limit, below=below, is_indexed=is_indexed)
+            else:
+                found, next_below = matching(connection, wanted, limit=limit, below=below)
             pks = [row.pk for row in found]
             shown = views_of(connection, runs.c.pk.in_(pks), limit=limit) if pks else {}
             return Page(views=_completed(connection, shown), below=next_below)
@@ -179,11 +194,44 @@ def _plain_page(connection: Connection, wanted: RunFilter, *, limit: int, below:
     return Page(views=_completed(connection, shown), below=min(shown) if has_more else None)
 
 
-def matching(
-    connection: Connection, wanted: RunFilter, *, limit: int, below: int | None = None
+def _saying(
+    connection: Connection, wanted: RunFilter, *, limit: int, below: int | None, is_indexed: bool
 ) -> tuple[list[Found], int | None]:
-    """Up to ``limit`` runs, newest first, and where to go on, if there may be more."""
-    among = _candidates(connection, wanted, below).subquery()
+    """As ``matching``, with ``wanted.text``."""
+    query = read_query(wanted.text or "")
+    if query is None:
+        return [], None
+    only = runs_to_read(connection, wanted.tenant, query) if is_indexed else None
+    found: list[Found] = []
+    for _ in range(0, READ_MAX, _READ_AT_ONCE):
+        if only is None:
+            rows, below = matching(connection, wanted, limit=_READ_AT_ONCE, below=below)
+        else:
+            left = [pk for pk in only if below is None or pk < below]
+            portion = left[:_READ_AT_ONCE]
+            rows, _ = matching(connection, wanted, limit=_READ_AT_ONCE, below=below, only=portion)
+            below = portion[-1] if len(left) > len(portion) else None
+        those = matching_runs(connection, query, [row.pk for row in rows])
+        found += [row for row in rows if row.pk in those]
+        if len(found) > limit:
+            return found[:limit], found[limit - 1].pk
+        if below is None:
+            return found, None
+    return found, below
+
+
+def matching(
+    connection: Connection,
+    wanted: RunFilter,
+    *,
+    limit: int,
+    below: int | None = None,
+    only: Collection[int] | None = None,
+) -> tuple[list[Found], int | None]:
+    """Up to ``limit`` runs, newest first, and where to go on, if there may be more. What ``wanted.text`` says is not
+    looked at. Only those with the numbers ``only``, unless it is ``None``."""
+    candidates = _candidates(connection, wanted, below)
+    among = (candidates if only is None else candidates.where(runs.c.pk.in_(only))).subquery()
     conditions = _conditions(wanted, among)
     statement = sa.select(among.c.pk, among.c.run_id).order_by(among.c.pk.desc()).limit(limit + 1)
     found = rows_of(connection.execute(statement.where(*conditions)), Found)

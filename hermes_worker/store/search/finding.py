@@ -26,6 +26,7 @@ _MATCHES_MAX = 300
 """The newest so many matches are put in order; of the original."""
 _CANDIDATES_MAX = 3_000
 _CANDIDATES_AT_ONCE = 300
+_BEHIND_ALL = 2**62
 _READ_SEALED_MAX = 5_000
 """Messages that are read, newest first, where there is no index."""
 
@@ -167,7 +168,7 @@ class Search:
         self, connection: Connection, wanted: MessageSearch, query: Query
     ) -> Iterator[tuple[Sequence[_Candidate], bool]]:
         """Pages of candidates, newest first, and whether there are none behind them."""
-        text = _index_query(connection.dialect.name, self._tenant, wanted.roles, filters_of(query))
+        text = index_query(connection.dialect.name, self._tenant, wanted.roles, filters_of(query))
         from_ = search_rows.join(
             STORED, sa.and_(messages.c.session_pk == search_rows.c.session_pk, messages.c.seq == search_rows.c.seq)
         ).join(sessions, sessions.c.pk == messages.c.session_pk)
@@ -175,9 +176,9 @@ class Search:
         # tenant instead of the candidates, once for every page.
         is_own = sa.func.coalesce(sessions.c.tenant, "") == self._tenant
         conditions = [is_own, *self._conditions(wanted)]
-        before, seen = 2**62, 0
+        before, seen = _BEHIND_ALL, 0
         while seen < _CANDIDATES_MAX:
-            pks = _candidates(connection, text, before)
+            pks = indexed_rows(connection, text, _CANDIDATES_AT_ONCE, before=before)
             seen += len(pks)
             is_last = len(pks) < _CANDIDATES_AT_ONCE
             page = _CANDIDATES.select_from(from_).where(search_rows.c.pk.in_(pks), *conditions)
@@ -246,15 +247,15 @@ def _matches(
     return found, is_last
 
 
-def _candidates(connection: Connection, text: str, before: int) -> list[int]:
-    """Numbers of rows, newest first."""
+def indexed_rows(connection: Connection, text: str, limit: int, *, before: int = _BEHIND_ALL) -> list[int]:
+    """Numbers of rows of the index that ``text`` finds, which ``index_query`` made, newest first."""
     if connection.dialect.name == "sqlite":
         asked = "select rowid from search_words where search_words match ? and rowid < ? order by rowid desc limit ?"
-        return list(connection.exec_driver_sql(asked, (text, before, _CANDIDATES_AT_ONCE)).scalars())
+        return list(connection.exec_driver_sql(asked, (text, before, limit)).scalars())
     # As a part of the statement, so that PostgreSQL knows how many rows have these words. None has a quote in it.
     query = sa.cast(sa.bindparam("query", text, sa.Text(), literal_execute=True), _TSQUERY)
     asked_rows = sa.select(search_rows.c.pk).where(search_rows.c.words.op("@@")(query), search_rows.c.pk < before)
-    return list(connection.execute(asked_rows.order_by(search_rows.c.pk.desc()).limit(_CANDIDATES_AT_ONCE)).scalars())
+    return list(connection.execute(asked_rows.order_by(search_rows.c.pk.desc()).limit(limit)).scalars())
 
 
 class _TsQuery(sa.types.UserDefinedType[str]):
@@ -283,7 +284,8 @@ _SPELLINGS = {
 }
 
 
-def _index_query(dialect: str, tenant: str, roles: Collection[Role], filters: Sequence[Filter]) -> str:
+def index_query(dialect: str, tenant: str, roles: Collection[Role], filters: Sequence[Filter]) -> str:
+    """What a kind of index is asked for."""
     spelling = _SPELLINGS[dialect]
 
     def word(wanted: Wanted) -> str:
