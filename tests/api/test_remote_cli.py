@@ -199,7 +199,7 @@ def test_wrong_servers_and_keys_are_told_in_a_sentence_without_the_key(
     assert "bears a password" in told("runs", "list", "--server", "http://me:pw@127.0.0.1:1")
     assert "is no address" in told("runs", "list", "--server", "nonsense")
     assert "the key says" in told("runs", "show", f"run_{'0' * 32}", "--tenant", "acme")
-    assert "no tenant" in told("runs", "list", "--tenant", "acme").lower()
+    assert "Tenant not found" in told("runs", "list", "--tenant", "acme")
     assert "Run not found" in told("runs", "show", f"run_{'0' * 32}")
 
 

@@ -157,7 +157,7 @@ def test_what_waits_is_answered_by_its_number_and_stands_in_the_history(hermes: 
 
 def test_the_whole_of_a_long_command_is_shown_with_wide(hermes: CommandLine, store: Store) -> None:
     command = f"rm -r build\n{'x' * 300}\x1b[2J\n9  run_ffff  fake"
-    asked(store, replace(DANGER, command=command))
+    asked(store, replace(DANGER, request={**DANGER.request, "command": command}))
     assert "xxxx" * 70 not in hermes("approvals", "list").out
     first, *rest = hermes("approvals", "list", "-o", "wide").out.splitlines()
     assert " once/session" in first
