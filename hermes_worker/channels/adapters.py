@@ -115,9 +115,21 @@ def email_credentials(values: Mapping[str, str]) -> email.Credentials:
     return found
 
 
+def missing_variables(platform: str, values: Mapping[str, str]) -> list[str]:
+    """The variables that have to be set before something can be sent to a platform, and are not."""
+    if platform == EMAIL:
+        return _missing(email.Credentials, EMAIL_VARIABLES, values)
+    adapter = adapters().get(platform)
+    return _missing(adapter.credentials, adapter.variables, values) if adapter is not None else []
+
+
+def _missing(kind: Any, variables: Mapping[str, str], values: Mapping[str, str]) -> list[str]:
+    needed = [variables[item.name] for item in fields(kind) if item.default is MISSING]
+    return [name for name in needed if not values.get(name, "").strip()]
+
+
 def _filled(platform: str, kind: type, variables: Mapping[str, str], values: Mapping[str, str]) -> Any:
     given = {name: values[variable].strip() for name, variable in variables.items() if values.get(variable, "").strip()}
-    missing = [variables[field.name] for field in fields(kind) if field.name not in given and field.default is MISSING]
-    if missing:
+    if missing := _missing(kind, variables, values):
         raise ConfigurationError(f"Delivery to {platform} is not configured: set {', '.join(missing)}.")
     return kind(**{name: int(value) if name == "port" else value for name, value in given.items()})

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
-import tempfile
 from pathlib import Path
 
 import click
@@ -20,8 +18,7 @@ from hermes_worker.safety.redaction import redact
 from hermes_worker.settings import SettingLayer, ToldSetting, load, setting_of, told_settings
 from hermes_worker.settings.editing import with_value
 from hermes_worker.settings.shaping import configuration_of
-
-_MODE = 0o600
+from hermes_worker.system.plainfiles import replace_text
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -131,7 +128,7 @@ def _written(path: Path, before: str, after: str, key: str | None, *, dry_run: b
     click.echo(redact("\n".join(lines)) or "nothing changes")
     if dry_run or before == after:
         return 0
-    _replace(path, after)
+    replace_text(path, after)
     click.echo(
         "Written. Processes read their settings when they start: restart them ('hermes-worker up', or the workers, the "
         "API and beat one after the other). Runs record the configuration they were accepted under.",
@@ -144,20 +141,3 @@ def _written(path: Path, before: str, after: str, key: str | None, *, dry_run: b
         click.echo(f"It has no effect here: {row.origin} says {_shown(row)!r} and counts more.", err=True)
         return EXIT_FAILED
     return 0
-
-
-def _replace(path: Path, text: str) -> None:
-    """A reader finds the old file or the new one, whatever dies."""
-    mode = path.stat().st_mode & 0o777 if path.exists() else _MODE
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".config.yaml.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

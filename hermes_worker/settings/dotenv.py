@@ -12,14 +12,12 @@ from hermes_worker.core.errors import ConfigurationError
 def write_secret(home: Path, variable: str, value: str) -> Path:
     """Set one variable; the other lines stay. The file is replaced in one step, and readable by its owner only. Raises
     ``ConfigurationError``."""
-    if "'" in value or not value.isprintable():
-        raise ConfigurationError(f"{variable} cannot stand in a .env file")
     path = home / ".env"
     try:
-        before = path.read_text(encoding="utf-8") if path.exists() else ""
+        text = with_variable(path.read_text(encoding="utf-8") if path.exists() else "", variable, value)
         draft = path.with_name(f".env.{os.getpid()}.new")
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(_with_line(before, variable, value))
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
@@ -28,7 +26,10 @@ def write_secret(home: Path, variable: str, value: str) -> Path:
     return path
 
 
-def _with_line(before: str, variable: str, value: str) -> str:
+def with_variable(before: str, variable: str, value: str) -> str:
+    """The text of a ``.env`` with one variable set. Raises ``ConfigurationError`` for what cannot stand there."""
+    if "'" in value or not value.isprintable():
+        raise ConfigurationError(f"{variable} cannot stand in a .env file")
     own = re.compile(rf"[ \t]*(?:export[ \t]+)?{re.escape(variable)}[ \t]*=")
     lines = [line for line in before.splitlines() if not own.match(line)]
     return "\n".join([*lines, f"{variable}='{value}'"]) + "\n"

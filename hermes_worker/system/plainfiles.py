@@ -1,4 +1,4 @@
-"""Read files that somebody else may have put there: a program, a user, a command that an agent ran.
+"""Read files that somebody else may have put there: a program, a user, a command that an agent ran. And replace one.
 
 Behind the name of a file may be a FIFO without a writer, a device that never ends, a socket, or ten gigabytes of holes.
 So a file is opened without waiting, it is looked at once it is open, and only so much of it is read.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -52,3 +53,22 @@ def read_note(path: Path) -> str:
     """A short text that the product wrote for itself, as far as it is short. Raises as ``open_plain``, and
     ``UnicodeDecodeError``."""
     return read_plain(path, bytes_max=_NOTE_BYTES_MAX).decode("utf-8")
+
+
+def replace_text(path: Path, text: str, *, mode: int | None = None) -> None:
+    """Write a file anew. A reader finds the old one or the new one, whatever dies. It has ``mode``; ``None`` keeps what
+    it has, and a new one is for its owner alone, as are directories that are made. Raises ``OSError``."""
+    if mode is None:
+        mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -30,6 +30,8 @@ from support.manifests import (
     problems,
 )
 
+from hermes_worker.cli.init_files import ChosenModel, ClusterPlan, overlay_files
+
 VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 MISSING = [name for name in ("helm_python", "kubernetes_validate") if importlib.util.find_spec(name) is None]
 pytestmark = [
@@ -180,3 +182,30 @@ def test_one_misspelt_or_mistyped_field_is_found(
         print(f"\n{len(made) - len(missed)} of {len(made)} mistakes in manifests found; missed: {missed}")
     assert len(made) == MUTANTS
     assert len(made) - len(missed) >= FOUND_MIN, missed
+
+
+def test_what_init_writes_is_rendered_and_taken_by_a_strict_server(tmp_path: Path) -> None:
+    (tmp_path / "k8s").mkdir()
+    shutil.copytree(K8S / "base", tmp_path / "k8s" / "base")
+    directory = tmp_path / "k8s" / "overlays" / "mine"
+    plan = ClusterPlan(
+        directory=directory,
+        database_url="postgresql://h:p@db/hermes",
+        broker_url="rediss://:p@broker:6379/0",
+        image="registry.example.com:5000/team/hermes-worker:1.2",
+    )
+    for file in overlay_files(plan, ChosenModel(provider="openai", name="gpt-x", api_key="sk-x")):
+        file.path.parent.mkdir(parents=True, exist_ok=True)
+        file.path.write_text(file.text, encoding="utf-8")
+    found = by_kustomize(directory)
+    assert [problem for each in found.values() for problem in problems(each, VERSIONS[-1])] == []
+    data = found["ConfigMap", "hermes-settings"]["data"]
+    assert (data["HERMES_PROVIDER"], data["HERMES_MODEL"], "HERMES_BASE_URL" in data) == ("openai", "gpt-x", False)
+    secrets = {name: set(each["data"]) for (kind, name), each in found.items() if kind == "Secret"}
+    assert secrets == {
+        "hermes-state": {"database-url", "broker-url"},
+        "hermes-server": {"server-key"},
+        "hermes-models": {"api-key"},
+    }
+    [api] = found["Deployment", "hermes-api"]["spec"]["template"]["spec"]["containers"]
+    assert api["image"] == plan.image

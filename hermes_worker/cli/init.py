@@ -1,0 +1,384 @@
+"""``hermes-worker init``: from nothing to a model that answers, a job and a place where answers go."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hermes_worker.channels.adapters import missing_variables, secret_variables
+from hermes_worker.channels.exchange import Part, Receipt
+from hermes_worker.channels.targets import normalize_deliver, parse_targets, resolve
+from hermes_worker.cli.init_files import (
+    ChosenModel,
+    ClusterPlan,
+    WrittenFile,
+    base_of,
+    compose_file,
+    config_with,
+    overlay_files,
+)
+from hermes_worker.cli.layout import moment
+from hermes_worker.cli.models import model_name
+from hermes_worker.cli.options import TEXT, client_settings, common, did_you_mean, home_option
+from hermes_worker.cli.screen import one_line
+from hermes_worker.cli.server import read_key
+from hermes_worker.core.errors import ConfigurationError, HermesError
+from hermes_worker.core.messages import ModelRequest, canonical_json, user_body
+from hermes_worker.local.paths import prepare_home, running_stack
+from hermes_worker.models.catalog import find_provider, provider_rows
+from hermes_worker.settings import Settings, load
+from hermes_worker.settings.dotenv import write_secret
+from hermes_worker.system.plainfiles import replace_text
+from hermes_worker.wiring import dispatcher_of, provider_of
+
+_KEY_VARIABLE = "HERMES_API_KEY"
+_SCRIPTED = "scripted"
+_REPLY_TOKENS = 512
+"""Room for a model that thinks first."""
+_path = click.Path(dir_okay=False, path_type=Path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitManner:
+    """How ``init`` goes about it."""
+
+    asks: bool
+    """Somebody is there to be asked."""
+    tries: bool
+    replaces: bool
+    """What stands otherwise is replaced without a question."""
+
+
+@click.command(
+    epilog="Example: hermes-worker init --yes --provider openai --model gpt-5 --model-key-file key   or, to be asked: "
+    "hermes-worker init"
+)
+@common
+@click.option("--provider", type=TEXT, help="Who serves the model: a name of docs/providers.md, or custom.")
+@click.option("--base-url", type=TEXT, help="Address of the API, where the provider has none of its own.")
+@click.option("--model", type=TEXT, help="Model of runs that name none, as the provider calls it.")
+@click.option(
+    "--model-key-file", type=_path, metavar="FILE", help="The key is in this file. Default: the one that is set."
+)
+@click.option("--job", type=TEXT, metavar="PROMPT", help="Keep a first job that is asked this.")
+@click.option("--schedule", type=TEXT, help="When, as 'cron create' reads it. Default: every day at 9am.")
+@click.option("--deliver", type=TEXT, metavar="TARGET", help="Where the job's answers go; a test message is sent now.")
+@click.option(
+    "--compose", type=click.Path(file_okay=False, path_type=Path), help="Write .env for this compose/ instead."
+)
+@click.option("--k8s", type=click.Path(file_okay=False, path_type=Path), help="Write an overlay into this directory.")
+@click.option("--database-url-file", type=_path, metavar="FILE", help="For --k8s: the address of PostgreSQL.")
+@click.option("--broker-url-file", type=_path, metavar="FILE", help="For --k8s: the address of Redis or Valkey.")
+@click.option("--image", type=TEXT, help="For --k8s: the image, such as registry.example.com/hermes-worker:0.2.0.")
+@click.option("--yes", "is_quiet", is_flag=True, help="Ask nothing: take the flags, and what is usual for the rest.")
+@click.option("--no-try", is_flag=True, help="Do not ask the model, and send no test message.")
+@click.option("--force", is_flag=True, help="Replace what is set otherwise already.")
+def init(home: Path | None, is_quiet: bool, no_try: bool, force: bool, **given: Any) -> int:
+    """Choose a provider and a model, try them, and write config.yaml and .env.
+
+    Asks what the flags do not say. Nothing is written before the model has answered, and nothing that is set otherwise
+    is replaced without being told to.
+    """
+    _require_sense(given)
+    manner = InitManner(asks=not is_quiet and _is_terminal(), tries=not no_try, replaces=force)
+    settings = client_settings(home, needs_servers=False)
+    elsewhere = given["compose"] or given["k8s"]
+    chosen = _tried_model(settings, given, manner, writes_key=elsewhere is not None)
+    if given["compose"] is not None:
+        return _for_compose(given["compose"], chosen, manner)
+    if given["k8s"] is not None:
+        return _for_kubernetes(given, chosen, manner)
+    _write_home(settings, chosen, manner)
+    settings = client_settings(settings.home, needs_servers=False)
+    deliver, is_reached = _target(settings, given["deliver"], manner)
+    _first_job(settings, given, deliver, manner)
+    if running_stack(settings.home) is not None:
+        click.echo("The hermes-worker that runs on this home reads its settings when it is started again.", err=True)
+    click.echo(f"\nNext: hermes-worker up{home_option(settings.home)}   then: hermes-worker chat")
+    return 0 if is_reached else 1
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _require_sense(given: dict[str, Any]) -> None:
+    """Raises ``UsageError`` for options that do not go together."""
+    of_home = [name for name in ("job", "schedule", "deliver") if given[name]]
+    if given["compose"] and given["k8s"]:
+        raise click.UsageError("--compose and --k8s are two places; give one of them")
+    if (given["compose"] or given["k8s"]) and of_home:
+        raise click.UsageError(f"--{of_home[0]} is for a home of this machine; a fleet is given jobs once it runs")
+    of_k8s = [name for name in ("database_url_file", "broker_url_file", "image") if given[name]]
+    if of_k8s and not given["k8s"]:
+        raise click.UsageError(f"--{of_k8s[0].replace('_', '-')} is for --k8s")
+    if given["schedule"] and not given["job"]:
+        raise click.UsageError("--schedule is for --job")
+
+
+# --- the model -------------------------------------------------------------------------------------------------------
+
+
+def _tried_model(settings: Settings, given: dict[str, Any], manner: InitManner, *, writes_key: bool) -> ChosenModel:
+    """Whom the flags or the answers name, once it has answered. Raises ``ConfigurationError``."""
+    while True:
+        chosen = _chosen_model(settings, given, manner, writes_key=writes_key)
+        if not manner.tries or chosen.provider == _SCRIPTED:
+            return chosen
+        try:
+            click.echo(_said_by(settings, chosen), err=True)
+        except HermesError as error:
+            wrong = f"the model did not answer: {one_line(str(error), 300)}"
+            if not manner.asks:
+                raise ConfigurationError(f"{wrong}; nothing was written (--no-try writes all the same)") from None
+            click.echo(wrong, err=True)
+            what = click.prompt(
+                "Ask again, write it all the same, or leave", type=click.Choice(["ask", "write", "leave"])
+            )
+            if what == "write":
+                return chosen
+            if what == "leave":
+                raise click.Abort from None
+        else:
+            return chosen
+
+
+def _chosen_model(settings: Settings, given: dict[str, Any], manner: InitManner, *, writes_key: bool) -> ChosenModel:
+    model = settings.model
+    said: str | None = given["provider"]
+    if said is None and manner.asks:
+        click.echo(f"Providers: {', '.join(provider_rows())}, and {_SCRIPTED} for none.", err=True)
+        said = click.prompt("Provider", default=model.provider or "openai", err=True)
+    provider = said or model.provider or ("custom" if given["base_url"] else None)
+    if provider is None:
+        raise ConfigurationError("say with --provider who serves the model (docs/providers.md lists the names)")
+    if provider == _SCRIPTED:
+        return ChosenModel(provider=provider, name=None)
+    row = find_provider(provider)
+    if row is None:
+        raise ConfigurationError(
+            f"there is no provider {provider[:80]!r}.{did_you_mean(provider, provider_rows())} A server of your own is "
+            "'custom' with --base-url"
+        )
+    is_same = model.provider == provider
+    base_url = given["base_url"] or (model.base_url if is_same else None)
+    if base_url is None and not row.base_url:
+        if not manner.asks:
+            raise ConfigurationError(f"say with --base-url where {row.name!r} is")
+        base_url = click.prompt(f"Address of its API {row.address_form}".rstrip(), type=TEXT, err=True)
+    key = _key(
+        settings, given["model_key_file"], manner, is_needed=row.needs_key, is_same=is_same, writes_key=writes_key
+    )
+    name = given["model"] or (model.name if is_same else None)
+    if manner.asks and given["model"] is None:
+        name = click.prompt("Model", default=name or row.default_model or None, type=TEXT, err=True)
+    if not name and not row.default_model:
+        raise ConfigurationError(f"say with --model which of the models of {row.name!r} is meant")
+    return ChosenModel(provider=row.name, name=name or row.default_model, base_url=base_url, api_key=key)
+
+
+def _key(
+    settings: Settings, file: Path | None, manner: InitManner, *, is_needed: bool, is_same: bool, writes_key: bool
+) -> str | None:
+    """The key to be written; ``None`` where one is set already, or none is needed. Raises ``ConfigurationError``."""
+    if file is not None:
+        return read_key(file, "--model-key-file")
+    found = settings.model.api_key.reveal() if settings.model.api_key is not None and is_same else None
+    if manner.asks:
+        usual = "Enter keeps the one that is set" if found else "" if is_needed else "Enter for none"
+        typed: str = click.prompt(
+            f"Key ({usual})" if usual else "Key",
+            hide_input=True,
+            default="" if usual else None,
+            show_default=False,
+            err=True,
+        )
+        if typed.strip():
+            return typed.strip()
+    return found if writes_key else None
+
+
+def _said_by(settings: Settings, chosen: ChosenModel) -> str:
+    """What a model says to one question, as a line. Raises ``HermesError``."""
+    from hermes_worker.core.abort import AbortSignal
+
+    said: dict[str, object] = {**chosen.settings, "model.api_key": chosen.api_key}
+    tried = load(home=settings.home, overrides=said)
+    name = model_name(tried)
+    if name is None:
+        raise ConfigurationError("no model is named")
+    system = canonical_json({"role": "system", "content": "You are being set up. Answer in a word or two."})
+    request = ModelRequest(
+        model=name, messages=(system, user_body("Say that you are ready.")), output_tokens_max=_REPLY_TOKENS
+    )
+    began = time.monotonic()
+    reply = provider_of(tried).ask(request, on_delta=lambda _: None, abort=AbortSignal())
+    used = reply.usage.input + reply.usage.cache_read + reply.usage.cache_write + reply.usage.output
+    took = time.monotonic() - began
+    return f"{name} answers in {took:.1f} s with {used} tokens: {one_line(reply.text, 80) or '(no text)'}"
+
+
+# --- what is written -------------------------------------------------------------------------------------------------
+
+
+def _write_home(settings: Settings, chosen: ChosenModel, manner: InitManner) -> None:
+    path = settings.home / "config.yaml"
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    try:
+        after, otherwise = config_with(before, chosen)
+    except ValueError as error:
+        raise ConfigurationError(f"{path} cannot be changed: {error}") from None
+    old = settings.model.api_key
+    if chosen.api_key is not None and old is not None and old.reveal() != chosen.api_key:
+        otherwise.append("another key is set")
+    load(home=settings.home, config_text=after)
+    _may_replace(otherwise, manner)
+    prepare_home(settings.home)
+    if chosen.api_key is not None:
+        click.echo(f"wrote {write_secret(settings.home, _KEY_VARIABLE, chosen.api_key)}")
+    _write([WrittenFile(path=path, text=after)])
+    settings = load(home=settings.home)
+    if (settings.model.provider, settings.model.name) != (chosen.provider, chosen.name):
+        click.echo("The environment names another model, and counts more than config.yaml.", err=True)
+
+
+def _for_compose(directory: Path, chosen: ChosenModel, manner: InitManner) -> int:
+    if not (directory / "compose.yaml").is_file():
+        raise ConfigurationError(f"there is no compose.yaml in {str(directory)!r}; name the compose/ of a checkout")
+    path = directory / ".env"
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    file, otherwise = compose_file(directory, before, chosen)
+    _may_replace(otherwise, manner)
+    _write([file])
+    click.echo(f"\nNext, in {directory}: docker compose up --detach")
+    return 0
+
+
+def _for_kubernetes(given: dict[str, Any], chosen: ChosenModel, manner: InitManner) -> int:
+    if chosen.provider == _SCRIPTED:
+        raise ConfigurationError("the scripted stand-in is for one machine; name a provider")
+    directory: Path = given["k8s"]
+    base_of(directory)
+    plan = ClusterPlan(
+        directory=directory,
+        database_url=_address(given["database_url_file"], "PostgreSQL", "--database-url-file", manner),
+        broker_url=_address(given["broker_url_file"], "Redis or Valkey", "--broker-url-file", manner),
+        image=given["image"],
+    )
+    files = overlay_files(plan, chosen)
+    existing = [file for file in files if file.path.exists() and file.path.read_text(encoding="utf-8") != file.text]
+    _may_replace([f"{file.path} says something else" for file in existing], manner)
+    _write(files)
+    click.echo(
+        f"\nNext: kubectl apply --kustomize {directory}\nThe database and the broker outside of the cluster need a "
+        "network policy, and the volume a storage class: state-network.yaml and storage.yaml of overlays/production."
+    )
+    return 0
+
+
+def _address(file: Path | None, whose: str, option: str, manner: InitManner) -> str:
+    """Raises ``ConfigurationError``."""
+    if file is not None:
+        return read_key(file, option)
+    if not manner.asks:
+        raise ConfigurationError(f"name with {option} the file that holds the address of {whose}, password and all")
+    return str(click.prompt(f"Address of {whose} (with its password, not shown)", hide_input=True, err=True)).strip()
+
+
+def _may_replace(otherwise: Sequence[str], manner: InitManner) -> None:
+    """Raises ``ConfigurationError``, or ``Abort`` where somebody says no."""
+    if not otherwise or manner.replaces:
+        return
+    told = "; ".join(otherwise)
+    if not manner.asks:
+        raise ConfigurationError(f"{told}; nothing was written (--force replaces it)")
+    click.confirm(f"{told}. Replace it?", abort=True, err=True)
+
+
+def _write(files: Sequence[WrittenFile]) -> None:
+    """Each at once or not at all. Raises ``ConfigurationError``."""
+    for file in files:
+        try:
+            replace_text(file.path, file.text, mode=0o600 if file.is_secret else None)
+        except OSError as error:
+            raise ConfigurationError(f"{str(file.path)!r} cannot be written: {error.strerror}") from None
+        click.echo(f"wrote {file.path}")
+
+
+# --- a target and a job ----------------------------------------------------------------------------------------------
+
+
+def _target(settings: Settings, said: str | None, manner: InitManner) -> tuple[str | None, bool]:
+    """Where answers are to go, if anywhere, and whether a test message got there."""
+    if said is None and manner.asks:
+        asked = "Where are answers to go (telegram:CHAT, email:YOU@..., webhook:https://..., Enter for nowhere)"
+        said = click.prompt(asked, default="", show_default=False, type=TEXT, err=True)
+    if not said:
+        return None, True
+    dispatcher = dispatcher_of(settings)
+    wanted = parse_targets(normalize_deliver(said))
+    found = resolve(wanted, origin=None, homes=dispatcher.homes(), lookup=dispatcher.named)
+    for missing in found.unresolved:
+        raise ConfigurationError(f"nothing can be delivered to {missing.reference!r} ({missing.reason})")
+    settings = _with_credentials(settings, [target.platform for target in found.targets], manner)
+    if not manner.tries:
+        return said, True
+    dispatcher = dispatcher_of(settings)
+    is_reached = True
+    for target in found.targets:
+        part = Part(
+            text="Hermes worker can reach you here.", title="Hermes worker", idempotency_key=secrets.token_hex(16)
+        )
+        outcome = dispatcher.send(part, target, at=datetime.now(UTC), file_name="init/test.md")
+        if isinstance(outcome, Receipt):
+            click.echo(f"a test message went to {target.platform}: look there")
+        else:
+            is_reached = False
+            click.echo(f"the test message to {target.platform} failed: {one_line(outcome.message, 300)}", err=True)
+    return said, is_reached
+
+
+def _with_credentials(settings: Settings, platforms: Sequence[str], manner: InitManner) -> Settings:
+    """The settings once somebody has been asked for the credentials that are not set. Raises ``ConfigurationError``
+    where nobody is there to be asked."""
+    missing = [name for platform in platforms for name in missing_variables(platform, settings.environ)]
+    if missing and not manner.asks:
+        raise ConfigurationError(f"delivery to {', '.join(platforms)} is not configured: set {', '.join(missing)}")
+    for name in missing:
+        value = str(click.prompt(name, hide_input=name in secret_variables(), err=True)).strip()
+        write_secret(settings.home, name, value)
+    return client_settings(settings.home, needs_servers=False) if missing else settings
+
+
+def _first_job(settings: Settings, given: dict[str, Any], deliver: str | None, manner: InitManner) -> None:
+    from hermes_worker.cli.job_backend import LocalJobs
+    from hermes_worker.cli.stack import bring_up_to_date
+    from scheduler.definition import JobRequest
+    from scheduler.jobtext import default_name
+
+    prompt, schedule = given["job"], given["schedule"]
+    if prompt is None and manner.asks:
+        prompt = click.prompt(
+            "A first job: what is to be done (Enter for none)", default="", show_default=False, err=True
+        )
+        if prompt and schedule is None:
+            schedule = click.prompt("When", default="every day at 9am", type=TEXT, err=True)
+    if not prompt:
+        return
+    if settings.database.url is None:  # that of a deployment is changed by 'migrate' alone
+        bring_up_to_date(settings, lambda doing: click.echo(f"{doing} ...", err=True))
+    jobs = LocalJobs(settings)
+    name = default_name(prompt, (), None)
+    if any(row.name == name for row in jobs.all()):
+        click.echo(f"a job {one_line(name, 60)!r} is there already", err=True)
+        return
+    row = jobs.create(JobRequest(prompt=prompt, schedule=schedule or "every day at 9am", deliver=deliver))
+    click.echo(f"job {row.job_id} {one_line(row.name, 60)}, next {moment(row.next_slot)}")

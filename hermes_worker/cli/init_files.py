@@ -1,0 +1,185 @@
+"""What ``hermes-worker init`` writes, as texts and as places. ``init`` asks and writes."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.settings.dotenv import with_variable
+from hermes_worker.settings.editing import with_value
+
+COMPOSE_PASSWORDS = (
+    "POSTGRES_PASSWORD",
+    "VALKEY_PASSWORD",
+    "HERMES_SERVER_KEY",
+    "HERMES_FLOWER_PASSWORD",
+    "GRAFANA_PASSWORD",
+)
+"""What ``compose/.env`` has to have beside the model."""
+_COMPOSE_HEAD = """\
+# Written by 'hermes-worker init --compose'. README.md beside compose.yaml says what else can stand here.
+"""
+_IMAGE = re.compile(
+    r"(?P<name>[^\s@:]+(?::\d+(?=/))?[^\s@:]*)(?::(?P<tag>[\w.-]+))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenModel:
+    """Who is asked when a run names no model."""
+
+    provider: str
+    name: str | None
+    """``None`` leaves it to the provider's usual one."""
+    base_url: str | None = None
+    api_key: str | None = None
+    """``None`` where none is needed, or where it is set elsewhere already."""
+
+    @property
+    def settings(self) -> Mapping[str, str | None]:
+        """By the keys of ``config.yaml``."""
+        return {"model.provider": self.provider, "model.default": self.name, "model.base_url": self.base_url}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenFile:
+    """A file as it is to be."""
+
+    path: Path
+    text: str
+    is_secret: bool = False
+    """Readable by its owner alone."""
+
+
+def config_with(before: str, model: ChosenModel) -> tuple[str, list[str]]:
+    """The text of ``config.yaml`` with a model, and what it said otherwise before. Raises ``ValueError``."""
+    after, otherwise = before, []
+    said = yaml.safe_load(before) or {}
+    group = said.get("model") if isinstance(said, dict) else None
+    if isinstance(group, str):
+        group = {"default": group}
+    for key, value in model.settings.items():
+        old = group.get(key.partition(".")[2]) if isinstance(group, dict) else None
+        if old == value:
+            continue
+        if old is not None:
+            otherwise.append(f"config.yaml says {key}: {str(old)[:80]}")
+        after = with_value(after, key, value)
+    return after, otherwise
+
+
+def compose_file(directory: Path, before: str, model: ChosenModel) -> tuple[WrittenFile, list[str]]:
+    """``.env`` for Compose, and what it said otherwise before. A password that is there stays: that of PostgreSQL is
+    set when its volume is made. Raises ``ConfigurationError``."""
+    given = {
+        "HERMES_PROVIDER": model.provider,
+        "HERMES_MODEL": model.name,
+        "HERMES_BASE_URL": model.base_url,
+        "HERMES_API_KEY": model.api_key,
+    }
+    otherwise, text = [], before or _COMPOSE_HEAD
+    for name, value in given.items():
+        old = value_of(text, name)
+        if old and old != (value or ""):
+            otherwise.append(f".env has another {name}")
+        if value or old:
+            text = with_variable(text, name, value or "")
+    for name in COMPOSE_PASSWORDS:
+        if not value_of(text, name):
+            text = with_variable(text, name, secrets.token_urlsafe(24))
+    return WrittenFile(path=directory / ".env", text=text, is_secret=True), otherwise
+
+
+def value_of(dotenv: str, name: str) -> str | None:
+    """What the last line of a variable says, without its quotes; ``None`` where there is none."""
+    found = re.findall(rf"^[ \t]*(?:export[ \t]+)?{re.escape(name)}[ \t]*=[ \t]*(.*?)[ \t]*$", dotenv, re.MULTILINE)
+    return found[-1].strip("'\"") if found else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPlan:
+    """What an overlay of Kubernetes says beside the model."""
+
+    directory: Path
+    database_url: str
+    broker_url: str
+    image: str | None = None
+    """``None`` for the name that ``base`` has."""
+
+
+def overlay_files(plan: ClusterPlan, model: ChosenModel) -> list[WrittenFile]:
+    """An overlay of kustomize with its secrets as files. The key of the server is drawn where there is none yet. Raises
+    ``ConfigurationError``."""
+    folder = plan.directory / "secrets"
+    key_file = folder / "server-key"
+    server_key = key_file.read_text(encoding="utf-8") if key_file.exists() else secrets.token_urlsafe(32)
+    secret_texts = {
+        "database-url": plan.database_url,
+        "broker-url": plan.broker_url,
+        "server-key": server_key,
+        "api-key": model.api_key or "",
+    }
+    return [
+        WrittenFile(path=plan.directory / "kustomization.yaml", text=_kustomization(plan)),
+        WrittenFile(path=plan.directory / "settings.yaml", text=_settings_patch(model)),
+        WrittenFile(path=plan.directory / ".gitignore", text="/secrets/\n"),
+        *(WrittenFile(path=folder / name, text=text, is_secret=True) for name, text in secret_texts.items()),
+    ]
+
+
+def _kustomization(plan: ClusterPlan) -> str:
+    document: dict[str, object] = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "namespace": "hermes",
+        "resources": [os.path.relpath(base_of(plan.directory), plan.directory)],
+        "generatorOptions": {
+            "disableNameSuffixHash": True,
+            "labels": {"app.kubernetes.io/name": "hermes-worker"},
+        },
+        "secretGenerator": [
+            {"name": "hermes-state", "files": ["secrets/database-url", "secrets/broker-url"]},
+            {"name": "hermes-server", "files": ["secrets/server-key"]},
+            {"name": "hermes-models", "files": ["secrets/api-key"]},
+        ],
+        "patches": [{"path": "settings.yaml"}],
+    }
+    if plan.image is not None:
+        document["images"] = [_image(plan.image)]
+    head = "# Written by 'hermes-worker init --k8s'; docs/kubernetes.md says what a cluster needs beside it.\n"
+    return head + yaml.safe_dump(document, sort_keys=False)
+
+
+def _image(written: str) -> dict[str, str]:
+    found = _IMAGE.fullmatch(written)
+    if found is None:
+        raise ConfigurationError(
+            f"--image {written[:120]!r} is no image; write registry.example.com/hermes-worker:0.2.0"
+        )
+    parts = {"newName": found["name"], "newTag": found["tag"], "digest": found["digest"]}
+    return {"name": "hermes-worker", **{name: part for name, part in parts.items() if part}}
+
+
+def _settings_patch(model: ChosenModel) -> str:
+    """Of what ``base/settings.yaml`` says of the model all is replaced: null takes a value away."""
+    data = {"HERMES_PROVIDER": model.provider, "HERMES_BASE_URL": model.base_url, "HERMES_MODEL": model.name}
+    patch = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "hermes-settings"}, "data": data}
+    return yaml.safe_dump(patch, sort_keys=False)
+
+
+def base_of(directory: Path) -> Path:
+    """Where the manifests are that an overlay in ``directory`` builds on. Raises ``ConfigurationError``."""
+    for above in directory.absolute().parents:
+        if (above / "base" / "kustomization.yaml").is_file():
+            return above / "base"
+    raise ConfigurationError(
+        f"{str(directory)!r} is not below the k8s directory of a checkout, where base/kustomization.yaml is; "
+        "name a new directory there, such as k8s/overlays/mine"
+    )
