@@ -18,9 +18,29 @@ EXTENSION = Extension(
             implementation="hermes_worker.cli.running:run",
         ),
         CommandDeclaration(
+            name="init",
+            summary="Choose a provider and a model, try them, and write config.yaml and .env.",
+            implementation="hermes_worker.cli.init:init",
+        ),
+        CommandDeclaration(
             name="up",
             summary="Start everything on this machine and keep it running.",
             implementation="hermes_worker.cli.up:up",
+        ),
+        CommandDeclaration(
+            name="status",
+            summary="Whether the stack of this home runs, since when, and how it does.",
+            implementation="hermes_worker.cli.running_stack:status",
+        ),
+        CommandDeclaration(
+            name="logs",
+            summary="What a stack in the background wrote, and with -f what it writes.",
+            implementation="hermes_worker.cli.running_stack:logs",
+        ),
+        CommandDeclaration(
+            name="down",
+            summary="Drain the stack of this home and stop it.",
+            implementation="hermes_worker.cli.running_stack:down",
         ),
         CommandDeclaration(
             name="chat",

@@ -158,18 +158,19 @@ def open_client(chosen: ServerChoice, *, patience_s: float | None = None) -> Her
     return HermesClient(chosen.url, api_key=key, tls=_tls(chosen.ca_file), patience_s=waits_s)
 
 
-def read_key(path: Path) -> str:
-    """The key in a file; says so when others may read it. Raises ``ConfigurationError``, without what was read."""
+def read_key(path: Path, option: str = "--key-file") -> str:
+    """The key in a file that an option names; says so when others may read it. Raises ``ConfigurationError``, without
+    what was read."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read(_KEY_BYTES_MAX + 1).decode("ascii").strip()
     except OSError as error:
-        raise ConfigurationError(f"--key-file {str(path)!r} cannot be read: {error.strerror}") from None
+        raise ConfigurationError(f"{option} {str(path)!r} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigurationError(f"--key-file {str(path)!r} holds no key") from None
+        raise ConfigurationError(f"{option} {str(path)!r} holds no key") from None
     if not text or len(text) > _KEY_BYTES_MAX or any(c.isspace() for c in text):
-        raise ConfigurationError(f"--key-file {str(path)!r} holds no key: write the key into it, and nothing else")
+        raise ConfigurationError(f"{option} {str(path)!r} holds no key: write the key into it, and nothing else")
     if stat.S_ISREG(mode) and mode & (stat.S_IRGRP | stat.S_IROTH):
         click.echo(f"note: others may read {str(path)!r}; 'chmod 600' keeps the key to you", err=True)
     return text
@@ -214,7 +215,11 @@ _REASONS = {
     "doctor": "it looks at the machine that it runs on",
     "check": "it looks at the configuration of the machine that it runs on",
     "run": "it works in a directory of this machine; 'submit' hands a task to the server",
+    "init": "it writes the configuration of this machine",
     "up": "it starts a server of its own",
+    "status": "it looks at processes of this machine; 'top' and 'workers list' ask the server",
+    "logs": "the log is a file of this machine",
+    "down": "it stops processes of this machine",
     "worker": "it is a process of the installation itself",
     "beat": "it is a process of the installation itself",
     "api": "it is a process of the installation itself",

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import signal
+import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
+from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.options import TEXT, common, home_option, load_settings
 from hermes_worker.cli.stack import Stack, StackPlan
-from hermes_worker.local.paths import HeldHome, StackNote, holding_home
+from hermes_worker.core.errors import HermesError
+from hermes_worker.local.detached import StackLog, log_path
+from hermes_worker.local.paths import HeldHome, StackNote, holding_home, prepare_home, require_free_home
 from hermes_worker.local.process import root_warning, title_process
 from hermes_worker.local.supervisor import StartFailed, Supervisor
 from hermes_worker.settings import Settings
@@ -32,6 +40,7 @@ from hermes_worker.settings.server_key import key_file, place_of_key
 @click.option(
     "--tool-concurrency", type=click.IntRange(1, 1000), default=8, show_default=True, help="Tool calls at once."
 )
+@click.option("-d", "--detach", is_flag=True, help="In the background; 'status', 'logs' and 'down' are for it.")
 def up(
     home: Path | None,
     host: str | None,
@@ -40,6 +49,7 @@ def up(
     base_url: str | None,
     model_concurrency: int,
     tool_concurrency: int,
+    detach: bool,
 ) -> int:
     """Start everything on this machine and keep it running.
 
@@ -53,11 +63,91 @@ def up(
     settings = load_settings(home, given)
     configure_logging(settings.log, "up", secrets=settings.secrets)
     plan = StackPlan(model_concurrency=model_concurrency, tool_concurrency=tool_concurrency)
+    if detach:
+        return _detach(settings, plan)
     with holding_home(settings.home) as held:
         return _supervise(held, settings, plan)
 
 
-def _supervise(held: HeldHome, settings: Settings, plan: StackPlan) -> int:
+_IS_UP = b"u"
+_FAILED = b"f"
+"""In front of the sentence that says why."""
+_WORDS_BYTES = 65_536
+
+
+def _detach(settings: Settings, plan: StackPlan) -> int:
+    """Start a stack that stays when this process ends, and wait until it is up. It is forked and not executed: so it
+    has the secrets of this process, which stand in no file and in no environment. Raises ``HermesError``."""
+    prepare_home(settings.home)
+    require_free_home(settings.home)
+    log_file = StackLog(log_path(settings.home))
+    log_file.keep_small()
+    reader, writer = os.pipe()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        _be_detached(settings, plan, log_file, writer)
+    os.close(writer)
+    try:
+        told = os.read(reader, _WORDS_BYTES)  # once: processes of the stack have the other end as well
+    except KeyboardInterrupt:
+        os.kill(pid, signal.SIGTERM)
+        click.echo("stopping what was started", err=True)
+        raise
+    if not told.startswith(_IS_UP):
+        sentence = told.removeprefix(_FAILED).decode(errors="replace")
+        raise StartFailed(sentence or f"it ended without a word; see {log_path(settings.home)}")
+    click.echo(told.removeprefix(_IS_UP).decode())
+    return 0
+
+
+def _be_detached(settings: Settings, plan: StackPlan, log_file: StackLog, writer: int) -> NoReturn:
+    """The stack's whole life, in the background."""
+    from hermes_worker.observe import log
+
+    status = EXIT_FAILED
+    try:
+        os.setsid()
+        with Path(os.devnull).open() as nothing:
+            os.dup2(nothing.fileno(), 0)
+        output = log_file.open()
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        with holding_home(settings.home) as held:
+            status = _supervise(held, settings, plan, _Detached(log_file=log_file, writer=writer))
+    except HermesError as error:
+        click.echo(f"hermes-worker: {error}", err=True)
+        with contextlib.suppress(OSError):
+            os.write(writer, _FAILED + str(error).encode(errors="replace"))
+    except BaseException:
+        log.exception("supervisor.failed")
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(status)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Detached:
+    """What a stack in the background has and others have not."""
+
+    log_file: StackLog
+    writer: int
+    """Where it says to who started it that it is up."""
+
+    def tell(self, note: StackNote, home: Path) -> None:
+        option = home_option(home)
+        words = (
+            f"Hermes worker is up in the background (pid {note.pid}), API at {note.api_url}.\n"
+            f"hermes-worker status{option}, hermes-worker logs -f{option}, hermes-worker down{option}"
+        )
+        os.write(self.writer, _IS_UP + words.encode())
+        os.close(self.writer)
+
+
+def _supervise(held: HeldHome, settings: Settings, plan: StackPlan, detached: _Detached | None = None) -> int:
     from hermes_worker.cli.models import described, model_key, model_name
 
     began = time.monotonic()
@@ -81,8 +171,11 @@ def _supervise(held: HeldHome, settings: Settings, plan: StackPlan) -> int:
             click.echo(_welcome(stack, note, time.monotonic() - began))
             if warning := root_warning():
                 click.echo(f"warning: {warning}", err=True)
+            if detached is not None:
+                detached.tell(note, settings.home)
 
-        supervisor = Supervisor(specs, on_exit=stack.on_exit, preload=stack.preload)
+        on_output = detached.log_file.keep_small if detached is not None else None
+        supervisor = Supervisor(specs, on_exit=stack.on_exit, on_output=on_output, preload=stack.preload)
         status = supervisor.run(on_ready=announce)
         if supervisor.failure is not None:
             held.note_failure(supervisor.failure)

@@ -176,11 +176,12 @@ class ChildLoop:
         output: int = 2,
         has_prefixes: bool = True,
         on_exit: Callable[[ChildExit], None] | None = None,
+        on_output: Callable[[], None] | None = None,
         preload: Entry | None = None,
     ) -> None:
         """``lifeline`` is a descriptor that becomes readable when the parent dies. ``on_exit`` hears of every child
-        that ended by itself; it must be quick and never raise. ``preload`` imports what the children that are forked
-        have in common, in the process that forks them."""
+        that ended by itself, ``on_output`` of lines that were forwarded; both must be quick and never raise.
+        ``preload`` imports what the children that are forked have in common, in the process that forks them."""
         self._nursery = Nursery(preload, output=output)
         self._children = [_Child(spec) for spec in specs]
         self._name_width = max((len(spec.name) for spec in specs), default=0)
@@ -188,6 +189,7 @@ class ChildLoop:
         self._output = output
         self._has_prefixes = has_prefixes
         self._on_exit = on_exit
+        self._on_output = on_output
         self._selector = selectors.DefaultSelector()
         self._pipes: dict[int, _Pipe] = {}
         self._stop_requests = 0
@@ -460,6 +462,8 @@ class ChildLoop:
                 self._selector.unregister(descriptor)
                 del self._pipes[descriptor]
                 pipe.close()
+            if self._on_output is not None:
+                self._on_output()
 
         # It may outlive the child: what the child started writes to the same pipe.
         child.pipe = self._pipes[descriptor] = pipe

@@ -133,6 +133,22 @@ def running_stack(home: Path) -> StackNote | None:
         ) from error
 
 
+def left_behind(home: Path) -> StackNote | None:
+    """The note of a stack that ended without a word: it was killed, or the machine was."""
+    if is_held(home):
+        return None
+    try:
+        return StackNote(**json.loads(read_note(_note_path(home))))
+    except (ValueError, TypeError, OSError):
+        return None
+
+
+def require_free_home(home: Path) -> None:
+    """Raises ``HomeBusy`` when a stack runs on this home."""
+    if is_held(home):
+        raise HomeBusy(_who_holds(home))
+
+
 @contextmanager
 def holding_home(home: Path) -> Iterator[HeldHome]:
     """Be the one stack of this home while the block runs.

@@ -67,13 +67,16 @@ class Supervisor:
         specs: Sequence[ChildSpec],
         *,
         on_exit: Callable[[ChildExit], None] | None = None,
+        on_output: Callable[[], None] | None = None,
         has_prefixes: bool = True,
         output: int = 2,
         preload: Entry | None = None,
     ) -> None:
-        """``output`` is the descriptor that the children's lines go to. ``preload`` imports what the children that are
-        forked have in common; see ``forked``."""
+        """``output`` is the descriptor that the children's lines go to; ``on_output`` is called in the keeper's process
+        behind some of them, must be quick and never raise. ``preload`` imports what the children that are forked have
+        in common; see ``forked``."""
         self._preload = preload
+        self._on_output = on_output
         self._specs = specs
         self._output = output
         self._on_exit = on_exit
@@ -154,6 +157,7 @@ class Supervisor:
                 output=self._output,
                 has_prefixes=self._has_prefixes,
                 on_exit=self._on_exit,
+                on_output=self._on_output,
                 preload=self._preload,
             )
             status = loop.run(on_ready=lambda: _tell(ready_writer, _READY))

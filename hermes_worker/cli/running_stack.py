@@ -1,0 +1,164 @@
+"""``hermes-worker status|logs|down``: the stack that ``up`` started on a home of this machine."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from hermes_worker.cli.entry import EXIT_FAILED
+from hermes_worker.cli.layout import moment
+from hermes_worker.cli.options import client_settings, common, home_option
+from hermes_worker.cli.screen import duration
+from hermes_worker.core.errors import ConfigurationError, HermesError
+from hermes_worker.local.detached import NoStack, RunningStack, end_of_log, lines_to_come, log_path
+from hermes_worker.local.paths import StackNote, failed_start, is_held, left_behind, running_stack
+
+_LOOK_EVERY_S = 0.2
+_TELL_EVERY_S = 5.0
+
+
+@click.command(epilog="The exit code is 0 while it runs and does well, and 1 otherwise.")
+@common
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def status(home: Path | None, as_json: bool) -> int:
+    """Whether the stack of this home runs, since when, and how it does."""
+    place = client_settings(home, needs_servers=False).home
+    note = running_stack(place)
+    wrong = _wrong_with(place, note)
+    parts = _parts(place) if note is not None else []
+    if as_json:
+        told = {
+            "home": str(place),
+            "running": note is not None,
+            "pid": note.pid if note else None,
+            "started_at": note.started_at if note else None,
+            "api_url": note.api_url if note else None,
+            "parts": parts,
+            "problem": wrong,
+        }
+        click.echo(json.dumps(told))
+    elif note is not None:
+        since = f"since {moment(note.started_at)}, for {duration(max(0.0, time.time() - note.started_at))}"
+        lines = [
+            f"'hermes-worker {note.command}' runs on {place} (pid {note.pid}), {since}",
+            f"  API    {note.api_url or 'none'}",
+            f"  model  {note.model}",
+            f"  parts  {', '.join(parts) or '-'}",
+            *([f"  wrong  {wrong}"] if wrong else []),
+        ]
+        click.echo("\n".join(lines))
+    else:
+        click.echo(f"no hermes-worker runs on {place}: {wrong}" if wrong else f"no hermes-worker runs on {place}")
+    return 0 if note is not None and wrong is None else EXIT_FAILED
+
+
+def _parts(home: Path) -> list[str]:
+    try:
+        with RunningStack(home) as stack:
+            return stack.parts()
+    except NoStack:
+        return []
+
+
+def _wrong_with(home: Path, note: StackNote | None) -> str | None:
+    """A sentence, where something is wrong."""
+    if note is not None:
+        return _wrong_with_api(note) if note.api_url else None
+    if is_held(home):
+        return "it is starting or stopping"
+    if (left := left_behind(home)) is not None:
+        began = moment(left.started_at)
+        return f"that of pid {left.pid}, up since {began}, ended without a word: it was killed, or the machine was"
+    if (failed := failed_start(home)) is not None:
+        return f"the last start failed, {moment(failed.at)}: {failed.sentence}"
+    return None
+
+
+def _wrong_with_api(note: StackNote) -> str | None:
+    from hermes_worker.client import HermesClient
+
+    assert note.api_url is not None
+    try:
+        with HermesClient(note.api_url, patience_s=2.0) as client:
+            client.health()
+    except HermesError as error:
+        return f"its API does not do well: {error}"
+    return None
+
+
+@click.command(epilog="Example: hermes-worker logs -f   Ctrl-C ends the reading, not what is read.")
+@common
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is written, until the stack has ended.")
+@click.option("-n", "--lines", type=click.IntRange(0, 100_000), default=100, show_default=True, help="So many first.")
+@click.option("--path", "only_path", is_flag=True, help="Say where the log is, and nothing else.")
+def logs(home: Path | None, follow: bool, lines: int, only_path: bool) -> None:
+    """What a stack in the background wrote, and with -f what it writes."""
+    place = client_settings(home, needs_servers=False).home
+    path = log_path(place)
+    if only_path:
+        click.echo(path)
+        return
+    if not path.exists():
+        raise ConfigurationError(
+            f"there is no log on {str(place)!r}: 'hermes-worker up --detach{home_option(place)}' writes one, and "
+            "without --detach lines are shown in the terminal of 'up'"
+        )
+    found, end = end_of_log(path, lines)
+    for line in found:
+        _show(line)
+    if follow:
+        for line in lines_to_come(path, end, lambda: not is_held(place)):
+            _show(line)
+
+
+def _show(line: bytes) -> None:
+    """What roles wrote, as it is for a file and harmless for a terminal."""
+    from hermes_worker.cli.wording import clean
+
+    text = line.decode("utf-8", "replace")
+    click.echo(clean(text) if sys.stdout.isatty() else text)
+
+
+@click.command(
+    epilog="What is at work when the time of its drain is over is handed back, and goes on after the next 'up'."
+)
+@common
+@click.option("--now", is_flag=True, help="Do not drain: end all of it at once. Runs go on after the next 'up'.")
+def down(home: Path | None, now: bool) -> int:
+    """Drain the stack of this home and stop it. Ctrl-C leaves it draining."""
+    place = client_settings(home, needs_servers=False).home
+    try:
+        stack = RunningStack(place)
+    except NoStack as error:
+        wrong = _wrong_with(place, None)
+        click.echo(f"{error}{f': {wrong}' if wrong else ''}", err=True)
+        return 0 if wrong is None or not is_held(place) else EXIT_FAILED
+    with stack:
+        stack.signal(signal.SIGTERM)
+        if now:
+            stack.signal(signal.SIGINT)
+        try:
+            _wait(stack)
+        except KeyboardInterrupt:
+            click.echo(
+                f"\nit goes on draining; 'hermes-worker down --now{home_option(place)}' ends it at once", err=True
+            )
+            raise
+    click.echo(f"hermes-worker on {place} has stopped")
+    return 0
+
+
+def _wait(stack: RunningStack) -> None:
+    """Until it has stopped; says every few seconds what still runs."""
+    began = told_at = time.monotonic()
+    while stack.is_running:
+        if time.monotonic() - told_at >= _TELL_EVERY_S:
+            told_at = time.monotonic()
+            parts = ", ".join(stack.parts()) or "nothing below it"
+            click.echo(f"draining for {duration(told_at - began)}; still there: {parts}", err=True)
+        time.sleep(_LOOK_EVERY_S)

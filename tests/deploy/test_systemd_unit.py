@@ -1,0 +1,54 @@
+"""systemd/hermes-worker.service: its command is one of ours, its times are those of a drain, and systemd takes it."""
+
+from __future__ import annotations
+
+import configparser
+import shutil
+import subprocess
+from pathlib import Path
+
+import click
+import pytest
+
+from hermes_worker.cli.entry import commands
+from hermes_worker.cli.stack import _BROKER_GRACE_S, _LEAVING_S
+from hermes_worker.settings import load
+
+UNIT = Path(__file__).parents[2] / "systemd" / "hermes-worker.service"
+
+
+def service() -> configparser.SectionProxy:
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read_string(UNIT.read_text(encoding="utf-8"))
+    return unit["Service"]
+
+
+def test_what_it_starts_is_a_command_with_settings_that_there_are(tmp_path: Path) -> None:
+    program, *words = service()["ExecStart"].split()
+    assert Path(program).name == "hermes-worker"
+    command = commands.get_command(click.Context(commands), words[0])
+    assert command is not None
+    command.make_context(words[0], words[1:])
+    given = dict(each.split("=", 1) for each in service()["Environment"].split())
+    settings = load({**given, "HOME": str(tmp_path), "PATH": "/usr/bin"})
+    assert settings.notes == ()
+    assert given["HERMES_HOME"] == f"/var/lib/{service()['StateDirectory']}"
+
+
+def test_it_is_given_the_time_that_a_drain_takes(tmp_path: Path) -> None:
+    lease = load({"HOME": str(tmp_path), "PATH": "/usr/bin"}).lease
+    assert float(service()["TimeoutStopSec"]) >= lease.drain_s + lease.drain_once_s + _LEAVING_S + _BROKER_GRACE_S
+    assert service()["KillMode"] == "mixed", "the stack drains; only what is left after that is killed"
+
+
+def test_systemd_finds_nothing_wrong_with_it(tmp_path: Path) -> None:
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("systemd-analyze is not on this machine")
+    # Names a program that is there: that ours is not installed below /opt is no fault of the unit.
+    text = UNIT.read_text(encoding="utf-8").replace("/opt/hermes-worker/bin/hermes-worker", "/bin/true")
+    unit = tmp_path / "hermes-worker.service"
+    unit.write_text(text.replace("User=hermes-worker", "User=root"), encoding="utf-8")
+    done = subprocess.run([program, "verify", "--man=no", str(unit)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.strip()) == (0, "")
