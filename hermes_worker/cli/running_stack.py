@@ -17,9 +17,12 @@ from hermes_worker.cli.screen import duration
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.local.detached import NoStack, RunningStack, end_of_log, lines_to_come, log_path
 from hermes_worker.local.paths import StackNote, failed_start, is_held, left_behind, running_stack
+from hermes_worker.settings import Settings
 
 _LOOK_EVERY_S = 0.2
 _TELL_EVERY_S = 5.0
+_PATIENCE_S = 5.0
+"""For an API of this machine."""
 
 
 @click.command(epilog="The exit code is 0 while it runs and does well, and 1 otherwise.")
@@ -27,9 +30,10 @@ _TELL_EVERY_S = 5.0
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def status(home: Path | None, as_json: bool) -> int:
     """Whether the stack of this home runs, since when, and how it does."""
-    place = client_settings(home, needs_servers=False).home
+    settings = client_settings(home, needs_servers=False)
+    place = settings.home
     note = running_stack(place)
-    wrong = _wrong_with(place, note)
+    wrong = _wrong_with_api(note, settings) if note is not None else _wrong_with(place)
     parts = _parts(place) if note is not None else []
     if as_json:
         told = {
@@ -65,10 +69,8 @@ def _parts(home: Path) -> list[str]:
         return []
 
 
-def _wrong_with(home: Path, note: StackNote | None) -> str | None:
-    """A sentence, where something is wrong."""
-    if note is not None:
-        return _wrong_with_api(note) if note.api_url else None
+def _wrong_with(home: Path) -> str | None:
+    """Why there is no stack that could be asked, as a sentence; ``None`` where none was started."""
     if is_held(home):
         return "it is starting or stopping"
     if (left := left_behind(home)) is not None:
@@ -79,12 +81,16 @@ def _wrong_with(home: Path, note: StackNote | None) -> str | None:
     return None
 
 
-def _wrong_with_api(note: StackNote) -> str | None:
+def _wrong_with_api(note: StackNote, settings: Settings) -> str | None:
+    """Asks its API, unless that talks to holders of certificates alone."""
     from hermes_worker.client import HermesClient
+    from hermes_worker.settings.tls import own_context
 
-    assert note.api_url is not None
+    server = settings.server
+    if note.api_url is None or server.tls_client_ca is not None:
+        return None
     try:
-        with HermesClient(note.api_url, patience_s=2.0) as client:
+        with HermesClient(note.api_url, tls=own_context(server), patience_s=_PATIENCE_S) as client:
             client.health()
     except HermesError as error:
         return f"its API does not do well: {error}"
@@ -135,7 +141,7 @@ def down(home: Path | None, now: bool) -> int:
     try:
         stack = RunningStack(place)
     except NoStack as error:
-        wrong = _wrong_with(place, None)
+        wrong = _wrong_with(place)
         click.echo(f"{error}{f': {wrong}' if wrong else ''}", err=True)
         return 0 if wrong is None or not is_held(place) else EXIT_FAILED
     with stack:

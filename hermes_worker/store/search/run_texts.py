@@ -34,12 +34,12 @@ _IS_OPEN = sa.text("runs.status not in ('completed', 'failed', 'cancelled', 'exp
 _IS_UNCOUNTED = sa.text("runs.exit_reason is not null and runs.is_counted = 0")
 
 
-class _Input(NamedTuple):
+class _InputOfRun(NamedTuple):
     run_pk: int
     spec: str
 
 
-class _Answer(NamedTuple):
+class _AnswerOfRun(NamedTuple):
     run_pk: int
     body: str
 
@@ -84,12 +84,12 @@ def _unindexed(connection: Connection, tenant: str) -> Collection[int] | None:
 def matching_runs(connection: Connection, query: Query, pks: Sequence[int]) -> set[int]:
     """Those of these runs that match."""
     inputs = sa.select(run_inputs.c.run_pk, run_inputs.c.spec).where(run_inputs.c.run_pk.in_(pks))
-    asked = {row.run_pk: _text_of_input(row.spec) for row in rows_of(connection.execute(inputs), _Input)}
+    asked = {row.run_pk: _text_of_input(row.spec) for row in rows_of(connection.execute(inputs), _InputOfRun)}
     found = {pk for pk, text in asked.items() if hits(query, folded(text))}
     its_end = sa.and_(messages.c.session_pk == runs.c.session_pk, messages.c.seq == runs.c.output_seq)
     answers = sa.select(runs.c.pk.label("run_pk"), BODY).select_from(runs.join(STORED, its_end))
     left = [pk for pk in pks if pk not in found]
-    said = rows_of(connection.execute(answers.where(runs.c.pk.in_(left))), _Answer)
+    said = rows_of(connection.execute(answers.where(runs.c.pk.in_(left))), _AnswerOfRun)
     return found | {row.run_pk for row in said if hits(query, folded(text_of(row.body)))}
 
 
