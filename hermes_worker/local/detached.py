@@ -64,12 +64,12 @@ class StackLog:
     def _put_aside(self) -> None:
         for number in range(self._kept - 1, 0, -1):
             with contextlib.suppress(FileNotFoundError):
-                self._aside(number).replace(self._aside(number + 1))
-        shutil.copyfile(self._path, self._aside(1))
-        self._aside(1).chmod(0o600)
+                self._older(number).replace(self._older(number + 1))
+        shutil.copyfile(self._path, self._older(1))
+        self._older(1).chmod(0o600)
         os.truncate(self._path, 0)
 
-    def _aside(self, number: int) -> Path:
+    def _older(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")
 
 
@@ -92,9 +92,9 @@ def lines_to_come(path: Path, place: int, is_over: Callable[[], bool]) -> Iterat
         while True:
             was_over = is_over()
             if path.stat().st_size < place:  # it was put aside
-                with path.with_name(f"{path.name}.1").open("rb") as aside:
-                    aside.seek(place)
-                    begun += aside.read()
+                with path.with_name(f"{path.name}.1").open("rb") as older:
+                    older.seek(place)
+                    begun += older.read()
                 place = 0
             file.seek(place)
             data = file.read(_READ_BYTES)
