@@ -90,8 +90,7 @@ def init(home: Path | None, is_quiet: bool, no_try: bool, force: bool, **given: 
     _require_sense(given)
     manner = InitManner(asks=not is_quiet and _is_terminal(), tries=not no_try, replaces=force)
     settings = client_settings(home, needs_servers=False)
-    elsewhere = given["compose"] or given["k8s"]
-    chosen = _tried_model(settings, given, manner, writes_key=elsewhere is not None)
+    chosen = _tried_model(settings, given, manner)
     if given["compose"] is not None:
         return _for_compose(given["compose"], chosen, manner)
     if given["k8s"] is not None:
@@ -127,14 +126,18 @@ def _require_sense(given: dict[str, Any]) -> None:
 # --- the model -------------------------------------------------------------------------------------------------------
 
 
-def _tried_model(settings: Settings, given: dict[str, Any], manner: InitManner, *, writes_key: bool) -> ChosenModel:
+def _tried_model(settings: Settings, given: dict[str, Any], manner: InitManner) -> ChosenModel:
     """Whom the flags or the answers name, once it has answered. Raises ``ConfigurationError``."""
+    is_for_fleet = bool(given["compose"] or given["k8s"])
     while True:
-        chosen = _chosen_model(settings, given, manner, writes_key=writes_key)
+        chosen = _chosen_model(settings, given, manner, is_for_fleet=is_for_fleet)
+        if is_for_fleet:
+            _require_of_fleet(chosen)
         if not manner.tries or chosen.provider == _SCRIPTED:
             return chosen
         try:
-            click.echo(_said_by(settings, chosen), err=True)
+            config = "" if is_for_fleet else _config_with(settings, chosen)[0]
+            click.echo(_said_by(settings, chosen, config), err=True)
         except HermesError as error:
             wrong = f"the model did not answer: {one_line(str(error), 300)}"
             if not manner.asks:
@@ -151,7 +154,16 @@ def _tried_model(settings: Settings, given: dict[str, Any], manner: InitManner, 
             return chosen
 
 
-def _chosen_model(settings: Settings, given: dict[str, Any], manner: InitManner, *, writes_key: bool) -> ChosenModel:
+def _require_of_fleet(chosen: ChosenModel) -> None:
+    """Raises ``ConfigurationError`` for what only one machine can do with."""
+    if chosen.provider == _SCRIPTED:
+        raise ConfigurationError("the scripted stand-in is for one machine; name a provider")
+    row = find_provider(chosen.provider)
+    if chosen.api_key is None and row is not None and row.needs_key:
+        raise ConfigurationError(f"name with --model-key-file the file that holds the key of {chosen.provider!r}")
+
+
+def _chosen_model(settings: Settings, given: dict[str, Any], manner: InitManner, *, is_for_fleet: bool) -> ChosenModel:
     model = settings.model
     said: str | None = given["provider"]
     if said is None and manner.asks:
@@ -175,7 +187,7 @@ def _chosen_model(settings: Settings, given: dict[str, Any], manner: InitManner,
             raise ConfigurationError(f"say with --base-url where {row.name!r} is")
         base_url = click.prompt(f"Address of its API {row.address_form}".rstrip(), type=TEXT, err=True)
     key = _key(
-        settings, given["model_key_file"], manner, is_needed=row.needs_key, is_same=is_same, writes_key=writes_key
+        settings, given["model_key_file"], manner, is_needed=row.needs_key, is_same=is_same, writes_key=is_for_fleet
     )
     name = given["model"] or (model.name if is_same else None)
     if manner.asks and given["model"] is None:
@@ -206,12 +218,13 @@ def _key(
     return found if writes_key else None
 
 
-def _said_by(settings: Settings, chosen: ChosenModel) -> str:
-    """What a model says to one question, as a line. Raises ``HermesError``."""
+def _said_by(settings: Settings, chosen: ChosenModel, config: str) -> str:
+    """What a model says to one question, as a line; ``config`` is what ``config.yaml`` is going to say. Raises
+    ``HermesError``."""
     from hermes_worker.core.abort import AbortSignal
 
     said: dict[str, object] = {**chosen.settings, "model.api_key": chosen.api_key}
-    tried = load(home=settings.home, overrides=said)
+    tried = load(home=settings.home, config_text=config, overrides=said)
     name = model_name(tried)
     if name is None:
         raise ConfigurationError("no model is named")
@@ -229,13 +242,18 @@ def _said_by(settings: Settings, chosen: ChosenModel) -> str:
 # --- what is written -------------------------------------------------------------------------------------------------
 
 
-def _write_home(settings: Settings, chosen: ChosenModel, manner: InitManner) -> None:
+def _config_with(settings: Settings, chosen: ChosenModel) -> tuple[str, list[str]]:
+    """As ``config_with``, of the home. Raises ``ConfigurationError``."""
     path = settings.home / "config.yaml"
-    before = path.read_text(encoding="utf-8") if path.exists() else ""
     try:
-        after, otherwise = config_with(before, chosen)
+        return config_with(path.read_text(encoding="utf-8") if path.exists() else "", chosen)
     except ValueError as error:
         raise ConfigurationError(f"{path} cannot be changed: {error}") from None
+
+
+def _write_home(settings: Settings, chosen: ChosenModel, manner: InitManner) -> None:
+    path = settings.home / "config.yaml"
+    after, otherwise = _config_with(settings, chosen)
     old = settings.model.api_key
     if chosen.api_key is not None and old is not None and old.reveal() != chosen.api_key:
         otherwise.append("another key is set")
@@ -263,8 +281,6 @@ def _for_compose(directory: Path, chosen: ChosenModel, manner: InitManner) -> in
 
 
 def _for_kubernetes(given: dict[str, Any], chosen: ChosenModel, manner: InitManner) -> int:
-    if chosen.provider == _SCRIPTED:
-        raise ConfigurationError("the scripted stand-in is for one machine; name a provider")
     directory: Path = given["k8s"]
     base_of(directory)
     plan = ClusterPlan(

@@ -17,6 +17,7 @@ from support.commandline import CommandLine, Finished
 
 from hermes_worker.cli import init as init_module
 from hermes_worker.cli.init_files import COMPOSE_PASSWORDS, value_of
+from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.models.scripted.server import ScriptedServer
 from hermes_worker.settings import load
 
@@ -230,6 +231,23 @@ def test_an_overlay_has_the_model_the_image_and_secrets_that_nobody_else_can_rea
     assert data == {"HERMES_PROVIDER": "openai", "HERMES_BASE_URL": None, "HERMES_MODEL": "gpt-x"}
 
 
+def test_a_model_is_tried_at_the_address_that_is_going_to_be_written(
+    hermes: CommandLine, model: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hermes.home.mkdir()
+    (hermes.home / "config.yaml").write_text(f"model:\n  provider: custom\n  base_url: {model.base_url}\n")
+    hermes.environ["OPENAI_API_KEY"] = KEY
+    tried = []
+
+    def note(settings: Any) -> Any:
+        tried.append(settings.model)
+        raise ConfigurationError("not asked")
+
+    monkeypatch.setattr(init_module, "provider_of", note)
+    assert hermes.inline("init", "--yes", "--force", "--provider", "openai", "--model", "gpt-x").code == 2
+    assert [(each.provider, each.name, each.base_url) for each in tried] == [("openai", "gpt-x", None)]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -237,6 +255,8 @@ def test_an_overlay_has_the_model_the_image_and_secrets_that_nobody_else_can_rea
         (["--compose", "x", "--job", "y"], "once it runs"),
         (["--image", "x"], "is for --k8s"),
         (["--schedule", "x"], "is for --job"),
+        (["--k8s", "x", "--provider", "scripted"], "is for one machine"),
+        (["--compose", "x", "--provider", "openai", "--no-try"], "--model-key-file"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(hermes: CommandLine, words: list[str], said: str) -> None:
