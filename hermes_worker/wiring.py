@@ -35,6 +35,7 @@ from hermes_worker.core.memories import MemoryPolicy, MemoryTarget, MemoryWriter
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.pricing import Cost, Pricing, own_price
 from hermes_worker.core.retention import DEFAULT_RULES, RetentionKind, RetentionRule, rules_of
+from hermes_worker.core.reviews import ReviewPolicy
 from hermes_worker.core.skill_changes import SkillPolicy, SkillWrites
 from hermes_worker.local.paths import (
     embedded_broker_url,
@@ -105,6 +106,7 @@ if TYPE_CHECKING:
     from hermes_worker.tasks.places import PlaceKeeper
     from hermes_worker.tasks.processes import ProcessWatcher
     from hermes_worker.tasks.remote_tasks import TaskCloser
+    from hermes_worker.tasks.reviews import Reviewing
     from hermes_worker.tasks.tool_sources import ToolLister
     from hermes_worker.workspaces.base import Workspace
     from hermes_worker.workspaces.remote.docker import DockerAccount
@@ -976,7 +978,34 @@ def _step_parts(shared: _Shared) -> Parts:
         now=client.database.now,
         delegation=delegation_policy(settings),
         checkpoints=_checkpointing(settings),
+        reviewing=_reviewing_of(shared),
         processes=Processes(client.database),
+    )
+
+
+def _reviewing_of(shared: _Shared) -> Reviewing | None:
+    """What looks back at conversations, where that is asked for and there is a model that could learn something."""
+    from hermes_worker.store.memories import Memories
+    from hermes_worker.store.runs.calls import ToolCalls
+    from hermes_worker.store.runs.reviews import Reviews
+    from hermes_worker.tasks.reviews import Reviewing
+
+    settings, database = shared.settings, shared.client.database
+    said = settings.memory
+    policy = ReviewPolicy(
+        turns=said.nudge_interval,
+        iterations=settings.skills.creation_nudge_interval,
+        tokens_max=said.review_tokens_max,
+    )
+    if not policy.topics or settings.model.is_scripted:
+        return None
+    return Reviewing(
+        policy=policy,
+        rows=Reviews(database),
+        memories=Memories(database),
+        memory=memory_policy_of(settings),
+        skills=skill_policy_of(settings),
+        spec_of=ToolCalls(database).spec_of,
     )
 
 

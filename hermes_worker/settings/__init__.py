@@ -919,6 +919,13 @@ class MemorySettings:
         "default",
     )
     """Which of a tenant's memories runs of this fleet have."""
+    nudge_interval: int = _setting("memory.nudge_interval", "HERMES_MEMORY_NUDGE_INTERVAL", integer(0, 1_000), 0)
+    """Turns of a conversation without a call of `memory`, behind which a run of its own looks for what to remember
+    (docs/memory.md); 0 for never. 10 in Hermes Agent."""
+    review_tokens_max: int = _setting(
+        "memory.review_tokens_max", "HERMES_REVIEW_TOKENS", integer(1_000, 10_000_000), 200_000
+    )
+    """Tokens that one such run may use, and one that looks for skills."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -956,6 +963,11 @@ class SkillSettings:
         "skills.disabled", "HERMES_SKILLS_DISABLED", names(r"[A-Za-z0-9_][\w.:-]{0,129}", "names of skills"), ()
     )
     """Skills that no agent is shown."""
+    creation_nudge_interval: int = _setting(
+        "skills.creation_nudge_interval", "HERMES_SKILL_NUDGE_INTERVAL", integer(0, 10_000), 0
+    )
+    """Model calls of a conversation without a call of `skill_manage`, behind which a run of its own looks for what
+    should become a skill (docs/memory.md); 0 for never. 10 in Hermes Agent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1282,7 +1294,7 @@ _REFERENCE_TOP_LEVEL = _words(
 )
 """Top-level keys of Hermes Agent 0.19 (hermes_cli/config.py, DEFAULT_CONFIG and the extra known roots)."""
 _REFERENCE_KEYS = _words(
-    "memory.provider memory.nudge_interval memory.flush_min_turns"
+    "memory.provider memory.flush_min_turns"
     " browser.allow_private_urls browser.auto_local_for_private_urls browser.camofox browser.cdp_url"
     " browser.cloud_provider browser.command_timeout browser.dialog_policy browser.dialog_timeout_s browser.engine"
     " browser.inactivity_timeout browser.record_sessions "

@@ -37,6 +37,7 @@ from hermes_worker.tasks.calls.permission import ApprovalRules, WaitStore
 from hermes_worker.tasks.hooks.running import HookRunner
 from hermes_worker.tasks.iteration.requests import ModelOptions
 from hermes_worker.tasks.leases import Leases
+from hermes_worker.tasks.reviews import Reviewing
 from hermes_worker.workspaces.base import Workspace
 
 
@@ -252,6 +253,8 @@ class Parts:
     """Entered by a model task for what it computes and writes, never while it waits for a model or sleeps."""
     redactor: Redactor = field(default_factory=Redactor)
     """Hides secrets in what tools return."""
+    reviewing: Reviewing | None = None
+    """Looks back at conversations behind their turns; ``None`` where nobody does."""
     checkpoints: Checkpointing | None = None
     """Where the files of a workspace are kept before a call changes them; ``None`` where they are not."""
     prices: Mapping[tuple[str, str], Price] = field(default_factory=dict)

@@ -220,8 +220,13 @@ class Search:
         return tuple(_shown_message(query, count, row, origins) for count, row in first)
 
 
-IS_OF_CHILD = sa.exists().where(runs.c.session_pk == sessions.c.pk, runs.c.parent_pk.is_not(None)).correlate(sessions)
-"""Of a session in which a run does what another one delegated."""
+_IS_REVIEW = sa.and_(runs.c.cause_pk.is_not(None), runs.c.run_id == sessions.c.session_id)
+IS_OF_CHILD = (
+    sa.exists()
+    .where(runs.c.session_pk == sessions.c.pk, sa.or_(runs.c.parent_pk.is_not(None), _IS_REVIEW))
+    .correlate(sessions)
+)
+"""Of a session that another run opened: in which a run does what was delegated, or looks back at a conversation."""
 
 
 def begun_only_by(principal: str) -> list[sa.ColumnElement[bool]]:

@@ -28,6 +28,7 @@ from hermes_worker.tasks.iteration.planning import tool_names
 from hermes_worker.tasks.iteration.titles import give_title
 from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.parts import Parts
+from hermes_worker.tasks.reviews import review
 from hermes_worker.tasks.steps import RunStep, StepDone, take, written
 from hermes_worker.tracing.recording import note, note_messages
 
@@ -76,8 +77,15 @@ def _take_iteration(parts: Parts, claim: IterationClaim, abort: AbortSignal) -> 
     parts.pool.release(claim.run_id)
     if judged is None or not isinstance(judged.event, ModelReplied) or not isinstance(asked, Answered):
         return StepDone(hints=hints, is_watched=is_watched)
-    then = partial(give_title, parts, claim, asked, judged.reply.text)
+    then = partial(_follow_up, parts, claim, asked, judged.reply.text)
     return StepDone(hints=hints, is_watched=is_watched, then=then)
+
+
+def _follow_up(parts: Parts, claim: IterationClaim, answered: Answered, answer: str) -> None:
+    """What is left to do when a run has answered and everybody knows it. Best effort."""
+    give_title(parts, claim, answered, answer)
+    if parts.reviewing is not None and not parts.leases.is_draining:
+        parts.sender.send(review(parts.reviewing, claim, parts.runs.session_of(claim.loaded.session_pk)))
 
 
 def rewritten(parts: Parts, claim: IterationClaim, judged: Judged, context: str, abort: AbortSignal) -> Judged:
