@@ -923,7 +923,7 @@ class MemorySettings:
     """Turns of a conversation without a call of `memory`, behind which a run of its own looks for what to remember
     (docs/memory.md); 0 for never. 10 in Hermes Agent."""
     review_tokens_max: int = _setting(
-        "memory.review_tokens_max", "HERMES_REVIEW_TOKENS", integer(1_000, 10_000_000), 200_000
+        "memory.review_tokens_max", "HERMES_REVIEW_TOKENS", integer(1, 10_000_000), 200_000
     )
     """Tokens that one such run may use, and one that looks for skills."""
 

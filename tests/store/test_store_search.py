@@ -485,3 +485,26 @@ def _replace_transcript(store: Store, texts: Sequence[str]) -> None:
         mark_due(connection, 1)
     indexed(store)
     assert text_of('{"content":null}') == ""
+
+
+def test_behind_the_first_page_of_candidates_the_index_is_asked_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL finds and sorts all of them each time, to give the next part."""
+    told(store, "blue heron", *["heron of blue"] * 5, answer="-")
+    indexed(store)
+    asked: list[int] = []
+
+    def counted(connection: sa.Connection, text: str, before: int, most: int) -> list[int]:
+        asked.append(most)
+        return candidates(connection, text, before, most)
+
+    candidates = finding._candidates
+    monkeypatch.setattr(finding, "_candidates", counted)
+    monkeypatch.setattr(finding, "_CANDIDATES_AT_ONCE", 2)
+    monkeypatch.setattr(finding, "_CANDIDATES_MAX", 6)
+    assert found(store, '"blue heron"') == [("s", 1)]
+    assert Search(store.database).find(MessageSearch(text='"blue heron"')).is_complete is False
+    assert asked == [2, 4, 2, 4]
+    monkeypatch.setattr(finding, "_CANDIDATES_MAX", 7)
+    assert Search(store.database).find(MessageSearch(text='"blue heron"')).is_complete

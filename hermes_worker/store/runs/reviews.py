@@ -64,12 +64,12 @@ class _FollowedRun(NamedTuple):
     erasure_pk: int | None
 
 
-class _Counted(NamedTuple):
+class _CountedRuns(NamedTuple):
     turns: int
     iterations: int
 
 
-class _SaidRow(NamedTuple):
+class _RecordRow(NamedTuple):
     seq: int
     role: str
     body: str
@@ -105,7 +105,7 @@ class Reviews:
             asked_for = sa.case((runs.c.cause_pk.is_(None), 1))
             iterations = sa.func.coalesce(sa.func.sum(runs.c.iteration), 0)
             counted = sa.select(sa.func.count(asked_for).label("turns"), iterations.label("iterations")).where(later)
-            row = one_of(connection.execute(counted), _Counted)
+            row = one_of(connection.execute(counted), _CountedRuns)
         return SinceKept(run_pk=last, turns=row.turns, iterations=int(row.iterations))
 
     def said(self, session_pk: int, after_run: int) -> Sequence[Message]:
@@ -118,7 +118,7 @@ class Reviews:
             .limit(_ROWS_MAX)
         )
         with self._database.read() as connection:
-            rows = rows_of(connection.execute(wanted), _SaidRow)
+            rows = rows_of(connection.execute(wanted), _RecordRow)
         found = [Message(seq=row.seq, role=Role(row.role), body=row.body) for row in reversed(rows)]
         return [message for message in found if not is_compaction(message)]
 

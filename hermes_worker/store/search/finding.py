@@ -176,17 +176,10 @@ class Search:
         # tenant instead of the candidates, once for every page.
         is_own = sa.func.coalesce(sessions.c.tenant, "") == self._tenant
         conditions = [is_own, *self._conditions(wanted)]
-        before, seen = _BEHIND_ALL, 0
-        while seen < _CANDIDATES_MAX:
-            pks = indexed_rows(connection, text, _CANDIDATES_AT_ONCE, before=before)
-            seen += len(pks)
-            is_last = len(pks) < _CANDIDATES_AT_ONCE
+        for pks, is_last in _candidate_pages(connection, text):
             page = _CANDIDATES.select_from(from_).where(search_rows.c.pk.in_(pks), *conditions)
             rows = connection.execute(page.order_by(search_rows.c.pk.desc())) if pks else ()
             yield ([_Candidate(*row) for row in rows], is_last)
-            if is_last:
-                return
-            before = pks[-1]
 
     def _pages(
         self, connection: Connection, wanted: MessageSearch, which: sa.ColumnElement[bool], most: int
@@ -250,6 +243,23 @@ def _matches(
         if len(found) >= _MATCHES_MAX:
             return found[:_MATCHES_MAX], is_last and len(found) == _MATCHES_MAX
     return found, is_last
+
+
+def _candidate_pages(connection: Connection, text: str) -> Iterator[tuple[list[int], bool]]:
+    """Numbers of rows, newest first, page by page, and whether there are none behind the page.
+
+    Behind the first page all others are asked for at once: PostgreSQL often finds and sorts all candidates to give a
+    part of them, and would do so for every page."""
+    before = _BEHIND_ALL
+    for most in (_CANDIDATES_AT_ONCE, _CANDIDATES_MAX - _CANDIDATES_AT_ONCE):
+        pks = indexed_rows(connection, text, most, before=before)
+        has_more = len(pks) == most
+        for first in range(0, len(pks) or 1, _CANDIDATES_AT_ONCE):
+            page = pks[first : first + _CANDIDATES_AT_ONCE]
+            yield page, not has_more and first + len(page) == len(pks)
+        if not has_more:
+            return
+        before = pks[-1]
 
 
 def indexed_rows(connection: Connection, text: str, limit: int, *, before: int = _BEHIND_ALL) -> list[int]:
