@@ -249,6 +249,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "certificate.not_renewed": "The files of the API's certificate changed and cannot be used; the old one stays.",
         "metrics.served": "This process serves its metrics.",
         "metrics.not_served": "This process cannot listen where its metrics should be; it works without them.",
+        "configuration.refused": "A configuration cannot be used; the last good one counts. Its error says why.",
         "settings.noted": "Something in the configuration has no effect.",
     }
 )

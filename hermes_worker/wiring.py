@@ -6,6 +6,7 @@ a second, and the API, beat and every short command would pay for it.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import redis
@@ -37,6 +38,7 @@ from hermes_worker.core.pricing import Cost, Pricing, own_price
 from hermes_worker.core.retention import DEFAULT_RULES, RetentionKind, RetentionRule, rules_of
 from hermes_worker.core.reviews import ReviewPolicy
 from hermes_worker.core.skill_changes import SkillPolicy, SkillWrites
+from hermes_worker.live_settings import LiveSettings, live_settings_of
 from hermes_worker.local.paths import (
     embedded_broker_url,
     embedded_database_url,
@@ -51,6 +53,7 @@ from hermes_worker.safety.redaction import Redactor, is_secret_name
 from hermes_worker.safety.threats import Scope, scan
 from hermes_worker.settings import Settings
 from hermes_worker.settings.kinds import NamedModel, named_model
+from hermes_worker.settings.overriding import overridden
 from hermes_worker.settings.role_secrets import ProcessRole
 from hermes_worker.settings.servers import servers_url_of
 from hermes_worker.settings.text_keys import current_keys
@@ -127,6 +130,7 @@ SWITCH_INTERVAL_S = 0.05
 after this time to ask for it; with Python's 5 ms, hundreds of them spend most of the CPU on asking. Ours wait for
 sockets all the time and give way by themselves. 500 streams in a process: 184 us of CPU per chunk with 5 ms, 58 with
 100 (docs/benchmarks.md)."""
+_OVERRIDES_KNOWN_MAX = 256
 _WORKSPACES_OPEN_MAX = 1_000
 """Every session may have one of its own; opening one again costs less than a millisecond."""
 _COMPUTING_AT_ONCE = 4
@@ -148,6 +152,7 @@ class Client:
     workers: Workers
     tool_sources: ToolSources
     skills: SkillShelf
+    live_settings: LiveSettings
     publisher: Publisher
     redis: redis.Redis
 
@@ -274,6 +279,7 @@ def open_client(settings: Settings) -> Client:
         workers=Workers(database),
         tool_sources=ToolSources(database),
         skills=shelf_of(settings, database),
+        live_settings=live_settings_of(settings, database),
         publisher=Publisher(client, traceparent=traceparent),
         redis=client,
     )
@@ -977,6 +983,7 @@ def _step_parts(shared: _Shared) -> Parts:
         workspace=_opening_workspaces(settings, shared.sandbox),
         now=client.database.now,
         delegation=delegation_policy(settings),
+        overridden_by=_overriding(settings, _compactor_of(shared)),
         checkpoints=_checkpointing(settings),
         reviewing=_reviewing_of(shared),
         processes=Processes(client.database),
@@ -1007,6 +1014,22 @@ def _reviewing_of(shared: _Shared) -> Reviewing | None:
         skills=skill_policy_of(settings),
         spec_of=ToolCalls(database).spec_of,
     )
+
+
+def _overriding(settings: Settings, compactor: Compactor | None) -> Callable[[Parts, str], Parts]:
+    """What a run with settings of its own is served with. The parts that hold connections stay what they are."""
+
+    @lru_cache(_OVERRIDES_KNOWN_MAX)
+    def policies(overrides: str) -> dict[str, Any]:
+        chosen = overridden(settings, json.loads(overrides))
+        return {
+            "delegation": delegation_policy(chosen),
+            "approvals": approval_rules(chosen),
+            "guardrails": guardrail_rules(chosen),
+            "model": model_options(chosen, compactor=compactor),
+        }
+
+    return lambda parts, overrides: replace(parts, **policies(overrides))
 
 
 def _checkpointing(settings: Settings) -> Checkpointing | None:

@@ -94,6 +94,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
                 at_once=self._at_once,
                 tool_sources=self._client.tool_sources,
                 skills=self._client.skills,
+                live_settings=self._client.live_settings,
             )
             self._client.publisher.send(ticked.settled.hints)
             for run_id in ticked.settled.stopped:

@@ -20,6 +20,7 @@ from hermes_worker.agent.tools.catalog import has_tool_sources
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.principals import Principal
 from hermes_worker.core.skills import SkillError
+from hermes_worker.live_settings import ChosenSettings, LiveSettings
 from hermes_worker.observe import log
 from hermes_worker.safety.threats import scan_assembled_prompt
 from hermes_worker.safety.untrusted import Provenance, marked
@@ -89,11 +90,13 @@ def tick(
     at_once: int = AT_ONCE,
     tool_sources: ToolSources | None = None,
     skills: SkillShelf | None = None,
+    live_settings: LiveSettings | None = None,
 ) -> Ticked:
     """Count what ended and settle the slots that are due. Any number of schedulers may do it at once. A job that
     cannot be read holds up no other. ``tool_sources`` holds the tools that workers learned of; ``None`` for none.
-    ``skills`` are those of everybody. Raises ``UnavailableError``."""
-    gathering = _Gathering(jobs, tool_sources, skills)
+    ``skills`` are those of everybody; ``live_settings`` what runs are accepted with in place of ``settings``. Raises
+    ``UnavailableError``."""
+    gathering = _Gathering(jobs, tool_sources, skills, live_settings)
     settled = Settled()
     ended = _shuffled(jobs.ended())
     for batch in _batches([pk for pk, has_run in ended if has_run], at_once):
@@ -122,6 +125,8 @@ class Gathered:
     """The skills that there are."""
     stored_skills: Callable[[str], OfferedSkills] = lambda digest: NO_SKILLS
     """Those of a set that was stored before, by its hash."""
+    chosen: ChosenSettings | None = None
+    """The settings that a run of the tenant is accepted with; ``None`` for those of the process."""
 
 
 NOTHING_GATHERED = Gathered()
@@ -134,9 +139,12 @@ class _Gathering:
     jobs: Jobs
     tool_sources: ToolSources | None
     shelf: SkillShelf | None
+    live_settings: LiveSettings | None
 
     @property
     def is_needed(self) -> bool:
+        if self.live_settings is not None:
+            return True
         return self.shelf is not None or is_asked() or (self.tool_sources is not None and has_tool_sources())
 
     def of(self, tenants: Sequence[str]) -> Mapping[str, Gathered]:
@@ -147,6 +155,7 @@ class _Gathering:
         return Gathered(
             context=asked_blocks(ContextFacts(tenant=tenant, source="cron")),
             sourced=sourced_tools(self.tool_sources, tenant) if self.tool_sources is not None else (),
+            chosen=self.live_settings.chosen(tenant) if self.live_settings is not None else None,
             **({} if self.shelf is None else _skills_of(self.shelf, tenant)),
         )
 
@@ -215,6 +224,8 @@ def tick_of(due: DueJob, settings: Settings, gathered: Gathered = NOTHING_GATHER
     run: NewRun | None = None
     pinned = spec
     start = decision.start
+    if gathered.chosen is not None:
+        settings = gathered.chosen.settings
     if start is not None:
         try:
             pinned = with_pins(spec, settings)
@@ -338,7 +349,14 @@ def _run_of(
     )
     digest = collected.skills_hash
     skills = gathered.skills if digest is None else gathered.stored_skills(digest)
-    return new_run(settings, submission, context=gathered.context, sourced=gathered.sourced, skills=skills)
+    return new_run(
+        settings,
+        submission,
+        chosen=gathered.chosen,
+        context=gathered.context,
+        sourced=gathered.sourced,
+        skills=skills,
+    )
 
 
 def _limits(asked: _JobAsked, spec: JobSpec, now: datetime) -> policy.DailyBudget:
@@ -414,6 +432,7 @@ def follow_up(collected: Collected, settings: Settings, gathered: Gathered = NOT
             return _watchdog(collected, spec, texts)
         if not is_agent_needed(texts.script):
             return _ended(collected, spec, policy.RunVerdict.OK, remark="the script found nothing for the agent to do")
+        settings = gathered.chosen.settings if gathered.chosen is not None else settings
         return Followup(run=_run_of(collected, spec, settings, texts, gathered))
     except _UNREADABLE as error:
         return _ended(

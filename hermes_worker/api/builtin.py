@@ -44,6 +44,7 @@ EXTENSION = Extension(
         RouterDeclaration(name="access", implementation="hermes_worker.api.routes.access:router"),
         RouterDeclaration(name="webhook_routes", implementation="hermes_worker.api.routes.webhook_routes:router"),
         RouterDeclaration(name="settings", implementation="hermes_worker.api.routes.settings:router"),
+        RouterDeclaration(name="configurations", implementation="hermes_worker.api.routes.configurations:router"),
         RouterDeclaration(name="retention", implementation="hermes_worker.api.routes.retention:router"),
         RouterDeclaration(name="erasures", implementation="hermes_worker.api.routes.erasures:router"),
         RouterDeclaration(name="sheets", implementation="hermes_worker.api.routes.sheets:router"),

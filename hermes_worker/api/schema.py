@@ -115,6 +115,15 @@ KEY_FORM = r"^(?=.*[!-~])[\x20-\x7e]{1,256}$"
 MODEL_FORM = r"^[A-Za-z0-9_.:/@+-]{1,200}$"
 
 
+RunSettings = Annotated[
+    dict[
+        Annotated[str, StringConstraints(pattern=r"^[a-z_]+(\.[a-z_]+){0,3}$", max_length=100)],
+        Annotated[str, StringConstraints(min_length=1, max_length=2_000)],
+    ],
+    Field(max_length=64),
+]
+
+
 class CreateRun(BaseModel):
     """A run to be made."""
 
@@ -159,6 +168,11 @@ class CreateRun(BaseModel):
         ]
         | None
     ) = Field(None, max_length=16)
+    settings: RunSettings | None = Field(
+        None,
+        description="Settings of this run, as they are written in the environment, by key (docs/settings.md). They may "
+        "not allow more than what stands above.",
+    )
     output_schema: dict[str, Any] | None = Field(
         None, description="JSON Schema that the answer has to fit; it is sent back twice if it does not."
     )
@@ -448,6 +462,12 @@ class BeganWithObject(BaseModel):
     """The same for two runs that were accepted under the same configuration, as far as that shapes runs."""
     prompt: str
     """SHA-256 of the system prompt of its session."""
+    layers: dict[str, str] = Field(default_factory=dict)
+    """Which version of the configuration of the ``fleet`` and of the ``tenant`` counted, and which ``file``."""
+    overrides: dict[str, str] = Field(default_factory=dict)
+    """Settings that the run has and that its processes were not started with, by key."""
+    overridden_by: dict[str, str] = Field(default_factory=dict)
+    """Who said each of these: ``fleet``, ``file``, ``tenant``, ``session`` or ``run``."""
 
 
 class RunObject(BaseModel):

@@ -1,10 +1,11 @@
-"""``hermes-worker config``: what the settings say and where from, and changes of ``config.yaml``."""
+"""``hermes-worker config``: what the settings say and where from, and changes of ``config.yaml`` and of the rows."""
 
 from __future__ import annotations
 
 import difflib
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import yaml
@@ -15,10 +16,13 @@ from hermes_worker.cli.layout import table
 from hermes_worker.cli.options import TEXT, client_settings, common
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.safety.redaction import redact
-from hermes_worker.settings import SettingLayer, ToldSetting, load, setting_of, told_settings
+from hermes_worker.settings import SettingLayer, Settings, ToldSetting, load, setting_of, told_settings
 from hermes_worker.settings.editing import with_value
 from hermes_worker.settings.shaping import configuration_of
 from hermes_worker.system.plainfiles import replace_text
+
+if TYPE_CHECKING:
+    from hermes_worker.cli.stored_configuration import StoredConfiguration
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -26,7 +30,24 @@ def config() -> None:
     """Show, change and check the settings."""
 
 
-config.add_command(check)
+@config.command(name="check", epilog="Nothing is connected to and nothing is created without --fleet.")
+@common
+@click.option("--fleet", "is_fleet", is_flag=True, help="The configurations in the database, too.")
+@click.pass_context
+def check_(context: click.Context, home: Path | None, is_fleet: bool) -> int:
+    """Check the configuration without connecting to anything; with --fleet those in the database as well."""
+    code = int(context.invoke(check, home=home) or 0)
+    if not is_fleet:
+        return code
+    _, notes = _as_accepted(client_settings(home, needs_servers=False))
+    wrong = [note for note in notes if "cannot be used" in note]
+    click.echo("\n".join(wrong) or "The configurations in the database can be used.")
+    return EXIT_FAILED if wrong else code
+
+
+_FLEET = click.option("--fleet", "is_fleet", is_flag=True, help="The configuration in the database, of all processes.")
+_TENANT = click.option("--tenant", type=TEXT, metavar="NAME", help="What is overridden for a tenant.")
+_SESSION = click.option("--session", type=TEXT, metavar="ID", help="What is overridden for a session.")
 
 
 @config.command(epilog="Example: hermes-worker config show --origin compression")
@@ -34,23 +55,62 @@ config.add_command(check)
 @click.argument("prefix", type=TEXT, required=False)
 @click.option("--origin", "with_origin", is_flag=True, help="Where each value comes from.")
 @click.option("--all", "shows_all", is_flag=True, help="Those that are not set, too.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line: key, variable, value, origin.")
-def show(home: Path | None, prefix: str | None, with_origin: bool, shows_all: bool, as_json: bool) -> int:
+@click.option("--fleet", "is_fleet", is_flag=True, help="As a run is accepted with now.")
+@click.option("--tenant", type=TEXT, metavar="NAME", help="As a run of this tenant is accepted with now.")
+@click.option("--session", type=TEXT, metavar="ID", help="As a run of this session is accepted with now.")
+@click.option("--run", type=TEXT, metavar="ID", help="As this run was accepted with.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line: key, variable, value, origin, layer.")
+def show(
+    home: Path | None,
+    prefix: str | None,
+    with_origin: bool,
+    shows_all: bool,
+    is_fleet: bool,
+    tenant: str | None,
+    session: str | None,
+    run: str | None,
+    as_json: bool,
+) -> int:
     """What every setting says, or those whose key begins with PREFIX. Secrets are not shown."""
     settings = client_settings(home, needs_servers=False)
-    rows = [row for row in told_settings(settings) if row.key.startswith(prefix or "")]
+    about = {"tenant": tenant, "session_id": session, "run_id": run}
+    if is_fleet or any(about.values()):
+        told, notes = _as_accepted(settings, **about)
+    else:
+        told, notes = list(told_settings(settings)), []
+    rows = [row for row in told if row.key.startswith(prefix or "")]
     if not rows:
         raise ConfigurationError(f"no setting begins with {prefix!r}")
     if as_json:
         for row in rows:
-            told = {"key": row.key, "variable": row.variable, "value": _shown(row), "origin": row.origin}
-            click.echo(json.dumps(told, ensure_ascii=False))
+            said = {"key": row.key, "variable": row.variable, "value": _shown(row), "origin": row.origin}
+            click.echo(json.dumps({**said, "layer": row.layer.value}, ensure_ascii=False))
         return 0
     listed = [row for row in rows if shows_all or row.is_set]
     cells = [(row.key, _shown(row) or "-", *((row.origin,) if with_origin else ())) for row in listed]
     click.echo(table(cells, ("KEY", "VALUE", *(("FROM",) if with_origin else ())), whole=(0,)))
-    click.echo(f"home {settings.home}, configuration {configuration_of(settings)}", err=True)
+    for note in (f"home {settings.home}, configuration {configuration_of(settings)}", *notes):
+        click.echo(note, err=True)
     return 0
+
+
+def _as_accepted(settings: Settings, **about: str | None) -> tuple[list[ToldSetting], list[str]]:
+    """Every setting as a run is accepted with it, and what to say beside."""
+    from hermes_worker.live_settings import live_settings_of
+    from hermes_worker.services.configuring import About, effective
+    from hermes_worker.wiring import open_database
+
+    asked = About(**about)
+    if asked.is_ambiguous:
+        raise ConfigurationError("give one of --tenant, --session and --run")
+    database = open_database(settings)
+    try:
+        live = live_settings_of(settings, database)
+        chosen = effective(live, database, asked)
+        notes = [f"version {version} of the {layer}" for layer, version in chosen.layers.items()]
+        return list(chosen.told()), [*notes, *live.problems().values()]
+    finally:
+        database.close()
 
 
 def _shown(row: ToldSetting) -> str:
@@ -63,33 +123,75 @@ def _shown(row: ToldSetting) -> str:
 @common
 @click.argument("key", type=TEXT)
 @click.argument("value", type=TEXT)
+@_FLEET
+@_TENANT
+@_SESSION
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
-def set_(home: Path | None, key: str, value: str, dry_run: bool) -> int:
-    """Write one setting into config.yaml. Comments stay; a value that cannot be used changes nothing."""
+def set_(
+    home: Path | None, key: str, value: str, is_fleet: bool, tenant: str | None, session: str | None, dry_run: bool
+) -> int:
+    """Write one setting into config.yaml, or for the fleet, a tenant or a session into the database. Comments stay; a
+    value that cannot be used changes nothing. For a session an empty VALUE takes the setting back."""
     variable, kind = setting_of(key)
     if kind.is_secret:
         raise ConfigurationError(f"{key} is a secret, and others can read command lines; write {variable} into .env")
     settings = client_settings(home, needs_servers=False)
+    if (stored := _stored(settings, is_fleet, tenant, session)) is not None:
+        return stored.change(lambda text: _with_value(stored.name, text, key, value), {key: value}, dry_run=dry_run)
     path = settings.home / "config.yaml"
     before = _text_of(path)
+    return _written(path, before, _with_value(str(path), before, key, value), key, dry_run=dry_run)
+
+
+def _with_value(place: str, text: str, key: str, value: str) -> str:
     try:
-        after = with_value(before, key, _typed(key, value))
+        return with_value(text, key, _typed(key, value))
     except ValueError as error:
-        raise ConfigurationError(f"{path} cannot be changed: {error}; correct it with 'config edit'") from None
-    return _written(path, before, after, key, dry_run=dry_run)
+        raise ConfigurationError(f"{place} cannot be changed: {error}; correct it with 'config edit'") from None
 
 
 @config.command(epilog="The editor is $VISUAL, else $EDITOR, else vi.")
 @common
-def edit(home: Path | None) -> int:
-    """Edit config.yaml. What cannot be used is not written."""
-    path = client_settings(home, needs_servers=False).home / "config.yaml"
+@_FLEET
+@_TENANT
+def edit(home: Path | None, is_fleet: bool, tenant: str | None) -> int:
+    """Edit config.yaml, or the configuration of the fleet or of a tenant. What cannot be used is not written."""
+    settings = client_settings(home, needs_servers=False)
+    if (stored := _stored(settings, is_fleet, tenant, None)) is not None:
+        return stored.change(_edited, {}, dry_run=False)
+    path = settings.home / "config.yaml"
     before = _text_of(path)
-    after = click.edit(before, extension=".yaml", require_save=True)
-    if after is None or after == before:
+    after = _edited(before)
+    if after == before:
         click.echo("nothing changed", err=True)
         return 0
     return _written(path, before, after, None, dry_run=False)
+
+
+def _edited(before: str) -> str:
+    after = click.edit(before, extension=".yaml", require_save=True)
+    return before if after is None else after
+
+
+@config.command(name="versions")
+@common
+@_TENANT
+@click.option("--text", "number", type=click.IntRange(1), metavar="NUMBER", help="Print this version.")
+def versions(home: Path | None, tenant: str | None, number: int | None) -> int:
+    """The versions of the configuration of the fleet, or of a tenant, the newest first."""
+    stored = _stored(client_settings(home, needs_servers=False), tenant is None, tenant, None)
+    assert stored is not None
+    return stored.versions(number)
+
+
+def _stored(settings: Settings, is_fleet: bool, tenant: str | None, session: str | None) -> StoredConfiguration | None:
+    if is_fleet + (tenant is not None) + (session is not None) > 1:
+        raise ConfigurationError("give one of --fleet, --tenant and --session")
+    if not is_fleet and tenant is None and session is None:
+        return None
+    from hermes_worker.cli.stored_configuration import StoredConfiguration
+
+    return StoredConfiguration(settings, tenant=tenant, session=session)
 
 
 @config.command()
@@ -130,8 +232,8 @@ def _written(path: Path, before: str, after: str, key: str | None, *, dry_run: b
         return 0
     replace_text(path, after)
     click.echo(
-        "Written. Processes read their settings when they start: restart them ('hermes-worker up', or the workers, the "
-        "API and beat one after the other). Runs record the configuration they were accepted under.",
+        "Written. Runs that are accepted from now on have what docs/settings.md calls live. Processes read others at a "
+        "start: restart them ('hermes-worker up', or the workers, the API and beat one after the other).",
         err=True,
     )
     if key is None:

@@ -67,6 +67,25 @@ def beat(settings: Settings) -> tuple[Grade, str]:
     return Grade.BROKEN, f"{overdue}; start one with 'hermes-worker beat'"
 
 
+def configuration(settings: Settings) -> tuple[Grade, str]:
+    """Whether the configurations in the database and the file can be used, and which count."""
+    from hermes_worker.live_settings import live_settings_of
+    from hermes_worker.wiring import open_database
+
+    if has_no_rows(settings):
+        return Grade.OK, "no database yet, so none in it"
+    database = open_database(settings)
+    try:
+        live = live_settings_of(settings, database)
+        layers, problems = live.chosen("").layers, live.problems()
+    finally:
+        database.close()
+    if problems:
+        return Grade.BROKEN, f"{'; '.join(problems.values())} The last good one counts: write it anew"
+    told = ", ".join(f"{layer} {version}" for layer, version in layers.items())
+    return Grade.OK, f"can be used ({told})" if told else "none in the database"
+
+
 def size(settings: Settings) -> tuple[Grade, str]:
     """How large the database is, and what of it holds nothing."""
     from hermes_worker.store.sizes import size_of

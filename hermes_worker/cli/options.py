@@ -157,14 +157,18 @@ def load_settings(
     *,
     uses_extensions: bool = True,
     needs_servers: bool = True,
+    is_of_fleet: bool = False,
 ) -> Settings:
     """All settings; ``overrides`` is what the command line said, ``None`` for an option that was not given. Puts the
     enabled extensions in force, unless they are what the command is about; ``needs_servers`` as for ``plugins.begin``.
+    A process ``is_of_fleet`` that has a role in it: then the configuration in the database counts.
 
     What was found and has no effect is shown on stderr. Raises ``ConfigurationError``.
     """
     refuse_server()
     settings = settings_module.load(home=home, overrides=overrides)
+    if is_of_fleet and not settings_module.is_supervised():
+        settings = _with_fleet(settings, overrides)
     for note in settings.notes:
         click.echo(f"note: {note}", err=True)
     if settings.worker.is_debuggable:
@@ -174,6 +178,20 @@ def load_settings(
 
         plugins.begin(settings, needs_servers=needs_servers)
     return settings
+
+
+def _with_fleet(settings: Settings, overrides: Mapping[str, object]) -> Settings:
+    from hermes_worker.live_settings import with_fleet
+    from hermes_worker.local.paths import has_no_rows
+    from hermes_worker.wiring import database_of
+
+    if has_no_rows(settings):
+        return settings
+    database = database_of(settings)
+    try:
+        return with_fleet(settings, database, overrides)
+    finally:
+        database.close()
 
 
 def client_settings(

@@ -40,7 +40,7 @@ def run_role(
     from hermes_worker.observe import configure_logging, log
 
     title_process(role.value)
-    settings = load_settings(home)
+    settings = load_settings(home, is_of_fleet=True)
     plugins.require(settings, [role])
     configure_logging(settings.log, role.value, secrets=settings.secrets)
     stopping = threading.Event()

@@ -91,7 +91,7 @@ def worker(
     from hermes_worker.wiring import WorkerOptions
     from hermes_worker.worker.main import Pool, run_worker
 
-    settings = load_settings(home, {"worker.events": task_events or None})
+    settings = load_settings(home, {"worker.events": task_events or None}, is_of_fleet=True)
     role = f"worker {','.join(queues)} [{concurrency}]"
     title_process(worker_title(role, may_call_us=settings.terminal.allow_hermes_worker))
     options = WorkerOptions(name=name, queues=queues, alive_file=alive_file, ready_file=ready_file)
@@ -118,7 +118,7 @@ def beat(home: Path | None, alive_file: Path | None) -> int:
     from scheduler.beat import Scheduler
 
     title_process("beat")
-    settings = load_settings(home)
+    settings = load_settings(home, is_of_fleet=True)
     plugins.require(settings, [ProcessRole.BEAT])
     configure_logging(settings.log, "beat", secrets=settings.secrets)
     logging.getLogger("celery").setLevel(logging.WARNING)  # its news of every tick is none
@@ -206,7 +206,7 @@ def api(home: Path | None, host: str | None, port: int | None) -> int:
     from hermes_worker.settings.role_secrets import ProcessRole
     from hermes_worker.settings.server_key import keep_server_key
 
-    settings = load_settings(home, {"server.host": host, "server.port": port})
+    settings = load_settings(home, {"server.host": host, "server.port": port}, is_of_fleet=True)
     plugins.require(settings, [ProcessRole.API])
     title_process(f"api {settings.server.host}:{settings.server.port}")
     configure_logging(settings.log, "api", secrets=(*settings.secrets, keep_server_key(settings)))

@@ -100,7 +100,7 @@ def run(
     hermes-report.md into it.
     """
     title_process("run")
-    settings = load_settings(home, {"model.default": model, "model.base_url": base_url})
+    settings = load_settings(home, {"model.default": model, "model.base_url": base_url}, is_of_fleet=True)
     text = prompt_text(prompt) if prompt is not None else DEFAULT_PROMPT
     _require_workspace(workspace, settings.home)
     _show_warnings_only(settings)

@@ -60,7 +60,7 @@ def up(
 
     given = {"server.host": host, "server.port": port, "model.default": model, "model.base_url": base_url}
     title_process("up")
-    settings = load_settings(home, given)
+    settings = load_settings(home, given, is_of_fleet=True)
     configure_logging(settings.log, "up", secrets=settings.secrets)
     plan = StackPlan(model_concurrency=model_concurrency, tool_concurrency=tool_concurrency)
     if detach:

@@ -252,9 +252,52 @@ def spend(**filters: Any) -> ApiRequest[list[dict[str, Any]]]:
     return _get("/v1/spend", _reads(list[dict[str, Any]], "data"), **filters)
 
 
-def settings(prefix: str | None = None) -> ApiRequest[list[dict[str, Any]]]:
-    """What every setting says whose key begins with ``prefix``, and where that comes from; for operators."""
-    return _get("/v1/settings", _reads(list[dict[str, Any]], "data"), prefix=prefix)
+def settings(prefix: str | None = None, **about: Any) -> ApiRequest[list[dict[str, Any]]]:
+    """What every setting says whose key begins with ``prefix``, and where that comes from; for operators. ``about``
+    names a ``tenant``, a ``session_id`` or a ``run_id``."""
+    return _get("/v1/settings", _reads(list[dict[str, Any]], "data"), prefix=prefix, **about)
+
+
+def session_settings(session_id: str) -> ApiRequest[dict[str, str]]:
+    """What was said for a session, by key."""
+    place = {"session_id": session_id}
+    return _get("/v1/sessions/{session_id}/settings", _reads(dict[str, str], "settings"), place)
+
+
+def set_session_settings(session_id: str, settings: Mapping[str, str | None]) -> ApiRequest[dict[str, str]]:
+    """Override settings for the next runs of a session; ``None`` takes one back."""
+    place = {"session_id": session_id}
+    return _put("/v1/sessions/{session_id}/settings", _reads(dict[str, str], "settings"), place, settings=settings)
+
+
+def configuration(tenant: str | None = None) -> ApiRequest[dict[str, Any]]:
+    """The configuration of the fleet, or what is overridden for a tenant: ``text`` and ``version``."""
+    path, place = _configuration_of(tenant)
+    return _get(path, _reads(dict[str, Any]), place)
+
+
+def write_configuration(text: str, version: int, tenant: str | None = None) -> ApiRequest[dict[str, Any]]:
+    """Write the configuration behind ``version``, the one that was read. Status 409: there is a newer one."""
+    path, place = _configuration_of(tenant)
+    return _put(path, _reads(dict[str, Any]), place, text=text, version=version)
+
+
+def configuration_versions(tenant: str | None = None, limit: int | None = None) -> ApiRequest[list[dict[str, Any]]]:
+    """The versions that are kept, the newest first."""
+    path, place = _configuration_of(tenant)
+    return _get(f"{path}/versions", _reads(list[dict[str, Any]], "data"), place, limit=limit)
+
+
+def _put(
+    template: str, read: Callable[[ApiAnswer], T], names: Mapping[str, str] | None = None, **body: Any
+) -> ApiRequest[T]:
+    return ApiRequest(method="PUT", template=template, read=read, names=names or {}, body=body)
+
+
+def _configuration_of(tenant: str | None) -> tuple[str, dict[str, str]]:
+    if tenant is None:
+        return "/v1/configuration", {}
+    return "/v1/tenants/{tenant}/configuration", {"tenant": tenant}
 
 
 def artifacts(run_id: str) -> ApiRequest[ArtifactsDocument]:

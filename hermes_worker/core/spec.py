@@ -66,6 +66,12 @@ class RunSpec:
     """The version of the program that accepted it; ``None`` for a run from before that was recorded."""
     configuration: str | None = None
     """A name for the configuration that it was accepted under (``settings.shaping``)."""
+    layers: Mapping[str, str] = field(default_factory=dict)
+    """Which version of each layer of the configuration counted: ``fleet``, ``tenant``, ``file``."""
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    """Settings that it has and its processes were not started with, as ``settings.overriding`` writes them."""
+    overridden_by: Mapping[str, str] = field(default_factory=dict)
+    """The layer that said each of these."""
 
     @property
     def source_kind(self) -> str:

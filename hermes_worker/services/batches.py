@@ -13,6 +13,7 @@ from hermes_worker.core.principals import Principal
 from hermes_worker.observe import count, log
 from hermes_worker.services.prompt_blocks import reading_once
 from hermes_worker.services.submission import Submission, accept, prepared
+from hermes_worker.settings.overriding import callers_overrides
 from hermes_worker.settings.shaping import configuration_of
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.new_runs import insert_runs
@@ -88,9 +89,18 @@ def retry(client: Client, run_id: str, principal: Principal) -> Created:
     transcript, and nothing of it is done again by us. Not announced. Raises ``RunNotFound``, ``NotRepeatable``,
     ``SessionBusy``."""
     asked = asked_of(client.database, run_id)
+    # What it was accepted with, as far as that may still be said by a caller.
+    chosen = client.live_settings.chosen(asked.tenant, run=callers_overrides(asked.spec.overrides))
     created = client.runs.create(
         NewRun(
-            spec=replace(asked.spec, program=__version__, configuration=configuration_of(client.settings)),
+            spec=replace(
+                asked.spec,
+                program=__version__,
+                configuration=configuration_of(chosen.settings),
+                layers=chosen.layers,
+                overrides=chosen.overrides,
+                overridden_by=chosen.origins,
+            ),
             tenant=asked.tenant,
             principal=principal.name,
             session_id=asked.session_id,

@@ -28,12 +28,14 @@ from hermes_worker.core.client_tools import NAME, ClientTool
 from hermes_worker.core.deferred import BRIDGE
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
 from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.overrides import OverrideLevel
 from hermes_worker.core.pricing import own_price
 from hermes_worker.core.principals import DEFAULT_TENANT, OPERATOR, Principal
 from hermes_worker.core.skills import SkillError
 from hermes_worker.core.sources import kind_of
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.urgency import LATEST_S, Priority
+from hermes_worker.live_settings import ChosenSettings
 from hermes_worker.local.paths import holds_state, workspaces_dir
 from hermes_worker.models.catalog import find_provider, provider_of_host
 from hermes_worker.models.identity import STAND_IN, STAND_IN_MODEL, endpoint_identity, usual_address
@@ -44,8 +46,10 @@ from hermes_worker.services.prompting import new_prompt
 from hermes_worker.services.skills import NO_SKILLS, OfferedSkills, offered
 from hermes_worker.settings import MemorySettings, ModelSettings, Settings
 from hermes_worker.settings.kinds import named_model
+from hermes_worker.settings.overriding import bounded_overrides, checked_overrides
 from hermes_worker.settings.shaping import configuration_of
 from hermes_worker.skill_shelf import SkillShelf
+from hermes_worker.store.configurations import Configurations
 from hermes_worker.store.runs.runs import Created, Multitask, NewRun, SessionNotFound, fingerprint, new_run_id
 from hermes_worker.store.tool_sources import ToolSources
 from hermes_worker.system import faults
@@ -67,6 +71,7 @@ __all__ = [
     "accept",
     "address_of",
     "announce",
+    "chosen_settings",
     "deliver_list",
     "new_run",
     "offered_skills",
@@ -152,6 +157,8 @@ class Submission:
     """Epoch seconds at which the run expires, whatever it is doing; ``wall_s_max`` may end it before."""
     retry_of: str | None = None
     """The run whose submission this repeats."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Settings of this run, written as in the environment, by key (``core.overrides``)."""
     output_schema: Mapping[str, Any] | None = None
     """JSON Schema that the answer has to fit (``agent.output``)."""
     compress: str | None = None
@@ -248,9 +255,33 @@ def prepared(client: Client, submission: Submission) -> NewRun:
     return new_run(
         client.settings,
         submission,
+        chosen=chosen_settings(client, submission),
         sourced=sourced_tools(client.tool_sources, submission.principal.tenant),
         skills=offered_skills(client.skills, submission),
     )
+
+
+def chosen_settings(client: Client, submission: Submission) -> ChosenSettings:
+    """The settings that the run is accepted with now. Raises ``InvalidSubmission`` for what may not be said for a run,
+    ``UnavailableError``."""
+    tenant, asked = submission.principal.tenant, submission.settings
+    session = _said_for_session(client, submission)
+    try:
+        said = checked_overrides(asked, OverrideLevel.RUN, place="settings")
+        above = client.live_settings.chosen(tenant, session)
+        if not said:
+            return above
+        bounded_overrides(above.settings, said, place="settings")
+    except ConfigurationError as error:
+        raise InvalidSubmission("settings", str(error)) from None
+    return client.live_settings.chosen(tenant, session, said)
+
+
+def _said_for_session(client: Client, submission: Submission) -> Mapping[str, str]:
+    if submission.session_id is None:
+        return {}
+    rows = Configurations(client.database)
+    return rows.of_session(submission.principal.tenant, submission.source, submission.session_id)
 
 
 def resolve_model(settings: ModelSettings, asked_for: str | None) -> tuple[str, str]:
@@ -370,14 +401,19 @@ def new_run(
     settings: Settings,
     submission: Submission,
     *,
+    chosen: ChosenSettings | None = None,
     context: Sequence[PromptBlock] | None = None,
     sourced: Sequence[str] = (),
     skills: OfferedSkills = NO_SKILLS,
 ) -> NewRun:
     """What the store needs to write the run. ``context`` is what the context sources of others say; ``None`` asks them
-    now, which takes time: not to be done inside a transaction. ``sourced`` are the tools of ``sourced_tools``, and
-    ``skills`` those of ``offered_skills``. Raises ``InvalidSubmission``."""
+    now, which takes time: not to be done inside a transaction. ``sourced`` are the tools of ``sourced_tools``,
+    ``skills`` those of ``offered_skills``; ``chosen`` is what the run is accepted with in place of ``settings``. Raises
+    ``InvalidSubmission``."""
     _require_valid(submission)
+    if chosen is not None:
+        settings = chosen.settings
+        _require_within(chosen, submission)
     run_id, kind = new_run_id(), kind_of(submission.source)
     model, provider = resolve_model(settings.model, submission.model)
     endpoint = _endpoint(settings, submission)
@@ -404,7 +440,12 @@ def new_run(
         tenant=submission.principal.tenant,
         principal=submission.principal.name,
         spec=replace(
-            _spec(settings, submission, model, toolsets), endpoint=endpoint, input=skills.before(submission.input)
+            _spec(settings, submission, model, toolsets),
+            endpoint=endpoint,
+            input=skills.before(submission.input),
+            layers=chosen.layers if chosen else {},
+            overrides=chosen.overrides if chosen else {},
+            overridden_by=chosen.origins if chosen else {},
         ),
         skills=skills.set_hash,
         run_id=run_id,
@@ -426,6 +467,26 @@ def new_run(
         deadline=submission.deadline,
         retry_of=submission.retry_of,
     )
+
+
+_LIMITS: Sequence[tuple[str, str, Callable[[Settings], float | None]]] = (
+    ("agent.max_turns", "iterations_max", lambda settings: settings.agent.iterations_max),
+    ("agent.max_wall_s", "wall_s_max", lambda settings: settings.agent.wall_s_max),
+    ("agent.gateway_timeout", "idle_s_max", lambda settings: settings.agent.idle_s_max),
+)
+"""What a submission may say itself, by the setting that stands in where it does not."""
+
+
+def _require_within(chosen: ChosenSettings, submission: Submission) -> None:
+    """What was said for the tenant, the session or the run is a limit, and nothing else goes beyond it. Raises
+    ``InvalidSubmission``."""
+    for key, name, read in _LIMITS:
+        asked, limit = getattr(submission, name), read(chosen.settings)
+        if asked is None or limit is None or chosen.origins.get(key) not in ("tenant", "session", "run"):
+            continue
+        if asked > limit or asked == 0:
+            whose = chosen.origins[key]
+            raise InvalidSubmission(name, f"{name} is at most {limit:g} here: {key} says so for this {whose}")
 
 
 def _may_hold_files(submission: Submission, workspace: WorkspaceRef) -> bool:
@@ -543,6 +604,7 @@ _LATER_FIELDS = (
     "deadline",
     "retry_of",
     "output_schema",
+    "settings",
     "compress",
     "client_tools",
     "skills",

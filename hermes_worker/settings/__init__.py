@@ -2,8 +2,8 @@
 ``config.yaml``; the rest of the program receives what it needs.
 
 A value comes from the first of these that has one: the command line (``overrides``), the environment, ``.env`` in the
-home directory, ``config.yaml`` in the home directory, the default. An empty variable counts as not set, because that
-is what an unset variable becomes in a compose file.
+home directory, the configuration of the fleet in the database, ``config.yaml`` in the home directory, the default. An
+empty variable counts as not set, because that is what an unset variable becomes in a compose file.
 
 Each setting is declared once, as a field: its key, its variables, what it may hold, its default and its meaning. The
 The table of docs/settings.md is made from that (``python -m hermes_worker.settings``). Keys that Hermes Agent also has
@@ -108,6 +108,7 @@ __all__ = [
     "TerminalSettings",
     "ToldSetting",
     "as_environ",
+    "config_values",
     "describe",
     "handed_to",
     "is_loopback",
@@ -1325,9 +1326,14 @@ _REFERENCE_KEYS = _words(
 class SettingLayer(StrEnum):
     """Who said what a setting says."""
 
+    RUN = "run"
+    SESSION = "session"
+    TENANT = "tenant"
     COMMAND_LINE = "command_line"
     ENVIRONMENT = "environment"
     DOTENV = "dotenv"
+    FLEET = "fleet"
+    """The configuration in the database."""
     FILE = "file"
     DERIVED = "derived"
     """Nobody: it follows from other settings."""
@@ -1359,9 +1365,11 @@ class _Sources:
         dotenv: Mapping[str, str],
         config: Mapping[str, object],
         withheld: frozenset[str] = frozenset(),
+        fleet: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.withheld = withheld
         """Settings that exist and are not for this process."""
+        self._fleet = fleet
         self._overrides = overrides
         self._environ = environ
         self._dotenv = dotenv
@@ -1382,6 +1390,8 @@ class _Sources:
             for name in declaration.variables:
                 if variables.get(name, "").strip():
                     return _FoundValue(variables[name], f"{name} in {place}", layer)
+        if (said := self._fleet.get(declaration.key)) is not None:
+            return _FoundValue(said, f"{declaration.key} in the configuration of the fleet", SettingLayer.FLEET)
         if self._config.get(declaration.key) not in (None, ""):
             raw = self._expanded(declaration.key, self._config[declaration.key])
             return _FoundValue(raw, f"{declaration.key} in config.yaml", SettingLayer.FILE)
@@ -1417,8 +1427,10 @@ def load(
     home: Path | None = None,
     overrides: Mapping[str, object] = MappingProxyType({}),
     config_text: str | None = None,
+    fleet: Mapping[str, str] = MappingProxyType({}),
 ) -> Settings:
-    """Read all settings. Creates and changes nothing. ``config_text`` stands in for what ``config.yaml`` says.
+    """Read all settings. Creates and changes nothing. ``config_text`` stands in for what ``config.yaml`` says, and
+    ``fleet`` is what the configuration in the database says (``overriding.fleet_values``).
 
     ``environ`` stands in for the environment of the process; ``home`` for HERMES_HOME. ``overrides`` maps keys
     (``server.port``) to what the command line said; ``None`` means it said nothing. Raises ``ConfigurationError``:
@@ -1431,7 +1443,7 @@ def load(
     own = {} if handed.is_complete else _read_dotenv(home / ".env")
     environ, dotenv, files = _with_secret_files(environ, own, is_handed=handed.is_complete)
     config, notes = ({}, []) if handed.is_complete else _read_config(home / "config.yaml", config_text)
-    sources = _Sources(overrides, environ, dotenv, config, handed.withheld)
+    sources = _Sources(overrides, environ, dotenv, config, handed.withheld, fleet)
     settings = Settings(
         home=home,
         **{name: group(**_values(group, sources)) for name, group in _GROUPS.items() if group not in _MADE_APART},
@@ -1730,10 +1742,10 @@ def _variable_notes(sources: _Sources) -> Iterator[str]:
             yield f"{name} is not a setting and has no effect; did you mean {close[0]}?"
 
 
-def _read_config(path: Path, text: str | None = None) -> tuple[dict[str, object], list[str]]:
+def _read_config(path: Path | str, text: str | None = None) -> tuple[dict[str, object], list[str]]:
     """Our keys of ``config.yaml`` with their raw values, and a note about the original's keys that we do not use.
     ``text`` stands in for the file."""
-    text = _read_text(path) if text is None else text
+    text = _read_text(Path(path)) if text is None else text
     if text is None:
         return {}, []
     try:
@@ -1883,6 +1895,12 @@ def _unsaid(text: str, default: str) -> SettingOrigin:
     if text == default:
         return SettingOrigin(SettingLayer.DEFAULT, "default")
     return SettingOrigin(SettingLayer.DERIVED, "other settings")
+
+
+def config_values(text: str, *, place: str) -> dict[str, object]:
+    """What a text that is written as ``config.yaml`` says of our settings, by key, as YAML reads it. Raises
+    ``ConfigurationError``, in words that call it ``place``."""
+    return _read_config(place, text)[0]
 
 
 def setting_of(key: str) -> tuple[str, Kind[Any]]:

@@ -113,6 +113,8 @@ class RunRecord:
     """``core.sharing.FleetPlace``; ``None`` for a run that shares the fleet with no other tenant's."""
     has_output_schema: bool = False
     """The answer has to fit a schema, which its input names."""
+    overrides: str | None = None
+    """``RunSpec.overrides`` in canonical JSON; ``None`` for a run that has the settings of its processes."""
 
     @property
     def usual(self) -> Usual:
@@ -184,6 +186,7 @@ RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     runs.c.place,
     runs.c.has_output_schema,
     runs.c.prepares,
+    runs.c.overrides,
 )
 
 
@@ -236,6 +239,7 @@ class RunRow(NamedTuple):
     place: int | None
     has_output_schema: int
     prepares: int | None
+    overrides: str | None
 
 
 def is_suspect(table: sa.Table) -> sa.ColumnElement[int]:
@@ -361,6 +365,7 @@ def _facts_of(row: RunRow) -> dict[str, Any]:
         "steers": row.steers,
         "place": row.place,
         "has_output_schema": bool(row.has_output_schema),
+        "overrides": row.overrides,
     }
 
 

@@ -229,6 +229,7 @@ runs = sa.Table(
     sa.Column("retry_of_pk", BigId),
     sa.Column("has_output_schema", sa.SmallInteger(), nullable=False, server_default="0"),
     sa.Column("artifacts", sa.SmallInteger()),
+    sa.Column("overrides", sa.Text()),
     sa.Column("created_at", Seconds, nullable=False),
     sa.Column("started_at", Seconds),
     sa.Column("updated_at", Seconds, nullable=False),
@@ -1149,6 +1150,20 @@ provider_keys = sa.Table(
 )
 """Keys of providers that tenants bring. ``secret`` is encrypted: nothing is added while texts are stored in clear. Rows
 are added and deleted, never changed. ``fingerprint`` tells keys apart and says nothing about them."""
+
+configurations = sa.Table(
+    "configurations",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("of_tenant", Tenant, nullable=False),
+    sa.Column("version", sa.Integer(), nullable=False),
+    sa.Column("text", sa.Text(), nullable=False),
+    sa.Column("written_by", sa.String(200), nullable=False),
+    sa.Column("created_at", Seconds, nullable=False),
+    sa.UniqueConstraint("of_tenant", "version"),
+)
+"""Versions of configurations: a tenant's, or with an empty ``of_tenant`` that of the fleet. A row is never changed; the
+oldest of many are deleted. ``text`` is written as ``config.yaml``, and no secret is taken in."""
 
 memory_versions = sa.Table(
     "memory_versions",

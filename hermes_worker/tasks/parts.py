@@ -24,7 +24,7 @@ from hermes_worker.models.governor import Governing, Ungoverned
 from hermes_worker.models.key_watch import AllOpen, KeyGuarding
 from hermes_worker.safety.redaction import Redactor
 from hermes_worker.store.hooks.calls import HookCallClaim, HookFacts
-from hermes_worker.store.rows import Hint
+from hermes_worker.store.rows import Hint, RunRecord
 from hermes_worker.store.runs.auxiliary import AuxiliaryClaim
 from hermes_worker.store.runs.calls import CallClaim, Settlement
 from hermes_worker.store.runs.new_children import NewChild
@@ -257,12 +257,18 @@ class Parts:
     """Looks back at conversations behind their turns; ``None`` where nobody does."""
     checkpoints: Checkpointing | None = None
     """Where the files of a workspace are kept before a call changes them; ``None`` where they are not."""
+    overridden_by: Callable[[Parts, str], Parts] = lambda parts, overrides: parts
+    """What serves a run that overrides settings (``RunSpec.overrides`` in canonical JSON)."""
     prices: Mapping[tuple[str, str], Price] = field(default_factory=dict)
     """What the installation says that models cost, by provider and model."""
     calls_max: int = 64
     """Tool calls one reply may ask for."""
     commit_patience_s: float = 600.0
     """How long a result is kept in memory for a database that is away, while its claim is not known to be lost."""
+
+    def serving(self, run: RunRecord) -> Parts:
+        """What serves this run: these parts, but for the settings that it was accepted with."""
+        return self if run.overrides is None else self.overridden_by(self, run.overrides)
 
     def models_of(self, session_pk: int) -> TenantModels:
         """Where model calls of a session go."""

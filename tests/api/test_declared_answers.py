@@ -224,6 +224,9 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "POST /v1/runs/{run_id}/restore": {"checkpoint_id": "abcd"},
     "POST /v1/runs/{run_id}/approval": {"choice": "once"},
     "POST /v1/runs/{run_id}/input": {"text": "x"},
+    "PUT /v1/configuration": {"text": "", "version": 7},
+    "PUT /v1/tenants/{tenant}/configuration": {"text": "", "version": 7},
+    "PUT /v1/sessions/{session_id}/settings": {"settings": {"agent.max_turns": "5"}},
     "PUT /v1/limits/keys/{key_id}": {"limits": {}},
     "PUT /v1/tenants/{tenant}/limits": {"limits": {}},
     "POST /v1/tenants/{tenant}/provider-keys": {"provider": "openai", "key": "sk-0123456789"},
@@ -268,7 +271,7 @@ BODIES: Mapping[str, dict[str, Any]] = {
 
 MCP_SAID: Mapping[str, Any] = {"protocolVersion": "2026-07-28", "clientCapabilities": {}}
 OF_A_TENANT = {
-    *("GET /v1/runs", "GET /v1/sheets", "GET /v1/alerts/targets", "PUT /v1/alerts/targets"),
+    *("GET /v1/runs", "GET /v1/settings", "GET /v1/sheets", "GET /v1/alerts/targets", "PUT /v1/alerts/targets"),
     *("GET /v1/keys", "POST /v1/keys", "POST /v1/exports", "GET /v1/erasures", "POST /v1/erasures"),
     "GET /v1/erasure-receipts",
     *("POST /v1/erasures/foretold", "POST /v1/erasures/replayed"),

@@ -289,6 +289,7 @@ class World:
             "context_from": lambda: [self.job()],
             "attach_to_session": self.ended,
             "arguments": lambda: {"n": 1},
+            "settings": lambda: {"agent.max_turns": "5"},
         }
         for name in replaced.keys() & body.keys():
             if body[name]:
@@ -297,6 +298,9 @@ class World:
             del body["session_id"]
         if path == "/api/sessions" and {"id", "session_id"} <= body.keys():
             body["id"] = body["session_id"]
+        if path.endswith("/configuration") and isinstance(body.get("text"), str):
+            body["text"] = "agent: {max_turns: 5}"
+            body["version"] = self.session.get(case.formatted_path).json().get("version", 0)
         if "message_id" in body:
             body["message_id"] = 1
         if body.get("not_before") is not None or body.get("delay_s") is not None:

@@ -16,6 +16,7 @@ from hermes_worker.cli.doctor import Grade
 from hermes_worker.cli.doctor_repairs import REPAIRS
 from hermes_worker.settings import Settings, load
 from hermes_worker.store import sizes
+from hermes_worker.store.configurations import Configurations
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.revisions import newest, state
 from hermes_worker.store.tables import hook_calls, jobs, runs
@@ -74,6 +75,18 @@ def test_a_job_that_nobody_begins_says_that_there_is_no_scheduler(
     assert "start one with 'hermes-worker beat'" in text
 
 
+def test_a_configuration_that_cannot_be_used_is_named_and_the_last_good_one_counts(home: Path, store: Store) -> None:
+    assert said(doctor_fleet.configuration) == ("ok", "none in the database")
+    rows = Configurations(store.database)
+    for version, text in enumerate(("agent: {max_turns: 5}", "agent: {max_turns: five}")):
+        rows.write(None, text, expected=version, written_by="me")
+    grade, words = said(doctor_fleet.configuration)
+    assert grade == "broken"
+    assert "version 2 of the configuration of the fleet cannot be used: agent.max_turns must be" in words
+    rows.write(None, "agent: {max_turns: 6}", expected=2, written_by="me")
+    assert said(doctor_fleet.configuration) == ("ok", "can be used (fleet 3)")
+
+
 def test_pages_that_hold_nothing_are_told_and_given_back(
     home: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,7 +114,7 @@ def test_what_can_be_put_right_is_when_it_is_asked_for(home: Path, hermes: Comma
     unread.write_text("?")
     found = [json.loads(line) for line in hermes.inline("doctor", "--json").out.splitlines()]
     assert "fixed" not in {row["grade"] for row in found}
-    assert {"queues", "beat", "size"} <= {row["subject"] for row in found}
+    assert {"configuration", "queues", "beat", "size"} <= {row["subject"] for row in found}
     assert unread.exists()
     key.chmod(0o644)  # who asks an API with the key closes it
     found = [json.loads(line) for line in hermes.inline("doctor", "--json", "--fix").out.splitlines()]

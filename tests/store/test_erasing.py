@@ -52,6 +52,7 @@ OF_NOBODY = {
     "logins": "of the installation",
     "key_states": "names of keys that say nothing about them",
     "provider_keys": "keys of a tenant, written by operators; an export would show them",
+    "configurations": "settings, written by operators; the versions of a tenant's are kept",
     "alert_targets": "where a tenant is told of its limits; set by operators",
     "alerts": "what operators were told; names no person and no address",
     "tenants": "names of tenants",

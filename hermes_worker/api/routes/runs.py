@@ -66,6 +66,7 @@ def submission_of(body: schema.CreateRun, caller: Principal, idempotency_key: st
         principal=caller,
         source="api",
         metadata=body.metadata or {},
+        settings=body.settings or {},
         output_schema=body.output_schema,
         skills=body.skills or (),
         artifacts=body.artifacts,

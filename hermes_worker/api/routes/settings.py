@@ -1,30 +1,45 @@
-"""What this installation is configured as, setting by setting, and who said so."""
+"""What this installation is configured as, setting by setting, and who said so; and what is said for a session."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from hermes_worker.api import schema
-from hermes_worker.api.auth import FOR_OPERATORS
+from hermes_worker.api.auth import FOR_OPERATORS, READS, WRITES, Caller
+from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
-from hermes_worker.api.formats import NO_NUL
+from hermes_worker.api.errors import ApiError, invalid
+from hermes_worker.api.formats import NO_NUL, TENANT_FORM
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.overrides import OVERRIDABLE, OverrideLevel
 from hermes_worker.safety.redaction import redact
-from hermes_worker.settings import Settings, ToldSetting, told_settings
+from hermes_worker.services.configuring import About, effective, say_for_session
+from hermes_worker.settings import ToldSetting
 from hermes_worker.settings.shaping import configuration_of
+from hermes_worker.store.access.principals import TenantNotFound
+from hermes_worker.store.configurations import Configurations
+from hermes_worker.wiring import Client
 
-router = APIRouter(prefix="/v1/settings", tags=["settings"], responses=schema.errors(503))
-_Layer = Literal["command_line", "environment", "dotenv", "file", "derived", "default"]
+router = APIRouter(prefix="/v1", tags=["settings"], route_class=JsonRoute, responses=schema.errors(503))
+_Layer = Literal[
+    "run", "session", "tenant", "command_line", "environment", "dotenv", "fleet", "file", "derived", "default"
+]
 
 
 class ListSettings(BaseModel):
-    """Which settings to list."""
+    """Which settings to list, and for whom."""
 
     model_config = ConfigDict(extra="forbid")
 
     prefix: str | None = Field(None, max_length=100, pattern=NO_NUL, description="Only those whose key begins so.")
+    tenant: str | None = Field(None, pattern=TENANT_FORM, description="As a run of this tenant is accepted with now.")
+    session_id: str | None = Field(
+        None, max_length=256, pattern=NO_NUL, description="As a run of this session is accepted with now."
+    )
+    run_id: str | None = Field(None, max_length=100, pattern=NO_NUL, description="As this run was accepted with.")
 
 
 class SettingObject(BaseModel):
@@ -44,7 +59,10 @@ class SettingObject(BaseModel):
     origin: str
     """The layer in words, such as ``HERMES_MODEL in the environment``."""
     is_live: bool
-    """Whether a change is taken up while processes run; otherwise when they are started again."""
+    """Whether a change is taken up while processes run, by runs that are accepted afterwards; otherwise when processes
+    are started again."""
+    overridable_for: list[OverrideLevel]
+    """For what it may be overridden."""
     description: str
 
 
@@ -54,21 +72,81 @@ class SettingList(BaseModel):
     object: Literal["list"] = "list"
     configuration: str
     """The same for two processes that shape runs alike; runs record it."""
+    layers: dict[str, str]
+    """Which version of the configuration of the ``fleet`` and of the ``tenant`` counts, and which ``file``."""
+    problems: dict[str, str]
+    """Configurations that cannot be used, and why; the last good one counts in their place."""
     data: list[SettingObject]
 
 
-@router.get("", dependencies=[FOR_OPERATORS])
+class SessionSettingsBody(BaseModel):
+    """What to say for a session; ``null`` takes a setting back, and what is not named stays."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    settings: Annotated[
+        dict[
+            Annotated[str, StringConstraints(pattern=r"^[a-z_]+(\.[a-z_]+){0,3}$", max_length=100)],
+            Annotated[str, StringConstraints(min_length=1, max_length=2_000)] | None,
+        ],
+        Field(max_length=64),
+    ]
+
+
+class SessionSettingsObject(BaseModel):
+    """What is said for a session, by key. Its next run is accepted with it, as far as that allows no more than what
+    stands above by then."""
+
+    object: Literal["hermes.session_settings"] = "hermes.session_settings"
+    session_id: str
+    settings: dict[str, str]
+
+
+@router.get("/settings", dependencies=[FOR_OPERATORS], responses=schema.errors(400, 404))
 async def list_settings(context: Context, question: Annotated[ListSettings, Query()]) -> SettingList:
     """Every setting with its value, where that comes from, and when a change takes effect. Secrets are withheld."""
-    return await context.store(_listed, context.client.settings, question.prefix or "")
+    about = About(tenant=question.tenant, session_id=question.session_id, run_id=question.run_id)
+    if about.is_ambiguous:
+        raise invalid("run_id", "Name one of 'tenant', 'session_id' and 'run_id'.")
+    try:
+        return await context.store(_listed, context.client, about, question.prefix or "")
+    except TenantNotFound:
+        raise ApiError(404, f"Tenant not found: {about.tenant}", code="tenant_not_found", param="tenant") from None
 
 
-def _listed(settings: Settings, prefix: str) -> SettingList:
-    told = [_object(each) for each in told_settings(settings) if each.key.startswith(prefix)]
-    return SettingList(configuration=configuration_of(settings), data=told)
+@router.get("/sessions/{session_id}/settings", dependencies=[READS], responses=schema.errors(404))
+async def show_session_settings(context: Context, caller: Caller, session_id: str) -> SessionSettingsObject:
+    """What was said for a session."""
+    rows = Configurations(context.client.database)
+    said = await context.store(rows.require_of_session, caller.tenant, session_id)
+    return SessionSettingsObject(session_id=session_id, settings=said)
+
+
+@router.put("/sessions/{session_id}/settings", dependencies=[WRITES], responses=schema.errors(400, 404))
+async def change_session_settings(
+    context: Context, caller: Caller, session_id: str, body: SessionSettingsBody
+) -> SessionSettingsObject:
+    """Override settings for the runs of a session that are accepted from now on. Nothing may allow more than what
+    stands above: the process, the fleet and the tenant."""
+    try:
+        said = await context.store(say_for_session, context.client, caller.tenant, session_id, body.settings)
+    except ConfigurationError as error:
+        raise invalid("settings", str(error)) from None
+    return SessionSettingsObject(session_id=session_id, settings=said)
+
+
+def _listed(client: Client, about: About, prefix: str) -> SettingList:
+    chosen = effective(client.live_settings, client.database, about)
+    return SettingList(
+        configuration=configuration_of(chosen.settings),
+        layers=dict(chosen.layers),
+        problems=dict(client.live_settings.problems()),
+        data=[_object(each) for each in chosen.told() if each.key.startswith(prefix)],
+    )
 
 
 def _object(told: ToldSetting) -> SettingObject:
+    which = OVERRIDABLE.get(told.key)
     return SettingObject(
         key=told.key,
         variable=told.variable,
@@ -77,6 +155,7 @@ def _object(told: ToldSetting) -> SettingObject:
         is_set=told.is_set,
         layer=told.layer.value,
         origin=told.origin,
-        is_live=False,
+        is_live=which is not None,
+        overridable_for=list(which.levels) if which else [],
         description=told.doc,
     )

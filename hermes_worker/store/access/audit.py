@@ -89,6 +89,7 @@ class Act(StrEnum):
     RULE_UNSET = "rule.unset"
     HOLD_PLACE = "hold.place"
     HOLD_RELEASE = "hold.release"
+    CONFIGURATION_WRITE = "configuration.write"
     ERASURE_BEGIN = "erasure.begin"
 
 

@@ -62,6 +62,7 @@ class _OriginRow(NamedTuple):
     deliver: str | None
     priority: int
     artifacts: int | None
+    overrides: str | None
     place_rank: int | None
     spec: str
 
@@ -92,6 +93,7 @@ _INHERITED = (
     "idle_s_max",
     "deliver",
     "artifacts",
+    "overrides",
     "priority",
     "place_rank",
 )

@@ -122,6 +122,10 @@ class BeganWith:
     """``settings.shaping`` of the settings that it was accepted under."""
     prompt: str
     """SHA-256 of the system prompt, which a session has from its first run and keeps."""
+    layers: Mapping[str, str]
+    """``RunSpec.layers``, and the next two likewise."""
+    overrides: Mapping[str, str]
+    overridden_by: Mapping[str, str]
 
 
 class Listing:
@@ -162,6 +166,9 @@ class Listing:
                 program=spec.program if spec else None,
                 configuration=spec.configuration if spec else None,
                 prompt=hashlib.sha256(str(prompt).encode("utf-8", "surrogatepass")).hexdigest(),
+                layers=spec.layers if spec else {},
+                overrides=spec.overrides if spec else {},
+                overridden_by=spec.overridden_by if spec else {},
             ),
         )
 

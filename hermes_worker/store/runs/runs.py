@@ -975,6 +975,7 @@ def asked_values(new: NewRun) -> dict[str, object]:
         "priority": spec.priority,
         "has_output_schema": int(spec.output_schema is not None),
         "artifacts": 1 if spec.artifacts else None,
+        "overrides": canonical_json(dict(spec.overrides)) if spec.overrides else None,
         "iterations_max": spec.iterations_max,
         "attempts_max": spec.attempts_max,
         "idle_s_max": spec.idle_s_max,

@@ -78,6 +78,7 @@ def tool_entry(claim: CallClaim) -> LiveEntry:
 def _run_and_settle(parts: Parts, claim: CallClaim, abort: AbortSignal) -> StepDone:
     began = time.monotonic()
     note(tool=claim.request.name)
+    parts = parts.serving(claim.loaded)
     if parts.leases.is_trusted:
         claim, stand_in = before_call(parts, claim, parts.runs.session_of(claim.session_pk), abort)
         consulted = parts.auxiliary_calls.consulted(claim) if claim.has_asked else ()

@@ -51,6 +51,7 @@ def _claim(parts: Parts, effect: Iterate) -> IterationClaim | None:
 
 def _take_iteration(parts: Parts, claim: IterationClaim, abort: AbortSignal) -> StepDone:
     note(request_model=claim.loaded.model)
+    parts = parts.serving(claim.loaded)
     tell_begun(parts, claim)
     asked = ask(parts, claim, abort, is_watched=partial(_is_watched, parts, claim))
     judged = None

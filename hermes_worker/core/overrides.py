@@ -1,0 +1,111 @@
+"""Which settings may be overridden for a tenant, a session or a run, and how far. Pure.
+
+An operator may say anything of these for a tenant. What callers say for a session or a run may only make it narrower
+than what stands above: a number not larger, a switch not towards more, a policy not less strict. So nobody raises their
+own limits, and no setting that holds a secret, an address or a path is here at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+__all__ = ["OVERRIDABLE", "Overridable", "OverrideLevel", "Widening", "widens"]
+
+
+class OverrideLevel(StrEnum):
+    """For what a setting is overridden, from the widest to the narrowest."""
+
+    TENANT = "tenant"
+    SESSION = "session"
+    RUN = "run"
+
+
+class Widening(StrEnum):
+    """What a caller may not do to the value above."""
+
+    NONE = "none"
+    """Anything may be said: it is a matter of taste."""
+    MORE = "more"
+    """A number may only become smaller; ``None`` stands for no limit."""
+    ON = "on"
+    """A switch may only be switched off."""
+    OFF = "off"
+    """A switch may only be switched on."""
+    LAXER = "laxer"
+    """A policy may only become stricter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overridable:
+    """One setting that may be overridden."""
+
+    key: str
+    forbidden: Widening = Widening.NONE
+    strictest_first: tuple[str, ...] = ()
+    """The values of a policy, for ``LAXER``."""
+    for_callers: bool = True
+    """Sessions and runs may say it; otherwise operators alone, for a tenant."""
+
+    @property
+    def levels(self) -> tuple[OverrideLevel, ...]:
+        return tuple(OverrideLevel) if self.for_callers else (OverrideLevel.TENANT,)
+
+
+_OUTCOMES = ("deny", "ask", "approve")
+_GUARDRAILS = "tool_loop_guardrails"
+_TABLE = (
+    Overridable(key="model.default"),
+    Overridable(key="model.max_tokens", forbidden=Widening.MORE),
+    Overridable(key="agent.reasoning_effort"),
+    Overridable(key="agent.max_turns", forbidden=Widening.MORE),
+    Overridable(key="agent.max_wall_s", forbidden=Widening.MORE),
+    Overridable(key="agent.gateway_timeout", forbidden=Widening.MORE),
+    Overridable(key="agent.toolsets", for_callers=False),
+    Overridable(key="agent.context_files", forbidden=Widening.ON),
+    Overridable(key="client_tools.timeout_s", forbidden=Widening.MORE),
+    Overridable(key="artifacts.patterns"),
+    Overridable(key="compression.enabled"),
+    Overridable(key="compression.threshold"),
+    Overridable(key="delegation.max_concurrent_children", forbidden=Widening.MORE),
+    Overridable(key="delegation.max_tasks", forbidden=Widening.MORE),
+    Overridable(key="delegation.max_spawn_depth", forbidden=Widening.MORE),
+    Overridable(key="delegation.max_iterations", forbidden=Widening.MORE),
+    Overridable(key="delegation.max_chained_turns", forbidden=Widening.MORE),
+    Overridable(key="delegation.child_timeout_seconds", forbidden=Widening.MORE),
+    Overridable(key="delegation.budget", for_callers=False),
+    Overridable(key="delegation.model"),
+    Overridable(key="approvals.mode", forbidden=Widening.LAXER, strictest_first=("manual", "smart", "off")),
+    Overridable(key="approvals.timeout", forbidden=Widening.MORE),
+    *(
+        Overridable(key=f"approvals.{source}_mode", forbidden=Widening.LAXER, strictest_first=_OUTCOMES)
+        for source in ("cli", "api", "cron", "webhook", "delegation")
+    ),
+    Overridable(key=f"{_GUARDRAILS}.warnings_enabled"),
+    Overridable(key=f"{_GUARDRAILS}.hard_stop_enabled", forbidden=Widening.OFF),
+    *(
+        Overridable(key=f"{_GUARDRAILS}.{stage}.{what}", forbidden=Widening.MORE)
+        for stage in ("warn_after", "hard_stop_after")
+        for what in ("exact_failure", "same_tool_failure", "idempotent_no_progress")
+    ),
+)
+OVERRIDABLE: Mapping[str, Overridable] = MappingProxyType({each.key: each for each in _TABLE})
+"""By key. A run reads these once, when it is accepted, so a change of one is taken up while processes run."""
+
+
+def widens(which: Overridable, above: object, wanted: object) -> bool:
+    """Whether ``wanted`` allows more than ``above``, both as the setting holds them."""
+    match which.forbidden:
+        case Widening.NONE:
+            return False
+        case Widening.MORE:
+            return isinstance(above, (int, float)) and not (isinstance(wanted, (int, float)) and wanted <= above)
+        case Widening.ON:
+            return bool(wanted) and not above
+        case Widening.OFF:
+            return not wanted and bool(above)
+        case Widening.LAXER:
+            order = which.strictest_first
+            return order.index(str(wanted)) > order.index(str(above))

@@ -1,0 +1,294 @@
+"""The settings that a run is accepted with: those of this process, with what the fleet's configuration and
+``config.yaml`` say by now, and with what is said for its tenant, its session and the run itself.
+
+Theory of operation. A process is started with its settings and keeps them. Those that a run reads once, when it is
+accepted (``core.overrides``), are looked up anew, at most once a second and only where somebody asks: the newest
+configuration in the rows, and the file if it was changed. What differs from the settings of the process is recorded
+with the run, so whoever does its steps has the same, whenever that process was started.
+
+A configuration that cannot be used changes nothing: the last good one counts, and the log, ``doctor`` and the API say
+what is wrong. So a slip of an operator, or a row that a newer version wrote, never takes a fleet down.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol
+
+from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
+from hermes_worker.core.overrides import OVERRIDABLE, OverrideLevel
+from hermes_worker.observe import log
+from hermes_worker.settings import (
+    SettingLayer,
+    SettingOrigin,
+    Settings,
+    ToldSetting,
+    config_values,
+    load,
+    told_settings,
+)
+from hermes_worker.settings.overriding import (
+    Overrides,
+    checked_overrides,
+    file_values,
+    fleet_values,
+    overridden,
+    says,
+    still_bounded,
+)
+from hermes_worker.store.configurations import Configurations, ConfigurationVersion
+from hermes_worker.store.engine.database import Database
+from hermes_worker.system.plainfiles import read_plain
+
+LOOK_EVERY_S = 1.0
+_EARLIER_TRIED = 20
+"""Versions behind one that cannot be used, until one can."""
+_KNOWN_MAX = 256
+_FILE_BYTES_MAX = 4_000_000
+_PINNED = frozenset({SettingLayer.COMMAND_LINE, SettingLayer.ENVIRONMENT, SettingLayer.DOTENV})
+"""Layers that count more than the configuration of the fleet."""
+_PLACES = {
+    "fleet": "the configuration of the fleet",
+    "file": "config.yaml",
+    "tenant": "the configuration of the tenant",
+    "session": "the session",
+    "run": "the run",
+}
+NOTHING: Overrides = MappingProxyType({})
+
+
+class ConfigurationSourcing(Protocol):
+    """``store.configurations.Configurations``."""
+
+    def newest(self) -> int: ...
+
+    def current(self) -> Sequence[ConfigurationVersion]: ...
+
+    def history(self, tenant: str | None, limit: int = ...) -> Sequence[ConfigurationVersion]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenSettings:
+    """What a run is accepted with."""
+
+    settings: Settings
+    overrides: Overrides
+    """What of it the processes were not started with."""
+    origins: Mapping[str, str]
+    """Who said each of these: ``fleet``, ``file``, ``tenant``, ``session`` or ``run``."""
+    layers: Mapping[str, str]
+    """Which version of the configuration of the ``fleet`` and the ``tenant`` counted, and which ``file``."""
+
+    def told(self) -> Iterator[ToldSetting]:
+        """Every setting, and who said it."""
+        places = {key: SettingOrigin(SettingLayer(layer), _PLACES[layer]) for key, layer in self.origins.items()}
+        return told_settings(replace(self.settings, origins={**self.settings.origins, **places}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """A configuration as it was last read and could be used."""
+
+    values: Overrides = field(default_factory=dict)
+    version: str = ""
+
+
+@dataclass(slots=True)
+class _State:
+    looked_at: float = float("-inf")
+    newest: int = -1
+    file_mark: tuple[int, ...] | None = None
+    file: _Known = field(default_factory=_Known)
+    fleet: _Known = field(default_factory=_Known)
+    tenants: dict[str, _Known] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+    """By what cannot be used: why."""
+
+
+class LiveSettings:
+    """Thread-safe. ``settings`` are what the process was started with."""
+
+    def __init__(
+        self, settings: Settings, source: ConfigurationSourcing, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._settings = settings
+        self._source = source
+        self._now = now
+        self._with = lru_cache(_KNOWN_MAX)(lambda items: overridden(settings, dict(items)))
+        self._lock = threading.Lock()
+        self._state = _State()
+
+    def chosen(self, tenant: str, session: Overrides = NOTHING, run: Overrides = NOTHING) -> ChosenSettings:
+        """What a run of ``tenant`` is accepted with now. ``session`` and ``run`` were checked when they were said; what
+        of them allows more than stands above by now is left out. Raises ``UnavailableError`` only before the rows were
+        read once."""
+        state = self._looked()
+        said = [("file", _live(state.file.values)), ("fleet", _live(state.fleet.values))]
+        overrides, origins = dict[str, str](), dict[str, str]()
+        for layer, values in said:
+            for key, value in self._unpinned(layer, values):
+                overrides[key], origins[key] = value, layer
+        own = state.tenants.get(tenant, _Known())
+        settings = self._settings
+        for layer, values in (("tenant", own.values), ("session", session), ("run", run)):
+            settings = self._overridden(overrides)
+            bounded = values if layer == "tenant" else still_bounded(settings, values)
+            overrides |= bounded
+            origins |= dict.fromkeys(bounded, layer)
+        versions = {"fleet": state.fleet.version, "file": state.file.version, "tenant": own.version}
+        return ChosenSettings(
+            settings=self._overridden(overrides),
+            overrides=overrides,
+            origins=origins,
+            layers={layer: version for layer, version in versions.items() if version},
+        )
+
+    def recorded(self, overrides: Overrides, origins: Mapping[str, str]) -> ChosenSettings:
+        """What a run was accepted with that recorded these."""
+        settings = self._overridden(overrides)
+        return ChosenSettings(settings=settings, overrides=overrides, origins=origins, layers={})
+
+    def problems(self) -> Mapping[str, str]:
+        """What cannot be used of the configurations there are, and why; the last good one counts in its place."""
+        return dict(self._looked().problems)
+
+    def _overridden(self, overrides: Overrides) -> Settings:
+        """The same object for the same overrides, so that what is made of it is made once."""
+        return self._with(tuple(sorted(overrides.items()))) if overrides else self._settings
+
+    def _unpinned(self, layer: str, values: Overrides) -> Iterator[tuple[str, str]]:
+        """What counts of a layer here: the environment of a process counts more."""
+        for key, value in values.items():
+            known = self._settings.origins.get(key)
+            is_pinned = known is not None and known.layer in _PINNED
+            if not is_pinned and not (layer == "file" and says(self._settings, key, value)):
+                yield key, value
+
+    def _looked(self) -> _State:
+        with self._lock:
+            state = self._state
+            if self._now() - state.looked_at < LOOK_EVERY_S:
+                return state
+            self._look_at_file(state)
+            try:
+                newest = self._source.newest()
+                if newest != state.newest:
+                    self._look_at_rows(state)
+                    state.newest = newest
+            except UnavailableError:
+                if state.newest < 0:
+                    raise
+            state.looked_at = self._now()
+            return state
+
+    def _look_at_file(self, state: _State) -> None:
+        path = self._settings.home / "config.yaml"
+        try:
+            found = path.stat()
+            mark: tuple[int, ...] | None = (found.st_ino, found.st_size, found.st_mtime_ns)
+        except OSError:
+            mark = None
+        if mark == state.file_mark and state.looked_at != float("-inf"):
+            return
+        state.file_mark = mark
+        try:
+            state.file = self._file(path) if mark is not None else self._without_file()
+            state.problems.pop("file", None)
+        except (HermesError, OSError, UnicodeDecodeError) as error:
+            _tell(state, "file", f"config.yaml cannot be used: {error}")
+
+    def _file(self, path: Path) -> _Known:
+        text = read_plain(path, bytes_max=_FILE_BYTES_MAX).decode("utf-8-sig")
+        said = file_values(text, place="config.yaml")
+        gone = {key: value for key, value in self._without_file().values.items() if key not in said}
+        values = {key: value for key, value in said.items() if value is not None}
+        return _Known(values={**gone, **values}, version=_digest(text))
+
+    def _without_file(self) -> _Known:
+        """What the file said when the process was started, taken back."""
+        taken_back = {
+            key: ""
+            for key in OVERRIDABLE
+            if (known := self._settings.origins.get(key)) is not None and known.layer is SettingLayer.FILE
+        }
+        return _Known(values=taken_back)
+
+    def _look_at_rows(self, state: _State) -> None:
+        tenants = {}
+        fleet = _Known()
+        for row in self._source.current():
+            name = f"tenant {row.of_tenant}" if row.of_tenant else "fleet"
+            before = state.tenants.get(row.of_tenant) if row.of_tenant else state.fleet
+            found = self._usable(state, row, name) or before or _Known()
+            if row.of_tenant:
+                tenants[row.of_tenant] = found
+            else:
+                fleet = found
+        state.fleet, state.tenants = fleet, tenants
+
+    def _usable(self, state: _State, row: ConfigurationVersion, name: str) -> _Known | None:
+        """The newest version that can be used."""
+        try:
+            found = _parsed(row)
+            state.problems.pop(name, None)
+            return found
+        except HermesError as error:
+            _tell(state, name, f"version {row.version} of the configuration of {_whose(row)} cannot be used: {error}")
+        for earlier in self._source.history(row.of_tenant or None, _EARLIER_TRIED):
+            try:
+                return _parsed(earlier)
+            except HermesError:
+                continue
+        return None
+
+
+def live_settings_of(settings: Settings, database: Database) -> LiveSettings:
+    """Those of a process with ``settings`` on ``database``."""
+    return LiveSettings(settings, Configurations(database))
+
+
+def with_fleet(settings: Settings, database: Database, overrides: Mapping[str, object]) -> Settings:
+    """The settings that a process is started with, the configuration of the fleet among them: of that, what is not
+    looked up anew while it runs. Without rows that can be read and used, ``settings`` as they are."""
+    for row in Configurations(database).versions_if_any(_EARLIER_TRIED):
+        try:
+            values = {key: value for key, value in _parsed(row).values.items() if key not in OVERRIDABLE}
+            return load(home=settings.home, overrides=overrides, fleet=values) if values else settings
+        except ConfigurationError as error:
+            log.error("configuration.refused", place="fleet", error=str(error))
+    return settings
+
+
+def _parsed(row: ConfigurationVersion) -> _Known:
+    if not row.of_tenant:
+        values: Mapping[str, str] = fleet_values(row.text, place="the configuration of the fleet")
+    else:
+        place = f"the configuration of {_whose(row)}"
+        values = checked_overrides(config_values(row.text, place=place), OverrideLevel.TENANT, place=place)
+    return _Known(values=values, version=str(row.version))
+
+
+def _whose(row: ConfigurationVersion) -> str:
+    return f"the tenant {row.of_tenant!r}" if row.of_tenant else "the fleet"
+
+
+def _live(values: Overrides) -> Overrides:
+    return {key: value for key, value in values.items() if key in OVERRIDABLE}
+
+
+def _tell(state: _State, name: str, problem: str) -> None:
+    """Once for each problem."""
+    if state.problems.get(name) != problem:
+        state.problems[name] = problem
+        log.error("configuration.refused", place=name, error=problem)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,183 @@
+"""Settings with what is said for a tenant, a session or a run, and what a fleet's configuration may say. Pure.
+
+A value is written as in the environment, and checked as any value of its setting. ``core.overrides`` says which may be
+overridden and how far.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import Field, fields, is_dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.overrides import OVERRIDABLE, OverrideLevel, widens
+from hermes_worker.settings import Settings, config_values, setting_of
+from hermes_worker.settings.kinds import Kind
+
+__all__ = [
+    "Overrides",
+    "bounded_overrides",
+    "callers_overrides",
+    "checked_overrides",
+    "file_values",
+    "fleet_values",
+    "overridden",
+    "require_overridable",
+    "says",
+    "still_bounded",
+]
+
+Overrides = Mapping[str, str]
+"""Values as they are written in the environment, by key."""
+TEXT_CHARS_MAX = 100_000
+"""Of the configuration of a fleet or a tenant."""
+_VALUE_CHARS_MAX = 2_000
+_NEVER_IN_ROWS = (
+    "database.",
+    "encryption.",
+    "extensions.",
+    "worker.",
+    "faults",
+    "broker.url",
+    "terminal.env_passthrough",
+)
+"""What is needed to reach the rows, or would let whoever writes rows run code or see secrets."""
+
+
+def fleet_values(text: str, *, place: str) -> dict[str, str]:
+    """What the configuration of a fleet says, written as ``config.yaml``, by key. Secrets, variables (``${NAME}``) and
+    what is needed to reach the rows have no place in it. Raises ``ConfigurationError``."""
+    if len(text) > TEXT_CHARS_MAX:
+        raise ConfigurationError(f"{place} has more than {TEXT_CHARS_MAX:,} characters.")
+    values = {}
+    for key, raw in config_values(text, place=place).items():
+        _, kind = setting_of(key)
+        if kind.is_secret or key.startswith(_NEVER_IN_ROWS):
+            raise ConfigurationError(f"{key} has no place in {place}: give it to the processes themselves.")
+        if raw not in (None, ""):
+            values[key] = _rendered(key, kind, raw, place)
+    return values
+
+
+def file_values(text: str, *, place: str) -> dict[str, str | None]:
+    """What ``config.yaml`` says by now of settings that may be overridden, by key; ``None`` for a value with a
+    variable, which is read at a start. Raises ``ConfigurationError`` where a setting has a value that it does not
+    take, whichever it is."""
+    found: dict[str, str | None] = {}
+    for key, raw in config_values(text, place=place).items():
+        if raw in (None, ""):
+            continue
+        value = None if "${" in str(raw) else _rendered(key, setting_of(key)[1], raw, place)
+        if key in OVERRIDABLE:
+            found[key] = value
+    return found
+
+
+def checked_overrides(said: Mapping[str, object], level: OverrideLevel, *, place: str) -> dict[str, str]:
+    """``said``, each a value that its setting takes and that may be said there. Raises ``ConfigurationError``."""
+    require_overridable(said, level)
+    return {key: _rendered(key, setting_of(key)[1], raw, place) for key, raw in said.items()}
+
+
+def require_overridable(keys: Iterable[str], level: OverrideLevel) -> None:
+    """Raises ``ConfigurationError`` for a setting that may not be overridden there."""
+    for key in keys:
+        which = OVERRIDABLE.get(key)
+        if which is None or level not in which.levels:
+            raise ConfigurationError(f"{key[:100]!r} cannot be overridden for a {level.value}{_meant(key, level)}.")
+
+
+def bounded_overrides(settings: Settings, said: Overrides, *, place: str) -> Overrides:
+    """``said`` of callers, none of which allows more than ``settings``. Raises ``ConfigurationError``."""
+    for key, above, wanted in _pairs(settings, said):
+        if widens(OVERRIDABLE[key], above, wanted):
+            kind = setting_of(key)[1]
+            limit = "no limit" if above is None else kind.render(above)
+            raise ConfigurationError(
+                f"{key} in {place} says {said[key]!r} and may not allow more than what stands above: {limit!r}."
+            )
+    return said
+
+
+def still_bounded(settings: Settings, said: Overrides) -> dict[str, str]:
+    """``said`` without what allows more than ``settings``: what stands above may have changed since it was said."""
+    pairs = _pairs(settings, said)
+    return {key: said[key] for key, above, wanted in pairs if not widens(OVERRIDABLE[key], above, wanted)}
+
+
+def callers_overrides(said: Overrides) -> dict[str, str]:
+    """``said`` as far as callers may say it for a run."""
+    return {key: text for key, text in said.items() if text and (which := OVERRIDABLE.get(key)) and which.for_callers}
+
+
+def says(settings: Settings, key: str, text: str) -> bool:
+    """Whether the setting has this value already."""
+    return all(above == wanted for _, above, wanted in _pairs(settings, {key: text}))
+
+
+def overridden(settings: Settings, said: Overrides) -> Settings:
+    """``settings`` with the values of ``said``, which were checked before."""
+    return _overridden(settings, tuple(sorted(said.items()))) if said else settings
+
+
+def _pairs(settings: Settings, said: Overrides) -> Iterator[tuple[str, Any, Any]]:
+    """Key, value above, wanted value."""
+    for key, text in said.items():
+        group, name = _FIELD_OF[key]
+        yield key, getattr(getattr(settings, group), name), _value(key, text)
+
+
+@lru_cache(256)
+def _overridden_values(said: tuple[tuple[str, str], ...]) -> Mapping[str, Mapping[str, Any]]:
+    groups: dict[str, dict[str, Any]] = {}
+    for key, text in said:
+        group, name = _FIELD_OF[key]
+        groups.setdefault(group, {})[name] = _value(key, text)
+    return groups
+
+
+def _value(key: str, text: str) -> Any:
+    """An empty text takes back what a file said: the setting has its default again."""
+    return setting_of(key)[1].parse(text) if text else _DEFAULT_OF[key]
+
+
+def _overridden(settings: Settings, said: tuple[tuple[str, str], ...]) -> Settings:
+    groups = {group: replace(getattr(settings, group), **values) for group, values in _overridden_values(said).items()}
+    return replace(settings, **groups)
+
+
+def _rendered(key: str, kind: Kind[Any], raw: object, place: str) -> str:
+    if isinstance(raw, str) and "${" in raw:
+        raise ConfigurationError(f"{key} in {place} refers to a variable; write the value itself.")
+    try:
+        text = kind.render(kind.parse(raw))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{key} in {place} is wrong: {error}") from None
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        said = f"says {str(raw)[:100]!r}" if kind.is_quotable else "says something else"
+        raise ConfigurationError(f"{key} must be {kind.allowed}, but {place} {said}.") from None
+    if len(text) > _VALUE_CHARS_MAX and key in OVERRIDABLE:
+        raise ConfigurationError(f"{key} in {place} has more than {_VALUE_CHARS_MAX:,} characters.")
+    return text
+
+
+def _meant(key: str, level: OverrideLevel) -> str:
+    known: Sequence[str] = [each.key for each in OVERRIDABLE.values() if level in each.levels]
+    close = difflib.get_close_matches(key[:100], known, n=1)
+    return f" (did you mean {close[0]!r}?)" if close and close[0] != key else ""
+
+
+def _fields() -> Iterator[tuple[str, str, Field[Any]]]:
+    """Key, group and field of each setting that stands in a group."""
+    for group in fields(Settings):
+        made: Any = group.default_factory
+        for item in fields(made) if isinstance(made, type) and is_dataclass(made) else ():
+            if (declared := item.metadata.get("setting")) is not None:
+                yield declared.key, group.name, item
+
+
+_FIELD_OF = {key: (group, item.name) for key, group, item in _fields()}
+_DEFAULT_OF = {key: item.default for key, _, item in _fields()}

@@ -1,0 +1,197 @@
+"""The configuration of a fleet and of its tenants as rows: every version is a row, and the newest one counts.
+
+A row is never changed. Whoever writes names the version that they read; if another one is the newest by then, nothing
+is written. So two operators cannot overwrite each other, and what was there before can be read and written again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.errors import HermesError, UnavailableError
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.principals import DEFAULT_TENANT
+from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.access.principals import TenantNotFound
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import Nothing, Prepared, columns_for, row_of, rows_of
+from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.runs.runs import SessionNotFound, session_is
+from hermes_worker.store.tables import configurations, session_documents, sessions, tenants
+
+OVERRIDES_KEY = "settings.overrides"
+"""The session document with what was said for a session."""
+VERSIONS_KEPT = 100
+"""Of each configuration."""
+_FLEET = ""
+
+
+class ConfigurationMoved(HermesError):
+    """Another version is the newest than the one that was read."""
+
+
+class ConfigurationVersion(NamedTuple):
+    """One version of the configuration of the fleet, or of a tenant."""
+
+    of_tenant: str
+    """Empty for that of the fleet."""
+    version: int
+    text: str
+    """As ``config.yaml`` is written."""
+    written_by: str
+    created_at: float
+    """Epoch seconds."""
+
+
+class _Newest(NamedTuple):
+    pk: int | None
+
+
+class _SessionFound(NamedTuple):
+    pk: int
+    session_id: str
+
+
+_NEWEST: Prepared[Nothing, _Newest] = Prepared(sa.select(sa.func.max(configurations.c.pk).label("pk")), gives=_Newest)
+_ALL = sa.select(*columns_for(configurations, ConfigurationVersion))
+
+
+class Configurations:
+    """The configurations of one database. Thread-safe; every method raises ``UnavailableError``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def newest(self) -> int:
+        """A number that changes with every version that is written; 0 while there is none."""
+        with self._database.read() as connection:
+            return _NEWEST.one(connection, {}).pk or 0
+
+    def current(self) -> list[ConfigurationVersion]:
+        """The newest version of each configuration."""
+        of, version = configurations.c.of_tenant, configurations.c.version
+        newest = sa.select(of.label("of_tenant"), sa.func.max(version).label("version")).group_by(of).subquery()
+        both = (newest.c.of_tenant == of) & (newest.c.version == version)
+        with self._database.read() as connection:
+            return rows_of(connection.execute(_ALL.join(newest, both)), ConfigurationVersion)
+
+    def find(self, tenant: str | None, version: int | None = None) -> ConfigurationVersion | None:
+        """A version of the fleet's configuration (``None``), or of a tenant's; without a number the newest one."""
+        wanted = _ALL.where(configurations.c.of_tenant == (tenant or _FLEET))
+        wanted = wanted if version is None else wanted.where(configurations.c.version == version)
+        with self._database.read() as connection:
+            found = connection.execute(wanted.order_by(configurations.c.version.desc()).limit(1))
+            return row_of(found, ConfigurationVersion)
+
+    def history(self, tenant: str | None, limit: int = VERSIONS_KEPT) -> list[ConfigurationVersion]:
+        """The newest versions, the newest first."""
+        wanted = _ALL.where(configurations.c.of_tenant == (tenant or _FLEET))
+        with self._database.read() as connection:
+            found = connection.execute(wanted.order_by(configurations.c.version.desc()).limit(limit))
+            return rows_of(found, ConfigurationVersion)
+
+    def versions_if_any(self, limit: int) -> list[ConfigurationVersion]:
+        """The newest versions of the fleet's, for a process that starts: none where the database is not there, or was
+        made before there were any."""
+        try:
+            return self.history(None, limit)
+        except (UnavailableError, sa.exc.DatabaseError):
+            return []
+
+    def write(
+        self, tenant: str | None, text: str, *, expected: int, written_by: str, changed: Sequence[str] = ()
+    ) -> ConfigurationVersion:
+        """Write the version behind ``expected``, which is 0 for the first one. ``changed`` are the keys that say
+        something else than before, for the audit log. Raises ``ConfigurationMoved``, ``TenantNotFound``."""
+        of = tenant or _FLEET
+        this = configurations.c.of_tenant == of
+        values = {"of_tenant": of, "version": expected + 1, "text": text, "written_by": written_by}
+        with self._database.write() as connection:
+            _require_tenant(connection, tenant)
+            newest = connection.execute(sa.select(sa.func.max(configurations.c.version)).where(this)).scalar() or 0
+            made = insert_ignoring(connection, configurations).values(**values, created_at=db_now())
+            if newest != expected or connection.execute(made.returning(configurations.c.pk)).first() is None:
+                raise ConfigurationMoved(
+                    f"version {newest} of this configuration is the newest, and not version {expected}: read it again "
+                    "and make your change there"
+                )
+            oldest = expected + 1 - VERSIONS_KEPT
+            connection.execute(sa.delete(configurations).where(this, configurations.c.version <= oldest))
+            record(
+                connection,
+                Act.CONFIGURATION_WRITE,
+                of or "fleet",
+                tenant=tenant or DEFAULT_TENANT,
+                before={"version": newest},
+                after={"version": expected + 1, "changed": list(changed)},
+            )
+            written = connection.execute(_ALL.where(this, configurations.c.version == expected + 1))
+            found = row_of(written, ConfigurationVersion)
+            assert found is not None
+            return found
+
+    def of_session(self, tenant: str, source: str, reference: str) -> dict[str, str]:
+        """What was said for a session; nothing where there is no such session (yet)."""
+        this = session_is(tenant, source, reference)
+        wanted = _documents().where(this)
+        with self._database.read() as connection:
+            body = connection.execute(wanted).scalar()
+        return _read(body)
+
+    def require_of_session(self, tenant: str, reference: str) -> dict[str, str]:
+        """What was said for a session of the API's callers. Raises ``SessionNotFound``."""
+        this = sa.select(sessions.c.pk).where(session_is(tenant, "api", reference))
+        with self._database.read() as connection:
+            if connection.execute(this).first() is None:
+                raise SessionNotFound(f"Session not found: {reference}")
+        return self.of_session(tenant, "api", reference)
+
+    def of_anybodys_session(self, session_id: str) -> tuple[str, dict[str, str]]:
+        """Whose a session is, and what was said for it. For operators. Raises ``SessionNotFound``."""
+        with self._database.read() as connection:
+            this = sa.select(sessions.c.tenant).where(sessions.c.session_id == session_id)
+            tenant = connection.execute(this).scalar()
+        if tenant is None:
+            raise SessionNotFound(f"Session not found: {session_id}")
+        return str(tenant), self.of_session(str(tenant), "api", session_id)
+
+    def say_for_session(self, tenant: str, reference: str, said: Mapping[str, str | None]) -> dict[str, str]:
+        """Change what is said for a session: ``None`` takes a setting back, and what is not named stays. Returns all
+        that is said then. Raises ``SessionNotFound``."""
+        with self._database.write() as connection:
+            this = sa.select(sessions.c.pk, sessions.c.session_id).where(session_is(tenant, "api", reference))
+            found = row_of(connection.execute(this.with_for_update()), _SessionFound)
+            if found is None:
+                raise SessionNotFound(f"Session not found: {reference}")
+            mine = (session_documents.c.session_pk == found.pk) & (session_documents.c.key == OVERRIDES_KEY)
+            body = connection.execute(sa.select(session_documents.c.body).where(mine)).scalar()
+            before = _read(body)
+            after = {key: value for key, value in {**before, **said}.items() if value is not None}
+            connection.execute(sa.delete(session_documents).where(mine))
+            if after:
+                row = {"session_pk": found.pk, "key": OVERRIDES_KEY, "body": canonical_json(after)}
+                connection.execute(sa.insert(session_documents).values(**row))
+            record(connection, Act.SESSION_CHANGE, found.session_id, after={"changed": sorted(said)})
+            return after
+
+
+def _documents() -> sa.Select[Any]:
+    ours = (session_documents.c.session_pk == sessions.c.pk) & (session_documents.c.key == OVERRIDES_KEY)
+    return sa.select(session_documents.c.body).join(sessions, ours)
+
+
+def _read(body: str | None) -> dict[str, str]:
+    return {str(key): str(value) for key, value in json.loads(body).items()} if body else {}
+
+
+def _require_tenant(connection: Connection, tenant: str | None) -> None:
+    if tenant is None or tenant == DEFAULT_TENANT:
+        return
+    known = sa.select(tenants.c.name).where(tenants.c.name == tenant).with_for_update()
+    if connection.execute(known).first() is None:
+        raise TenantNotFound(f"there is no tenant {tenant!r}; 'hermes-worker tenants list' shows them")

@@ -1,0 +1,52 @@
+"""Which settings may be overridden, and that nobody raises their own limits."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hermes_worker.core.overrides import OVERRIDABLE, OverrideLevel, widens
+from hermes_worker.settings import setting_of
+
+
+@pytest.mark.parametrize(
+    ("key", "above", "wanted", "expected"),
+    [
+        ("agent.max_turns", 10, 10, False),
+        ("agent.max_turns", 10, 9, False),
+        ("agent.max_turns", 10, 11, True),
+        ("agent.gateway_timeout", None, 60.0, False),
+        ("agent.gateway_timeout", 60.0, None, True),
+        ("agent.context_files", True, False, False),
+        ("agent.context_files", False, True, True),
+        ("tool_loop_guardrails.hard_stop_enabled", False, True, False),
+        ("tool_loop_guardrails.hard_stop_enabled", True, False, True),
+        ("approvals.mode", "smart", "manual", False),
+        ("approvals.mode", "manual", "smart", True),
+        ("approvals.mode", "smart", "off", True),
+        ("approvals.api_mode", "deny", "ask", True),
+        ("approvals.api_mode", "approve", "deny", False),
+        ("agent.reasoning_effort", "low", "ultra", False),
+    ],
+)
+def test_a_caller_may_only_allow_less(key: str, above: object, wanted: object, expected: bool) -> None:
+    assert widens(OVERRIDABLE[key], above, wanted) is expected
+
+
+def test_nothing_that_holds_a_secret_an_address_or_a_place_may_be_overridden() -> None:
+    for key in OVERRIDABLE:
+        assert not setting_of(key)[1].is_secret, key
+        assert not key.endswith(("url", "host", "key", "dirs", "image", "home", "passthrough", "network")), key
+
+
+def test_what_only_operators_say_is_for_tenants_alone() -> None:
+    assert OVERRIDABLE["agent.toolsets"].levels == (OverrideLevel.TENANT,)
+    assert OVERRIDABLE["agent.max_turns"].levels == tuple(OverrideLevel)
+
+
+def test_the_page_of_settings_lists_them_all() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
+    listed = dict(re.findall(r"^\| `([a-z_.]+)` \| ([a-z, ]+) \| [^|]+ \|$", page.partition("## All")[0], re.M))
+    assert listed == {each.key: ", ".join(each.levels) for each in OVERRIDABLE.values()}

@@ -1,0 +1,185 @@
+"""The settings that a run is accepted with: layers, who may say what, and what cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from hermes_worker.core.errors import ConfigurationError, UnavailableError
+from hermes_worker.core.overrides import OverrideLevel
+from hermes_worker.live_settings import LiveSettings
+from hermes_worker.settings import Settings, load
+from hermes_worker.settings.overriding import bounded_overrides, checked_overrides, fleet_values, overridden
+from hermes_worker.store.configurations import ConfigurationVersion
+
+
+class Rows:
+    """The rows of a database that can be taken away."""
+
+    def __init__(self) -> None:
+        self.rows: list[ConfigurationVersion] = []
+        self.is_away = False
+        self.looks = 0
+
+    def write(self, text: str, tenant: str = "") -> None:
+        version = 1 + sum(row.of_tenant == tenant for row in self.rows)
+        self.rows.append(ConfigurationVersion(tenant, version, text, "me", 0.0))
+
+    def newest(self) -> int:
+        self.looks += 1
+        if self.is_away:
+            raise UnavailableError("away")
+        return len(self.rows)
+
+    def current(self) -> Sequence[ConfigurationVersion]:
+        return list({row.of_tenant: row for row in self.rows}.values())
+
+    def history(self, tenant: str | None, limit: int = 100) -> Sequence[ConfigurationVersion]:
+        return [row for row in reversed(self.rows) if row.of_tenant == (tenant or "")][:limit]
+
+
+class Process:
+    """A process with a clock of its own, which begins with these settings."""
+
+    def __init__(self, home: Path, environ: Mapping[str, str] | None = None) -> None:
+        self.rows = Rows()
+        self.now = 0.0
+        self.settings: Settings = load(environ or {}, home=home)
+        self.live = LiveSettings(self.settings, self.rows, now=lambda: self.now)
+
+    def turns(self, tenant: str = "default", **said: Mapping[str, str]) -> int:
+        self.now += 1.0
+        return self.live.chosen(tenant, **said).settings.agent.iterations_max
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Process:
+    return Process(tmp_path)
+
+
+def test_the_narrowest_layer_counts_and_is_recorded_with_its_version(process: Process) -> None:
+    process.rows.write("agent: {max_turns: 50}")
+    process.rows.write("agent: {max_turns: 40}\nmodel: {default: of-acme}", "acme")
+    assert (process.turns(), process.turns("acme"), process.turns("other")) == (50, 40, 50)
+    chosen = process.live.chosen("acme", {"agent.max_turns": "30"}, {"agent.max_turns": "20"})
+    assert chosen.settings.agent.iterations_max == 20
+    assert chosen.overrides == {"agent.max_turns": "20", "model.default": "of-acme"}
+    assert chosen.origins == {"agent.max_turns": "run", "model.default": "tenant"}
+    assert chosen.layers == {"fleet": "1", "tenant": "1"}
+    told = {each.key: each for each in chosen.told()}
+    assert (told["agent.max_turns"].layer, told["model.default"].origin) == ("run", "the configuration of the tenant")
+    assert told["lease.ttl_s"].layer == "default"
+
+
+def test_what_was_said_before_a_limit_was_lowered_counts_no_more(process: Process) -> None:
+    process.rows.write("agent: {max_turns: 40}", "acme")
+    assert process.turns("acme", session={"agent.max_turns": "30"}) == 30
+    process.rows.write("agent: {max_turns: 10}", "acme")
+    assert process.turns("acme", session={"agent.max_turns": "30"}, run={"agent.max_turns": "5"}) == 5
+    assert process.turns("acme", session={"agent.max_turns": "30"}) == 10
+
+
+@pytest.mark.parametrize(
+    "text", ["agent: {max_turns: many}", "nonsense: [", "agent: {max_turn: 5}", "server: {key: x}"]
+)
+def test_the_last_good_configuration_counts_while_the_newest_cannot_be_used(process: Process, text: str) -> None:
+    process.rows.write("agent: {max_turns: 50}")
+    assert process.turns() == 50
+    process.rows.write(text)
+    assert process.turns() == 50
+    assert "version 2 of the configuration of the fleet cannot be used" in process.live.problems()["fleet"]
+    again = LiveSettings(process.settings, process.rows, now=lambda: 0.0)
+    assert again.chosen("default").settings.agent.iterations_max == 50, "a process that starts has it as well"
+    process.rows.write("agent: {max_turns: 60}")
+    assert (process.turns(), process.live.problems()) == (60, {})
+
+
+def test_rows_are_looked_at_once_a_second_and_their_absence_changes_nothing(process: Process) -> None:
+    process.rows.write("agent: {max_turns: 50}")
+    assert process.turns() == 50
+    looks = process.rows.looks
+    for _ in range(10):
+        process.live.chosen("default")
+    assert process.rows.looks == looks
+    process.rows.is_away = True
+    assert process.turns() == 50
+    with pytest.raises(UnavailableError):
+        fresh = Rows()
+        fresh.is_away = True
+        LiveSettings(process.settings, fresh).chosen("default")
+
+
+def test_the_environment_of_a_process_counts_more_than_the_fleet_and_less_than_a_tenant(tmp_path: Path) -> None:
+    process = Process(tmp_path, {"HERMES_MAX_ITERATIONS": "7"})
+    process.rows.write("agent: {max_turns: 50}")
+    process.rows.write("agent: {max_turns: 40}", "acme")
+    assert (process.turns(), process.turns("acme")) == (7, 40)
+
+
+def test_a_file_that_changes_is_taken_up_and_one_that_cannot_be_used_is_not(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("agent: {max_turns: 7}\nlogging: {level: DEBUG}")
+    process = Process(tmp_path)
+    assert (process.turns(), process.live.chosen("default").overrides) == (7, {})
+    replaced(file, "agent: {max_turns: 8}")
+    assert process.turns() == 8
+    assert list(process.live.chosen("default").layers) == ["file"]
+    replaced(file, "agent: {max_turns: eight}")
+    assert process.turns() == 8 and "config.yaml cannot be used" in process.live.problems()["file"]
+    replaced(file, "agent: {}")
+    assert (process.turns(), process.live.problems()) == (90, {}), "what the file said at the start is taken back"
+    process.rows.write("agent: {max_turns: 50}")
+    replaced(file, "agent: {max_turns: 9}")
+    assert process.turns() == 50, "the rows count more"
+
+
+def test_a_value_of_the_file_with_a_variable_stays_as_it_was_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("model: {default: '${OUR_MODEL}'}\nagent: {max_turns: 7}")
+    process = Process(tmp_path, {"OUR_MODEL": "ours"})
+    assert process.turns() == 7
+    replaced(tmp_path / "config.yaml", "model: {default: '${OUR_MODEL}'}\nagent: {max_turns: 8}")
+    assert process.turns() == 8
+    assert process.live.chosen("default").settings.model.name == "ours"
+
+
+def replaced(file: Path, text: str) -> None:
+    """As a mounted file is: by another one."""
+    new = file.with_name("new")
+    new.write_text(text)
+    new.replace(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("model: {api_key: sk-0123456789abcdef}", "has no place in"),
+        ("database: {url: 'sqlite:////tmp/x'}", "has no place in"),
+        ("extensions: {enabled: [mine]}", "has no place in"),
+        ("terminal: {env_passthrough: [HERMES_API_KEY]}", "has no place in"),
+        ("encryption: {keys_command: 'cat /etc/passwd'}", "has no place in"),
+        ("model: {default: '${OPENAI_API_KEY}'}", "refers to a variable"),
+        ("x" * 100_001, "more than 100,000 characters"),
+    ],
+)
+def test_rows_hold_no_secret_and_nothing_that_runs_code(text: str, reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        fleet_values(text, place="the configuration of the fleet")
+
+
+@pytest.mark.parametrize("level", list(OverrideLevel))
+@pytest.mark.parametrize(
+    "key", ["model.api_key", "model.base_url", "terminal.network", "server.key", "home", "no.such", ""]
+)
+def test_nobody_overrides_what_is_not_on_the_list(key: str, level: OverrideLevel) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be overridden"):
+        checked_overrides({key: "x"}, level, place="settings")
+
+
+def test_callers_hear_what_is_too_much(process: Process) -> None:
+    above = overridden(process.settings, {"agent.max_turns": "10", "approvals.mode": "manual"})
+    assert bounded_overrides(above, {"agent.max_turns": "10"}, place="settings")
+    for said in ({"agent.max_turns": "11"}, {"approvals.mode": "off"}, {"agent.gateway_timeout": "0"}):
+        with pytest.raises(ConfigurationError, match="may not allow more than what stands above"):
+            bounded_overrides(above, said, place="settings")
