@@ -318,6 +318,26 @@ def place_of(settings: Settings) -> tuple[str, Endpoint]:
     return factory.endpoint_of(choice, proxy_url=choice.proxy_url, needs_key=not has_login, extras=choice.extras)
 
 
+def key_places(settings: Settings) -> Iterator[tuple[str, tuple[str, Endpoint] | ConfigurationError]]:
+    """What is asked beside ``place_of``: the same provider with its further keys, and the providers to fall back on
+    with each of theirs; by a name for people, with what is missing where it cannot be asked."""
+    from hermes_worker.models import factory
+
+    named = zip(settings.model.fallbacks, _named_choices(settings, settings.model.fallbacks), strict=True)
+    main = _model_choice(settings)
+    choices: list[tuple[str, ModelChoice, Sequence[str | None]]] = [
+        (settings.model.provider or "the model's server", main, main.more_keys),
+        *((name, choice, (choice.api_key, *choice.more_keys)) for name, choice in named),
+    ]
+    for name, choice, keys in choices:
+        for key in keys:
+            try:
+                one = replace(choice, api_key=key)
+                yield name, factory.endpoint_of(one, proxy_url=choice.proxy_url, extras=choice.extras)
+            except ConfigurationError as error:
+                yield name, error
+
+
 def chain_of(settings: Settings, grants: Granting | None = None) -> Chain:
     """The provider that the settings name, and those to fall back on. Connects to nothing. Without ``grants`` only keys
     are used."""

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import redis
 
     from hermes_worker.mcp.servers import McpServer
+    from hermes_worker.models.endpoint import Endpoint
 
 
 _FREE_BYTES_MIN = 200 * 1024 * 1024
@@ -147,6 +148,7 @@ def _findings(settings: Settings, workspace: Path | None) -> Iterator[DoctorFind
         ("keys", lambda: _keys(settings)),
         *((("tenants", lambda: _tenant_keys(settings)),) if _has_tenant_keys(settings) else ()),
         ("model", lambda: _model(settings)),
+        *_provider_checks(settings),
         ("API", lambda: _api(settings)),
         ("tools", lambda: _tools(settings)),
         ("sandbox", lambda: _sandbox(settings)),
@@ -158,6 +160,14 @@ def _findings(settings: Settings, workspace: Path | None) -> Iterator[DoctorFind
     )
     for subject, examine in checks:
         yield _examined(subject, examine)
+
+
+def _provider_checks(settings: Settings) -> Iterator[tuple[str, Callable[[], tuple[Grade, str]]]]:
+    """Where there is more than one key to try."""
+    from hermes_worker.cli import doctor_providers
+
+    if not settings.model.is_scripted and (settings.model.fallbacks or settings.model.more_keys):
+        yield "providers", partial(doctor_providers.providers, settings)
 
 
 def _fleet_checks(settings: Settings) -> Iterator[tuple[str, Callable[[], tuple[Grade, str]]]]:
@@ -585,7 +595,6 @@ def _model(settings: Settings) -> tuple[Grade, str]:
 
     from hermes_worker.broker.queue import QueueName
     from hermes_worker.models.catalog import wire_rows
-    from hermes_worker.models.windows import headers_of
     from hermes_worker.wiring import place_of
 
     if settings.model.is_scripted:
@@ -602,14 +611,7 @@ def _model(settings: Settings) -> tuple[Grade, str]:
     if not row.headers:
         return Grade.NOTE, f"{described(settings)}, over the wire {row.name!r}, which is unverified live: not asked"
     try:
-        answer = httpx2.get(
-            f"{place.plain_url.removesuffix(row.version_path)}{row.version_path}/models",
-            params=place.query,
-            headers=headers_of(wire, place),
-            timeout=_PATIENCE_S,
-            follow_redirects=False,
-            proxy=place.proxy_url,
-        )
+        answer = models_answer(wire, place)
     except httpx2.HTTPError as error:
         if wrong := _certificate(settings, place.plain_url, is_direct=place.proxy_url is None):
             return Grade.BROKEN, wrong
@@ -622,6 +624,24 @@ def _model(settings: Settings) -> tuple[Grade, str]:
     if answer.status_code >= 500:
         return Grade.BROKEN, f"{place.plain_url} answers {answer.status_code}; its operator has to look at it"
     return _named_model(settings, answer)
+
+
+def models_answer(wire: str, place: Endpoint) -> httpx2.Response:
+    """What a provider says to the cheapest call that needs a key. Raises ``HTTPError``."""
+    import httpx2
+
+    from hermes_worker.models.catalog import wire_rows
+    from hermes_worker.models.windows import headers_of
+
+    path = wire_rows()[wire].version_path
+    return httpx2.get(
+        f"{place.plain_url.removesuffix(path)}{path}/models",
+        params=place.query,
+        headers=headers_of(wire, place),
+        timeout=_PATIENCE_S,
+        follow_redirects=False,
+        proxy=place.proxy_url,
+    )
 
 
 def _certificate(settings: Settings, url: str, *, is_direct: bool) -> str | None:

@@ -1,0 +1,41 @@
+"""What ``doctor`` says of the keys beside the first one: those of the same provider, and of the providers to fall back
+on. Each is tried by the cheapest call that needs it."""
+
+from __future__ import annotations
+
+from hermes_worker.cli.doctor import Grade, models_answer
+from hermes_worker.core.errors import ConfigurationError, reason_of
+from hermes_worker.models.catalog import wire_rows
+from hermes_worker.models.endpoint import Endpoint
+from hermes_worker.settings import Settings
+from hermes_worker.wiring import key_places
+
+
+def providers(settings: Settings) -> tuple[Grade, str]:
+    """Whether each key is taken. One without a key is skipped by runs, so it is no failure."""
+    good, skipped, broken = 0, [], []
+    for name, place in key_places(settings):
+        if isinstance(place, ConfigurationError):
+            skipped.append(f"{name} is never asked: {place}")
+        elif wrong := _wrong_with(*place):
+            broken.append(f"{name} {wrong}")
+        else:
+            good += 1
+    text = "; ".join((f"{good} more {'key answers' if good == 1 else 'keys answer'}", *broken, *skipped))
+    if broken:
+        return Grade.BROKEN, text
+    return (Grade.NOTE if skipped else Grade.OK), text
+
+
+def _wrong_with(wire: str, place: Endpoint) -> str | None:
+    import httpx2
+
+    if not wire_rows()[wire].headers:
+        return None  # a wire that is unverified live, which nobody asks
+    try:
+        status = models_answer(wire, place).status_code
+    except httpx2.HTTPError as error:
+        return f"does not answer at {place.plain_url} ({reason_of(error)})"
+    if status in (401, 403):
+        return f"refuses the key ({status})"
+    return f"answers {status}" if status >= 500 else None

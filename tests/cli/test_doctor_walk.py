@@ -1,0 +1,93 @@
+"""What the doctor says of clocks, disks, versions, sandboxes and further keys, each told apart."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections import namedtuple
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from support.store import Store
+
+from hermes_worker.cli import doctor, doctor_providers
+from hermes_worker.settings import load
+from hermes_worker.store.tables import workers
+
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "grade", "words"),
+    [
+        (0.0, "ok", "the database's"),
+        (-10.0, "note", "10.0 s behind the database's; let both be set by NTP"),
+        (3_600.0, "broken", "3600.0 s ahead of the database's; set the clock of one of them (NTP)"),
+    ],
+)
+def test_this_clock_is_compared_with_the_databases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: float, grade: str, words: str
+) -> None:
+    now = time.time()
+    monkeypatch.setattr(doctor.time, "time", lambda: now)
+    monkeypatch.setattr(doctor, "_database_clock", lambda settings: now - ahead_s)
+    found, text = doctor._clock(load({}, home=tmp_path))
+    assert (found, words in text) == (grade, True), text
+
+
+def test_a_disk_that_is_nearly_full_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load({}, home=tmp_path)
+    assert doctor._disk(settings)[0] == "ok"
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 10**9 - 1, 1))
+    grade, text = doctor._disk(settings)
+    assert (grade, "free at least 200 MB" in text) == ("broken", True)
+
+
+def test_workers_of_another_version_are_counted(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERMES_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HERMES_BROKER_URL", "redis://127.0.0.1:1/0")
+    for name in ("old", "new"):
+        store.workers.register(name=name, queues="model,tools,delivery,system", ttl_s=60.0)
+    assert doctor._workers(load())[0] == "ok"
+    with store.database.write() as connection:
+        connection.execute(sa.update(workers).where(workers.c.name == "old").values(version="0.0.1"))
+    grade, text = doctor._workers(load())
+    assert (grade, "1 of 0.0.1" in text) == ("note", True)
+
+
+@pytest.fixture
+def served() -> Iterator[str]:
+    """A server of models that takes one key."""
+
+    class Models(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.headers["Authorization"] == "Bearer sk-good-good-good" else 401)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Models) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        server.shutdown()
+
+
+def test_every_further_key_is_tried_and_one_that_is_refused_is_named(served: str, tmp_path: Path) -> None:
+    given = {"HERMES_BASE_URL": served, "HERMES_API_KEY": "sk-good-good-good", "HERMES_MODEL": "m"}
+    more = {**given, "HERMES_MORE_API_KEYS": "sk-good-good-good,sk-spent-spent-spent"}
+    grade, text = doctor_providers.providers(load(more, home=tmp_path))
+    assert (grade, text) == ("broken", "0 more keys answer; the model's server refuses the key (401)")
+    fallback = {
+        **given,
+        "HERMES_FALLBACK_PROVIDERS": f"custom:m@{served}$OTHER_API_KEY",
+        "OTHER_API_KEY": "sk-good-good-good",
+    }
+    assert doctor_providers.providers(load(fallback, home=tmp_path)) == ("ok", "1 more key answers")
+    grade, text = doctor_providers.providers(load({**given, "HERMES_FALLBACK_PROVIDERS": "openai:m"}, home=tmp_path))
+    assert (grade, "openai:m is never asked: " in text) == ("note", True)
+    assert "sk-" not in text
