@@ -407,19 +407,11 @@ def new_run(
     skills: OfferedSkills = NO_SKILLS,
 ) -> NewRun:
     """What the store needs to write the run. ``context`` is what the context sources of others say; ``None`` asks them
-    now, which takes time: not to be done inside a transaction. ``sourced`` are the tools of ``sourced_tools``,
-    ``skills`` those of ``offered_skills``; ``chosen`` is what the run is accepted with in place of ``settings``. Raises
-    ``InvalidSubmission``."""
-    _require_valid(submission)
-    if chosen is not None:
-        settings = chosen.settings
-        _require_within(chosen, submission)
+    now, which takes time: not to be done inside a transaction. ``sourced`` and ``skills`` are of ``sourced_tools`` and
+    ``offered_skills``; ``chosen`` stands in for ``settings``. Raises ``InvalidSubmission``."""
+    settings = _accepted_with(settings, submission, chosen)
     run_id, kind = new_run_id(), kind_of(submission.source)
-    model, provider = resolve_model(settings.model, submission.model)
-    endpoint = _endpoint(settings, submission)
-    _require_served(model, endpoint)
-    if submission.cost_usd_max is not None:
-        _require_known_prices(settings, model, provider)
+    model, provider, endpoint = _asked(settings, submission)
     toolsets = tuple(submission.toolsets or settings.agent.toolsets or usual_toolsets(kind))
     names, tools = _tools(toolsets, _left_out(settings.memory, kind), sourced, settings.model.window)
     tools = _with_client_tools(settings, tools, submission.client_tools, catalog_with(sourced).names | names)
@@ -443,9 +435,7 @@ def new_run(
             _spec(settings, submission, model, toolsets),
             endpoint=endpoint,
             input=skills.before(submission.input),
-            layers=chosen.layers if chosen else {},
-            overrides=chosen.overrides if chosen else {},
-            overridden_by=chosen.origins if chosen else {},
+            **_recorded(chosen),  # type: ignore[arg-type]
         ),
         skills=skills.set_hash,
         run_id=run_id,
@@ -467,6 +457,32 @@ def new_run(
         deadline=submission.deadline,
         retry_of=submission.retry_of,
     )
+
+
+def _recorded(chosen: ChosenSettings | None) -> dict[str, Mapping[str, str]]:
+    """What the run says later of the settings that it was accepted with."""
+    if chosen is None:
+        return {}
+    return {"layers": chosen.layers, "overrides": chosen.overrides, "overridden_by": chosen.origins}
+
+
+def _accepted_with(settings: Settings, submission: Submission, chosen: ChosenSettings | None) -> Settings:
+    """Raises ``InvalidSubmission``."""
+    _require_valid(submission)
+    if chosen is None:
+        return settings
+    _require_within(chosen, submission)
+    return chosen.settings
+
+
+def _asked(settings: Settings, submission: Submission) -> tuple[str, str, str | None]:
+    """The model, who serves it, and the name of where that is. Raises ``InvalidSubmission``."""
+    model, provider = resolve_model(settings.model, submission.model)
+    endpoint = _endpoint(settings, submission)
+    _require_served(model, endpoint)
+    if submission.cost_usd_max is not None:
+        _require_known_prices(settings, model, provider)
+    return model, provider, endpoint
 
 
 _LIMITS: Sequence[tuple[str, str, Callable[[Settings], float | None]]] = (
