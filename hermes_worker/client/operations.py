@@ -270,34 +270,42 @@ def set_session_settings(session_id: str, settings: Mapping[str, str | None]) ->
     return _put("/v1/sessions/{session_id}/settings", _reads(dict[str, str], "settings"), place, settings=settings)
 
 
-def configuration(tenant: str | None = None) -> ApiRequest[dict[str, Any]]:
-    """The configuration of the fleet, or what is overridden for a tenant: ``text`` and ``version``."""
-    path, place = _configuration_of(tenant)
-    return _get(path, _reads(dict[str, Any]), place)
+def configuration() -> ApiRequest[dict[str, Any]]:
+    """The configuration of the fleet: ``text`` and ``version``."""
+    return _get("/v1/configuration", _reads(dict[str, Any]))
 
 
-def write_configuration(text: str, version: int, tenant: str | None = None) -> ApiRequest[dict[str, Any]]:
+def write_configuration(text: str, version: int) -> ApiRequest[dict[str, Any]]:
     """Write the configuration behind ``version``, the one that was read. Status 409: there is a newer one."""
-    path, place = _configuration_of(tenant)
-    return _put(path, _reads(dict[str, Any]), place, text=text, version=version)
+    return _put("/v1/configuration", _reads(dict[str, Any]), text=text, version=version)
 
 
-def configuration_versions(tenant: str | None = None, limit: int | None = None) -> ApiRequest[list[dict[str, Any]]]:
+def configuration_versions(limit: int | None = None) -> ApiRequest[list[dict[str, Any]]]:
     """The versions that are kept, the newest first."""
-    path, place = _configuration_of(tenant)
-    return _get(f"{path}/versions", _reads(list[dict[str, Any]], "data"), place, limit=limit)
+    return _get("/v1/configuration/versions", _reads(list[dict[str, Any]], "data"), limit=limit)
+
+
+def tenant_configuration(tenant: str) -> ApiRequest[dict[str, Any]]:
+    """What is overridden for a tenant: ``text`` and ``version``."""
+    return _get("/v1/tenants/{tenant}/configuration", _reads(dict[str, Any]), {"tenant": tenant})
+
+
+def write_tenant_configuration(tenant: str, text: str, version: int) -> ApiRequest[dict[str, Any]]:
+    """Override settings for a tenant, as ``write_configuration`` does for the fleet."""
+    place = {"tenant": tenant}
+    return _put("/v1/tenants/{tenant}/configuration", _reads(dict[str, Any]), place, text=text, version=version)
+
+
+def tenant_configuration_versions(tenant: str, limit: int | None = None) -> ApiRequest[list[dict[str, Any]]]:
+    """The versions of what was overridden for a tenant, the newest first."""
+    template = "/v1/tenants/{tenant}/configuration/versions"
+    return _get(template, _reads(list[dict[str, Any]], "data"), {"tenant": tenant}, limit=limit)
 
 
 def _put(
     template: str, read: Callable[[ApiAnswer], T], names: Mapping[str, str] | None = None, **body: Any
 ) -> ApiRequest[T]:
     return ApiRequest(method="PUT", template=template, read=read, names=names or {}, body=body)
-
-
-def _configuration_of(tenant: str | None) -> tuple[str, dict[str, str]]:
-    if tenant is None:
-        return "/v1/configuration", {}
-    return "/v1/tenants/{tenant}/configuration", {"tenant": tenant}
 
 
 def artifacts(run_id: str) -> ApiRequest[ArtifactsDocument]:
