@@ -53,7 +53,7 @@ def browser_host(
         name = resource.resource_id
         chromium = start(folder)
         try:
-            endpoint, tools = relay.open(name, chromium.commands, chromium.events)
+            endpoint, tools = relay.open(name, chromium.commands, chromium.events, chromium.keep_alive)
         except BaseException:
             chromium.end()
             raise

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 START_S: Final = 45.0
 """A call waits so long for a host: a lost lease lapses in that time, and a cold Chromium starts."""
+STARTING_S: Final = 60.0
+"""So much longer while a host that renews its lease is at it: on a busy machine a Chromium takes long to start."""
 CONNECT_S: Final = 15.0
 ACT_S: Final = 60.0
 SETTLE_S: Final = 3.0
@@ -211,7 +213,8 @@ class Browsers:
             row = self._rows.want(session_id, ResourceKind.BROWSER)
             if row.state is ResourceState.LIVE and (use := self._rows.take(row.resource_id)) is not None:
                 return use
-            if time.monotonic() >= deadline:
+            is_starting = row.state is ResourceState.STARTING  # a host has it, and says so again and again
+            if time.monotonic() >= deadline + (STARTING_S if is_starting else 0.0):
                 raise BrowserFailed(_nobody(row))
             if cancelled.wait(_LOOK_S):
                 raise ToolInterrupted("the call was interrupted; nothing was done")

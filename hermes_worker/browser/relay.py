@@ -20,16 +20,21 @@ import os
 import secrets
 import threading
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future, wait
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from hermes_worker.observe import log
 
 MESSAGE_BYTES_MAX: Final = 64 * 1024**2
 """Of one message, in either direction; a screenshot has some megabytes."""
+_T = TypeVar("_T")
 _READ_BYTES: Final = 262_144
 _ATTACH_S: Final = 10.0
+_BEGIN_S: Final = 90.0
+"""A browser on a busy machine takes so long to say its first word; one that has ended is not waited for."""
+_ALIVE_EVERY_S: Final = 3.0
 _SHOWN: Final = frozenset({"http", "https", "about", "data", "blob", "chrome-error", ""})
 """Schemes of pages. ``chrome-error`` is what stands where a page could not be loaded."""
 _NOT_FOR_WORKERS: Final = frozenset(
@@ -112,7 +117,7 @@ class DevTools:
     async def begin(self) -> None:
         """Take the browser over. Raises ``OSError``, ``TimeoutError``."""
         self._spawn(self._read())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(_BEGIN_S):
             await self.ask("Browser.getVersion")
             await self.ask("Browser.setDownloadBehavior", {"behavior": "deny"})
             await self.ask("Target.setDiscoverTargets", {"discover": True})
@@ -249,6 +254,15 @@ class DevTools:
         await self._write(json.dumps({**message, "sessionId": above or client.session}))
 
 
+def kept_alive(opening: Future[_T], keep_alive: Callable[[], None], *, every_s: float = _ALIVE_EVERY_S) -> _T:
+    """What ``opening`` comes to, however long it takes; ``keep_alive`` is called meanwhile. Raises what it raises."""
+    while True:
+        wait([opening], every_s)
+        if opening.done():
+            return opening.result()
+        keep_alive()
+
+
 def _write_all(descriptor: int, data: bytes) -> None:
     while data:
         data = data[os.write(descriptor, data) :]
@@ -273,9 +287,13 @@ class Relay:
         if self._problem is not None:
             raise self._problem
 
-    def open(self, resource_id: str, commands: int, events: int) -> tuple[str, DevTools]:
-        """Serve a browser; gives its endpoint. Raises ``OSError``, ``TimeoutError``."""
-        return asyncio.run_coroutine_threadsafe(self._open(resource_id, commands, events), self._loop).result(60)
+    def open(
+        self, resource_id: str, commands: int, events: int, keep_alive: Callable[[], None]
+    ) -> tuple[str, DevTools]:
+        """Serve a browser; gives its endpoint. ``keep_alive`` is called again and again until the browser can be
+        used: it ends itself when its host says nothing. Raises ``OSError``, ``TimeoutError``."""
+        opening = asyncio.run_coroutine_threadsafe(self._open(resource_id, commands, events), self._loop)
+        return kept_alive(opening, keep_alive)
 
     def close(self, resource_id: str) -> None:
         """Serve it no more. Idempotent."""

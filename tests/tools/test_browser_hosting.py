@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,10 +20,10 @@ from hermes_worker.browser.chromium import Chromium, NoBrowserHere, find_chromiu
 from hermes_worker.browser.declarations import browser_extension
 from hermes_worker.browser.host import browser_host
 from hermes_worker.browser.pages import BrowserFailed, Browsers
-from hermes_worker.browser.relay import DevTools, Refused, Relay, judged, may_show
+from hermes_worker.browser.relay import DevTools, Refused, Relay, judged, kept_alive, may_show
 from hermes_worker.core.replay import Replay
 from hermes_worker.hosting.host import HostOptions
-from hermes_worker.store.resources import ResourceKind, Resources, ResourceState
+from hermes_worker.store.resources import ResourceKind, ResourceLease, Resources, ResourceState
 from hermes_worker.workspaces.sandbox.ladder import Sandbox
 from hermes_worker.workspaces.sandbox.network import Network, NetworkRules, RunOrigin
 from hermes_worker.workspaces.sandbox.policy import SandboxMode, SandboxPolicy
@@ -121,7 +123,8 @@ class PlayedRelay:
     def __init__(self) -> None:
         self.opened: dict[str, PlayedTools] = {}
 
-    def open(self, name: str, commands: int, events: int) -> tuple[str, DevTools]:
+    def open(self, name: str, commands: int, events: int, keep_alive: Callable[[], None]) -> tuple[str, DevTools]:
+        keep_alive()
         self.opened[name] = PlayedTools()
         return f"ws://127.0.0.1:1/{name}/secret", cast(DevTools, self.opened[name])
 
@@ -178,6 +181,47 @@ def test_a_wanted_browser_is_started_and_ends_with_its_row(rows: tuple[Resources
     played.look_until(lambda: chromium.is_ended)
     assert (played.host.pids, played.relay.opened) == ({}, {})
     played.host.close()
+
+
+def test_a_browser_that_starts_slowly_is_kept_alive_until_it_can_be_used() -> None:
+    """Its host says nothing for twenty seconds, and it would end itself."""
+    opening: Future[str] = Future()
+    told: list[int] = []
+
+    def keep_alive() -> None:
+        told.append(len(told))
+        if len(told) == 3:
+            opening.set_result("ws://here")
+
+    assert kept_alive(opening, keep_alive, every_s=0.001) == "ws://here" and len(told) == 3
+    failed: Future[str] = Future()
+    failed.set_exception(TimeoutError("it says nothing"))
+    with pytest.raises(TimeoutError, match="it says nothing"):
+        kept_alive(failed, keep_alive, every_s=0.001)
+    assert len(told) == 3
+
+
+def test_a_call_waits_longer_for_a_browser_that_a_host_is_starting(rows: tuple[Resources, str]) -> None:
+    table, session_id = rows
+    browsers = Browsers(table)
+
+    @dataclass
+    class Starting:
+        """Every look of the call, it is what it says."""
+
+        lease: ResourceLease | None = None
+
+        def is_set(self) -> bool:
+            return False
+
+        def wait(self, _timeout: float | None = None) -> bool:
+            assert self.lease is not None and table.publish(self.lease, "ws://here")
+            return False
+
+    with pytest.raises(BrowserFailed, match="no host started a browser in time"):
+        browsers._taken(session_id, Starting(), time.monotonic())
+    lease = table.claim(ResourceKind.BROWSER, host="h", ttl_s=60, wants_within_s=60)
+    assert browsers._taken(session_id, Starting(lease), time.monotonic()).resource.endpoint == "ws://here"
 
 
 def test_an_idle_or_crashed_browser_is_ended_and_its_row_says_so(rows: tuple[Resources, str], tmp_path: Path) -> None:
