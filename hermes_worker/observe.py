@@ -205,6 +205,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "mcp.use_not_noted": "A call of an MCP server was over before it left what the next one needs to know.",
         "remote_task.unwatched": "Tasks of servers whose calls are over could not be looked at.",
         "remote_task.not_cancelled": "A server could not be told that nobody wants a task any more; it is told again.",
+        "mcp.rows_unwatched": "MCP servers of tenants could not be looked at; that is tried again.",
         "mcp.unapproved": "An MCP server offers tools that were not approved as they are; they are left out.",
         "process.told": "A turn of a session begins because a background process ended or wrote what is watched for.",
         "process.not_told": "A session is not told of a background process: its chain may begin no more turns.",

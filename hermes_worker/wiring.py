@@ -32,6 +32,7 @@ from hermes_worker.core.guardrails import GuardLimits, GuardrailRules
 from hermes_worker.core.hooks import HOOK_EVENTS, MODEL_EVENTS, NOT_OBSERVED, Observed, expanded, observed_by
 from hermes_worker.core.key_states import KeyRules
 from hermes_worker.core.logins import Login
+from hermes_worker.core.mcp_rows import is_row_source
 from hermes_worker.core.memories import MemoryPolicy, MemoryTarget, MemoryWriter
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.pricing import Cost, Pricing, own_price
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
     from hermes_worker.channels.dispatcher import Dispatcher
     from hermes_worker.channels.files import FileOutbox
     from hermes_worker.hosting.host import ResourceHost
+    from hermes_worker.mcp.rows import ServerLooker
     from hermes_worker.mcp.servers import McpServer
     from hermes_worker.models.base import Provider
     from hermes_worker.models.chain import Chain, ModelChoice
@@ -96,6 +98,7 @@ if TYPE_CHECKING:
     from hermes_worker.models.logins import Exchange, Grants
     from hermes_worker.models.tenant_watch import TenantKeyWatch
     from hermes_worker.net.urls import UrlPolicy
+    from hermes_worker.store.resources import ResourceView
     from hermes_worker.tasks.artifacts import GatheringParts
     from hermes_worker.tasks.calls.checkpointing import Checkpointing
     from hermes_worker.tasks.calls.permission import ApprovalRules
@@ -201,6 +204,7 @@ class WorkerProcess:
     keeper: Keeper
     listener: Listener
     lister: ToolLister
+    looker: ServerLooker | None
     places: PlaceKeeper
     watcher: ProcessWatcher
     closer: TaskCloser
@@ -211,6 +215,8 @@ class WorkerProcess:
         self.keeper.stop()
         self.listener.stop()
         self.lister.stop()
+        if self.looker is not None:
+            self.looker.stop()
         self.places.stop()
         self.watcher.stop()
         self.closer.stop()
@@ -903,6 +909,9 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
     keeper = _keeper_of(shared, sweeper)
     listener = Listener(client.redis, shared.leases, client.runs.nudged)
     lister = _lister_of(shared, parts.catalog)
+    looker = _looker_of(shared)
+    if looker is not None:
+        looker.start()
     places = _places_of(shared)
     watcher = _watcher_of(shared, parts)
     closer = _closer_of(shared, parts)
@@ -920,6 +929,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         keeper=keeper,
         listener=listener,
         lister=lister,
+        looker=looker,
         places=places,
         watcher=watcher,
         closer=closer,
@@ -1090,7 +1100,8 @@ def _closer_of(shared: _Shared, parts: Parts) -> TaskCloser:
     from hermes_worker.store.runs.remote_tasks import RemoteTasks
     from hermes_worker.tasks.remote_tasks import TaskCloser
 
-    has_sources = bool(installed.current().tool_sources) and QueueName.TOOLS in shared.options.queues
+    has_any = bool(installed.current().tool_sources) or shared.settings.mcp.has_rows
+    has_sources = has_any and QueueName.TOOLS in shared.options.queues
     return TaskCloser(RemoteTasks(shared.client.database), parts.catalog.source, is_on=has_sources)
 
 
@@ -1155,6 +1166,7 @@ def _catalog_of(shared: _Shared) -> Catalog:
             "past_sessions": AgentSessions(database, Memories(database)),
             "resources": Resources(database),
             **_browsers_of(shared, policy),
+            **_mcp_rows_of(shared, policy),
             "grants": partial(grants_at, database),
         },
     )
@@ -1190,6 +1202,18 @@ def _browsers_of(shared: _Shared, policy: UrlPolicy) -> dict[str, object]:
     from hermes_worker.store.resources import Resources
 
     return {"browsers": Browsers(Resources(shared.client.database), policy, network_rules(shared.settings))}
+
+
+def _mcp_rows_of(shared: _Shared, policy: UrlPolicy) -> dict[str, object]:
+    """What makes tool sources of tenants' MCP servers, where they have any."""
+    if not shared.settings.mcp.has_rows:
+        return {}
+    from hermes_worker.mcp.rows import RowServers
+    from hermes_worker.store.mcp_servers import McpServers
+    from hermes_worker.store.resources import Resources
+
+    database = shared.client.database
+    return {"row_sources": RowServers(McpServers(database), Resources(database), policy)}
 
 
 def browser_host_of(settings: Settings, database: Database, *, name: str, alive_file: Path | None) -> ResourceHost:
@@ -1228,14 +1252,18 @@ def mcp_host_of(settings: Settings, database: Database, *, name: str, alive_file
     """The MCP servers of this process that have a command. Raises ``ConfigurationError``, ``OSError``."""
     from hermes_worker.hosting.host import HostOptions
     from hermes_worker.mcp.bridge import Bridge, mcp_host
+    from hermes_worker.mcp.rows import row_process
     from hermes_worker.mcp.servers import servers_of, token_variable
+    from hermes_worker.store.mcp_servers import McpServers
     from hermes_worker.store.resources import Resources
 
     chosen, servers = settings.mcp, servers_of(settings.home)
 
-    def known(server: str) -> tuple[McpServer, str | None] | None:
-        token = settings.variables.get(token_variable(server), "").strip() or None
-        return (servers[server], token) if server in servers else None
+    def known(resource: ResourceView) -> tuple[McpServer, str | None] | None:
+        if is_row_source(resource.name):
+            return row_process(McpServers(database), resource, chosen.row_commands) if chosen.has_rows else None
+        token = settings.variables.get(token_variable(resource.name), "").strip() or None
+        return (servers[resource.name], token) if resource.name in servers else None
 
     options = HostOptions(
         name=name,
@@ -1252,6 +1280,30 @@ def mcp_host_of(settings: Settings, database: Database, *, name: str, alive_file
         options,
         lambda may_use: Bridge(chosen.host.strip("[]"), _known_as(chosen.host, chosen.address), may_use),
     )
+
+
+def process_looker_of(settings: Settings, database: Database) -> ServerLooker | None:
+    """What asks tenants' MCP servers that have a command what they offer: in a host, where the operator allows any."""
+    if not (settings.mcp.has_rows and settings.mcp.row_commands):
+        return None
+    from hermes_worker.mcp.rows import ServerLooker, asks_processes
+    from hermes_worker.store.mcp_servers import McpServers
+
+    ask = asks_processes(sandbox_of(settings), settings.mcp.row_commands)
+    return ServerLooker(McpServers(database), ask, installed.current().tools, is_process=True)
+
+
+def _looker_of(shared: _Shared) -> ServerLooker | None:
+    """What asks tenants' MCP servers that have an address: in a worker for tools, where tenants have any."""
+    settings = shared.settings
+    if not settings.mcp.has_rows or QueueName.TOOLS not in shared.options.queues:
+        return None
+    from hermes_worker.mcp.rows import ServerLooker, asks_addresses
+    from hermes_worker.net.urls import UrlPolicy
+    from hermes_worker.store.mcp_servers import McpServers
+
+    ask = asks_addresses(UrlPolicy(allows_private=settings.agent.allow_private_urls))
+    return ServerLooker(McpServers(shared.client.database), ask, installed.current().tools, is_process=False)
 
 
 def _lister_of(shared: _Shared, catalog: Catalog) -> ToolLister:

@@ -96,7 +96,7 @@ def tick(
     cannot be read holds up no other. ``tool_sources`` holds the tools that workers learned of; ``None`` for none.
     ``skills`` are those of everybody; ``live_settings`` what runs are accepted with in place of ``settings``. Raises
     ``UnavailableError``."""
-    gathering = _Gathering(jobs, tool_sources, skills, live_settings)
+    gathering = _Gathering(jobs, tool_sources, skills, live_settings, settings.mcp.has_rows)
     settled = Settled()
     ended = _shuffled(jobs.ended())
     for batch in _batches([pk for pk, has_run in ended if has_run], at_once):
@@ -140,12 +140,15 @@ class _Gathering:
     tool_sources: ToolSources | None
     shelf: SkillShelf | None
     live_settings: LiveSettings | None
+    has_rows: bool
+    """Tenants may have MCP servers of their own."""
 
     @property
     def is_needed(self) -> bool:
         if self.live_settings is not None:
             return True
-        return self.shelf is not None or is_asked() or (self.tool_sources is not None and has_tool_sources())
+        has_sources = self.tool_sources is not None and (self.has_rows or has_tool_sources())
+        return self.shelf is not None or is_asked() or has_sources
 
     def of(self, tenants: Sequence[str]) -> Mapping[str, Gathered]:
         """What is gathered for each of the tenants."""
@@ -154,7 +157,9 @@ class _Gathering:
     def _of(self, tenant: str) -> Gathered:
         return Gathered(
             context=asked_blocks(ContextFacts(tenant=tenant, source="cron")),
-            sourced=sourced_tools(self.tool_sources, tenant) if self.tool_sources is not None else (),
+            sourced=(
+                () if self.tool_sources is None else sourced_tools(self.tool_sources, tenant, has_rows=self.has_rows)
+            ),
             chosen=self.live_settings.chosen(tenant) if self.live_settings is not None else None,
             **({} if self.shelf is None else _skills_of(self.shelf, tenant)),
         )

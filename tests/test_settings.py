@@ -108,6 +108,8 @@ def test_the_process_environment_is_read_when_none_is_given(tmp_path: Path, monk
 def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
     samples = {
         "model.proxy_url": "http://proxy:8080",
+        "mcp.rows": "true",
+        "mcp.row_commands": "desk-server --all",
         "tracing.endpoint": "http://collector:4318/v1/traces",
         "tracing.texts": "true",
         "extensions.settings": '{"ACME_PAGES": 7}',

@@ -42,6 +42,7 @@ EXTENSION = Extension(
         RouterDeclaration(name="audit", implementation="hermes_worker.api.routes.audit:router"),
         RouterDeclaration(name="tenants", implementation="hermes_worker.api.routes.tenants:router"),
         RouterDeclaration(name="access", implementation="hermes_worker.api.routes.access:router"),
+        RouterDeclaration(name="mcp_servers", implementation="hermes_worker.api.routes.mcp_servers:router"),
         RouterDeclaration(name="webhook_routes", implementation="hermes_worker.api.routes.webhook_routes:router"),
         RouterDeclaration(name="settings", implementation="hermes_worker.api.routes.settings:router"),
         RouterDeclaration(name="configurations", implementation="hermes_worker.api.routes.configurations:router"),

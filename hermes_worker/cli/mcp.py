@@ -16,7 +16,8 @@ import click
 from hermes_worker import plugins
 from hermes_worker.cli.layout import table
 from hermes_worker.cli.mcp_logins import ServerCredentials, SignInChoices, credentials_of, has_login, signed_in
-from hermes_worker.cli.options import TEXT, common, load_settings
+from hermes_worker.cli.mcp_rows import McpRowBackend, awaited, list_rows, means_row, open_mcp_rows
+from hermes_worker.cli.options import TEXT, common, load_settings, of_tenant, reachable
 from hermes_worker.cli.screen import one_line
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.messages import canonical_json
@@ -36,6 +37,7 @@ from hermes_worker.mcp.servers import (
     write_servers,
 )
 from hermes_worker.safety.threats import Scope, scan
+from hermes_worker.services.mcp_servers import TOKEN_CHARS_MAX, ShownMcpServer, WantedMcpServer
 from hermes_worker.settings import Settings
 from hermes_worker.settings.role_secrets import is_secret
 
@@ -48,8 +50,15 @@ def mcp() -> None:
     """Add, list, test, approve and remove MCP servers whose tools agents may call, and sign in there."""
 
 
+_ROW = click.option(
+    "--row", "is_row", is_flag=True, help="One that a tenant keeps in the database; what --server and --tenant mean."
+)
+
+
 @mcp.command(epilog="Example: hermes-worker mcp add files --write /srv/data -- mcp-server-filesystem /srv/data")
-@common
+@reachable
+@of_tenant
+@_ROW
 @click.argument("name", type=TEXT)
 @click.argument("where", nargs=-1, required=True, metavar="URL | -- COMMAND [ARGUMENT]...")
 @click.option("--trust", is_flag=True, help="Believe what the server says about repeating its tools.")
@@ -61,9 +70,17 @@ def mcp() -> None:
 @click.option("--read", "reads", multiple=True, type=_DIRECTORY, help="A directory that a command may read.")
 @click.option("--write", "writes", multiple=True, type=_DIRECTORY, help="A directory that a command may change.")
 @click.option("--login", "logs_in", is_flag=True, help="Sign in at the server first.")
+@click.option("--replace", "replaces", is_flag=True, help="Change the row of this name.")
+@click.option("--token-file", type=click.File(), help="Of a row: holds its token, in one line; - reads it.")
 @click.option("--yes", is_flag=True, help="Approve the tools without asking.")
-def add(home: Path | None, name: str, where: tuple[str, ...], yes: bool, **chosen: Any) -> None:
+def add(home: Path | None, name: str, where: tuple[str, ...], yes: bool, is_row: bool, **chosen: Any) -> None:
     """Ask a server for its tools, show them, and keep the server with those that you approve."""
+    if means_row(is_row):
+        rows = open_mcp_rows(home)
+        _approve_row(rows, awaited(rows, name, _kept_row(rows, name, where, chosen)), is_sure=yes)
+        return
+    if chosen["token_file"] is not None or chosen["replaces"]:
+        raise ConfigurationError(f"--replace and --token-file are for rows; a token is set as {token_variable(name)}")
     settings = load_settings(home, uses_extensions=False)
     check_name(name)
     servers = servers_of(settings.home)
@@ -75,6 +92,41 @@ def add(home: Path | None, name: str, where: tuple[str, ...], yes: bool, **chose
     server, offered = _asked(settings, name, server, found=found)
     _show(name, offered)
     _approve(settings, name, server, offered, is_sure=yes)
+
+
+def _kept_row(rows: McpRowBackend, name: str, where: tuple[str, ...], chosen: Mapping[str, Any]) -> float | None:
+    """Keep it; when it was asked before."""
+    given = [option for option in ("env", "reads", "writes", "logs_in") if chosen[option]]
+    if given:
+        raise ConfigurationError("--env, --read, --write and --login are for servers of mcp.json")
+    is_url = len(where) == 1 and "://" in where[0]
+    token = None if chosen["token_file"] is None else chosen["token_file"].read(TOKEN_CHARS_MAX + 2).strip()
+    wanted = WantedMcpServer(
+        url=where[0] if is_url else "",
+        command=() if is_url else where,
+        token=token,
+        token_as=chosen["token_as"],
+        trusted=chosen["trust"],
+        timeout_s=chosen["timeout_s"],
+        replaces=chosen["replaces"],
+    )
+    return rows.keep(name, wanted).looked_at
+
+
+def _approve_row(rows: McpRowBackend, found: ShownMcpServer, *, is_sure: bool) -> None:
+    """Show what it offers otherwise than it was approved, and approve what it offers."""
+    if found.problem is not None or found.offer is None:
+        raise ConfigurationError(f"{found.name} cannot be asked: {one_line(found.problem or 'nobody did', 500)}")
+    shown = [
+        {"name": one.name, "description": one.description, "inputSchema": one.input_schema}
+        | ({} if one.annotations is None else {"annotations": one.annotations})
+        for one in found.tools
+        if not one.is_approved
+    ]
+    _show(found.name, shown)
+    _require_sure(found.name, len(found.tools), is_sure=is_sure)
+    rows.approve(found.name, found.offer)
+    click.echo(f"{found.name}: {len(found.tools)} tools are approved; sessions that begin in some seconds have them")
 
 
 def _new(where: tuple[str, ...], chosen: Mapping[str, Any]) -> McpServer:
@@ -131,10 +183,15 @@ def _asked(
 
 
 @mcp.command("list")
-@common
+@reachable
+@of_tenant
+@_ROW
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
-def list_servers(home: Path | None, as_json: bool) -> None:
+def list_servers(home: Path | None, is_row: bool, as_json: bool) -> None:
     """Which servers there are. Asks none of them."""
+    if means_row(is_row):
+        list_rows(open_mcp_rows(home), as_json=as_json)
+        return
     settings = load_settings(home, uses_extensions=False)
     servers = servers_of(settings.home)
     if as_json:
@@ -148,16 +205,28 @@ def list_servers(home: Path | None, as_json: bool) -> None:
 
 
 @mcp.command()
-@common
+@reachable
+@of_tenant
+@_ROW
 @click.argument("name", type=TEXT)
-def test(home: Path | None, name: str) -> None:
+def test(home: Path | None, is_row: bool, name: str) -> None:
     """Ask a server for its tools, call none, and say what differs from what was approved."""
+    if means_row(is_row):
+        rows = open_mcp_rows(home)
+        found = awaited(rows, name, rows.ask_again(name).looked_at)
+        if found.problem is not None:
+            raise ConfigurationError(f"{name} cannot be asked: {one_line(found.problem, 500)}")
+        _say_tested(name, len(found.tools), found.waiting, found.gone)
+        return
     settings = load_settings(home, uses_extensions=False)
     server = _server(settings, name)
     _, offered = _asked(settings, name, server, finds_out=False)
-    waiting = changed(server, offered)
     gone = sorted(server.tools.keys() - {str(one["name"]) for one in offered})
-    click.echo(f"{name} answers: {len(offered)} tools, {len(offered) - len(waiting)} of them approved")
+    _say_tested(name, len(offered), changed(server, offered), gone)
+
+
+def _say_tested(name: str, offered: int, waiting: Sequence[str], gone: Sequence[str]) -> None:
+    click.echo(f"{name} answers: {offered} tools, {offered - len(waiting)} of them approved")
     for title, names in (("new or changed", waiting), ("gone", gone)):
         if names:
             click.echo(f"{title}: {one_line(', '.join(names), 2_000)}")
@@ -166,11 +235,17 @@ def test(home: Path | None, name: str) -> None:
 
 
 @mcp.command()
-@common
+@reachable
+@of_tenant
+@_ROW
 @click.argument("name", type=TEXT)
 @click.option("--yes", is_flag=True, help="Approve the tools without asking.")
-def approve(home: Path | None, name: str, yes: bool) -> None:
+def approve(home: Path | None, is_row: bool, name: str, yes: bool) -> None:
     """Show what a server offers otherwise than it was approved, and approve what it offers now."""
+    if means_row(is_row):
+        rows = open_mcp_rows(home)
+        _approve_row(rows, awaited(rows, name, rows.ask_again(name).looked_at), is_sure=yes)
+        return
     settings = load_settings(home, uses_extensions=False)
     server, offered = _asked(settings, name, _server(settings, name))
     waiting = set(changed(server, offered))
@@ -195,10 +270,16 @@ def login(home: Path | None, name: str, client_id: str, port: int, is_pasted: bo
 
 
 @mcp.command(epilog="Sessions that have its tools keep them in their list; a call of one is answered with an error.")
-@common
+@reachable
+@of_tenant
+@_ROW
 @click.argument("name", type=TEXT)
-def remove(home: Path | None, name: str) -> None:
+def remove(home: Path | None, is_row: bool, name: str) -> None:
     """Use a server no longer."""
+    if means_row(is_row):
+        open_mcp_rows(home).remove(name)
+        click.echo(f"{name} is removed")
+        return
     settings = load_settings(home, uses_extensions=False)
     _server(settings, name)
     kept = {one: server for one, server in servers_of(settings.home).items() if one != name}
@@ -238,10 +319,15 @@ def _show(name: str, tools: Sequence[Mapping[str, Any]]) -> None:
 def _approve(
     settings: Settings, name: str, server: McpServer, offered: Sequence[Mapping[str, Any]], *, is_sure: bool
 ) -> None:
-    if not is_sure:
-        if not sys.stdin.isatty():
-            raise ConfigurationError("nobody is here to approve the tools: read them, then repeat with --yes")
-        click.confirm(f"Approve {len(offered)} tools of {name}?", abort=True)
+    _require_sure(name, len(offered), is_sure=is_sure)
     prepare_home(settings.home)
     write_servers(settings.home, {**servers_of(settings.home), name: approved(server, offered)})
     click.echo(f"{name}: {len(offered)} tools are approved; {_RESTART}")
+
+
+def _require_sure(name: str, tools: int, *, is_sure: bool) -> None:
+    """Ask, unless the command line says it. Raises ``ConfigurationError`` where nobody could answer."""
+    if not is_sure:
+        if not sys.stdin.isatty():
+            raise ConfigurationError("nobody is here to approve the tools: read them, then repeat with --yes")
+        click.confirm(f"Approve {tools} tools of {name}?", abort=True)

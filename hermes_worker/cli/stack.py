@@ -232,7 +232,9 @@ class Stack:
 
 
 def _has_processes(settings: Settings) -> bool:
-    """Whether there are MCP servers that have a command. Raises ``ConfigurationError``."""
+    """Whether there are MCP servers that have a command, or tenants may have such. Raises ``ConfigurationError``."""
+    if settings.mcp.has_rows and settings.mcp.row_commands:
+        return True
     if not mcp.has_servers(settings.home):
         return False
     from hermes_worker.mcp.servers import servers_of

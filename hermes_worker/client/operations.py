@@ -860,6 +860,48 @@ def close_page_login(path: str = "/") -> ApiRequest[None]:
     return ApiRequest(method="DELETE", template="/v1/page/login", read=_nothing, params={"path": path})
 
 
+def mcp_servers() -> ApiRequest[list[dict[str, Any]]]:
+    """The MCP servers that the tenant keeps, without their tokens. None is asked."""
+    return _get("/v1/mcp-servers", _reads(list[dict[str, Any]], "data"))
+
+
+def mcp_server(name: str) -> ApiRequest[dict[str, Any]]:
+    """One of them, with the tools that it offered when it was last asked, and the name of that ``offer``."""
+    return _get("/v1/mcp-servers/{mcp_server}", _reads(dict[str, Any]), {"mcp_server": name})
+
+
+def add_mcp_server(
+    name: str,
+    *,
+    url: str = "",
+    command: Sequence[str] = (),
+    token: str | None = None,
+    replaces: bool = False,
+    **fields: Any,
+) -> ApiRequest[dict[str, Any]]:
+    """Keep a server, or change the one of its name. Without a ``token`` the one that it has stays, if the server stays
+    where it is. ``fields`` are those of ``POST /v1/mcp-servers``."""
+    body = {"name": name, "url": url, "command": list(command), "token": token, "replace": replaces, **fields}
+    return _post("/v1/mcp-servers", _reads(dict[str, Any]), body=body)
+
+
+def approve_mcp_server(name: str, offer: str) -> ApiRequest[dict[str, Any]]:
+    """Approve all that a server offered when ``offer`` was looked at. Idempotent."""
+    template = "/v1/mcp-servers/{mcp_server}/approve"
+    return _post(template, _reads(dict[str, Any]), {"mcp_server": name}, body={"offer": offer})
+
+
+def test_mcp_server(name: str) -> ApiRequest[dict[str, Any]]:
+    """Have a server be asked at once what it offers; ``looked_at`` of a later ``mcp_server`` says when it was."""
+    return _post("/v1/mcp-servers/{mcp_server}/test", _reads(dict[str, Any]), {"mcp_server": name})
+
+
+def remove_mcp_server(name: str) -> ApiRequest[None]:
+    """Forget a server, with its token; its processes are ended."""
+    template = "/v1/mcp-servers/{mcp_server}"
+    return ApiRequest(method="DELETE", template=template, read=_nothing, names={"mcp_server": name})
+
+
 def webhook_routes() -> ApiRequest[list[dict[str, Any]]]:
     """The routes on which others may send events to the tenant, without their secrets."""
     return _get("/v1/webhook-routes", _reads(list[dict[str, Any]], "data"))

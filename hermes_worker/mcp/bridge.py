@@ -167,16 +167,16 @@ class _BridgeHandler(BaseHTTPRequestHandler):
 
 def mcp_host(
     rows: Resources,
-    servers: Callable[[str], tuple[McpServer, str | None] | None],
+    servers: Callable[[ResourceView], tuple[McpServer, str | None] | None],
     sandbox: Sandbox,
     options: HostOptions,
     bridge_of: Callable[[Callable[[str, str], bool]], Bridge],
 ) -> ResourceHost:
-    """The servers of this process. ``servers`` gives one and its token by name, ``None`` for one that nobody knows
-    here. Raises ``OSError``."""
+    """The servers of this process. ``servers`` gives that of a resource and its token, ``None`` for one that nobody
+    knows here; it may raise ``NotStarted``. Raises ``OSError``."""
 
     def started(resource: ResourceView, folder: Path) -> _HostedServer:
-        known = servers(resource.name)
+        known = servers(resource)
         if known is None or not known[0].is_process:
             raise NotStarted(f"its host knows no server {resource.name!r} with a command")
         process = StdioServer(known[0], known[1], folder, sandbox)

@@ -41,8 +41,8 @@ _TAKES_TASKS: Mapping[str, Any] = {"extensions": {TASKS: {}}}
 _TAKES_QUESTIONS: Mapping[str, Any] = {"extensions": {TASKS: {}}, "elicitation": {"form": {}}}
 _T = TypeVar("_T")
 _LOOK_EVERY_S = 0.1
-_POLICY = UrlPolicy(allows_private=True)
-"""The operator chose the address, not a model; metadata and link-local addresses stay refused."""
+OF_OPERATORS = UrlPolicy(allows_private=True)
+"""For ``mcp.json``: the operator chose the address, not a model; metadata and link-local addresses stay refused."""
 
 
 class NotReached(McpError):
@@ -105,6 +105,8 @@ class McpExchange:
     """``None`` for requests that need none of ours: the server's ends with them."""
     login: Bearer | None = None
     """Where its tokens come from, instead of ``token``."""
+    policy: UrlPolicy = OF_OPERATORS
+    """Which addresses may be asked."""
 
     def request(
         self,
@@ -184,7 +186,7 @@ class McpExchange:
             raise UnknownOutcome("the server took too long")
         request = HttpRequest(method=method, url=self.server.url, headers=_headers(headers, token), body=body)
         try:
-            return send(request, _POLICY, total_s=left_s, body_bytes_max=BODY_BYTES_MAX + 1)
+            return send(request, self.policy, total_s=left_s, body_bytes_max=BODY_BYTES_MAX + 1)
         except NoAnswer as error:
             if self.server.is_process and not error.was_sent:
                 raise NotReached(error.reason) from None
@@ -220,9 +222,12 @@ def _refused(status: int, *, is_host: bool) -> McpError:
             return UnknownOutcome(f"the server answered HTTP {status}")
 
 
-def list_tools(server: McpServer, token: str | None, login: Bearer | None = None) -> Sequence[Mapping[str, Any]]:
+def list_tools(
+    server: McpServer, token: str | None, login: Bearer | None = None, policy: UrlPolicy = OF_OPERATORS
+) -> Sequence[Mapping[str, Any]]:
     """Every usable tool that the server offers, by name. Raises ``McpError``."""
-    asking = McpExchange(server=server, token=token, ends_at=time.monotonic() + server.timeout_s, login=login)
+    ends_at = time.monotonic() + server.timeout_s
+    asking = McpExchange(server=server, token=token, ends_at=ends_at, login=login, policy=policy)
     found: dict[str, Mapping[str, Any]] = {}
     params: dict[str, Any] = {}
     for _ in range(_PAGES_MAX):
@@ -238,16 +243,16 @@ def list_tools(server: McpServer, token: str | None, login: Bearer | None = None
 
 
 def spoken(
-    server: McpServer, token: str | None, login: Bearer | None = None
+    server: McpServer, token: str | None, login: Bearer | None = None, policy: UrlPolicy = OF_OPERATORS
 ) -> tuple[McpServer, Sequence[Mapping[str, Any]]]:
     """The server with the revision that it speaks, and its tools: lists them, and calls none. Raises ``McpError``."""
     try:
         modern = server.model_copy(update={"protocol": STATELESS})
-        return modern, list_tools(modern, token, login)
+        return modern, list_tools(modern, token, login, policy)
     except McpError as first:
         older = server.model_copy(update={"protocol": WITH_SESSIONS})
         try:
-            return older, list_tools(older, token, login)
+            return older, list_tools(older, token, login, policy)
         except McpError:
             raise first from None
 

@@ -10,7 +10,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -156,10 +157,20 @@ def approved(server: McpServer, offered: Sequence[Mapping[str, Any]]) -> McpServ
     found = {"tools": {str(one["name"]): digest(one) for one in offered}}
     if not server.is_process:
         return server.model_copy(update=found)
-    kept = [{key: one[key] for key in _SAID if one.get(key) is not None} for one in offered]
+    kept = said_of(offered)
     if len(canonical_json(kept)) > KEPT_CHARS_MAX:
         raise ConfigurationError(f"the definitions of its tools have more than {KEPT_CHARS_MAX:,} characters")
     return server.model_copy(update={**found, "definitions": tuple(kept)})
+
+
+def is_allowed(command: Sequence[str], allowed: Collection[str]) -> bool:
+    """Whether a row may name this command: it is one that the operator wrote, word for word."""
+    return tuple(command) in {tuple(shlex.split(one)) for one in allowed}
+
+
+def said_of(offered: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Of each definition, what a model is told and what we conclude from."""
+    return [{key: one[key] for key in _SAID if one.get(key) is not None} for one in offered]
 
 
 def digest(definition: Mapping[str, object]) -> str:

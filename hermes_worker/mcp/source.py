@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
@@ -16,14 +16,26 @@ from hermes_worker.extension import ToolSpec
 from hermes_worker.mcp.logins import LoginBearer, LoginBearers
 from hermes_worker.mcp.protocol import McpAnswer, McpError, TaskView, UnknownOutcome
 from hermes_worker.mcp.reaching import START_S, StdioServers
-from hermes_worker.mcp.requests import McpExchange, McpSession, call_tool, list_tools
+from hermes_worker.mcp.requests import OF_OPERATORS, McpExchange, McpSession, call_tool, list_tools
 from hermes_worker.mcp.servers import STATELESS, McpServer, changed, tool_name
 from hermes_worker.mcp.tasks import begun, cancel, looked_at
+from hermes_worker.net.urls import UrlPolicy
 from hermes_worker.observe import log
 from hermes_worker.store.resources import Resources
 
 _MARGIN_S = 5.0
 """A call's request ends this long before its worker would cancel it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPlace:
+    """How a server is called beyond its own tools, and where it may be."""
+
+    called: str
+    """In documents of sessions, and among the processes of hosts."""
+    task_source: str
+    """With a task that it makes."""
+    policy: UrlPolicy
 
 
 class McpSource:
@@ -36,21 +48,28 @@ class McpSource:
         token: str | None,
         resources: Resources | None = None,
         logins: LoginBearers | None = None,
+        row: RowPlace | None = None,
     ) -> None:
-        """``resources`` are for a server that is a process, ``logins`` for one at which somebody signed in."""
+        """``resources`` are for a server that is a process, ``logins`` for one at which somebody signed in, ``row`` for
+        one that stands in a row of a tenant."""
         self._logins = logins
         self._name = name
+        self._place = row or RowPlace(called=name, task_source=name, policy=OF_OPERATORS)
         self._processes = StdioServers(resources) if resources is not None else None
         self._server = server
         self._token = token
-        self._session_key = f"mcp-session:{name}"
+        self._session_key = f"mcp-session:{self._place.called}"
         self._originals = {tool_name(name, tool): tool for tool in sorted(server.tools)}
 
     def list_tools(self) -> Sequence[ToolSpec]:
         """What it offers and the operator approved. Raises ``McpError``."""
         if self._server.is_process:
             return [self._spec(one) for one in self._server.definitions]
-        offered = list_tools(self._server, self._token, self._bearer())
+        offered = list_tools(self._server, self._token, self._bearer(), self._place.policy)
+        return self.approved_of(offered)
+
+    def approved_of(self, offered: Sequence[Mapping[str, Any]]) -> Sequence[ToolSpec]:
+        """Of what it offers, what is approved as it is now."""
         waiting = set(changed(self._server, offered))
         if waiting:
             log.warning("mcp.unapproved", mcp_server=self._name, tools=sorted(waiting)[:20])
@@ -74,7 +93,7 @@ class McpSource:
         if self._processes is None:
             raise McpError("this worker cannot reach servers that are processes")
         asked = (self._originals[name], arguments, context.idempotency_key)
-        return self._processes.call(context.session_id, self._name, self._server, asked, context.cancelled)
+        return self._processes.call(context.session_id, self._place.called, self._server, asked, context.cancelled)
 
     def _spec(self, tool: Mapping[str, Any]) -> ToolSpec:
         return ToolSpec(
@@ -95,7 +114,12 @@ class McpSource:
     def _asking(self, session: McpSession | None = None) -> McpExchange:
         ends_at = time.monotonic() + self._server.timeout_s
         return McpExchange(
-            server=self._server, token=self._token, ends_at=ends_at, session=session, login=self._bearer()
+            server=self._server,
+            token=self._token,
+            ends_at=ends_at,
+            session=session,
+            login=self._bearer(),
+            policy=self._place.policy,
         )
 
     def _bearer(self) -> LoginBearer | None:
@@ -111,7 +135,7 @@ class McpSource:
         except McpError as error:
             return error_result(f"{error}; nothing was done")
         if isinstance(answer, TaskView):
-            return begun(self._name, name, answer)
+            return begun(self._place.task_source, name, answer)
         return ToolResult(text=answer.text, is_error=answer.is_error)
 
     @property

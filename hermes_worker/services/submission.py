@@ -27,6 +27,7 @@ from hermes_worker.core.budget import NANO, BudgetMode
 from hermes_worker.core.client_tools import NAME, ClientTool
 from hermes_worker.core.deferred import BRIDGE
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
+from hermes_worker.core.mcp_rows import is_row_source
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.overrides import OverrideLevel
 from hermes_worker.core.pricing import own_price
@@ -256,7 +257,7 @@ def prepared(client: Client, submission: Submission) -> NewRun:
         client.settings,
         submission,
         chosen=chosen_settings(client, submission),
-        sourced=sourced_tools(client.tool_sources, submission.principal.tenant),
+        sourced=sourced_tools(client.tool_sources, submission.principal.tenant, has_rows=client.settings.mcp.has_rows),
         skills=offered_skills(client.skills, submission),
     )
 
@@ -381,11 +382,14 @@ def _require_valid_times(submission: Submission) -> None:
         raise InvalidSubmission("deadline", "the deadline has passed before the run can begin")
 
 
-def sourced_tools(rows: ToolSources, tenant: str) -> Sequence[str]:
-    """The definitions of what the tool sources offer to a tenant, as workers left them. Raises ``UnavailableError``."""
-    if not has_tool_sources():
+def sourced_tools(rows: ToolSources, tenant: str, *, has_rows: bool) -> Sequence[str]:
+    """The definitions of what the tool sources offer to a tenant, as workers left them, those of its own MCP servers
+    last, where it may have such: of two tools with one name the first is offered. Raises ``UnavailableError``."""
+    if not has_rows and not has_tool_sources():
         return ()
-    return [definition for row in rows.rows(tenant) for definition in row.definitions]
+    found = [row for row in rows.rows(tenant) if has_rows or not is_row_source(row.source)]
+    found.sort(key=lambda row: is_row_source(row.source))
+    return [definition for row in found for definition in row.definitions]
 
 
 def offered_skills(shelf: SkillShelf, submission: Submission) -> OfferedSkills:

@@ -22,7 +22,7 @@ class ToolsetView:
 
 def toolsets_for(client: Client, tenant: str) -> list[ToolsetView]:
     """By name. Raises ``UnavailableError``."""
-    catalog = catalog_with(sourced_tools(client.tool_sources, tenant))
+    catalog = catalog_with(sourced_tools(client.tool_sources, tenant, has_rows=client.settings.mcp.has_rows))
     usual = set(catalog.resolve(client.settings.agent.toolsets or usual_toolsets("api")))
     return [
         ToolsetView(name=name, tools=tools, is_usual=usual.issuperset(tools))

@@ -67,6 +67,7 @@ from hermes_worker.settings.kinds import (
     Secret,
     TenantKey,
     choice,
+    command_lines,
     integer,
     matching,
     names,
@@ -757,7 +758,14 @@ class BrowserSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpSettings:
-    """Processes of MCP servers that have a command (docs/mcp.md)."""
+    """MCP servers of tenants, and processes of servers that have a command (docs/mcp.md)."""
+
+    has_rows: bool = _setting("mcp.rows", "HERMES_MCP_ROWS", SWITCH, False)
+    """Whether tenants have MCP servers of their own in the database, kept by whoever administers them. What models say
+    goes to the addresses that they choose."""
+    row_commands: tuple[str, ...] = _setting("mcp.row_commands", "HERMES_MCP_ROW_COMMANDS", command_lines(), ())
+    """Commands that such a server may have, each with all of its arguments, quoted as for a shell. Not set: none, so
+    that they have addresses only."""
 
     processes_max: int = _setting("mcp.max", "HERMES_MCP_MAX", integer(1, 1_000), 16)
     """Processes of one host at a time: one for each session and server that it calls."""

@@ -9,6 +9,7 @@ import hmac
 import json
 import math
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from os import PathLike, fspath
@@ -51,6 +52,7 @@ __all__ = [
     "Secret",
     "TenantKey",
     "choice",
+    "command_lines",
     "integer",
     "matching",
     "named_model",
@@ -223,6 +225,19 @@ def names(pattern: str, what: str) -> Kind[tuple[str, ...]]:
         return tuple(dict.fromkeys(found))
 
     return Kind(f"a list of {what}, in YAML or separated by commas", parse, ",".join)
+
+
+def command_lines() -> Kind[tuple[str, ...]]:
+    """A list of commands with their arguments, quoted as for a shell."""
+    listed = names(r"[^,\x00-\x1f]{1,1000}", "commands")
+
+    def parse(raw: object) -> tuple[str, ...]:
+        found = listed.parse(raw)
+        if not all(shlex.split(line) for line in found):
+            raise ValueError
+        return found
+
+    return Kind(f"{listed.allowed}, each quoted as for a shell", parse, listed.render)
 
 
 def optional_integer(minimum: int, maximum: int) -> Kind[int | None]:

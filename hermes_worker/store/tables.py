@@ -1165,6 +1165,27 @@ configurations = sa.Table(
 """Versions of configurations: a tenant's, or with an empty ``of_tenant`` that of the fleet. A row is never changed; the
 oldest of many are deleted. ``text`` is written as ``config.yaml``, and no secret is taken in."""
 
+mcp_servers = sa.Table(
+    "mcp_servers",
+    metadata,
+    sa.Column("tenant", Tenant, primary_key=True),
+    sa.Column("name", sa.String(24), primary_key=True),
+    sa.Column("version", sa.Integer(), nullable=False),
+    sa.Column("is_process", sa.Boolean(), nullable=False),
+    sa.Column("server", SealedText("mcp_servers.server"), nullable=False),
+    sa.Column("token", SealedText("mcp_servers.token")),
+    sa.Column("offered", SealedText("mcp_servers.offered")),
+    sa.Column("problem", SealedText("mcp_servers.problem")),
+    sa.Column("created_at", Seconds, nullable=False),
+    sa.Column("changed_at", Seconds, nullable=False),
+    sa.Column("looked_at", Seconds),
+    sa.Column("due_at", Seconds, nullable=False),
+    sa.Index("ix_mcp_servers_due", "is_process", "due_at"),
+)
+"""MCP servers of tenants. ``server`` is the address or command with what was approved, as JSON; ``offered`` what it
+offered when somebody last asked it, and ``problem`` why nobody could. ``token`` is encrypted: none is taken in while
+texts are stored in clear. ``version`` grows with each change by a person, and a look is about one version."""
+
 memory_versions = sa.Table(
     "memory_versions",
     metadata,

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.store.engine.database import Database, db_now
@@ -41,39 +42,8 @@ class ToolSources:
 
     def write(self, source: str, definitions: Sequence[str], *, tenant: str = EVERY_TENANT) -> bool:
         """Say what a source offers now; whether that is news. Idempotent: any number of workers may say the same."""
-        body = f"[{','.join(definitions)}]"
-        digest = hashlib.sha256(body.encode()).hexdigest()
-        ours = (tool_sources.c.tenant == tenant) & (tool_sources.c.source == source)
         with self._database.write() as connection:
-            made = connection.execute(
-                insert_ignoring(connection, tool_sources)
-                .values(
-                    tenant=tenant,
-                    source=source,
-                    version=1,
-                    hash=digest,
-                    definitions=body,
-                    changed_at=db_now(),
-                    listed_at=db_now(),
-                )
-                .returning(tool_sources.c.version)
-            )
-            if made.first() is not None:
-                return True
-            changed = connection.execute(
-                sa.update(tool_sources)
-                .where(ours, tool_sources.c.hash != digest)
-                .values(
-                    version=tool_sources.c.version + 1,
-                    hash=digest,
-                    definitions=body,
-                    changed_at=db_now(),
-                    listed_at=db_now(),
-                )
-            )
-            if changed.rowcount == 0:
-                connection.execute(sa.update(tool_sources).where(ours).values(listed_at=db_now()))
-            return changed.rowcount == 1
+            return write_source(connection, source, definitions, tenant=tenant)
 
     def rows(self, tenant: str) -> Sequence[SourceRow]:
         """What a tenant has, by the names of the sources: its own row of a source before that of all tenants."""
@@ -84,6 +54,29 @@ class ToolSources:
             row.source: row for row in sorted(found, key=lambda row: row.tenant == tenant)
         }
         return [_row(ours[source]) for source in sorted(ours)]
+
+
+def write_source(connection: Connection, source: str, definitions: Sequence[str], *, tenant: str) -> bool:
+    """The same within a transaction of somebody else's."""
+    body = f"[{','.join(definitions)}]"
+    digest = hashlib.sha256(body.encode()).hexdigest()
+    ours = (tool_sources.c.tenant == tenant) & (tool_sources.c.source == source)
+    said = {"hash": digest, "definitions": body, "changed_at": db_now(), "listed_at": db_now()}
+    made = connection.execute(
+        insert_ignoring(connection, tool_sources)
+        .values(tenant=tenant, source=source, version=1, **said)
+        .returning(tool_sources.c.version)
+    )
+    if made.first() is not None:
+        return True
+    changed = connection.execute(
+        sa.update(tool_sources)
+        .where(ours, tool_sources.c.hash != digest)
+        .values(version=tool_sources.c.version + 1, **said)
+    )
+    if changed.rowcount == 0:
+        connection.execute(sa.update(tool_sources).where(ours).values(listed_at=db_now()))
+    return changed.rowcount == 1
 
 
 def _row(row: sa.Row[tuple[object, ...]]) -> SourceRow:

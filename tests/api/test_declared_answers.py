@@ -28,8 +28,10 @@ from hermes_worker.core.effects import GatherArtifacts
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
+from hermes_worker.mcp.servers import McpServer
 from hermes_worker.settings import DatabaseSettings, GatewaySettings, Settings
 from hermes_worker.store.artifacts.gatherings import Gatherings, KeptFile
+from hermes_worker.store.mcp_servers import McpServers, NewMcpServer
 from hermes_worker.store.runs.runs import SESSION_QUEUE_MAX
 from hermes_worker.store.runs.views import RunView
 from hermes_worker.store.tables import deleted_runs, runs
@@ -45,6 +47,7 @@ FLEETING = {
     "delivery_id": "dlv_x",
     "name": "nobody",
     "skill": "nobody",
+    "mcp_server": "nobody",
     "tenant": "default",
     "model": "nothing",
     "response_id": "resp_x",
@@ -242,6 +245,8 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "POST /v1/tenants/{tenant}/disable": {"stop": False},
     "POST /v1/keys": {"holder": "x"},
     "POST /v1/keys/{key_id}/rotate": {"overlap_s": 1},
+    "POST /v1/mcp-servers": {"name": "open", "url": "https://mcp.example.org/mcp"},
+    "POST /v1/mcp-servers/{mcp_server}/approve": {"offer": "0" * 16},
     "POST /v1/webhook-routes": {"name": "open", "secret": "0123456789abcdef"},
     "POST /v1/webhook-routes/{name}/signature": {"payload": "{}"},
     "PATCH /v1/retention": {"rules": {}},
@@ -360,6 +365,11 @@ def _in_the_way(place: Place, label: str) -> Answer:
         text = "---\nname: tidy\ndescription: Tidy up.\n---\nPut things away.\n"
         place.ask("PUT", asked.json(files=[{"path": "SKILL.md", "text": text}]))
         return place.ask(method, replace(asked, path=f"{asked.path}?expects={'0' * 64}"))
+    if label.startswith("POST /v1/mcp-servers/"):  # tenants may have none here
+        new = NewMcpServer(server=McpServer(url="http://127.0.0.1:1/mcp").model_dump_json(), is_process=False)
+        name = f"door-{label.rpartition('/')[2]}"
+        McpServers(place.store.database).keep("default", name, new, before=None, facts={})
+        return place.ask(method, usual(label, mcp_server=name))
     if label.endswith("/retry"):
         return place.ask(method, usual(label, run_id=place.waiting()))
     if label.endswith(("/chat/completions", "/chat", "/stream", "/compress")) or label == "POST /v1/responses":

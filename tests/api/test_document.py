@@ -58,6 +58,7 @@ from hermes_worker.core.key_states import Finding, KeyCondition
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import load
+from hermes_worker.mcp.servers import McpServer
 from hermes_worker.services import submission
 from hermes_worker.settings import (
     BrokerSettings,
@@ -70,6 +71,7 @@ from hermes_worker.settings import (
 )
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.key_states import KeyStates
+from hermes_worker.store.mcp_servers import McpServers, NewMcpServer
 from hermes_worker.store.runs.limits import TenantLimits
 from hermes_worker.wiring import open_client
 
@@ -172,6 +174,8 @@ class World:
             found["session_id"] = self.talked()
         if "{name}" in path:
             found["name"] = "open" if path.startswith("/webhooks") else self.route()
+        if "{mcp_server}" in path:
+            found["mcp_server"] = self.mcp_server()
         if "{skill}" in path:
             found["skill"] = self.skill()
         if "{receipt_id}" in path:
@@ -214,6 +218,14 @@ class World:
         name = f"route{next(self._numbers)}"
         self.post("/v1/webhook-routes", name=name, secret="0123456789abcdef")
         return name
+
+    def mcp_server(self) -> str:
+        """In a row, the same until it is removed; the API here lets nobody keep one."""
+        rows = McpServers(self.store.database)
+        if rows.find("default", "server") is None:
+            new = NewMcpServer(server=McpServer(url="http://127.0.0.1:1/mcp").model_dump_json(), is_process=False)
+            rows.keep("default", "server", new, before=None, facts={})
+        return "server"
 
     def skill(self) -> str:
         name = f"skill{next(self._numbers)}"
@@ -552,6 +564,7 @@ def test_every_id_in_a_path_is_linked_from_where_it_comes(api: Served) -> None:
         "provider_key_id",
         "target",
         "skill",
+        "mcp_server",
         "platform",
     }  # by an operator
     assert {(asked, name) for asked, name in named if name not in given} == linked

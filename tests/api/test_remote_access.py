@@ -16,9 +16,11 @@ from support.store import Store
 
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.run import RunStatus
-from hermes_worker.settings import EncryptionSettings, Secret, Settings
+from hermes_worker.mcp.rows import ServerLooker
+from hermes_worker.settings import EncryptionSettings, McpSettings, Secret, Settings
 from hermes_worker.store.access.audit import AuditLog
 from hermes_worker.store.access.principals import Tenants
+from hermes_worker.store.mcp_servers import McpServers
 from hermes_worker.store.tables import kept_answers
 from hermes_worker.wiring import pruner_of
 
@@ -284,3 +286,46 @@ def test_targets_of_alerts_are_set_as_in_the_database(
     assert local.inline(*targets, "--tenant", "bolt").out == ""
     [last] = [row for row in AuditLog(api.client.database).page("acme") if row.act == "alerts.targets"][-1:]
     assert last.address == "127.0.0.1" and "local" not in repr(last)
+
+
+def test_mcp_servers_of_a_tenant_are_kept_as_in_the_database(
+    settings: Settings, serve: Callable[..., Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = serve(replace(settings, mcp=McpSettings(has_rows=True)))
+    here = local_line(served)
+    here.environ["HERMES_MCP_ROWS"] = "true"
+    there = at_server(served.url, tmp_path, keyed_file(tmp_path / "key", served.key))
+    monkeypatch.setattr("hermes_worker.mcp.rows._LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr("hermes_worker.cli.mcp_rows._LOOK_S", 0.02)
+    offered = [{"name": "look", "description": "Look.", "inputSchema": {"type": "object"}}]
+    rows = McpServers(served.client.database)
+    looker = ServerLooker(rows, lambda held, server: (server, offered), (), is_process=False)
+    looker.start()
+
+    def life(hermes: CommandLine, name: str) -> list[tuple[int, str]]:
+        at = ["https://mcp.example.org/mcp", "--row"]
+        lines = [
+            ["mcp", "add", name, *at],  # nobody is here to approve
+            ["mcp", "list", "--row"],
+            ["mcp", "test", name, "--row"],
+            ["mcp", "approve", name, "--row", "--yes"],
+            ["mcp", "list", "--row"],
+            ["mcp", "add", name, *at, "--yes"],  # there is one
+            ["mcp", "add", name, *at, "--yes", "--replace", "--trust"],
+            ["mcp", "add", f"{name}-sh", "--row", "--", "sh", "-c", "id"],  # the operator allows no command
+            ["mcp", "list", "--row", "--json"],
+            ["mcp", "remove", name, "--row"],
+            ["mcp", "remove", name, "--row"],
+        ]
+        ended = [hermes.inline(*words) for words in lines]
+        assert [each.code for each in ended] == [2, 0, 0, 0, 0, 2, 0, 2, 0, 0, 2], [each.err for each in ended]
+        assert "1 tools are approved" in ended[3].out and "allows no such command" in ended[7].err
+        return [(each.code, re.sub(r'"looked_at": [^,]*', "", each.out.replace(name, "NAME"))) for each in ended]
+
+    try:
+        assert life(there, "desk") == life(here, "shop")
+    finally:
+        looker.stop()
+    acts = [row.act for row in AuditLog(served.client.database).page("default") if row.act.startswith("mcp_server")]
+    once = ["keep", "test", "test", "approve", "keep", "approve", "remove"]
+    assert acts == [f"mcp_server.{act}" for act in once * 2]

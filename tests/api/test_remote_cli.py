@@ -235,7 +235,7 @@ def test_a_key_that_may_only_read_is_told_which_scope_it_lacks(
         (["up"], "a server of its own"),
         (["worker"], "the installation itself"),
         (["chaos", "--runs", "1"], "a fleet of its own"),
-        (["mcp", "list"], "where the workers are"),
+        (["mcp", "login", "desk"], "where the workers are"),
         (["workspaces", "list"], "where the workers are"),
         (["browser"], "a process of the installation"),
     ],

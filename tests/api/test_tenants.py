@@ -27,7 +27,9 @@ from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
+from hermes_worker.mcp.servers import McpServer
 from hermes_worker.store.access.principals import Tenants
+from hermes_worker.store.mcp_servers import McpServers, NewMcpServer
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.tables import api_keys, runs
 
@@ -47,6 +49,7 @@ UNKNOWN = {
     "name": f"r{uuid.uuid4().hex}",
     "number": "999999",
     "skill": f"s{uuid.uuid4().hex}",
+    "mcp_server": f"m{uuid.uuid4().hex[:12]}",
     "target": "user",
     "receipt_id": f"era_{uuid.uuid4().hex}",
     "call": "9.9",
@@ -85,6 +88,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /v1/tenants/{tenant}/disable": {},
     "POST /v1/keys": {"holder": "x"},
     "POST /v1/keys/{key_id}/rotate": {},
+    "POST /v1/mcp-servers": {"name": "mine", "url": "https://mcp.example.org/mcp"},
+    "POST /v1/mcp-servers/{mcp_server}/approve": {"offer": "0" * 16},
     "POST /v1/webhook-routes": {"name": "mine", "secret": "0123456789abcdef"},
     "POST /v1/webhook-routes/{name}/signature": {"payload": "{}"},
     "PATCH /v1/retention": {"rules": {"events": "900d"}},
@@ -227,11 +232,21 @@ def one_of_each(http: httpx.Client, store: Store) -> dict[str, str]:
         "credential": "key1",
         "name": route,
         "skill": skill,
+        "mcp_server": mcp_server(store, http.get("/v1/page/login").json()["tenant"]),
         "receipt_id": erasure,
         "worker_id": UNKNOWN["worker_id"],
         "call": http.get(f"/v1/runs/{waiting}/calls").json()["data"][0]["call"],
         "number": str(http.post("/v1/holds", json={"reason": "x", "run_id": ended}).json()["number"]),
     }
+
+
+def mcp_server(store: Store, tenant: str) -> str:
+    """One in a row, the same until it is removed; the API here lets nobody keep one."""
+    rows, name = McpServers(store.database), f"m{uuid.uuid5(uuid.NAMESPACE_DNS, tenant).hex[:12]}"
+    if rows.find(tenant, name) is None:
+        new = NewMcpServer(server=McpServer(url="http://127.0.0.1:1/mcp").model_dump_json(), is_process=False)
+        rows.keep(tenant, name, new, before=None, facts={})
+    return name
 
 
 def submit(http: httpx.Client, **body: Any) -> str:

@@ -34,6 +34,7 @@ from hermes_worker.store.gateway import GatewayRows
 from hermes_worker.store.jobs.job_rows import JobPlace
 from hermes_worker.store.jobs.jobs import JobEdit, Jobs
 from hermes_worker.store.key_states import KeyStates
+from hermes_worker.store.mcp_servers import McpServers, NewMcpServer
 from hermes_worker.store.memories import Memories
 from hermes_worker.store.outbox.alerts import AlertPolicy, set_alert_targets, try_alerts
 from hermes_worker.store.outbox.deliveries import Deliveries
@@ -113,6 +114,12 @@ def do_everything(store: Store) -> None:
     theirs = ProviderKeys(sealing)
     theirs.remove("acme", theirs.add("acme", "openai", f"sk-{SECRETIVE}".replace(" ", "-")).key_id)
     sealing.close()
+    kept = McpServers(database)
+    asked = NewMcpServer(server=json.dumps({"url": f"https://{SECRETIVE}"}), is_process=False)
+    kept.keep("acme", "desk", asked, before=None, facts={"is_process": False})
+    kept.approve(kept.require("acme", "desk"), asked.server, facts={"tools": 0})
+    kept.ask_again("acme", "desk")
+    kept.remove("acme", "desk")
     tidy = KeptSkill(
         facts=SkillFacts(name="tidy", description="Tidies."),
         files=(SkillFile(path="SKILL.md", body=SECRETIVE.encode()),),

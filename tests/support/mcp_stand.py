@@ -15,7 +15,7 @@ from hermes_worker.mcp.bridge import Bridge, mcp_host
 from hermes_worker.mcp.servers import McpServer
 from hermes_worker.mcp.source import McpSource
 from hermes_worker.settings import load
-from hermes_worker.store.resources import Resources
+from hermes_worker.store.resources import Resources, ResourceView
 from hermes_worker.wiring import sandbox_of
 from hermes_worker.workspaces.sandbox.ladder import Sandbox
 from support.store import opened
@@ -44,8 +44,8 @@ class McpStand:
             self.bridges.append(Bridge("127.0.0.1", "127.0.0.1", may_use))
             return self.bridges[-1]
 
-        def known(name: str) -> tuple[McpServer, str | None] | None:
-            return (self.servers[name], "s3cret") if name in self.servers else None
+        def known(resource: ResourceView) -> tuple[McpServer, str | None] | None:
+            return (self.servers[resource.name], "s3cret") if resource.name in self.servers else None
 
         self.host = mcp_host(self.rows, known, sandbox(), HostOptions(**given), bridge_of)
         self._stopping = threading.Event()

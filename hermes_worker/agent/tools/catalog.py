@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -18,8 +18,17 @@ from hermes_worker.agent.sourced import frozen_specs, spec_of
 from hermes_worker.core.client_tools import CLIENT_SOURCE
 from hermes_worker.core.deferred import BRIDGE_SOURCE, deferred_functions
 from hermes_worker.core.errors import ConfigurationError, HermesError
+from hermes_worker.core.mcp_rows import is_row_source
 from hermes_worker.core.messages import canonical_json
-from hermes_worker.extension import Installed, SettingValue, ToolDeclaration, ToolSourceDeclaration, ToolSpec, load
+from hermes_worker.extension import (
+    USUAL_BUNDLES,
+    Installed,
+    SettingValue,
+    ToolDeclaration,
+    ToolSourceDeclaration,
+    ToolSpec,
+    load,
+)
 
 if TYPE_CHECKING:
     from hermes_worker.agent.tools.base import Tool
@@ -106,11 +115,14 @@ class Catalog:
     def source(self, name: str) -> ToolSource:
         """The tool source itself, made the first time. Raises ``UnknownTool``, and ``ConfigurationError`` for one that
         cannot be made here."""
-        if name not in self._sources:
+        make = self._sources.get(name)
+        if make is None and is_row_source(name) and (rows := self._services.get("row_sources")) is not None:
+            make = partial(rows, name)
+        if make is None:
             raise UnknownTool(f"the tools of {name!r} cannot be used any more: the extension that brought them is gone")
         with self._building:
             if name not in self._built_sources:
-                self._built_sources[name] = self._sources[name]()
+                self._built_sources[name] = make()
             return self._built_sources[name]
 
     def for_session(self, tools: str) -> Catalog:
@@ -252,13 +264,18 @@ def catalog_with(definitions: Sequence[str]) -> Catalog:
     return _declared_with(installed.current(), tuple(definitions)) if definitions else declared_catalog()
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _declared_with(found: Installed, definitions: tuple[str, ...]) -> Catalog:
     sourced: dict[str, SourcedDeclaration] = {}
     for definition in definitions:
         source, spec = spec_of(json.loads(definition))
-        if source in found.tool_sources and spec.name not in found.tools and spec.name not in sourced:
+        is_known = source in found.tool_sources or is_row_source(source)
+        if is_known and spec.name not in found.tools and spec.name not in sourced:
             sourced[spec.name] = SourcedDeclaration(spec=spec, implementation=_runs_elsewhere, definition=definition)
+    rows = sorted({one.spec.toolset for one in sourced.values() if is_row_source(one.spec.toolset)})
+    if rows:
+        joined = {name: (*found.bundles.get(name, ()), *rows) for name in USUAL_BUNDLES}
+        found = replace(found, bundles={**found.bundles, **joined})
     return catalog_of(found, *sourced.values())
 
 

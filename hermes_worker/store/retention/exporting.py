@@ -42,7 +42,7 @@ from hermes_worker.store.tables import (
 
 _NOT_TOLD = frozenset({"lease_token", "lease_owner", "erasure_pk"})
 """Columns that are nobody's data: claims of workers, and marks of ours."""
-_SECRET = frozenset({"api_keys.hash", "page_logins.hash", "webhook_routes.secret"})
+_SECRET = frozenset({"api_keys.hash", "mcp_servers.token", "page_logins.hash", "webhook_routes.secret"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

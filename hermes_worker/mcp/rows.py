@@ -1,0 +1,220 @@
+"""MCP servers that tenants keep as rows (``store.mcp_servers``): their tools, and who asks what they offer.
+
+A row is written by whoever administers a tenant, and not by who runs the installation. So an address of a row is judged
+as one of a model is, a command has to be one that the operator wrote down, word for word, and a row names no directory
+and no variable but the one of its token. A token is never sent to another address than the one it was given for.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from hermes_worker.agent.sourced import listed
+from hermes_worker.agent.tools.base import ToolContext, ToolResult
+from hermes_worker.agent.tools.results import error_result
+from hermes_worker.agent.tools.sources import ToolGone
+from hermes_worker.core.errors import UnavailableError
+from hermes_worker.core.mcp_rows import server_of_source, source_of_row, source_with_tenant
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.remote_tasks import RemoteTask
+from hermes_worker.extension import ToolSpec
+from hermes_worker.hosting.program import NotStarted
+from hermes_worker.mcp.protocol import McpError
+from hermes_worker.mcp.requests import list_tools, spoken
+from hermes_worker.mcp.servers import KEPT_CHARS_MAX, McpServer, is_allowed, said_of
+from hermes_worker.mcp.source import McpSource, RowPlace
+from hermes_worker.mcp.stdio import offered_by
+from hermes_worker.net.urls import UrlPolicy
+from hermes_worker.observe import count, log
+from hermes_worker.store.engine.sealing import TextTampered
+from hermes_worker.store.mcp_servers import HeldMcpServer, McpServers
+from hermes_worker.store.resources import Resources, ResourceView
+from hermes_worker.workspaces.sandbox.ladder import Sandbox
+
+LOOK_S: Final = 15.0
+"""A server of a tenant has so long to say what it offers: somebody else's waits behind it."""
+_LOOK_EVERY_S: Final = 1.0
+_REFRESH_S: Final = 300.0
+_AGAIN_S: Final = 30.0
+"""After a look that brought nothing."""
+_AT_ONCE: Final = 8
+_NOT_ALLOWED: Final = "its command is none of mcp.row_commands (HERMES_MCP_ROW_COMMANDS) of the host"
+
+AskServer = Callable[[HeldMcpServer, McpServer], tuple[McpServer, Sequence[Mapping[str, Any]]]]
+"""Gives the server with the revision that it speaks, and what it offers. Raises ``McpError``."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowServers:
+    """Makes the tool source of a row, in a worker for tools."""
+
+    rows: McpServers
+    resources: Resources
+    policy: UrlPolicy
+
+    def __call__(self, source: str) -> RowSource:
+        """``source`` is the name of the source, with the tenant behind it or without."""
+        name, tenant = server_of_source(source)
+        return RowSource(self, name, tenant)
+
+
+class RowSource:
+    """The tools of the server of this name, of whatever tenant calls one. The row is read at each call, so a change of
+    it needs no restart. Thread-safe."""
+
+    def __init__(self, servers: RowServers, name: str, tenant: str | None) -> None:
+        self._servers = servers
+        self._name = name
+        self._tenant = tenant
+
+    def list_tools(self) -> Sequence[ToolSpec]:
+        """Nothing: whoever looks at rows writes what each tenant has."""
+        return ()
+
+    def call(self, name: str, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """Raises ``ToolGone``, ``UnavailableError``."""
+        try:
+            source = self._of(context.origin.tenant)
+        except TextTampered as error:
+            return error_result(f"the server's row cannot be read: {error}; nothing was done")
+        return source.call(name, arguments, context)
+
+    def cancel_task(self, task: RemoteTask) -> None:
+        """Tell the server that nobody wants it any more. Raises ``McpError``, ``ToolGone``, ``TextTampered``."""
+        assert self._tenant is not None  # of every task that ``call`` began
+        self._of(self._tenant).cancel_task(task)
+
+    def _of(self, tenant: str) -> McpSource:
+        held = self._servers.rows.held(tenant, self._name)
+        if held is None:
+            raise ToolGone("its server was removed")
+        return source_of(held, self._servers.policy, self._servers.resources)
+
+
+def source_of(held: HeldMcpServer, policy: UrlPolicy, resources: Resources | None = None) -> McpSource:
+    """A row's server as a tool source."""
+    row = held.row
+    place = RowPlace(
+        called=source_of_row(row.name), task_source=source_with_tenant(row.name, row.tenant), policy=policy
+    )
+    server = McpServer.model_validate_json(row.server)
+    return McpSource(row.name, server, held.token, resources if server.is_process else None, row=place)
+
+
+def row_process(
+    rows: McpServers, resource: ResourceView, allowed: Collection[str]
+) -> tuple[McpServer, str | None] | None:
+    """What a host starts for a resource that is a row's server; ``None`` where there is no such row. Raises
+    ``NotStarted`` for a command that the operator does not allow, ``UnavailableError``."""
+    name, _ = server_of_source(resource.name)
+    held = rows.held(resource.tenant, name)
+    if held is None:
+        return None
+    server = McpServer.model_validate_json(held.row.server)
+    if server.is_process and not is_allowed(server.command, allowed):
+        raise NotStarted(_NOT_ALLOWED)
+    return server, held.token
+
+
+def asks_addresses(policy: UrlPolicy) -> AskServer:
+    """For a worker for tools: asks servers that have an address."""
+
+    def ask(held: HeldMcpServer, server: McpServer) -> tuple[McpServer, Sequence[Mapping[str, Any]]]:
+        if held.row.offered is None:
+            return spoken(server, held.token, None, policy)
+        return server, list_tools(server, held.token, None, policy)
+
+    return ask
+
+
+def asks_processes(sandbox: Sandbox, allowed: Collection[str]) -> AskServer:
+    """For a host: starts servers that have a command, and ends them again."""
+
+    def ask(held: HeldMcpServer, server: McpServer) -> tuple[McpServer, Sequence[Mapping[str, Any]]]:
+        if not is_allowed(server.command, allowed):
+            raise McpError(_NOT_ALLOWED)
+        with tempfile.TemporaryDirectory(prefix="hermes-mcp-") as folder:
+            try:
+                return server, offered_by(server, held.token, Path(folder) / "home", sandbox)
+            except NotStarted as error:
+                raise McpError(f"it cannot be started: {error}") from error
+
+    return ask
+
+
+class ServerLooker:
+    """A thread that asks the servers of due rows what they offer. A server that hangs or fails keeps what sessions may
+    have of it."""
+
+    def __init__(self, rows: McpServers, ask: AskServer, taken: Collection[str], *, is_process: bool) -> None:
+        """``taken`` are the names of tools that are there without servers."""
+        self._rows = rows
+        self._ask = ask
+        self._taken = frozenset(taken)
+        self._is_process = is_process
+        self._end = threading.Event()
+        self._asking: list[threading.Thread] = []
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="hermes_mcp_rows", daemon=True).start()
+
+    def stop(self) -> None:
+        """Idempotent; waits for nobody."""
+        self._end.set()
+
+    def _run(self) -> None:
+        while not self._end.wait(_LOOK_EVERY_S):
+            try:
+                self.look()
+            except UnavailableError as error:
+                log.debug("mcp.rows_unwatched", reason=str(error))
+            except Exception as error:
+                log.error("mcp.rows_unwatched", reason=f"{type(error).__name__}: {error}", exc_info=error)
+
+    def look(self) -> Sequence[threading.Thread]:
+        """Ask whom it is time to ask; the threads that do. Raises ``UnavailableError``."""
+        self._asking = [one for one in self._asking if one.is_alive()]
+        begun = []
+        while len(self._asking) < _AT_ONCE and (due := self._rows.take_due(is_process=self._is_process)) is not None:
+            begun.append(threading.Thread(target=self._look_at, args=due, name=f"mcp-{due[1]}", daemon=True))
+            self._asking.append(begun[-1])
+            begun[-1].start()
+        return begun
+
+    def _look_at(self, tenant: str, name: str) -> None:
+        try:
+            held = self._rows.held(tenant, name)
+            if held is not None:
+                self._look_with(held)
+        except UnavailableError as error:
+            log.debug("mcp.rows_unwatched", reason=str(error))
+        except Exception as error:
+            log.error("mcp.rows_unwatched", mcp_server=name, reason=f"{type(error).__name__}: {error}", exc_info=error)
+
+    def _look_with(self, held: HeldMcpServer) -> None:
+        row = held.row
+        try:
+            server = McpServer.model_validate_json(row.server)
+            brief = server.model_copy(update={"timeout_s": min(server.timeout_s, LOOK_S)})
+            spoke, offered = self._ask(held, brief)
+            server = server.model_copy(update={"protocol": spoke.protocol})
+            kept = said_of(offered)
+            if len(kept_text := canonical_json(kept)) > KEPT_CHARS_MAX:
+                raise McpError(f"the definitions of its tools have more than {KEPT_CHARS_MAX:,} characters")
+            found = source_of(held, UrlPolicy()).approved_of(offered)
+            definitions, left_out = listed(source_of_row(row.name), found, self._taken)
+        except (McpError, ValueError) as error:
+            count("tool_source.failed")
+            log.warning("tool_source.failed", tool_source=source_of_row(row.name), tenant=row.tenant, reason=str(error))
+            self._rows.failed(row, str(error), again_s=_AGAIN_S)
+            return
+        for reason in left_out:
+            log.warning("tool_source.left_out", tool_source=source_of_row(row.name), reason=reason)
+        self._rows.looked(
+            row, offered=kept_text, server=server.model_dump_json(), definitions=definitions, again_s=_REFRESH_S
+        )
