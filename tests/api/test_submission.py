@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from serving import hints_waiting
 from support.store import Store
 
+from hermes_worker.live_settings import live_settings_of
 from hermes_worker.services.submission import InvalidSubmission, Submission, new_run, resolve_model, submit
 from hermes_worker.settings import AgentSettings, ModelSettings, Secret, Settings
 from hermes_worker.store.access.idempotency_keys import IdempotencyConflict
@@ -34,7 +35,8 @@ def store(client: Client) -> Store:
 
 
 def with_settings(client: Client, **changes: object) -> Client:
-    return replace(client, settings=replace(client.settings, **changes))  # type: ignore[arg-type]
+    settings = replace(client.settings, **changes)  # type: ignore[arg-type]
+    return replace(client, settings=settings, live_settings=live_settings_of(settings, client.database))
 
 
 def test_a_submission_is_durable_before_it_is_announced(client: Client, store: Store) -> None:
