@@ -462,11 +462,11 @@ class BeganWithObject(BaseModel):
     """The same for two runs that were accepted under the same configuration, as far as that shapes runs."""
     prompt: str
     """SHA-256 of the system prompt of its session."""
-    layers: dict[str, str] = Field(default_factory=dict)
+    layers: dict[str, str] | None = None
     """Which version of the configuration of the ``fleet`` and of the ``tenant`` counted, and which ``file``."""
-    overrides: dict[str, str] = Field(default_factory=dict)
+    overrides: dict[str, str] | None = None
     """Settings that the run has and that its processes were not started with, by key."""
-    overridden_by: dict[str, str] = Field(default_factory=dict)
+    overridden_by: dict[str, str] | None = None
     """Who said each of these: ``fleet``, ``file``, ``tenant``, ``session`` or ``run``."""
 
 

@@ -111,9 +111,9 @@ class BeganDocument(TypedDict):
     program: NotRequired[str | None]
     configuration: NotRequired[str | None]
     prompt: str
-    layers: NotRequired[dict[str, str]]
-    overrides: NotRequired[dict[str, str]]
-    overridden_by: NotRequired[dict[str, str]]
+    layers: NotRequired[dict[str, str] | None]
+    overrides: NotRequired[dict[str, str] | None]
+    overridden_by: NotRequired[dict[str, str] | None]
 
 
 class LimitsDocument(TypedDict):

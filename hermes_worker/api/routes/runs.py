@@ -242,7 +242,9 @@ def _inspect(client: Client, run_id: str) -> schema.RunObject:
     notes = Listing(client.database).notes(run_id)
     inspected.tags, inspected.metadata = list(notes.tags) or None, dict(notes.metadata) or None
     inspected.retry_of = notes.retry_of
-    inspected.began_with = schema.BeganWithObject(**asdict(notes.began_with))
+    inspected.began_with = schema.BeganWithObject.model_validate(
+        {name: value or None for name, value in asdict(notes.began_with).items()}
+    )
     inspected.budget = schema.budget_object(client.trees.budget(run_id))
     return inspected
 
