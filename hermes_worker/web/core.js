@@ -1,7 +1,7 @@
 // What all views share: HTML by htm, the API, the address, and words for times and numbers.
 // Every text from outside becomes a text node. Nothing here makes HTML from a string, and Trusted Types forbid it.
 import { h, render } from "preact";
-import { useCallback, useEffect, useRef, useState } from "preact/hooks";
+import { useCallback, useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import htm from "htm";
 
 export const html = htm.bind(h);
@@ -125,6 +125,71 @@ export function useOlder(path, params, id, everyMs) {
     } catch (refusal) { setFailure(refusal); }
   };
   return { rows: data && kept.current.rows, error: error ?? failure, more: kept.current.hasMore ? more : null, again };
+}
+
+const SPARE_PX = 500;
+const AT_END_PX = 40;
+
+/** A long list in a box that scrolls: which of its `count` rows are drawn, and how much room the others take. A drawn row has
+ * `data-n`, its number. Rows may differ in height: one that was never drawn counts as the others do on the average. With
+ * `follows` the box stays at its end for as long as nobody scrolls up. Rows of another `epoch` are other rows. */
+export function useWindow(count, guessPx, { follows = false, epoch = 0 } = {}) {
+  const box = useRef(null), kept = useRef(null), [, draw] = useState(0);
+  if (kept.current?.epoch !== epoch) kept.current = { epoch, heights: [], sum: 0, known: 0, from: 0, to: 0, isAtEnd: kept.current?.isAtEnd ?? true };
+  const all = kept.current;
+
+  const seen = (spare) => {
+    const top = box.current?.scrollTop ?? 0, bottom = top + (box.current?.clientHeight || 800), usual = all.known ? all.sum / all.known : guessPx;
+    let from = 0, to = 0, above = 0, y = 0;
+    for (; to < count && y < bottom + spare; to++) {
+      const px = all.heights[to] ?? usual;
+      if (y + px < top - spare) { from = to + 1; above = y + px; }
+      y += px;
+    }
+    const drawn = y;
+    for (let n = to; n < count; n++) y += all.heights[n] ?? usual;
+    return { from: Math.min(from, count), to, above, below: y - drawn };
+  };
+  const range = seen(SPARE_PX);
+  Object.assign(all, { from: range.from, to: range.to });
+
+  useLayoutEffect(() => {
+    for (const row of box.current?.querySelectorAll("[data-n]") ?? []) {
+      const n = Number(row.dataset.n), px = row.getBoundingClientRect().height;
+      if (all.heights[n] === undefined) all.known += 1;
+      all.sum += px - (all.heights[n] ?? 0);
+      all.heights[n] = px;
+    }
+    if (follows && all.isAtEnd && box.current) box.current.scrollTop = box.current.scrollHeight;
+    const now = seen(0);
+    if (now.from < all.from || now.to > all.to) draw((n) => n + 1);
+  });
+  const onScroll = () => {
+    const { scrollTop, clientHeight, scrollHeight } = box.current, now = seen(0);
+    all.isAtEnd = scrollTop + clientHeight >= scrollHeight - AT_END_PX;
+    if (now.from < all.from || now.to > all.to) draw((n) => n + 1);
+  };
+  return { ...range, box, onScroll };
+}
+
+/** The room of rows that are not drawn. */
+export function Gap({ px, columns }) {
+  if (px < 1) return null;
+  return columns ? html`<tr class="gap" aria-hidden="true"><td colspan=${columns} style=${{ height: `${px}px` }}></td></tr>`
+    : html`<li class="gap" aria-hidden="true" style=${{ height: `${px}px` }}></li>`;
+}
+
+/** A table of which only the rows in sight are drawn. `head` is its row of headings, `row` draws one; `onSeen` hears which are
+ * drawn, `onEnd` that the last one is. */
+export function LongTable({ rows, columns, label, head, row, onEnd, onSeen }) {
+  const { from, to, above, below, box, onScroll } = useWindow(rows.length, 42);
+  useEffect(() => {
+    onSeen?.(from, to);
+    if (to >= rows.length) onEnd?.();
+  }, [from, to, rows.length]);
+  return html`<div class="scroll tall" ref=${box} onScroll=${onScroll} tabindex="0">
+    <table aria-rowcount=${rows.length + 1} aria-label=${label}><thead>${head}</thead><tbody><${Gap} px=${above} columns=${columns} />
+      ${rows.slice(from, to).map((each, n) => row(each, from + n))}<${Gap} px=${below} columns=${columns} /></tbody></table></div>`;
 }
 
 /** `value`, followed at most once in `everyMs`: for what is asked again whenever it changes. */

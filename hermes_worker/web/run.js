@@ -1,17 +1,32 @@
 // One run: its transcript as it is written, its tree, its calls, what it may use, and what can be done with it.
-import { age, ask, clock, Confirm, dollars, html, may, Notice, number, short, span, State, Text, to, useCalm, useEffect, useField, usePoll, useRef, useState, visible, when } from "./core.js";
+import { age, ask, clock, Confirm, dollars, Gap, html, may, Notice, number, short, span, State, Text, to, useCalm, useEffect, useField, usePoll, useRef, useState, useWindow, visible, when } from "./core.js";
 import { Waiting } from "./inbox.js";
 import { follow } from "./streams.js";
 import { useFork } from "./sessions.js";
-import { Calls, Tree } from "./tree.js";
+import { Calls, OpeningCall, Tree } from "./tree.js";
 
 const ENDED = ["completed", "failed", "cancelled", "expired"];
-const SHOWN = 400;
 const KEPT_MAX = 20000;
+const LANES_MAX = 60;
+const nothing = () => ({ rows: [], draft: "", dropped: 0, settled: 0, began: new Map(), lanes: [] });
+
+/** Takes what an event says besides itself: which call it is of, and how long that took. */
+function join(all, event) {
+  if (event.iteration !== undefined) all.iteration = event.iteration;
+  if (event.event !== "tool.started" && event.event !== "tool.completed") return;
+  const position = event.position ?? 0;
+  if (all.iteration !== undefined) event.call = `${all.iteration}.${position}`;
+  if (event.event === "tool.started") return void all.began.set(position, event.timestamp);
+  all.settled += 1;
+  if (!all.began.has(position)) return;
+  all.lanes.push({ from: all.began.get(position), to: event.timestamp, tool: event.tool, isBad: Boolean(event.error) });
+  all.began.delete(position);
+  if (all.lanes.length > LANES_MAX) all.lanes.shift();
+}
 
 /** The events of a run, each once, and the text that is being written. Of very many the newest are kept. */
 function useEvents(id) {
-  const kept = useRef({ rows: [], draft: "", dropped: 0 });
+  const kept = useRef(nothing());
   const [, draw] = useState(0);
   const [isLive, setLive] = useState(false);
   useEffect(() => {
@@ -22,12 +37,13 @@ function useEvents(id) {
       if (event.event === "message.delta") all.draft += event.delta;
       else if (!["reasoning.available", "tool.generating", "tool.progress"].includes(event.event)) {
         if (event.event === "message.completed" || event.event === "reply.discarded") all.draft = "";
+        join(all, event);
         all.rows.push(event);
         if (all.rows.length > KEPT_MAX) all.dropped += all.rows.splice(0, KEPT_MAX / 2).length;
       }
       show();
     };
-    const forget = () => { kept.current = { rows: [], draft: "", dropped: 0 }; show(); };
+    const forget = () => { kept.current = nothing(); show(); };
     const stop = follow(id, { take, forget, live: setLive });
     return () => { stop(); cancelAnimationFrame(frame); };
   }, [id]);
@@ -59,49 +75,31 @@ function told(event) {
   }
 }
 
-function Event({ event, results }) {
-  const call = event.tool_call_id && results.get(event.tool_call_id);
-  if (event.event === "message.completed")
-    return html`<li><span class="when">${clock(event.timestamp)}</span><div><${Text} of=${event.text || "(calls tools)"} /></div></li>`;
-  if (event.event === "tool.completed")
-    return html`<li><span class="when">${clock(event.timestamp)}</span><details><summary class=${event.error ? "state bad" : "note"}>${visible(told(event))}</summary>
-      ${call?.arguments && html`<p class="soft">Arguments</p><${Text} of=${call.arguments} mono />`}
-      ${call && "result" in call && html`<p class="soft">Result</p><${Text} of=${call.result} mono />`}
-      ${event.sandbox && html`<p class="soft">Sandbox ${visible(event.sandbox)}, network ${visible(event.network ?? "–")}</p>`}</details></li>`;
-  return html`<li><span class="when">${clock(event.timestamp)}</span><span class="note">${visible(told(event))}
+function Event({ event, id, opened, n }) {
+  const at = html`<span class="when">${clock(event.timestamp)}</span>`;
+  if (event.event === "message.completed") return html`<li data-n=${n}>${at}<div><${Text} of=${event.text || "(calls tools)"} /></div></li>`;
+  if (event.event === "tool.completed" && event.call)
+    return html`<li data-n=${n}>${at}<div><${OpeningCall} id=${id} call=${event.call} opened=${opened} class=${event.error ? "state bad" : "note"}>${visible(told(event))}</${OpeningCall}>
+      ${event.sandbox && html`<span class="soft">Sandbox ${visible(event.sandbox)}, network ${visible(event.network ?? "–")}</span>`}</div></li>`;
+  return html`<li data-n=${n}>${at}<span class="note">${visible(told(event))}
     ${event.event === "tool.started" && html`<span class="mono"> ${visible(event.preview)}</span>`}</span></li>`;
 }
 
-function Transcript({ rows, draft, messages, input }) {
-  const [from, setFrom] = useState(null);
-  const start = Math.max(0, from ?? rows.length - SHOWN);
-  const end = from === null ? rows.length : Math.min(rows.length, start + SHOWN);
-  const results = new Map();
-  for (const message of messages ?? []) {
-    for (const call of message.tool_calls ?? []) results.set(call.id, { ...results.get(call.id), arguments: call.function?.arguments ?? call.arguments });
-    if (message.tool_call_id) results.set(message.tool_call_id, { ...results.get(message.tool_call_id), result: message.content });
-  }
-  return html`${rows.length > SHOWN && html`<div class="pad row"><span class="soft">Events ${number(start + 1)} to ${number(end)} of ${number(rows.length)}</span>
-      <button disabled=${start === 0} onClick=${() => setFrom(Math.max(0, start - SHOWN))}>Earlier</button>
-      <button disabled=${from === null} onClick=${() => setFrom(start + SHOWN >= rows.length - SHOWN ? null : start + SHOWN)}>Later</button></div>`}
-    <ol class="talk" aria-label="What happened">
-      ${start === 0 && input && html`<li><span class="when">asked</span><strong><${Text} of=${input} /></strong></li>`}
-      ${rows.slice(start, end).map((event, n) => html`<${Event} key=${start + n} event=${event} results=${results} />`)}
-      ${draft && html`<li><span class="when">writes</span><div><${Text} of=${draft} /></div></li>`}</ol>`;
+function Transcript({ id, rows, draft, dropped, input }) {
+  const opened = useRef(new Map());
+  const { from, to, above, below, box, onScroll } = useWindow(rows.length, 44, { follows: true, epoch: dropped });
+  return html`<div class="scroll tall" ref=${box} onScroll=${onScroll} tabindex="0"><ol class="talk" aria-label="What happened">
+      ${dropped === 0 && input && html`<li><span class="when">asked</span><strong><${Text} of=${input} /></strong></li>`}
+      <${Gap} px=${above} />${rows.slice(from, to).map((event, n) => html`<${Event} key=${dropped + from + n} event=${event} id=${id} opened=${opened.current} n=${from + n} />`)}<${Gap} px=${below} />
+      ${draft && html`<li><span class="when">writes</span><div><${Text} of=${draft} /></div></li>`}</ol></div>`;
 }
 
-function Timeline({ rows }) {
-  const began = new Map(), lanes = [];
-  for (const event of rows) {
-    const name = `${event.tool_call_id}/${event.position ?? 0}`;
-    if (event.event === "tool.started") began.set(name, event);
-    else if (event.event === "tool.completed" && began.has(name)) lanes.push({ from: began.get(name).timestamp, to: event.timestamp, event });
-  }
+function Timeline({ lanes }) {
   if (!lanes.length) return null;
-  const first = rows[0].timestamp, width = Math.max(rows[rows.length - 1].timestamp - first, 0.001);
-  return html`<section class="panel"><header><h2>Timeline of calls</h2><span class="soft">${span(width)}</span></header><div class="pad scroll"><table><tbody>
-    ${lanes.slice(-60).map((lane) => html`<tr><td class="mono nowrap">${visible(lane.event.tool)}</td><td class="num">${span(lane.to - lane.from)}</td>
-      <td><div class="lane"><i class=${lane.event.error ? "bad" : ""} style=${{ left: `${(100 * (lane.from - first)) / width}%`, width: `${(100 * (lane.to - lane.from)) / width}%` }}></i></div></td></tr>`)}
+  const first = lanes.reduce((least, lane) => Math.min(least, lane.from), Infinity), width = Math.max(lanes.at(-1).to - first, 0.001);
+  return html`<section class="panel"><header><h2>Timeline of calls</h2><span class="soft">${lanes.length === LANES_MAX ? `the last ${LANES_MAX}, ` : ""}${span(width)}</span></header><div class="pad scroll"><table><tbody>
+    ${lanes.map((lane) => html`<tr><td class="mono nowrap">${visible(lane.tool)}</td><td class="num">${span(lane.to - lane.from)}</td>
+      <td><div class="lane"><i class=${lane.isBad ? "bad" : ""} style=${{ left: `${(100 * (lane.from - first)) / width}%`, width: `${(100 * (lane.to - lane.from)) / width}%` }}></i></div></td></tr>`)}
   </tbody></table></div></section>`;
 }
 
@@ -152,32 +150,35 @@ function useRunFacts(id) {
 
 export function Run({ id }) {
   const { data, error, again } = useRunFacts(id);
-  const { rows, draft, dropped, isLive } = useEvents(id);
-  const settled = useCalm(rows.reduce((n, event) => n + (event.event === "tool.completed" ? 1 : 0), 0), 300);
-  const [result, setResult] = useState(null);
-  const isOver = data && ENDED.includes(data.run.status);
+  const { rows, draft, dropped, settled: count, lanes, isLive } = useEvents(id);
+  const settled = useCalm(count, 1000);
+  const [input, setInput] = useState(null);
+  const [failure, setFailure] = useState(null);
+  const isOver = data && ENDED.includes(data.run.status), hasBegun = Boolean(data?.run.started_at);
   useEffect(() => {
-    ask("GET", `v1/runs/${id}/result`).then(setResult, () => null);
-  }, [id, settled, isOver]);
+    if (!input) ask("GET", `v1/runs/${id}/result`).then((result) => setInput(result.messages.filter((message) => message.role === "user").at(-1)?.content), () => null);
+  }, [id, hasBegun, isOver]);
   if (!data) return html`<header><h1>Run</h1></header><${Notice} error=${error} />`;
   const run = data.run;
-  const input = result?.messages.filter((message) => message.role === "user").at(-1)?.content;
-  const download = () => {
-    const save = new Blob([JSON.stringify(result, null, 2)], { type: "application/json" });
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(save);
-    link.download = `${id}.json`;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  const download = async () => {
+    try {
+      const result = await ask("GET", `v1/runs/${id}/result`);
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(new Blob([JSON.stringify(result, null, 2)], { type: "application/json" }));
+      link.download = `${id}.json`;
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+      setFailure(null);
+    } catch (refusal) { setFailure(refusal); }
   };
   return html`<header><h1 class="mono">${visible(id)}</h1><${State} of=${run.status} />
       ${!isOver && html`<span class="soft">${isLive ? "live" : "reconnects …"}</span>`}<span class="grow"></span>
-      <button disabled=${!result} onClick=${download}>Export</button></header>
-    <${Notice} error=${error} />
+      <button onClick=${download}>Export</button></header>
+    <${Notice} error=${error ?? failure} />
     <div class="split"><div>
       ${data.waits.length > 0 && html`<section class="panel"><header><h2>Needs a person</h2></header>${data.waits.map((wait) => html`<${Waiting} key=${wait.id} wait=${wait} again=${again} />`)}</section>`}
-      <section class="panel"><header><h2>Transcript</h2>${dropped > 0 && html`<span class="soft">${number(dropped)} older events are not kept here</span>`}</header><${Transcript} rows=${rows} draft=${draft} messages=${result?.messages} input=${input} /></section>
-      <${Timeline} rows=${rows} /><${Tree} id=${id} isOver=${isOver} /><${Calls} id=${id} settled=${settled} isOver=${isOver} /></div>
+      <section class="panel"><header><h2>Transcript</h2>${dropped > 0 && html`<span class="soft">${number(dropped)} older events are not kept here</span>`}</header><${Transcript} id=${id} rows=${rows} draft=${draft} dropped=${dropped} input=${input} /></section>
+      <${Timeline} lanes=${lanes} /><${Tree} id=${id} isOver=${isOver} /><${Calls} id=${id} settled=${settled} isOver=${isOver} /></div>
     <aside>
       <section class="panel"><div class="pad"><${Actions} run=${run} again=${again} /></div></section>
       ${data.explained && html`<section class="panel"><header><h2>Why it is where it is</h2></header><div class="pad">${visible(data.explained.text)}</div></section>`}

@@ -1,16 +1,14 @@
 // What runs and waits now, and the list of runs with its filters in the address.
-import { age, ask, brief, Confirm, dollars, html, may, Notice, number, setQuery, short, span, State, to, usePoll, useEffect, useRef, useState } from "./core.js";
+import { age, ask, brief, Confirm, dollars, html, LongTable, may, Notice, number, setQuery, short, span, State, to, usePoll, useEffect, useRef, useState } from "./core.js";
 import { Waiting } from "./inbox.js";
 
 const OPEN = ["queued", "running", "waiting_for_approval", "waiting_for_input", "waiting_for_children", "waiting_for_capacity", "paused", "stopping"];
 const STATUSES = [...OPEN, "completed", "failed", "cancelled", "expired"];
 const ENDED_BADLY = ["failed", "cancelled", "expired"];
 
-export function RunTable({ runs, picked, pick }) {
+export function RunTable({ runs, picked, pick, onEnd, onSeen }) {
   if (!runs.length) return html`<div class="empty">No run fits.</div>`;
-  return html`<div class="scroll"><table><thead><tr>${pick && html`<th><span class="hidden">Chosen</span></th>`}
-    <th>Status</th><th>Run</th><th>What</th><th class="num">Step</th><th class="num">Age</th><th class="num">Took</th><th class="num">Tokens</th><th class="num">Cost</th></tr></thead>
-    <tbody>${runs.map((run) => html`<tr key=${run.run_id}>
+  const row = (run, n) => html`<tr key=${run.run_id} data-n=${n} aria-rowindex=${n + 2}>
       ${pick && html`<td><input type="checkbox" aria-label=${`Choose ${run.run_id}`} checked=${picked.has(run.run_id)} onChange=${() => pick(run.run_id)} /></td>`}
       <td><${State} of=${run.status} /></td>
       <td class="mono nowrap"><a href=${to("runs", run.run_id)} title=${run.run_id}>${short(run.run_id)}</a></td>
@@ -20,7 +18,9 @@ export function RunTable({ runs, picked, pick }) {
       <td class="num">${age(run.created_at)}</td>
       <td class="num">${run.started_at ? span((run.finished_at ?? Date.now() / 1000) - run.started_at) : "–"}</td>
       <td class="num">${number(run.usage?.total_tokens)}</td>
-      <td class="num">${dollars(run.estimated_cost_usd)}</td></tr>`)}</tbody></table></div>`;
+      <td class="num">${dollars(run.estimated_cost_usd)}</td></tr>`;
+  return html`<${LongTable} rows=${runs} columns=${pick ? 9 : 8} label="Runs" row=${row} onEnd=${onEnd} onSeen=${onSeen} head=${html`<tr>${pick && html`<th><span class="hidden">Chosen</span></th>`}
+    <th>Status</th><th>Run</th><th>What</th><th class="num">Step</th><th class="num">Age</th><th class="num">Took</th><th class="num">Tokens</th><th class="num">Cost</th></tr>`} />`;
 }
 
 async function readNow() {
@@ -66,7 +66,7 @@ export function Filter({ name, label, query, type = "text", list }) {
       const now = new URLSearchParams(location.hash.split("?")[1] ?? "");
       if (next) now.set(name, next); else now.delete(name);
       setQuery(now);
-    }, list ? 0 : 200);
+    }, list ? 0 : 120);
   };
   useEffect(() => () => clearTimeout(timer.current), []);
   const id = `filter-${name}`;
@@ -86,25 +86,68 @@ function filtersOf(query) {
   };
 }
 
+const PAGE = 100;
+const LOOKS_MAX = 5;
+
+/** At least `count` runs below one (or the newest), and the cursor of what follows; null at the end. A page of what is rare may be short. */
+async function readBelow(filters, before, count) {
+  const data = [];
+  let cursor;
+  for (let n = 0; n < LOOKS_MAX && data.length < count; n++) {
+    const page = await ask("GET", "v1/runs", { params: { ...filters, limit: PAGE, ...(cursor ? { cursor } : { before }) } });
+    data.push(...page.data);
+    cursor = page.next_cursor ?? null;
+    if (!cursor) break;
+  }
+  return { data, cursor };
+}
+
+/** A list of which the part from number `from` was read again: it holds what the server holds, each once. What stood below the
+ * part stays if we know where it goes on, and is read again otherwise. */
+export function joined(list, from, part) {
+  const above = list.rows.slice(0, from);
+  const last = part.cursor && part.data.at(-1)?.run_id;
+  const at = last ? list.rows.findIndex((run, n) => n >= from && run.run_id === last) : -1;
+  return at < 0 ? { rows: [...above, ...part.data], cursor: part.cursor } : { rows: [...above, ...part.data, ...list.rows.slice(at + 1)], cursor: list.cursor };
+}
+
+/** Runs that fit. The newest and those in sight are read again every two seconds; scrolling reads older ones. */
+function useRuns(query) {
+  const asked = query.toString(), filters = filtersOf(query);
+  const kept = useRef({ asked: null, rows: [], cursor: null }), seen = useRef([0, 0]), isReading = useRef(false);
+  const [, draw] = useState(0);
+  const place = (from, part) => { kept.current = { asked, ...joined(kept.current, from, part) }; };
+  const { error, again } = usePoll(async () => {
+    const newest = await readBelow(filters, undefined, 1);
+    if (kept.current.asked !== asked) kept.current = { asked, rows: newest.data, cursor: newest.cursor };
+    else place(0, newest);
+    const [from, till] = seen.current, above = kept.current.rows[from - 1]?.run_id;
+    if (till <= PAGE || !above) return;
+    const part = await readBelow(filters, above, till - from);
+    const at = kept.current.rows.findIndex((run) => run.run_id === above);
+    if (kept.current.asked === asked && at >= 0) place(at + 1, part);
+  }, 2000, [asked]);
+  const more = async () => {
+    const { rows, cursor } = kept.current;
+    if (!cursor || isReading.current || kept.current.asked !== asked) return;
+    isReading.current = true;
+    try {
+      const page = await ask("GET", "v1/runs", { params: { ...filters, limit: PAGE, cursor } });
+      if (kept.current.cursor === cursor) kept.current = { asked, rows: [...rows, ...page.data], cursor: page.next_cursor ?? null };
+      draw((n) => n + 1);
+    } catch { /* the next look says what is wrong */ }
+    isReading.current = false;
+  };
+  return { ...kept.current, error, again, more, isKnown: kept.current.asked !== null, onSeen: (from, till) => { seen.current = [from, till]; } };
+}
+
 export function Runs({ query }) {
-  const [pages, setPages] = useState(1);
   const [picked, setPicked] = useState(new Set());
   const asked = query.toString();
-  useEffect(() => { setPages(1); setPicked(new Set()); }, [asked]);
-  const read = async () => {
-    const found = [], filters = filtersOf(query);
-    let cursor;
-    for (let n = 0; n < pages; n++) {
-      const page = await ask("GET", "v1/runs", { params: { ...filters, limit: 100, cursor } });
-      found.push(...page.data);
-      cursor = page.next_cursor;
-      if (!cursor) break;
-    }
-    return { found, hasMore: Boolean(cursor) };
-  };
-  const { data, error, again } = usePoll(read, 2000, [asked, pages]);
+  useEffect(() => setPicked(new Set()), [asked]);
+  const { rows, cursor, isKnown, error, again, more, onSeen } = useRuns(query);
   const pick = (id) => setPicked((last) => { const next = new Set(last); next.delete(id) || next.add(id); return next; });
-  return html`<header><h1>Runs</h1><span class="grow"></span><${Batch} runs=${data?.found ?? []} picked=${picked} done=${() => { setPicked(new Set()); again(); }} /></header>
+  return html`<header><h1>Runs</h1><span class="soft">${isKnown && (cursor ? `the newest ${number(rows.length)}` : number(rows.length))}</span><span class="grow"></span><${Batch} runs=${rows} picked=${picked} done=${() => { setPicked(new Set()); again(); }} /></header>
     <${Notice} error=${error} />
     <section class="panel">
       <div class="filters" role="search" aria-label="Filters of the list">
@@ -114,8 +157,8 @@ export function Runs({ query }) {
         <${Filter} name="cost" label="Cost from ($)" type="number" query=${query} />
         <${Filter} name="hours" label="Accepted" query=${query} list=${[["1", "in the last hour"], ["24", "in the last day"], ["168", "in the last week"]]} />
       </div>
-      ${data && html`<${RunTable} runs=${data.found} picked=${picked} pick=${may("runs:write") ? pick : undefined} />`}
-      ${data?.hasMore && html`<div class="pad"><button onClick=${() => setPages(pages + 1)}>Show older runs</button></div>`}
+      ${isKnown && html`<${RunTable} key=${asked} runs=${rows} picked=${picked} pick=${may("runs:write") ? pick : undefined} onEnd=${more} onSeen=${onSeen} />`}
+      ${cursor && html`<div class="pad"><button onClick=${more}>Show older runs</button></div>`}
     </section>`;
 }
 

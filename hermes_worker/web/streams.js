@@ -15,7 +15,10 @@ const LAST = /^\{"event":"run\.(completed|failed|cancelled)"/;
 /** The events of one run after one of them; `null` is the beginning. */
 class Line {
   constructor(id, after, tell) {
-    Object.assign(this, { id, tell, from: after, last: after, events: [], isOver: false, isLive: false, source: null, turnMs: TURN_MS, wantedAt: Date.now() });
+    // What comes in one piece is told in one piece. A channel to itself wakes a tab that nobody sees; a timer would be held back.
+    this.soon = new MessageChannel();
+    this.soon.port1.onmessage = () => this.pass();
+    Object.assign(this, { id, tell, fresh: [], base: after, from: after, last: after, events: [], isOver: false, isLive: false, source: null, turnMs: TURN_MS, wantedAt: Date.now() });
   }
 
   open() {
@@ -40,7 +43,6 @@ class Line {
   }
 
   take(event) {
-    const base = this.last;
     this.heardAt = Date.now();
     if (!PASSING.test(event.data)) while (this.events.length && PASSING.test(this.events.at(-1).data)) this.events.pop();
     this.events.push(event);
@@ -50,11 +52,20 @@ class Line {
       this.isOver = true;
       this.close();
     }
-    this.tell({ base, events: [event], isLive: true });
+    if (this.fresh.push(event) === 1) this.soon.port2.postMessage(null);
+  }
+
+  pass() {
+    const events = this.fresh, base = this.base;
+    if (!events.length) return;
+    this.fresh = [];
+    this.base = events.at(-1).id;
+    this.tell({ base, events, isLive: true });
   }
 
   /** What came after an event; null when it is not known. */
   after(id) {
+    this.pass(); // or they would be told twice
     if (id === this.last) return [];
     if (id === this.from) return this.events;
     const at = this.events.findLastIndex((event) => event.id === id);
@@ -65,6 +76,7 @@ class Line {
     clearTimeout(this.again);
     this.source?.close();
     this.source = null;
+    this.pass();
   }
 }
 
@@ -100,8 +112,9 @@ class Reader {
 
   /** More runs than connections: those that are silent give theirs to those that wait, in turn. */
   turn() {
-    const now = Date.now(), lines = [...this.lines.values()].filter((line) => !line.isOver);
-    for (const line of lines) if (now - line.wantedAt > FORGOTTEN_MS) this.left({ leave: line.id });
+    const now = Date.now();
+    for (const line of [...this.lines.values()]) if (now - line.wantedAt > FORGOTTEN_MS) this.left({ leave: line.id });
+    const lines = [...this.lines.values()].filter((line) => !line.isOver);
     const held = lines.filter((line) => line.source).sort((a, b) => a.openedAt - b.openedAt);
     const waiting = lines.filter((line) => !line.source).sort((a, b) => (a.openedAt ?? 0) - (b.openedAt ?? 0));
     for (const line of waiting) {
@@ -118,8 +131,8 @@ class Reader {
 
   stop() {
     clearInterval(this.timer);
-    this.channel.close();
     this.lines.forEach((line) => line.close());
+    this.channel.close();
   }
 }
 
