@@ -26,6 +26,7 @@ EXTENSION = Extension(
         RouterDeclaration(name="control", implementation="hermes_worker.api.routes.control:router"),
         RouterDeclaration(name="jobs", implementation="hermes_worker.api.routes.jobs:router"),
         RouterDeclaration(name="job_sheets", implementation="hermes_worker.api.routes.job_sheets:router"),
+        RouterDeclaration(name="slots", implementation="hermes_worker.api.routes.slots:router"),
         RouterDeclaration(name="deliveries", implementation="hermes_worker.api.routes.deliveries:router"),
         RouterDeclaration(name="webhooks", implementation="hermes_worker.api.routes.webhooks:router"),
         RouterDeclaration(name="inbound", implementation="hermes_worker.api.routes.inbound:router"),

@@ -153,6 +153,7 @@ class AsyncHermesClient:
     resume_job = _sends(operations.resume_job)
     run_job = _sends(operations.run_job)
     job_history = _sends(operations.job_history)
+    coming_slots = _sends(operations.coming_slots)
     job_sheets = _sends(operations.job_sheets)
     job_sheet = _sends(operations.job_sheet)
     deliveries = _pages(operations.deliveries)

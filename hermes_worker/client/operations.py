@@ -499,6 +499,11 @@ def job_history(job_id: str, *, limit: int = 50, before: float | None = None) ->
     return _get("/api/jobs/{job_id}/history", read, _job(job_id), limit=limit, before=before)
 
 
+def coming_slots(*, days: float = 7.0, limit: int = 200) -> ApiRequest[list[dict[str, Any]]]:
+    """The slots of all scheduled jobs in the next ``days``, the next one first."""
+    return _get("/v1/slots", _reads(list[dict[str, Any]], "data"), days=days, limit=limit)
+
+
 def job_sheets() -> ApiRequest[list[dict[str, Any]]]:
     """All jobs with all that their rows say: what the command line shows."""
     return _get("/v1/job-sheets", _reads(list[dict[str, Any]], "data"))

@@ -16,6 +16,9 @@ let me = null;
 export const user = () => me;
 export const may = (scope) => me !== null && me.scopes.includes(scope);
 
+/** Whose things an inbox holds: everybody's, for whoever may see them. */
+export const everybodys = () => (me?.is_operator && may("admin") ? { all_tenants: true } : {});
+
 export function setUser(next) {
   me = next;
   watchers.forEach((tell) => tell());
@@ -187,8 +190,7 @@ export function LongTable({ rows, columns, label, head, row, onEnd, onSeen }) {
     onSeen?.(from, to);
     if (to >= rows.length) onEnd?.();
   }, [from, to, rows.length]);
-  return html`<div class="scroll tall" ref=${box} onScroll=${onScroll} tabindex="0">
-    <table aria-rowcount=${rows.length + 1} aria-label=${label}><thead>${head}</thead><tbody><${Gap} px=${above} columns=${columns} />
+  return html`<div class="scroll tall" ref=${box} onScroll=${onScroll} tabindex="0"><table aria-rowcount=${rows.length + 1} aria-label=${label}><thead>${head}</thead><tbody><${Gap} px=${above} columns=${columns} />
       ${rows.slice(from, to).map((each, n) => row(each, from + n))}<${Gap} px=${below} columns=${columns} /></tbody></table></div>`;
 }
 

@@ -1,5 +1,5 @@
 // Approvals and questions: one inbox, and who was first.
-import { address, age, ask, brief, html, may, Notice, Older, short, span, State, Text, to, useEffect, useField, useOlder, useRef, useState, visible } from "./core.js";
+import { age, ask, brief, everybodys, html, may, Notice, Older, short, span, State, Text, to, useEffect, useField, useOlder, useRef, user, useState, visible } from "./core.js";
 
 const WORDS = { __proto__: null, once: "Allow once", session: "Allow in this session", always: "Always allow", deny: "Deny" };
 
@@ -31,7 +31,7 @@ const PERMITTED = { __proto__: null, session: "in its session", always: "always"
 
 /** What was asked before, who answered, and what that permits from now on. */
 function History() {
-  const { rows, error, more } = useOlder("v1/approvals/history", { limit: 50 }, "id", 5000);
+  const { rows, error, more } = useOlder("v1/approvals/history", { limit: 50, ...everybodys() }, "id", 5000);
   return html`<${Notice} error=${error} />${rows?.length > 0 && html`<section class="panel"><header><h2>History</h2></header><div class="scroll"><table aria-label="Closed questions">
     <thead><tr><th>Outcome</th><th>What was asked</th><th>Run</th><th>By</th><th>Why</th><th>Permits from now on</th><th class="num">Waited</th><th class="num">Age</th></tr></thead>
     <tbody>${rows.map((each) => html`<tr key=${each.id}><td><${State} of=${each.outcome} /></td>
@@ -40,19 +40,12 @@ function History() {
       <td class="num">${span(each.closed_at - each.created_at)}</td><td class="num">${age(each.closed_at)}</td></tr>`)}</tbody></table></div><${Older} more=${more} /></section>`}`;
 }
 
-/** Who answered before us, as the run's own events say. */
+/** Who answered before us, and what. */
 async function winner(wait) {
-  const run = await ask("GET", `v1/runs/${wait.run_id}`).catch(() => null);
-  const source = new EventSource(address(`v1/runs/${wait.run_id}/events`, { after: 0 }));
-  return new Promise((resolve) => {
-    const give = (text) => { clearTimeout(timer); source.close(); resolve(text); };
-    const timer = setTimeout(() => give(`It is not asked any more${run ? `: the run is ${run.status}` : ""}.`), 3000);
-    source.onmessage = ({ data }) => {
-      const event = JSON.parse(data);
-      if ((event.event === "approval.responded" || event.event === "input.responded") && event.wait_id === wait.id)
-        give(`${event.by} was first${event.choice ? `: ${event.choice}` : ""}.`);
-    };
-  });
+  const closed = await ask("GET", "v1/approvals/history", { params: { limit: 100, ...everybodys() } }).catch(() => ({ data: [] }));
+  const found = closed.data.find((each) => each.id === wait.id);
+  if (found?.by) return `${found.by} was first${found.outcome === "answered" ? "" : `: ${found.outcome}`}.`;
+  return `It is not asked any more${found ? `: ${found.outcome.replaceAll("_", " ")}` : ""}.`;
 }
 
 export function Waiting({ wait, again, told, mine }) {
@@ -93,16 +86,18 @@ export function Waiting({ wait, again, told, mine }) {
       setChanged(JSON.stringify(JSON.parse(call.function.arguments), null, 2));
     } catch (refusal) { setSaid(refusal.message); }
   };
-  const mayAnswer = isApproval ? may("approve") : may("runs:write");
+  const isOurs = wait.tenant === user().tenant;
+  const mayAnswer = isOurs && (isApproval ? may("approve") : may("runs:write"));
   const choices = isApproval ? (wait.choices.length ? wait.choices : Object.keys(WORDS)) : wait.choices;
   return html`<article class="ask" aria-label=${`${wait.kind} of ${wait.run_id}`}>
     <div class="row"><strong>${isApproval ? "Allow this?" : "A question"}</strong><span class="mono">${visible(wait.tool)}</span>
-      <a class="mono" href=${to("runs", wait.run_id)}>${short(wait.run_id)}</a><span class="grow"></span>
+      ${isOurs ? html`<a class="mono" href=${to("runs", wait.run_id)}>${short(wait.run_id)}</a>` : html`<span class="mono">${short(wait.run_id)}</span><span class="tag">${brief(wait.tenant)}</span>`}<span class="grow"></span>
       <span class="soft">waits ${age(wait.created_at)}${wait.expires_at ? `, ends ${age(wait.expires_at)}` : ""}</span></div>
     ${wait.description && html`<p>${visible(wait.description)}</p>`}
     ${wait.command && html`<${Text} of=${wait.command} mono />`}
     ${wait.question && html`<${Text} of=${wait.question} />`}
     ${isApproval && wait.pattern_key && html`<p class="soft">Allowed in the session or always, nobody is asked about <span class="mono">${visible(wait.pattern_key)}</span> any more.</p>`}
+    ${!isOurs && html`<p class="soft">A key of the tenant ${brief(wait.tenant)} answers this.</p>`}
     ${mayAnswer && isApproval && html`<div class="row">
       ${choices.map((choice) => html`<button class=${choice === "once" ? "main" : choice === "deny" ? "danger" : ""} disabled=${isBusy} onClick=${() => choose(choice)}>${WORDS[choice] ?? visible(choice)}</button>`)}
       <input aria-label="Why it is denied" placeholder="Why it is denied" ...${reason.bind} />

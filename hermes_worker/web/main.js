@@ -1,5 +1,5 @@
 // The page: who is let in, the navigation, and which view the address asks for.
-import { ask, basePath, brief, Dialog, html, may, Notice, render, setUser, useEffect, useField, usePoll, useRef, useRoute, user, useState, useUser, visible } from "./core.js";
+import { ask, basePath, brief, Dialog, everybodys, html, may, Notice, render, setUser, useEffect, useField, usePoll, useRef, useRoute, user, useState, useUser, visible } from "./core.js";
 import { Deliveries, Fleet, Schedule, Audit } from "./operations.js";
 import { Access } from "./access.js";
 import { Inbox } from "./inbox.js";
@@ -72,7 +72,7 @@ function useKeys(setHelp) {
 
 /** The questions that wait. A new one is said to whoever listens. */
 function useWaiting() {
-  const asked = usePoll(() => ask("GET", "v1/approvals", { params: { limit: 100 } }), 1000, []);
+  const asked = usePoll(() => ask("GET", "v1/approvals", { params: { limit: 100, ...everybodys() } }), 600, []);
   const { data } = asked;
   const [said, setSaid] = useState("");
   const newest = useRef(null);

@@ -1,16 +1,25 @@
 // What runs and waits now, and the list of runs with its filters in the address.
-import { age, ask, brief, Confirm, dollars, html, LongTable, may, Notice, number, setQuery, short, span, State, to, usePoll, useEffect, useRef, useState } from "./core.js";
+import { age, ask, brief, Confirm, dollars, everybodys, html, LongTable, may, Notice, number, setQuery, short, span, State, to, usePoll, useEffect, useRef, useState, visible } from "./core.js";
 import { Waiting } from "./inbox.js";
 
 const OPEN = ["queued", "running", "waiting_for_approval", "waiting_for_input", "waiting_for_children", "waiting_for_capacity", "paused", "stopping"];
 const STATUSES = [...OPEN, "completed", "failed", "cancelled", "expired"];
 const ENDED_BADLY = ["failed", "cancelled", "expired"];
 
+/** Why a run is where it is, asked when somebody wants to know. */
+function Why({ id }) {
+  const [text, setText] = useState(null);
+  const opened = (event) => { if (event.target.open) ask("GET", `v1/runs/${id}/explain`).then((told) => setText(told.text), (refusal) => setText(refusal.message)); };
+  return html`<details onToggle=${opened}><summary class="soft">why</summary>${text && html`<div class="text">${visible(text)}</div>`}</details>`;
+}
+
+const WAITS = ["queued", "waiting_for_approval", "waiting_for_input", "waiting_for_children", "waiting_for_capacity", "paused"];
+
 export function RunTable({ runs, picked, pick, onEnd, onSeen }) {
   if (!runs.length) return html`<div class="empty">No run fits.</div>`;
   const row = (run, n) => html`<tr key=${run.run_id} data-n=${n} aria-rowindex=${n + 2}>
       ${pick && html`<td><input type="checkbox" aria-label=${`Choose ${run.run_id}`} checked=${picked.has(run.run_id)} onChange=${() => pick(run.run_id)} /></td>`}
-      <td><${State} of=${run.status} /></td>
+      <td><${State} of=${run.status} />${WAITS.includes(run.status) && html`<${Why} id=${run.run_id} />`}</td>
       <td class="mono nowrap"><a href=${to("runs", run.run_id)} title=${run.run_id}>${short(run.run_id)}</a></td>
       <td><span class="one">${brief(run.title ?? run.output ?? run.error ?? run.session_id)}</span>
         ${(run.tags ?? []).map((tag) => html`<span class="tag">${brief(tag)}</span>`)}<span class="soft mono">${brief(run.model)}</span></td>
@@ -25,12 +34,13 @@ export function RunTable({ runs, picked, pick, onEnd, onSeen }) {
 
 async function readNow() {
   const midnight = new Date().setHours(0, 0, 0, 0) / 1000;
-  const [open, waits, ended] = await Promise.all([
+  const [open, waits, failed, spend] = await Promise.all([
     ask("GET", "v1/runs", { params: { status: OPEN, limit: 100 } }),
-    ask("GET", "v1/approvals", { params: { limit: 100 } }),
-    ask("GET", "v1/runs", { params: { created_after: midnight, limit: 100 } }),
+    ask("GET", "v1/approvals", { params: { limit: 100, ...everybodys() } }),
+    ask("GET", "v1/runs", { params: { created_after: midnight, status: "failed", limit: 100 } }),
+    ask("GET", "v1/spend", { params: { by: "day", created_after: midnight } }),
   ]);
-  return { open, waits: waits.data, today: ended };
+  return { open, waits: waits.data, failed, spent: spend.data.reduce((sum, day) => sum + (day.cost_usd ?? 0), 0) };
 }
 
 export function Now() {
@@ -38,15 +48,13 @@ export function Now() {
   if (!data) return html`<header><h1>Now</h1></header><${Notice} error=${error} />`;
   const of = (...statuses) => data.open.data.filter((run) => statuses.includes(run.status)).length;
   const more = (page) => (page.has_more ? "+" : "");
-  const spent = data.today.data.reduce((sum, run) => sum + (run.estimated_cost_usd ?? 0), 0);
-  const failed = data.today.data.filter((run) => run.status === "failed").length;
   return html`<header><h1>Now</h1></header><${Notice} error=${error} />
     <div class="cards">
       <div class="card"><b>${of("running", "stopping")}${more(data.open)}</b><span>at work</span></div>
       <div class="card"><b>${of("queued", "waiting_for_capacity")}${more(data.open)}</b><span>wait for a worker</span></div>
       <div class="card"><b>${data.waits.length}</b><span>need a person</span></div>
-      <div class="card"><b>${failed}${more(data.today)}</b><span>failed today</span></div>
-      <div class="card"><b>${dollars(spent)}${more(data.today)}</b><span>spent by today's runs${data.today.has_more ? ", the newest 100" : ""}</span></div>
+      <div class="card"><b>${data.failed.data.length}${more(data.failed)}</b><span>failed today</span></div>
+      <div class="card"><b>${dollars(data.spent)}</b><span>spent by today's runs</span></div>
     </div>
     ${data.waits.length > 0 && html`<section class="panel"><header><h2>Needs a person</h2></header>
       ${data.waits.slice(0, 5).map((wait) => html`<${Waiting} key=${wait.id} wait=${wait} again=${again} />`)}</section>`}
@@ -96,7 +104,7 @@ async function readBelow(filters, before, count) {
   for (let n = 0; n < LOOKS_MAX && data.length < count; n++) {
     const page = await ask("GET", "v1/runs", { params: { ...filters, limit: PAGE, ...(cursor ? { cursor } : { before }) } });
     data.push(...page.data);
-    cursor = page.next_cursor ?? null;
+    cursor = page.has_more ? page.next_cursor : null;
     if (!cursor) break;
   }
   return { data, cursor };
@@ -133,7 +141,7 @@ function useRuns(query) {
     isReading.current = true;
     try {
       const page = await ask("GET", "v1/runs", { params: { ...filters, limit: PAGE, cursor } });
-      if (kept.current.cursor === cursor) kept.current = { asked, rows: [...rows, ...page.data], cursor: page.next_cursor ?? null };
+      if (kept.current.cursor === cursor) kept.current = { asked, rows: [...rows, ...page.data], cursor: page.has_more ? page.next_cursor : null };
       draw((n) => n + 1);
     } catch { /* the next look says what is wrong */ }
     isReading.current = false;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 from serving import Served
 from support.store import Store, asks
@@ -32,8 +34,8 @@ _TOOLS = canonical_json(
 )
 
 
-def waiting(store: Store, kind: WaitKind = WaitKind.APPROVAL) -> str:
-    run_id = store.submit(tools=_TOOLS).run_id
+def waiting(store: Store, kind: WaitKind = WaitKind.APPROVAL, **changes: Any) -> str:
+    run_id = store.submit(tools=_TOOLS, **changes).run_id
     store.ask_tools(run_id, asks(Replay.ONCE))
     request = {"command": "rm -r x", "description": "recursive delete", "pattern_key": "recursive delete"}
     question = Question(kind=kind, request={**request, "arguments": '{"command":"rm -r x"}', "question": "Which?"})

@@ -126,3 +126,21 @@ def test_the_list_of_skills_counts_beside_the_older_field(http: httpx.Client, sk
     answer = http.post("/api/jobs", json=job)
     assert answer.status_code == 200, answer.text
     assert answer.json()["job"]["skills"] == ["one", "two"]
+
+
+def test_the_coming_slots_of_all_jobs_stand_in_one_order(http: httpx.Client) -> None:
+    def keep(name: str, schedule: str, **more: Any) -> str:
+        return str(http.post("/api/jobs", json=JOB | {"name": name, "schedule": schedule, **more}).json()["job"]["id"])
+
+    often, daily = keep("often", "every 30m"), keep("daily", "0 9 * * *")
+    twice, paused = keep("twice", "every 1h", repeat=2), keep("paused", "every 1h")
+    http.post(f"/api/jobs/{paused}/pause")
+    said = http.get("/v1/slots?days=3&limit=1000").json()
+    ats = [slot["at"] for slot in said["data"]]
+    counts = {job: sum(slot["job_id"] == job for slot in said["data"]) for job in (often, daily, twice, paused)}
+    assert ats == sorted(ats)
+    assert counts in ({often: n, daily: 3, twice: 2, paused: 0} for n in (143, 144))
+    assert not said["has_more"]
+    first = http.get("/v1/slots?days=3&limit=5").json()
+    assert (first["data"], first["has_more"]) == (said["data"][:5], True)
+    assert http.get("/v1/slots?days=400").status_code == 400

@@ -23,12 +23,17 @@ from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
 from hermes_worker.safety.approvals import Choice
+from hermes_worker.store.jobs.jobs import Jobs
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.search.indexing import Indexer
 from hermes_worker.store.statistics import count_what_is_over
+from scheduler.ticking import tick
 
 _TELL_VIOLATIONS = """addEventListener("securitypolicyviolation",
   (event) => console.error("Content Security Policy: " + event.violatedDirective + " " + event.blockedURI));"""
+_NOTE_TOLD = """() => new MutationObserver(() => {
+  if (document.body.innerText.includes("was first")) window.toldAt ??= Date.now();
+}).observe(document.body, { subtree: true, childList: true, characterData: true })"""
 BROWSER_PATIENCE_S = 4 * PATIENCE_S
 """For what a browser shows: it is the heaviest program here."""
 CHROMIUM = shutil.which("chromium")
@@ -165,11 +170,14 @@ def test_two_people_answer_and_one_learns_who_was_first(
         visitor.page.locator("[aria-live]", has_text="asks for an answer").wait_for(state="attached")
     # The second one's list must not change before the click, as when two click at the same time.
     second.page.route("**/v1/approvals?*", lambda route: route.abort())
+    third.page.evaluate(_NOTE_TOLD)
+    deny_at = time.time() * 1000
     first.page.get_by_role("button", name="Deny").click()
     first.page.get_by_text("tool0: you chose deny").wait_for()
     second.page.get_by_role("button", name="Allow once").click()
     second.page.get_by_text("was first: deny").first.wait_for()
     third.page.get_by_text("was first: deny").wait_for()  # who only looks on is told as well
+    print(f"told {third.page.evaluate('() => window.toldAt') - deny_at:.0f} ms after the answer")
     assert first.page.get_by_text("was first").count() == 0
     assert store.status(run_id).value != "waiting_for_approval"
 
@@ -242,6 +250,50 @@ def test_sessions_are_found_by_what_was_said(api: Served, store: Store, visit: C
     page.get_by_text("On Rottnest Island.").wait_for()
     page.goto(f"{api.url}/#/sessions?q=wombat")
     page.get_by_text("Nobody said that.").wait_for()
+
+
+def test_jobs_stand_in_a_calendar_and_each_has_its_ledger(api: Served, visit: Callable[..., PageVisitor]) -> None:
+    job = {"name": "News", "schedule": "every 30m", "prompt": "Look around"}
+    job_id = api.http.post("/api/jobs", json=job).json()["job"]["id"]
+    api.http.post("/api/jobs", json=job | {"name": "Report", "schedule": "0 9 * * *"})
+    visitor = visit()
+    page = visitor.page
+    visitor.open("schedule", "Schedule")
+    calendar = page.get_by_label("Calendar")
+    calendar.get_by_text("Report").nth(6).wait_for()
+    assert calendar.get_by_text("48 times").count() >= 5, "a job that comes often is one line of its day"
+    api.http.post(f"/api/jobs/{job_id}/run")
+    assert len(tick(Jobs(api.client.database), api.client.settings).settled.hints) == 1
+    calendar.get_by_role("link", name="News").first.click()
+    ledger = page.get_by_label("What became of its slots")
+    ledger.locator(".state", has_text="fired").wait_for()
+    assert ledger.get_by_role("link").count() == 1
+
+
+def test_an_operator_sees_what_other_tenants_are_asked_and_leaves_the_answer_to_them(
+    api: Served, store: Store, visit: Callable[..., PageVisitor]
+) -> None:
+    api.http.post("/v1/tenants", json={"name": "acme"})
+    waiting(store, tenant="acme")
+    visitor = visit()
+    page = visitor.page
+    visitor.open("inbox", "Inbox")
+    asked = page.locator("article", has_text="rm -r x")
+    asked.get_by_text("A key of the tenant acme answers this.").wait_for()
+    assert asked.get_by_role("button").count() == 0
+    alone = api.http.post("/v1/keys", json={"holder": "ann", "scopes": ["runs:read", "approve"]}).json()["key"]
+    other = visit(alone)
+    other.open("inbox", "Inbox")
+    other.page.get_by_text("Nobody is asked anything.").wait_for()
+
+
+def test_why_a_run_waits_is_told_where_it_stands(api: Served, visit: Callable[..., PageVisitor]) -> None:
+    run_id = api.submit()
+    visitor = visit()
+    visitor.open("", "Now")
+    said = api.http.get(f"/v1/runs/{run_id}/explain").json()["text"]
+    visitor.page.locator("tbody summary", has_text="why").click()
+    visitor.page.get_by_text(said[:20]).wait_for()
 
 
 def test_an_update_does_not_disturb_what_is_typed(api: Served, visit: Callable[..., PageVisitor]) -> None:

@@ -1,0 +1,41 @@
+"""Which slots of jobs come next."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice, takewhile
+
+from hermes_worker.store.jobs.job_rows import JobRow
+from scheduler.definition import JobSpec
+from scheduler.jobs import instant
+from scheduler.policy import JobStatus
+from scheduler.schedule import slots_from
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComingSlot:
+    """A slot that nothing has become of yet."""
+
+    at: float
+    """Epoch seconds."""
+    job_id: str
+    name: str
+
+
+def coming_slots(jobs: Iterable[JobRow], *, now: float, until: float) -> Iterator[ComingSlot]:
+    """The slots of scheduled jobs up to ``until``, the next one first. Overdue ones count."""
+    return heapq.merge(*(_of_job(row, now, until) for row in jobs), key=lambda slot: (slot.at, slot.job_id))
+
+
+def _of_job(row: JobRow, now: float, until: float) -> Iterator[ComingSlot]:
+    if row.state != JobStatus.SCHEDULED.value or row.next_slot is None:
+        return
+    spec = JobSpec.from_json(row.definition)
+    left = None if spec.times is None else max(0, spec.times - row.completed)
+    first = instant(row.next_slot)
+    later = (slot.timestamp() for slot in slots_from(spec.schedule_at(now), first))
+    every = (at for part in ((row.next_slot,), later) for at in part)
+    for at in islice(takewhile(lambda at: at <= until, every), left):
+        yield ComingSlot(at=at, job_id=row.job_id, name=row.name)
