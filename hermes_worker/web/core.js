@@ -138,11 +138,11 @@ const AT_END_PX = 40;
  * `follows` the box stays at its end for as long as nobody scrolls up. Rows of another `epoch` are other rows. */
 export function useWindow(count, guessPx, { follows = false, epoch = 0 } = {}) {
   const box = useRef(null), kept = useRef(null), [, draw] = useState(0);
-  if (kept.current?.epoch !== epoch) kept.current = { epoch, heights: [], sum: 0, known: 0, from: 0, to: 0, isAtEnd: kept.current?.isAtEnd ?? true };
+  if (kept.current?.epoch !== epoch) kept.current = { epoch, heights: [], sum: 0, known: 0, lead: 0, from: 0, to: 0, isAtEnd: kept.current?.isAtEnd ?? true };
   const all = kept.current;
 
   const seen = (spare) => {
-    const top = box.current?.scrollTop ?? 0, bottom = top + (box.current?.clientHeight || 800), usual = all.known ? all.sum / all.known : guessPx;
+    const top = (box.current?.scrollTop ?? 0) - all.lead, bottom = top + (box.current?.clientHeight || 800), usual = all.known ? all.sum / all.known : guessPx;
     let from = 0, to = 0, above = 0, y = 0;
     for (; to < count && y < bottom + spare; to++) {
       const px = all.heights[to] ?? usual;
@@ -157,7 +157,10 @@ export function useWindow(count, guessPx, { follows = false, epoch = 0 } = {}) {
   Object.assign(all, { from: range.from, to: range.to });
 
   useLayoutEffect(() => {
-    for (const row of box.current?.querySelectorAll("[data-n]") ?? []) {
+    const drawn = box.current?.querySelectorAll("[data-n]") ?? [];
+    // What stands above the rows: a heading, or what was asked.
+    if (drawn[0]) all.lead = drawn[0].getBoundingClientRect().top - box.current.getBoundingClientRect().top + box.current.scrollTop - range.above;
+    for (const row of drawn) {
       const n = Number(row.dataset.n), px = row.getBoundingClientRect().height;
       if (all.heights[n] === undefined) all.known += 1;
       all.sum += px - (all.heights[n] ?? 0);

@@ -7,6 +7,7 @@ import { Money } from "./money.js";
 import { Now, Runs } from "./runs.js";
 import { Run } from "./run.js";
 import { Session, Sessions } from "./sessions.js";
+import { Settings } from "./settings.js";
 
 const VIEWS = [
   { path: "", title: "Now", keys: "n", of: Now },
@@ -17,6 +18,7 @@ const VIEWS = [
   { path: "deliveries", title: "Deliveries", keys: "d", of: Deliveries },
   { path: "money", title: "Money", keys: "m", of: Money },
   { path: "fleet", title: "Fleet", keys: "f", of: Fleet, scope: "ops:read", operator: true },
+  { path: "settings", title: "Settings", keys: "e", of: Settings, scope: "admin", operator: true },
   { path: "access", title: "Access", keys: "k", of: Access, scope: "admin" },
   { path: "audit", title: "Audit", keys: "a", of: Audit, scope: "admin" },
 ];
@@ -97,7 +99,9 @@ function Shell() {
     await ask("DELETE", "v1/page/login", { params: { path: basePath } }).catch(() => null);
     setUser(null);
   };
-  useEffect(() => { document.title = `${waiting.count ? `(${waiting.count}) ` : ""}${view.title} · Hermes worker`; });
+  // A bookmark keeps the filters of the address, and is called by them.
+  const filters = [...route.query].map(([name, text]) => `${brief(name)} ${brief(text)}`).join(", ");
+  useEffect(() => { document.title = `${waiting.count ? `(${waiting.count}) ` : ""}${view.title}${filters && `: ${filters}`} · Hermes worker`; });
   const shown = id && view.path === "runs" ? html`<${Run} key=${id} id=${id} />`
     : id && view.path === "sessions" ? html`<${Session} key=${id} id=${id} />`
     : html`<${view.of} query=${route.query} waiting=${waiting} />`;

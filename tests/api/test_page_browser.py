@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -34,6 +38,13 @@ _TELL_VIOLATIONS = """addEventListener("securitypolicyviolation",
 _NOTE_TOLD = """() => new MutationObserver(() => {
   if (document.body.innerText.includes("was first")) window.toldAt ??= Date.now();
 }).observe(document.body, { subtree: true, childList: true, characterData: true })"""
+_NOTE_SETTLED = """() => {
+  const look = () => { if (document.body.innerText.includes("tool0 succeeded")) window.settledAt ??= Date.now(); };
+  look();
+  new MutationObserver(look).observe(document.body, { subtree: true, childList: true, characterData: true });
+}"""
+TAKEN_OVER_S_MAX = 2.0
+"""On an idle machine: from the end of the tab that read for all until every other tab shows what came after it."""
 BROWSER_PATIENCE_S = 4 * PATIENCE_S
 """For what a browser shows: it is the heaviest program here."""
 CHROMIUM = shutil.which("chromium")
@@ -42,6 +53,11 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.skipif(CHROMIUM is None, reason="no browser here: install Debian's package chromium"),
 ]
+
+
+def busyness() -> float:
+    """How much longer than on an idle machine things may take here: others want so many times what there is."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 @dataclass
@@ -89,10 +105,10 @@ def visit(chromium: Any, api: Served) -> Iterator[Callable[..., PageVisitor]]:
     """``visit()`` is another person's browser. At the end nothing must have gone wrong in any."""
     visitors: list[PageVisitor] = []
 
-    def come(key: str | None = None, **options: Any) -> PageVisitor:
+    def come(key: str | None = None, *, url: str | None = None, **options: Any) -> PageVisitor:
         context = chromium.new_context(**options)
         context.set_default_timeout(BROWSER_PATIENCE_S * 1000)
-        visitors.append(PageVisitor(context.new_page(), api.url))
+        visitors.append(PageVisitor(context.new_page(), url or api.url))
         return visitors[-1].log_in(key or api.key)
 
     yield come
@@ -364,17 +380,104 @@ def test_ten_tabs_of_one_browser_are_live_through_one_stream(
     for tab in tabs:
         tab.get_by_text("(calls tools)").wait_for()
     [reader] = set(readers)
-    closed_at = time.monotonic()
+    left = [tab for tab in tabs if tab is not reader]
+    for tab in left:
+        tab.evaluate(_NOTE_SETTLED)
+    closed_at = time.time()
     reader.close()
     store.settle(run_id, 0, "one")
-    left = [tab for tab in tabs if tab is not reader]
     left[0].get_by_text("tool0 succeeded").wait_for()
-    print(f"taken over within {time.monotonic() - closed_at:.2f} s")
     for tab in left:
         tab.get_by_text("tool0 succeeded").wait_for()
         assert tab.get_by_text("(calls tools)").count() == 1
         assert tab.get_by_text("tool0 began").count() == 1
+    took_s = max(tab.evaluate("() => window.settledAt") / 1000 for tab in left) - closed_at
+    print(f"taken over in all tabs within {took_s:.2f} s at a load of {os.getloadavg()[0]:.1f}")
+    assert took_s <= TAKEN_OVER_S_MAX * busyness()
     assert api.followers.count == 1
+
+
+class Switch:
+    """A way to one of several servers, such as a balancer is. ``lead_to`` cuts every connection where it stands."""
+
+    def __init__(self, api: Served) -> None:
+        self._target = urlsplit(api.url).port
+        self._open: set[socket.socket] = set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        Thread(target=self._take, daemon=True).start()
+
+    def _take(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                far = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                near.close()
+                continue
+            self._open |= {near, far}
+            for source, sink in ((near, far), (far, near)):
+                Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while data := source.recv(65_536):
+                sink.sendall(data)
+        except OSError:
+            pass  # cut
+        for each in (source, sink):
+            self._open.discard(each)
+            each.close()
+
+    def lead_to(self, api: Served) -> None:
+        self._target = urlsplit(api.url).port
+        for each in list(self._open):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listener.close()
+        for each in list(self._open):
+            each.close()
+
+
+def test_a_replica_that_dies_costs_no_event_and_no_run(
+    serve: Callable[..., Served], api: Served, store: Store, visit: Callable[..., PageVisitor]
+) -> None:
+    """Two servers of one database behind one address; the page loses the one that it reads from."""
+    other = serve()
+    switch = Switch(api)
+    visitor = visit(url=switch.url)
+    page = visitor.page
+    run_id = api.submit()
+    visitor.open(f"runs/{run_id}", run_id)
+    page.get_by_text("live", exact=True).wait_for()
+    runs_ = page.context.new_page()
+    runs_.goto(f"{switch.url}/#/runs")
+    runs_.locator("tbody tr").first.wait_for()
+    runs_.locator("#filter-tag").click()
+    for number in range(6):
+        runs_.keyboard.type("night"[number : number + 1])
+        store.ask_tools(run_id, asks(Replay.PURE))
+        other.submit(tags=["night"])
+        if number % 2 == 0:
+            switch.lead_to(other if number % 4 == 0 else api)
+        store.settle(run_id, 0, f"result {number}")
+        other.submit(tags=["night"])
+    talk = page.get_by_label("What happened")
+    talk.get_by_text("tool0 succeeded").nth(5).wait_for()
+    wanted = [event for event in store.event_names(run_id) if event != "run.queued"]
+    assert talk.locator("[data-n]").count() == len(wanted), "no event is missing, and none is double"
+    ids = [run["run_id"] for run in other.http.get("/v1/runs?tag=night&limit=100").json()["data"]]
+    runs_.wait_for_function("(count) => document.querySelectorAll('tbody tr').length === count", arg=len(ids))
+    assert runs_.evaluate("() => [...document.querySelectorAll('tbody tr a')].map((each) => each.title)") == ids
+    assert runs_.locator("#filter-tag").input_value() == "night"
+    assert runs_.evaluate("() => document.activeElement.id") == "filter-tag"
+    page.context.close()
+    switch.close()
 
 
 def test_more_runs_than_connections_are_all_live(api: Served, store: Store, visit: Callable[..., PageVisitor]) -> None:
@@ -435,6 +538,22 @@ def test_a_worker_is_seen_with_what_it_holds_and_drained(
     assert row.get_by_role("button", name="Drain").count() == 0
 
 
+def test_settings_are_shown_with_who_said_so_and_no_secret(api: Served, visit: Callable[..., PageVisitor]) -> None:
+    visitor = visit()
+    page = visitor.page
+    visitor.open("settings", "Settings")
+    table = page.get_by_label("Settings", exact=True)
+    told = api.http.get("/v1/settings").json()["data"]
+    table.locator("tbody tr").nth(len(told) - 1).wait_for(state="attached")
+    assert [each["key"] for each in told] == table.locator("tbody td:first-child").all_inner_texts()
+    assert api.key not in page.content()
+    page.get_by_label("Words").fill("server.key")
+    page.get_by_text(f"of {len(told)}").wait_for()
+    row = table.get_by_role("row").filter(has=page.get_by_role("cell", name="server.key", exact=True))
+    row.get_by_text("a secret").wait_for()
+    assert "words=server.key" in page.url
+
+
 def test_money_is_added_up_in_the_way_that_the_address_says(
     api: Served, store: Store, visit: Callable[..., PageVisitor]
 ) -> None:
@@ -483,6 +602,7 @@ def test_the_keyboard_alone_gets_everywhere(api: Served, store: Store, visit: Ca
         "d": "Deliveries",
         "m": "Money",
         "f": "Fleet",
+        "e": "Settings",
         "k": "Access",
         "a": "Audit",
     }
@@ -528,7 +648,7 @@ def test_every_view_fits_every_width(
     views = {
         "": "Now", "runs": "Runs", "inbox": "Inbox", f"runs/{asking}": asking, f"runs/{tree}": tree,
         "sessions": "Sessions", "schedule": "Schedule", "deliveries": "Deliveries", "money": "Money",
-        "fleet": "Fleet", "access": "Access", "audit": "Audit",
+        "fleet": "Fleet", "settings": "Settings", "access": "Access", "audit": "Audit",
     }  # fmt: skip
     for route, heading in views.items():
         visitor.open(route, heading)

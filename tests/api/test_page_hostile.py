@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from hostile_texts import LONG, as_shown, hostile_texts
@@ -34,6 +35,7 @@ TEXTS = hostile_texts()
 VIEWS = {
     "": "Now", "runs": "Runs", "inbox": "Inbox", "sessions": "Sessions", "sessions?q=x": "Sessions",
     "schedule": "Schedule",
+    "schedule?job=x": "Schedule", "settings": "Settings",
     "deliveries": "Deliveries", "money": "Money", "fleet": "Fleet", "access": "Access", "audit": "Audit",
 }  # fmt: skip
 _OURS = (
@@ -89,7 +91,13 @@ def test_a_server_full_of_hostile_texts_shows_them_as_text_on_every_view(
     page = visitor.page
 
     def answer(route: Any) -> None:
-        route.fulfill(body=maker.answer(route.request.url), content_type="application/json")
+        body = maker.answer(route.request.url)
+        before = parse_qs(urlsplit(route.request.url).query).get("before")
+        if before and urlsplit(route.request.url).path == "/v1/runs":
+            page_ = json.loads(body)
+            ids = [run["run_id"] for run in page_["data"]]
+            body = json.dumps(page_ | {"data": page_["data"][ids.index(before[0]) + 1 :]})
+        route.fulfill(body=body, content_type="application/json")
 
     page.route(lambda url: "/page/login" not in url and ("/v1/" in url or "/api/" in url), answer)
     left = {}

@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 from serving import Served
 from support.store import Store, asks
-from test_page_browser import CHROMIUM, PageVisitor, chromium, visit  # noqa: F401  (fixtures)
+from test_page_browser import CHROMIUM, PageVisitor, busyness, chromium, visit  # noqa: F401  (fixtures)
 
 from hermes_worker.core.messages import ModelReply
 from hermes_worker.core.replay import Replay
@@ -258,8 +258,8 @@ def test_a_hundred_thousand_runs(api: Served, store: Store, visit: Callable[...,
     page.wait_for_function("() => window.filtered")
     filter_ms = page.evaluate("() => window.filtered")
     print(f"filter {filter_ms:.0f} ms")
-    assert large.paint_ms <= PAINT_MS_MAX
-    assert filter_ms <= FILTER_MS_MAX
+    assert large.paint_ms <= PAINT_MS_MAX * busyness()
+    assert filter_ms <= FILTER_MS_MAX * busyness()
     assert large.longest_task_ms <= TASK_MS_MAX
     assert large.nodes_max <= NODES_MAX
 
@@ -282,7 +282,7 @@ def test_ten_thousand_events_and_a_tree_of_a_thousand(
     tree.scroll(".tall:has(table[aria-label='The tree of this run'])", most=400)
     tree.report("a tree of 1,000")
     for large in (events_, tree):
-        assert large.paint_ms <= PAINT_MS_MAX
+        assert large.paint_ms <= PAINT_MS_MAX * busyness()
         assert large.longest_task_ms <= TASK_MS_MAX
         assert large.nodes_max <= NODES_MAX
 
@@ -304,6 +304,6 @@ def test_a_hundred_and_eighty_thousand_events_in_three_minutes(
     large.look()
     what = f"{held / 1e6:.0f} MB, {large.nodes_max} elements, load {os.getloadavg()[0]:.1f}"
     print(f"180,000 events in {took_s:.0f} s: {what}")
-    assert took_s <= 180
+    assert took_s <= 180 * busyness()
     assert held <= HEAP_BYTES_MAX
     assert large.nodes_max <= NODES_MAX
