@@ -24,6 +24,7 @@ from enum import StrEnum
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
+from threading import Lock
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -1940,9 +1941,19 @@ def describe() -> Iterator[SettingRow]:
             yield SettingRow(declaration.key, declaration.variables[0], default, doc)
 
 
-@lru_cache(1)
+_READING_DOCS = Lock()
+
+
 def _field_docs() -> dict[tuple[str, str], str]:
-    """The docstrings under the fields, read from this file: Python throws them away."""
+    """The docstrings under the fields. Two requests may ask at the same time, and Python 3.11 fails when two threads
+    make syntax trees at once."""
+    with _READING_DOCS:
+        return _read_field_docs()
+
+
+@lru_cache(1)
+def _read_field_docs() -> dict[tuple[str, str], str]:
+    """Read from this file: Python throws them away."""
     docs = {}
     for node in ast.parse(Path(__file__).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef):
