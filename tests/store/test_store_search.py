@@ -495,12 +495,12 @@ def test_behind_the_first_page_of_candidates_the_index_is_asked_once(
     indexed(store)
     asked: list[int] = []
 
-    def counted(connection: sa.Connection, text: str, before: int, most: int) -> list[int]:
-        asked.append(most)
-        return candidates(connection, text, before, most)
+    def counted(connection: sa.Connection, text: str, limit: int, *, before: int) -> list[int]:
+        asked.append(limit)
+        return indexed_rows(connection, text, limit, before=before)
 
-    candidates = finding._candidates
-    monkeypatch.setattr(finding, "_candidates", counted)
+    indexed_rows = finding.indexed_rows
+    monkeypatch.setattr(finding, "indexed_rows", counted)
     monkeypatch.setattr(finding, "_CANDIDATES_AT_ONCE", 2)
     monkeypatch.setattr(finding, "_CANDIDATES_MAX", 6)
     assert found(store, '"blue heron"') == [("s", 1)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -96,7 +96,7 @@ def matching_runs(connection: Connection, query: Query, pks: Sequence[int]) -> s
 def _text_of_input(spec: str) -> str:
     """Nothing of an input that cannot be read."""
     try:
-        document: Any = json.loads(spec)
+        document: object = json.loads(spec)
     except ValueError:
         return ""
     content = document.get("input") if isinstance(document, Mapping) else None
