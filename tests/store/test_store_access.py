@@ -28,8 +28,8 @@ from hermes_worker.store.tables import api_keys, metadata, runs, sessions
 
 INSTALLATION = {"workers", "blobs", "maintenance", "logins", "statistics", "tenants", "schema_revisions", "text_keys"}
 INSTALLATION |= {"key_states", "configurations"}
-"""Tables whose rows nobody owns. A blob is found by the hash of what somebody has already. Operators alone write and read
-configurations, a tenant's as well."""
+"""Tables whose rows nobody owns. A blob is found by the hash of what somebody has already. Operators alone write and
+read configurations, a tenant's as well."""
 DRAWN = {"pk", "run_id", "session_id", "job_id", "delivery_id", "receipt_id", "key_id", "hash"}
 DRAWN |= {"run_pk", "session_pk", "job_pk", "artifact_id", "resource_id", "process_id", "entry_id"}
 """Columns whose values the product draws, or that name a row which has an owner."""

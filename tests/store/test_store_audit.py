@@ -28,6 +28,7 @@ from hermes_worker.store.access.audit import Act, Actor, AuditLog, AuditRow, act
 from hermes_worker.store.access.page_logins import PageLogins
 from hermes_worker.store.access.principals import KeyNotFound, TenantExists, Tenants
 from hermes_worker.store.access.provider_keys import ProviderKeys
+from hermes_worker.store.configurations import Configurations
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.sealing import Sealer, text_keys
 from hermes_worker.store.gateway import GatewayRows
@@ -97,6 +98,7 @@ def do_everything(store: Store) -> None:
     tenants.create_tenant("acme")
     tenants.disable_tenant("acme")
     tenants.enable_tenant("acme")
+    Configurations(database).write("acme", f"model:\n  default: {SECRETIVE}\n", expected=0, written_by="somebody")
     keys = KeyStates(database)
     broke = Finding(condition=KeyCondition.NO_MONEY)
     keys.failed(("openai", "key1"), broke, run_id=run_id, reason=SECRETIVE)
