@@ -315,6 +315,8 @@ class World:
             body["version"] = self.session.get(case.formatted_path).json().get("version", 0)
         if "message_id" in body:
             body["message_id"] = 1
+        if body.get("output_schema") is not None and body.get("multitask") == "steer":
+            del body["multitask"]
         if body.get("not_before") is not None or body.get("delay_s") is not None:
             body.pop("multitask", None)
             if body.get("delay_s") is not None or body["not_before"] > 1.8e9:
