@@ -13,6 +13,7 @@ import psutil
 import pytest
 from support.commandline import CommandLine, Running, call, script
 
+from hermes_worker import installed
 from hermes_worker.settings.role_secrets import DELIVERY_SECRETS, READ_BY_LIBRARIES, SECRET_SETTINGS, ProcessRole
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /proc")]
@@ -62,7 +63,10 @@ def held_by(process: psutil.Process) -> set[str]:
 def allowed_to(*roles: ProcessRole) -> set[str]:
     settings = {name for row in SECRET_SETTINGS if row.roles & set(roles) for name in row.variables}
     models = {"GROQ_API_KEY", "GROQ_API_KEY_2"} if ProcessRole.MODEL in roles else set()
-    return settings | models | (set(DELIVERY_SECRETS) if ProcessRole.DELIVERY in roles else set()) | {"PGPASSWORD"}
+    # What a platform signs its webhooks with, whoever else needs it.
+    declared = {name for name, whose in installed.current().secret_variables.items() if set(whose) & set(roles)}
+    sends = set(DELIVERY_SECRETS) if ProcessRole.DELIVERY in roles else set()
+    return settings | models | declared | sends | {"PGPASSWORD"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may look into the memory of our processes")
