@@ -25,8 +25,10 @@ PRODUCT = ("hermes_worker", "scheduler")
 
 DOCUMENTED = {
     "os._exit": "https://docs.python.org/3/library/os.html#os._exit",
+    "_asdict": "named tuples",
     "_fields": "named tuples",
     "_make": "named tuples",
+    "_replace": "named tuples",
 }
 """Names that begin with an underscore so as not to hide what users call theirs, and that are promised all the same."""
 

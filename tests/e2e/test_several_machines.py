@@ -32,6 +32,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@pytest.mark.timeout(300)
 def test_the_block_for_several_machines_works_as_pasted(tmp_path: Path, postgres_url: str, broker_url: str) -> None:
     with ScriptedServer() as model:
         commands = block()
@@ -69,7 +70,7 @@ def test_the_block_for_several_machines_works_as_pasted(tmp_path: Path, postgres
             start_new_session=True,
         )
         try:
-            wait_for(lambda: shell.poll() is not None or None, saying=(tmp_path / "out.txt").read_text())
+            wait_for(lambda: shell.poll() is not None or None, within_s=200, saying=(tmp_path / "out.txt").read_text())
         finally:
             if shell.poll() is None:
                 os.killpg(shell.pid, signal.SIGKILL)
