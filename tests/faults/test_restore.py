@@ -221,9 +221,9 @@ def judge_deliveries(was: Restored, before: list[tuple[str, str]], after: list[t
         came = [(text, key) for text, key in after if output in text]
         assert came, f"{output!r} is lost"
         for text, key in came:
-            assert key == delivery_id or text.startswith(DUPLICATE_REMARK), (text, key)
+            assert key == f"{delivery_id}:0" or text.startswith(DUPLICATE_REMARK), (text, key)
         keys = {key for text, key in before if output in text}
-        assert keys <= {"", delivery_id}
+        assert keys <= {"", f"{delivery_id}:0"}
 
 
 def judge_slots(database: Database) -> None:
