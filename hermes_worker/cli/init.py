@@ -169,7 +169,9 @@ def _chosen_model(settings: Settings, given: dict[str, Any], manner: InitManner,
     if said is None and manner.asks:
         click.echo(f"Providers: {', '.join(provider_rows())}, and {_SCRIPTED} for none.", err=True)
         said = click.prompt("Provider", default=model.provider or "openai", err=True)
-    provider = said or model.provider or ("custom" if given["base_url"] else None)
+    # Without a provider's key the stand-in is there by itself; nobody chose it.
+    is_chosen = model.provider != _SCRIPTED or "model.provider" in settings.origins
+    provider = said or (model.provider if is_chosen else None) or ("custom" if given["base_url"] else None)
     if provider is None:
         raise ConfigurationError("say with --provider who serves the model (docs/providers.md lists the names)")
     if provider == _SCRIPTED:

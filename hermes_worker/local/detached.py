@@ -173,5 +173,6 @@ def _role_of(process: psutil.Process) -> str | None:
     title = " ".join(words[:2]) if words else ""
     prefix = "hermes-worker: "
     if title.startswith(prefix):
-        return title.removeprefix(prefix)
-    return Path(words[0]).name if words else None
+        return title.removeprefix(prefix).strip()
+    # A server that names itself has one word, with its arguments.
+    return Path(words[0].partition(" ")[0]).name if words else None

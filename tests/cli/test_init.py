@@ -248,6 +248,14 @@ def test_a_model_is_tried_at_the_address_that_is_going_to_be_written(
     assert [(each.provider, each.name, each.base_url) for each in tried] == [("openai", "gpt-x", None)]
 
 
+def test_nobody_gets_the_scripted_stand_in_who_did_not_choose_it(hermes: CommandLine) -> None:
+    ended = hermes.inline("init", "--yes")
+    assert ended.code == 2
+    assert "say with --provider" in ended.err
+    assert not (hermes.home / "config.yaml").exists()
+    assert hermes.inline("init", "--yes", "--provider", "scripted").code == 0
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
