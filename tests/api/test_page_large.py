@@ -23,7 +23,6 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.store.tables import events, runs, tool_calls
 
 pytestmark = [
-    pytest.mark.machine,
     pytest.mark.timeout(900),
     pytest.mark.skipif(CHROMIUM is None, reason="no browser here: install Debian's package chromium"),
 ]
@@ -176,6 +175,7 @@ class Large:
         )
 
 
+@pytest.mark.machine
 def test_every_run_of_a_long_list_is_reached_once_and_few_are_drawn(
     api: Served,
     store: Store,
@@ -216,6 +216,7 @@ def _all_runs(api: Served) -> Iterator[dict[str, Any]]:
         params["cursor"] = said["next_cursor"]
 
 
+@pytest.mark.machine
 def test_a_long_run_and_its_tree_are_drawn_in_part_and_open_where_they_end(
     api: Served,
     store: Store,
