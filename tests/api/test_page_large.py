@@ -130,6 +130,7 @@ def heap_bytes(page: Any) -> int:
 
 
 def first_paint_ms(page: Any) -> float:
+    page.wait_for_function("() => performance.getEntriesByName('first-contentful-paint').length")
     return float(page.evaluate("() => performance.getEntriesByName('first-contentful-paint')[0].startTime"))
 
 
