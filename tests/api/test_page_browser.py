@@ -430,6 +430,8 @@ class Switch:
             pass  # cut
         for each in (source, sink):
             self._open.discard(each)
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)  # the other thread may wait in it: a close alone would tell nobody
             each.close()
 
     def lead_to(self, api: Served) -> None:
