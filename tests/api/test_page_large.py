@@ -232,6 +232,7 @@ def test_a_long_run_and_its_tree_are_drawn_in_part_and_open_where_they_end(
     assert talk.locator("[data-n='1199']").is_visible(), "the newest is in sight"
     seen: set[int] = set()
     page.locator(".tall").first.evaluate("(box) => { box.scrollTop = 0; }")
+    talk.locator("[data-n='0']").wait_for()
     numbers = "() => [...document.querySelectorAll('.talk [data-n]')].map((each) => Number(each.dataset.n))"
     for found in scrolled(page, ".tall", lambda: page.evaluate(numbers)):
         seen |= set(found)
