@@ -29,6 +29,7 @@ import structlog
 from structlog.contextvars import bound_contextvars
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from hermes_worker.core.errors import UnavailableError
 from hermes_worker.safety.redaction import is_secret_name, mask, mask_known, redact
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ __all__ = [
     "count",
     "database_outage",
     "durations",
+    "keep_looking",
     "log",
     "reset_counters",
     "snapshot",
@@ -642,6 +644,21 @@ def reset_counters() -> None:
     """Set every counter to zero and forget durations, for tests."""
     _counters.reset()
     _timers.reset()
+
+
+# --- threads ---------------------------------------------------------------------------------------------------------
+
+
+def keep_looking(end: threading.Event, every_s: float, look: Callable[[], object], *, event: str) -> None:
+    """The body of a thread that calls ``look`` every so many seconds until ``end`` is set. What it raises is logged as
+    ``event``, a database that is away at the level of details: without this thread nobody here would look again."""
+    while not end.wait(every_s):
+        try:
+            look()
+        except UnavailableError as error:
+            log.debug(event, reason=str(error))
+        except Exception as error:
+            log.error(event, reason=f"{type(error).__name__}: {error}", exc_info=error)
 
 
 # --- outages ---------------------------------------------------------------------------------------------------------

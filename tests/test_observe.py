@@ -236,6 +236,11 @@ def _events_used(path: Path) -> Iterator[tuple[str, str]]:
             case ast.Call(func=ast.Name(id=name), args=[ast.Constant(value=str(event)), *_]):
                 if name == "count" and name in ours:
                     yield path.name, event
+            case ast.Call(
+                func=ast.Name(id="keep_looking"),
+                keywords=[ast.keyword(arg="event", value=ast.Constant(value=str(event)))],
+            ):
+                yield path.name, event
 
 
 def _names_from_observe(tree: ast.Module) -> Iterator[str]:
@@ -248,6 +253,7 @@ def test_every_event_in_the_sources_is_in_the_catalogue() -> None:
     used = [use for path in SOURCES for use in _events_used(path)]
 
     assert ("children.py", "child.started") in used
+    assert ("remote_tasks.py", "remote_task.unwatched") in used
     assert [(path, event) for path, event in used if event not in EVENTS] == []
 
 

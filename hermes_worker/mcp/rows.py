@@ -30,7 +30,7 @@ from hermes_worker.mcp.servers import KEPT_CHARS_MAX, McpServer, is_allowed, sai
 from hermes_worker.mcp.source import McpSource, RowPlace
 from hermes_worker.mcp.stdio import offered_by
 from hermes_worker.net.urls import UrlPolicy
-from hermes_worker.observe import count, log
+from hermes_worker.observe import count, keep_looking, log
 from hermes_worker.store.engine.sealing import TextTampered
 from hermes_worker.store.mcp_servers import HeldMcpServer, McpServers
 from hermes_worker.store.resources import Resources, ResourceView
@@ -168,13 +168,7 @@ class ServerLooker:
         self._end.set()
 
     def _run(self) -> None:
-        while not self._end.wait(_LOOK_EVERY_S):
-            try:
-                self.look()
-            except UnavailableError as error:
-                log.debug("mcp.rows_unwatched", reason=str(error))
-            except Exception as error:
-                log.error("mcp.rows_unwatched", reason=f"{type(error).__name__}: {error}", exc_info=error)
+        keep_looking(self._end, _LOOK_EVERY_S, self.look, event="mcp.rows_unwatched")
 
     def look(self) -> Sequence[threading.Thread]:
         """Ask whom it is time to ask; the threads that do. Raises ``UnavailableError``."""

@@ -28,7 +28,7 @@ from hermes_worker.core.processes import (
     new_text,
     watched_message,
 )
-from hermes_worker.observe import count, log
+from hermes_worker.observe import count, keep_looking, log
 from hermes_worker.safety.redaction import Redactor
 from hermes_worker.safety.untrusted import marked
 from hermes_worker.store.runs.processes import DueProcess, Processes, Seen
@@ -81,14 +81,7 @@ class ProcessWatcher:
         self._end.set()
 
     def _run(self) -> None:
-        while not self._end.wait(_LOOK_EVERY_S):
-            try:
-                self.look()
-            except UnavailableError as error:
-                log.debug("process.unwatched", reason=str(error))
-            except Exception as error:
-                # The entry point of this thread: without it nobody here would be told of anything again.
-                log.error("process.unwatched", reason=f"{type(error).__name__}: {error}", exc_info=error)
+        keep_looking(self._end, _LOOK_EVERY_S, self.look, event="process.unwatched")
 
     def look(self) -> int:
         """Look at what is due; how many that were."""

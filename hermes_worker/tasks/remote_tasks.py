@@ -14,7 +14,7 @@ from typing import Protocol
 from hermes_worker.agent.tools.sources import ToolSource
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.remote_tasks import RemoteTask
-from hermes_worker.observe import log
+from hermes_worker.observe import keep_looking, log
 from hermes_worker.store.runs.remote_tasks import AbandonedTask, RemoteTasks
 
 _LOOK_EVERY_S = 1.0
@@ -59,13 +59,7 @@ class TaskCloser:
         self._end.set()
 
     def _run(self) -> None:
-        while not self._end.wait(_LOOK_EVERY_S):
-            try:
-                self.look()
-            except UnavailableError as error:
-                log.debug("remote_task.unwatched", reason=str(error))
-            except Exception as error:
-                log.error("remote_task.unwatched", reason=f"{type(error).__name__}: {error}", exc_info=error)
+        keep_looking(self._end, _LOOK_EVERY_S, self.look, event="remote_task.unwatched")
 
     def look(self) -> Mapping[int, str]:
         """Do what is due; what became of each, by its row. Raises ``UnavailableError``."""
