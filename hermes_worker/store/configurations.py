@@ -11,18 +11,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import HermesError, UnavailableError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.store.access.audit import Act, record
-from hermes_worker.store.access.principals import TenantNotFound
+from hermes_worker.store.access.principals import lock_tenant
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Nothing, Prepared, columns_for, row_of, rows_of
 from hermes_worker.store.rows import insert_ignoring
 from hermes_worker.store.runs.runs import SessionNotFound, session_is
-from hermes_worker.store.tables import configurations, session_documents, sessions, tenants
+from hermes_worker.store.tables import configurations, session_documents, sessions
 
 OVERRIDES_KEY = "settings.overrides"
 """The session document with what was said for a session."""
@@ -112,7 +111,8 @@ class Configurations:
         this = configurations.c.of_tenant == of
         values = {"of_tenant": of, "version": expected + 1, "text": text, "written_by": written_by}
         with self._database.write() as connection:
-            _require_tenant(connection, tenant)
+            if tenant is not None:
+                lock_tenant(connection, tenant)
             newest = connection.execute(sa.select(sa.func.max(configurations.c.version)).where(this)).scalar() or 0
             made = insert_ignoring(connection, configurations).values(**values, created_at=db_now())
             if newest != expected or connection.execute(made.returning(configurations.c.pk)).first() is None:
@@ -187,11 +187,3 @@ def _documents() -> sa.Select[Any]:
 
 def _read(body: str | None) -> dict[str, str]:
     return {str(key): str(value) for key, value in json.loads(body).items()} if body else {}
-
-
-def _require_tenant(connection: Connection, tenant: str | None) -> None:
-    if tenant is None or tenant == DEFAULT_TENANT:
-        return
-    known = sa.select(tenants.c.name).where(tenants.c.name == tenant).with_for_update()
-    if connection.execute(known).first() is None:
-        raise TenantNotFound(f"there is no tenant {tenant!r}; 'hermes-worker tenants list' shows them")

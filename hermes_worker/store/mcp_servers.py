@@ -17,16 +17,14 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.mcp_rows import source_of_row
-from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.store.access.audit import Act, Facts, record
-from hermes_worker.store.access.principals import TenantNotFound
-from hermes_worker.store.access.provider_keys import TextsInClear
+from hermes_worker.store.access.principals import lock_tenant
+from hermes_worker.store.access.provider_keys import require_sealed
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import row_of, rows_of
-from hermes_worker.store.engine.sealing import CLEAR
 from hermes_worker.store.resources import ResourceKind
 from hermes_worker.store.rows import insert_ignoring, plain
-from hermes_worker.store.tables import mcp_servers, resources, tenants, tool_sources
+from hermes_worker.store.tables import mcp_servers, resources, tool_sources
 from hermes_worker.store.tool_sources import write_source
 
 SERVERS_MAX: Final = 50
@@ -153,11 +151,8 @@ class McpServers:
     def keep(self, tenant: str, name: str, new: NewMcpServer, *, before: McpServerRow | None, facts: Facts) -> None:
         """Make a row, or change the one that was seen as ``before``. Processes of its old command are ended. Raises
         ``McpServerChanged``, ``McpServersFull``, ``TextsInClear``, ``TenantNotFound``."""
-        if new.token is not None and self._database.sealer.keys.first == CLEAR:
-            raise TextsInClear(
-                "texts in the database are not encrypted, so a token would lie there in clear: set HERMES_ENCRYPTION_"
-                "KEYS first (docs/encryption.md)"
-            )
+        if new.token is not None:
+            require_sealed(self._database, "token")
         values: dict[str, object] = {"server": plain(new.server), "is_process": new.is_process}
         if not new.keeps_token:
             values["token"] = new.token
@@ -198,9 +193,7 @@ class McpServers:
             record(connection, Act.MCP_SERVER_REMOVE, name, tenant=tenant)
 
     def _insert(self, connection: Connection, tenant: str, name: str, values: dict[str, object]) -> None:
-        known = sa.select(tenants.c.name).where(tenants.c.name == tenant).with_for_update()
-        if connection.execute(known).first() is None and tenant != DEFAULT_TENANT:
-            raise TenantNotFound(f"there is no tenant {tenant!r}; 'hermes-worker tenants list' shows them")
+        lock_tenant(connection, tenant)
         count = sa.select(sa.func.count()).select_from(mcp_servers).where(mcp_servers.c.tenant == tenant)
         if connection.execute(count).scalar_one() >= SERVERS_MAX:
             raise McpServersFull(f"the tenant {tenant!r} has {SERVERS_MAX} MCP servers; remove one first")

@@ -324,6 +324,14 @@ def _no_tenant(name: str) -> TenantNotFound:
     return TenantNotFound(f"there is no tenant {name!r}; make it with 'hermes-worker tenants create {name}'")
 
 
+def lock_tenant(connection: Connection, name: str) -> None:
+    """Hold a tenant's row until the transaction ends, so that what is written for it is written one after the other.
+    Raises ``TenantNotFound``."""
+    known = sa.select(tenants.c.name).where(tenants.c.name == name).with_for_update()
+    if connection.execute(known).first() is None and name != DEFAULT_TENANT:
+        raise TenantNotFound(f"there is no tenant {name!r}; 'hermes-worker tenants list' shows them")
+
+
 def disabled(name: str) -> TenantDisabled:
     """To be raised where somebody of a disabled tenant asks for something."""
     return TenantDisabled(f"the tenant {name!r} is disabled; whoever runs this installation can enable it again")

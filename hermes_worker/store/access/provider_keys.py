@@ -15,15 +15,14 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from hermes_worker.core.errors import HermesError
-from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.observe import log
 from hermes_worker.store.access.audit import Act, record
-from hermes_worker.store.access.principals import TenantNotFound
+from hermes_worker.store.access.principals import lock_tenant
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Nothing, Prepared, columns_for, one_of, row_of, rows_of
 from hermes_worker.store.engine.sealing import CLEAR, TextTampered, is_stored_by
 from hermes_worker.store.rows import insert_ignoring
-from hermes_worker.store.tables import provider_keys, tenants
+from hermes_worker.store.tables import provider_keys
 
 KEYS_MAX = 100
 """Of one tenant."""
@@ -45,6 +44,15 @@ class ProviderKeysFull(HermesError):
 
 class TextsInClear(HermesError):
     """Texts are not encrypted, so that a key would lie in the database for everybody to read."""
+
+
+def require_sealed(database: Database, what: str, otherwise: str = "") -> None:
+    """Raises ``TextsInClear`` where ``what`` would be stored in clear; ``otherwise`` says what else can be done."""
+    if database.sealer.keys.first == CLEAR:
+        raise TextsInClear(
+            f"texts in the database are not encrypted, so a {what} would lie there in clear: set HERMES_ENCRYPTION_"
+            f"KEYS first (docs/encryption.md){otherwise}"
+        )
 
 
 class ProviderKeyView(NamedTuple):
@@ -118,10 +126,8 @@ class ProviderKeys:
         }
         is_theirs = provider_keys.c.tenant == tenant
         with self._database.write() as connection:
-            known = sa.select(tenants.c.name).where(tenants.c.name == tenant).with_for_update()
-            if connection.execute(known).first() is None and tenant != DEFAULT_TENANT:
-                raise TenantNotFound(f"there is no tenant {tenant!r}; 'hermes-worker tenants list' shows them")
-            self._require_sealed()
+            lock_tenant(connection, tenant)
+            require_sealed(self._database, "key", ", or name the key in HERMES_TENANT_KEYS of the model workers")
             this = sa.and_(*(provider_keys.c[name] == values[name] for name in ("tenant", "provider", "fingerprint")))
             there = row_of(connection.execute(_VIEW.where(this)), ProviderKeyView)
             if there is not None:
@@ -179,13 +185,6 @@ class ProviderKeys:
         return [
             HeldKey(key_id=row.key_id, tenant=row.tenant, provider=row.provider, key=self._opened(row)) for row in rows
         ]
-
-    def _require_sealed(self) -> None:
-        if self._database.sealer.keys.first == CLEAR:
-            raise TextsInClear(
-                "texts in the database are not encrypted, so a key would lie there in clear: set HERMES_ENCRYPTION_"
-                "KEYS first (docs/encryption.md), or name the key in HERMES_TENANT_KEYS of the model workers"
-            )
 
     def _opened(self, row: _SecretRow) -> str | None:
         try:
