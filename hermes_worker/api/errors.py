@@ -79,6 +79,10 @@ def invalid(param: str, message: str, code: str = "invalid_value") -> ApiError:
     return ApiError(400, message, code=code, param=param)
 
 
+def tenant_not_found(tenant: str | None) -> ApiError:
+    return ApiError(404, f"Tenant not found: {tenant}", code="tenant_not_found", param="tenant")
+
+
 def run_not_found(run_id: str) -> ApiError:
     return ApiError(404, f"Run not found: {run_id[:80]}", code="run_not_found")
 

@@ -12,7 +12,7 @@ from fastapi import Depends, Query
 
 from hermes_worker.api.auth import Caller
 from hermes_worker.api.context import Context
-from hermes_worker.api.errors import ApiError
+from hermes_worker.api.errors import ApiError, tenant_not_found
 from hermes_worker.api.formats import TENANT_FORM
 from hermes_worker.core.principals import DEFAULT_TENANT, KeyScope, Principal
 from hermes_worker.store.access.principals import TenantNotFound
@@ -52,7 +52,7 @@ async def _own_or_of_others(context: Context, caller: Principal, wanted: str) ->
             raise TenantNotFound(wanted)
         return await context.store(context.tenants.require_tenant, wanted)
     except TenantNotFound:
-        raise ApiError(404, f"Tenant not found: {wanted}", code="tenant_not_found", param="tenant") from None
+        raise tenant_not_found(wanted) from None
 
 
 async def tenant_to_list(context: Context, caller: Principal, tenant: str | None) -> str:

@@ -115,13 +115,9 @@ KEY_FORM = r"^(?=.*[!-~])[\x20-\x7e]{1,256}$"
 MODEL_FORM = r"^[A-Za-z0-9_.:/@+-]{1,200}$"
 
 
-RunSettings = Annotated[
-    dict[
-        Annotated[str, StringConstraints(pattern=r"^[a-z_]+(\.[a-z_]+){0,3}$", max_length=100)],
-        Annotated[str, StringConstraints(min_length=1, max_length=2_000)],
-    ],
-    Field(max_length=64),
-]
+SettingKey = Annotated[str, StringConstraints(pattern=r"^[a-z_]+(\.[a-z_]+){0,3}$", max_length=100)]
+SettingText = Annotated[str, StringConstraints(min_length=1, max_length=2_000)]
+RunSettings = Annotated[dict[SettingKey, SettingText], Field(max_length=64)]
 
 
 class CreateRun(BaseModel):

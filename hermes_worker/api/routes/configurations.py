@@ -11,7 +11,7 @@ from hermes_worker.api import schema
 from hermes_worker.api.auth import FOR_OPERATORS, Caller
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
-from hermes_worker.api.errors import ApiError, invalid
+from hermes_worker.api.errors import ApiError, invalid, tenant_not_found
 from hermes_worker.api.formats import NO_NUL, TENANT_FORM
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.principals import Principal
@@ -147,7 +147,7 @@ async def _require(context: Context, tenant: str | None) -> None:
         if tenant is not None:
             await context.store(context.tenants.require_tenant, tenant)
     except TenantNotFound:
-        raise ApiError(404, f"Tenant not found: {tenant}", code="tenant_not_found", param="tenant") from None
+        raise tenant_not_found(tenant) from None
 
 
 def _object(row: ConfigurationVersion) -> ConfigurationObject:

@@ -11,7 +11,7 @@ from hermes_worker.api import schema
 from hermes_worker.api.auth import FOR_OPERATORS
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
-from hermes_worker.api.errors import ApiError
+from hermes_worker.api.errors import ApiError, tenant_not_found
 from hermes_worker.services.provider_keys import ProviderUnknown, add_provider_key
 from hermes_worker.store.access.principals import TenantNotFound
 from hermes_worker.store.access.provider_keys import (
@@ -69,7 +69,7 @@ async def list_provider_keys(context: Context, tenant: _Tenant) -> ProviderKeyLi
     try:
         await context.store(context.tenants.require_tenant, tenant)
     except TenantNotFound:
-        raise _no_tenant(tenant) from None
+        raise tenant_not_found(tenant) from None
     found = await context.store(ProviderKeys(context.client.database).of_tenant, tenant)
     return ProviderKeyList(data=[_object(view) for view in found])
 
@@ -85,7 +85,7 @@ async def create_provider_key(context: Context, tenant: _Tenant, body: ProviderK
     try:
         made = await context.store(add_provider_key, database, tenant, body.provider, body.key.get_secret_value())
     except TenantNotFound:
-        raise _no_tenant(tenant) from None
+        raise tenant_not_found(tenant) from None
     except ProviderUnknown as error:
         raise ApiError(404, f"{error}.", code="provider_unknown", param="provider") from None
     except ProviderKeyInvalid as error:
@@ -109,10 +109,6 @@ async def delete_provider_key(context: Context, tenant: _Tenant, provider_key_id
         message = f"Provider key not found: {provider_key_id}"
         raise ApiError(404, message, code="key_not_found", param="provider_key_id") from None
     return _object(gone)
-
-
-def _no_tenant(tenant: str) -> ApiError:
-    return ApiError(404, f"Tenant not found: {tenant}", code="tenant_not_found", param="tenant")
 
 
 def _object(view: ProviderKeyView) -> ProviderKeyObject:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import FOR_OPERATORS, READS, WRITES, Caller
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
-from hermes_worker.api.errors import ApiError, invalid
+from hermes_worker.api.errors import invalid, tenant_not_found
 from hermes_worker.api.formats import NO_NUL, TENANT_FORM
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.overrides import OVERRIDABLE, OverrideLevel
@@ -86,8 +86,8 @@ class SessionSettingsBody(BaseModel):
 
     settings: Annotated[
         dict[
-            Annotated[str, StringConstraints(pattern=r"^[a-z_]+(\.[a-z_]+){0,3}$", max_length=100)],
-            Annotated[str, StringConstraints(min_length=1, max_length=2_000)] | None,
+            schema.SettingKey,
+            schema.SettingText | None,
         ],
         Field(max_length=64),
     ]
@@ -111,7 +111,7 @@ async def list_settings(context: Context, question: Annotated[ListSettings, Quer
     try:
         return await context.store(_listed, context.client, about, question.prefix or "")
     except TenantNotFound:
-        raise ApiError(404, f"Tenant not found: {about.tenant}", code="tenant_not_found", param="tenant") from None
+        raise tenant_not_found(about.tenant) from None
 
 
 @router.get("/sessions/{session_id}/settings", dependencies=[READS], responses=schema.errors(404))

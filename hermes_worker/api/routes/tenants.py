@@ -13,7 +13,7 @@ from hermes_worker.api import schema
 from hermes_worker.api.auth import FOR_OPERATORS, Caller, needs
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
-from hermes_worker.api.errors import ApiError
+from hermes_worker.api.errors import ApiError, tenant_not_found
 from hermes_worker.api.formats import TENANT_FORM
 from hermes_worker.core.budget import NANO
 from hermes_worker.core.limits import Limit, LimitName
@@ -175,7 +175,7 @@ async def _require_tenant(context: Context, tenant: str) -> None:
     try:
         await context.store(context.tenants.require_tenant, tenant)
     except TenantNotFound:
-        raise ApiError(404, f"Tenant not found: {tenant}", code="tenant_not_found", param="tenant") from None
+        raise tenant_not_found(tenant) from None
 
 
 async def _require_key(context: Context, tenant: str, key_id: str) -> None:
