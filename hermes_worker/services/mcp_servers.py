@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from hermes_worker import installed
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.mcp_rows import source_of_row
-from hermes_worker.mcp.servers import McpServer, approved, changed, check_name, digest, is_allowed, new_server
+from hermes_worker.mcp.servers import McpServer, approved, changed, check_name, is_allowed, new_server
 from hermes_worker.settings import McpSettings
 from hermes_worker.settings.role_secrets import is_secret
 from hermes_worker.store.mcp_servers import McpServerExists, McpServerRow, McpServers, NewMcpServer
@@ -193,7 +193,7 @@ def shown_mcp_server(row: McpServerRow) -> ShownMcpServer:
             description=one.get("description") or "",
             input_schema=one["inputSchema"],
             annotations=one.get("annotations"),
-            is_approved=server.tools.get(one["name"]) == digest(one),
+            is_approved=one["name"] not in waiting,
         )
         for one in offered
     ]

@@ -217,31 +217,4 @@ def _rows(context: ApiContext) -> McpServers:
 
 
 def _object(shown: ShownMcpServer) -> McpServerObject:
-    return McpServerObject(
-        name=shown.name,
-        toolset=shown.toolset,
-        state=shown.state,
-        url=shown.url,
-        command=list(shown.command),
-        token_as=shown.token_as,
-        protocol=shown.protocol,
-        trusted=shown.trusted,
-        timeout_s=shown.timeout_s,
-        has_token=shown.has_token,
-        offer=shown.offer,
-        tools=[
-            McpToolObject(
-                name=one.name,
-                description=one.description,
-                input_schema=dict(one.input_schema),
-                annotations=None if one.annotations is None else dict(one.annotations),
-                is_approved=one.is_approved,
-            )
-            for one in shown.tools
-        ],
-        gone=list(shown.gone),
-        problem=shown.problem,
-        created_at=shown.created_at,
-        changed_at=shown.changed_at,
-        looked_at=shown.looked_at,
-    )
+    return McpServerObject.model_validate(shown, from_attributes=True)
