@@ -23,22 +23,20 @@ from types import MappingProxyType
 from typing import Protocol
 
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
-from hermes_worker.core.overrides import OVERRIDABLE, OverrideLevel
+from hermes_worker.core.overrides import OVERRIDABLE
 from hermes_worker.observe import log
 from hermes_worker.settings import (
     SettingLayer,
     SettingOrigin,
     Settings,
     ToldSetting,
-    config_values,
     load,
     told_settings,
 )
 from hermes_worker.settings.overriding import (
     Overrides,
-    checked_overrides,
+    configuration_values,
     file_values,
-    fleet_values,
     overridden,
     says,
     still_bounded,
@@ -136,7 +134,6 @@ class LiveSettings:
             for key, value in self._unpinned(layer, values):
                 overrides[key], origins[key] = value, layer
         own = state.tenants.get(tenant, _Known())
-        settings = self._settings
         for layer, values in (("tenant", own.values), ("session", session), ("run", run)):
             settings = self._overridden(overrides)
             bounded = values if layer == "tenant" else still_bounded(settings, values)
@@ -267,12 +264,7 @@ def with_fleet(settings: Settings, database: Database, overrides: Mapping[str, o
 
 
 def _parsed(row: ConfigurationVersion) -> _Known:
-    if not row.of_tenant:
-        values: Mapping[str, str] = fleet_values(row.text, place="the configuration of the fleet")
-    else:
-        place = f"the configuration of {_whose(row)}"
-        values = checked_overrides(config_values(row.text, place=place), OverrideLevel.TENANT, place=place)
-    return _Known(values=values, version=str(row.version))
+    return _Known(values=configuration_values(row.text, row.of_tenant or None), version=str(row.version))
 
 
 def _whose(row: ConfigurationVersion) -> str:

@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.overrides import OverrideLevel
 from hermes_worker.live_settings import ChosenSettings, LiveSettings
-from hermes_worker.settings import config_values
-from hermes_worker.settings.overriding import bounded_overrides, checked_overrides, fleet_values, require_overridable
+from hermes_worker.settings.overriding import (
+    bounded_overrides,
+    checked_overrides,
+    configuration_values,
+    require_overridable,
+)
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.configurations import Configurations, ConfigurationVersion
 from hermes_worker.store.engine.database import Database
@@ -55,20 +59,12 @@ def say_for_session(client: Client, tenant: str, session_id: str, said: Mapping[
     return Configurations(client.database).say_for_session(tenant, session_id, {**said, **checked})
 
 
-def checked_configuration(text: str, tenant: str | None) -> dict[str, str]:
-    """What a configuration of the fleet, or of a tenant, would say. Raises ``ConfigurationError``."""
-    if tenant is None:
-        return fleet_values(text, place="the configuration of the fleet")
-    place = f"the configuration of the tenant {tenant!r}"
-    return checked_overrides(config_values(text, place=place), OverrideLevel.TENANT, place=place)
-
-
 def write_configuration(
     database: Database, tenant: str | None, text: str, *, expected: int, written_by: str
 ) -> ConfigurationVersion:
     """Write the version behind ``expected`` of the fleet's configuration (``None``), or of a tenant's. Raises
     ``ConfigurationError``, ``ConfigurationMoved``, ``TenantNotFound``, ``UnavailableError``."""
-    after = checked_configuration(text, tenant)
+    after = configuration_values(text, tenant)
     rows = Configurations(database)
     newest = rows.find(tenant)
     before = _values_of(newest)
@@ -80,6 +76,6 @@ def _values_of(row: ConfigurationVersion | None) -> dict[str, str]:
     if row is None:
         return {}
     try:
-        return checked_configuration(row.text, row.of_tenant or None)
+        return configuration_values(row.text, row.of_tenant or None)
     except ConfigurationError:
         return {}

@@ -22,6 +22,7 @@ __all__ = [
     "bounded_overrides",
     "callers_overrides",
     "checked_overrides",
+    "configuration_values",
     "file_values",
     "fleet_values",
     "overridden",
@@ -60,6 +61,14 @@ def fleet_values(text: str, *, place: str) -> dict[str, str]:
         if raw not in (None, ""):
             values[key] = _rendered(key, kind, raw, place)
     return values
+
+
+def configuration_values(text: str, tenant: str | None) -> dict[str, str]:
+    """What a configuration of the fleet (``None``), or of a tenant, says. Raises ``ConfigurationError``."""
+    if tenant is None:
+        return fleet_values(text, place="the configuration of the fleet")
+    place = f"the configuration of the tenant {tenant!r}"
+    return checked_overrides(config_values(text, place=place), OverrideLevel.TENANT, place=place)
 
 
 def file_values(text: str, *, place: str) -> dict[str, str | None]:
@@ -120,7 +129,10 @@ def says(settings: Settings, key: str, text: str) -> bool:
 
 def overridden(settings: Settings, said: Overrides) -> Settings:
     """``settings`` with the values of ``said``, which were checked before."""
-    return _overridden(settings, tuple(sorted(said.items()))) if said else settings
+    if not said:
+        return settings
+    values = _overridden_values(tuple(sorted(said.items())))
+    return replace(settings, **{group: replace(getattr(settings, group), **own) for group, own in values.items()})
 
 
 def _pairs(settings: Settings, said: Overrides) -> Iterator[tuple[str, Any, Any]]:
@@ -142,11 +154,6 @@ def _overridden_values(said: tuple[tuple[str, str], ...]) -> Mapping[str, Mappin
 def _value(key: str, text: str) -> Any:
     """An empty text takes back what a file said: the setting has its default again."""
     return setting_of(key)[1].parse(text) if text else _DEFAULT_OF[key]
-
-
-def _overridden(settings: Settings, said: tuple[tuple[str, str], ...]) -> Settings:
-    groups = {group: replace(getattr(settings, group), **values) for group, values in _overridden_values(said).items()}
-    return replace(settings, **groups)
 
 
 def _rendered(key: str, kind: Kind[Any], raw: object, place: str) -> str:
