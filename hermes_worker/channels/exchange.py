@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
+from typing import TypeVar
 from urllib.parse import quote
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind, kind_of_status
@@ -65,15 +66,19 @@ class Receipt:
 
 Outcome = Receipt | DeliveryError
 Exchange = Generator[HttpRequest, HttpResponse, Outcome]
+T = TypeVar("T")
 
 
 class Unsendable(HermesError):
     """A setting or a target cannot be used in a request; nothing was sent."""
 
 
-def perform(exchange: Exchange, send: Callable[[HttpRequest], HttpResponse]) -> Outcome:
-    """Drive an exchange to its end. ``send`` makes one request without following redirects and raises ``NoAnswer`` or
-    ``UnsafeUrl``; these, and ``Unsendable`` from the adapter, become the failure they mean."""
+def perform(
+    exchange: Generator[HttpRequest, HttpResponse, T | DeliveryError], send: Callable[[HttpRequest], HttpResponse]
+) -> T | DeliveryError:
+    """Drive an exchange to its end: a delivery, a look for what came in, or whatever else is asked of a platform.
+    ``send`` makes one request without following redirects and raises ``NoAnswer`` or ``UnsafeUrl``; these, and
+    ``Unsendable`` from the adapter, become the failure they mean."""
     request: HttpRequest | None = None
     try:
         request = next(exchange)
@@ -85,10 +90,10 @@ def perform(exchange: Exchange, send: Callable[[HttpRequest], HttpResponse]) -> 
         kind = SendErrorKind.AMBIGUOUS if error.was_sent else SendErrorKind.TRANSIENT
         return _judged(DeliveryError(kind=kind, message=one_line(error.reason)), request)
     except (Unsendable, UnsafeUrl) as error:
-        return DeliveryError(kind=SendErrorKind.REFUSED, message=str(error))
+        return DeliveryError(kind=SendErrorKind.REFUSED, message=one_line(str(error)))
 
 
-def _judged(outcome: Outcome, last: HttpRequest | None) -> Outcome:
+def _judged(outcome: T | DeliveryError, last: HttpRequest | None) -> T | DeliveryError:
     """What is open after a request that only prepares is whether it worked, not whether the message arrived."""
     if not isinstance(outcome, DeliveryError) or outcome.kind is not SendErrorKind.AMBIGUOUS:
         return outcome

@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hermes_worker.channels.errors import DeliveryError, SendErrorKind
-from hermes_worker.channels.exchange import Unsendable, one_line
+from hermes_worker.channels.errors import DeliveryError
+from hermes_worker.channels.exchange import perform
 from hermes_worker.channels.inbound.receiving import KeysExchange
 from hermes_worker.channels.receivers import Receiver
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
-from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
+from hermes_worker.net.urls import UrlPolicy
 from hermes_worker.net.wire import send
 
 KEPT_S = 3_600.0
@@ -69,15 +68,4 @@ class SigningKeys:
 def _asked(exchange: KeysExchange) -> PublicKeys | DeliveryError:
     # The address is the operator's own setting, or the vendor's; no redirect is followed.
     policy = UrlPolicy(allows_private=True)
-    try:
-        request: HttpRequest = next(exchange)
-        while True:
-            response: HttpResponse = send(request, policy, total_s=ASKING_S, body_bytes_max=_BYTES_MAX)
-            request = exchange.send(response)
-    except StopIteration as end:
-        found: PublicKeys | DeliveryError = end.value
-        return found
-    except NoAnswer as error:
-        return DeliveryError(kind=SendErrorKind.TRANSIENT, message=one_line(error.reason))
-    except (Unsendable, UnsafeUrl) as error:
-        return DeliveryError(kind=SendErrorKind.REFUSED, message=one_line(str(error)))
+    return perform(exchange, lambda request: send(request, policy, total_s=ASKING_S, body_bytes_max=_BYTES_MAX))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
-__all__ = ["id_of", "list_of", "mapping_of", "number_of", "stripped_of", "text_of"]
+__all__ = ["epoch_of", "id_of", "list_of", "mapping_of", "number_of", "size_of", "stripped_of", "text_of"]
 
 
 def text_of(value: object) -> str:
@@ -36,3 +37,17 @@ def list_of(value: object) -> Sequence[Any]:
 def number_of(value: object) -> float | None:
     """A number; ``None`` for anything else, ``true`` and ``false`` too."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def size_of(value: object) -> int | None:
+    """A whole number from 0 on, such as of bytes; ``None`` for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def epoch_of(value: object) -> float | None:
+    """Epoch seconds of a time in ISO 8601 with its zone; ``None`` for anything else."""
+    try:
+        found = datetime.fromisoformat(text_of(value))
+    except ValueError:
+        return None
+    return found.timestamp() if found.tzinfo is not None else None

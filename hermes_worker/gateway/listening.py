@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
-from hermes_worker.channels.exchange import Unsendable, one_line
+from hermes_worker.channels.exchange import one_line, perform
 from hermes_worker.channels.inbound.declaration import InboundMode
 from hermes_worker.channels.inbound.receiving import Polled
 from hermes_worker.channels.receivers import Receiver, polled
 from hermes_worker.core.errors import ConfigurationError, LeaseLost, UnavailableError
 from hermes_worker.core.gateway import look_again_in_s, standby_s
 from hermes_worker.gateway.taking import Arrival, Taker, account_of
-from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
-from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
+from hermes_worker.net.http import HttpRequest, HttpResponse
+from hermes_worker.net.urls import UrlPolicy
 from hermes_worker.net.wire import send
 from hermes_worker.observe import count, log
 from hermes_worker.settings import Settings
@@ -169,21 +169,17 @@ class GatewayListener:
         # Counted from now: whoever was frozen behind the renewal has less left of the lease.
         hold_s = _HELD_PART * max(0.0, ends_at - time.monotonic())
         exchange = account.receiver.poll(cursor, account.credentials, datetime.now(UTC), hold_s)
+
+        def ask(request: HttpRequest) -> HttpResponse:
+            left_s = ends_at - time.monotonic()
+            if left_s <= 0:
+                raise LeaseLost(f"the lease of {account.account!r} ended before it was used")
+            # The address of a platform is the operator's own setting.
+            return send(request, UrlPolicy(allows_private=True), total_s=left_s)
+
         try:
-            request: HttpRequest = next(exchange)
-            while True:
-                left_s = ends_at - time.monotonic()
-                if left_s <= 0:
-                    raise LeaseLost(f"the lease of {account.account!r} ended before it was used")
-                # The address of a platform is the operator's own setting.
-                response: HttpResponse = send(request, UrlPolicy(allows_private=True), total_s=left_s)
-                request = exchange.send(response)
-        except StopIteration as end:
-            found: Polled | DeliveryError = end.value
-            return found
-        except NoAnswer as error:
-            return DeliveryError(kind=SendErrorKind.TRANSIENT, message=one_line(error.reason))
-        except (Unsendable, UnsafeUrl, ConfigurationError) as error:
+            return perform(exchange, ask)
+        except ConfigurationError as error:
             return DeliveryError(kind=SendErrorKind.REFUSED, message=one_line(str(error)))
 
     def _take(self, account: PolledAccount, hold: AccountHold, cursor: str, found: Polled) -> str:

@@ -15,7 +15,7 @@ from hermes_worker.channels.inbound.proofs import check_same, event_key, json_of
 from hermes_worker.channels.inbound.receiving import KeysExchange, WebhookAnswer, WebhookRequest
 from hermes_worker.channels.inbound.tokens import keys_at, verified_claims
 from hermes_worker.core.inbound import ChatKind, Inbound, InboundButton, InboundChat, InboundMessage, InboundSender
-from hermes_worker.core.json_values import id_of, mapping_of, text_of
+from hermes_worker.core.json_values import epoch_of, id_of, mapping_of, text_of
 
 CHAT = "chat@system.gserviceaccount.com"
 _GOOGLE = ("https://accounts.google.com", "accounts.google.com")
@@ -78,7 +78,7 @@ def read(event: Mapping[str, Any]) -> tuple[Inbound, ...]:
             is_bot=writer.get("type") == "BOT",
         ),
         "message_id": name,
-        "sent_at": _seconds(text_of(event.get("eventTime"))),
+        "sent_at": epoch_of(event.get("eventTime")),
     }
     if kind == "CARD_CLICKED":
         pressed = text_of(mapping_of(event.get("action")).get("actionMethodName"))
@@ -86,11 +86,3 @@ def read(event: Mapping[str, Any]) -> tuple[Inbound, ...]:
         return (InboundButton(event_key=key, value=pressed, **common),)
     said = text_of(message.get("argumentText")) or text_of(message.get("text"))
     return (InboundMessage(event_key=event_key(name), text=said.strip(), is_addressed=True, **common),)
-
-
-def _seconds(stamp: str) -> float | None:
-    try:
-        found = datetime.fromisoformat(stamp)
-    except ValueError:
-        return None
-    return found.timestamp() if found.tzinfo is not None else None

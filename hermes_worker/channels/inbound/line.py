@@ -18,7 +18,7 @@ from hermes_worker.core.inbound import (
     InboundSender,
     MediaRef,
 )
-from hermes_worker.core.json_values import id_of, list_of, mapping_of, number_of, text_of
+from hermes_worker.core.json_values import id_of, list_of, mapping_of, number_of, size_of, text_of
 from hermes_worker.core.media_kinds import MediaKind
 
 _FILES = {
@@ -84,7 +84,5 @@ def _media(message: Mapping[str, Any]) -> tuple[MediaRef, ...]:
     kind, found = _FILES.get(text_of(message.get("type"))), id_of(message.get("id"))
     if kind is None or not found:
         return ()
-    size = message.get("fileSize")
-    is_size = isinstance(size, int) and not isinstance(size, bool) and size >= 0
     name = text_of(message.get("fileName"))
-    return (MediaRef(kind=kind, id=found, name=name, size_bytes=size if is_size else None),)
+    return (MediaRef(kind=kind, id=found, name=name, size_bytes=size_of(message.get("fileSize"))),)

@@ -35,7 +35,7 @@ from hermes_worker.core.inbound import (
     InboundSender,
     MediaRef,
 )
-from hermes_worker.core.json_values import id_of, list_of, mapping_of, text_of
+from hermes_worker.core.json_values import id_of, list_of, mapping_of, size_of, text_of
 from hermes_worker.core.media_kinds import MediaKind, kind_of_media_type
 
 _PEOPLE = frozenset({"", "file_share", "thread_broadcast", "me_message", "bot_message"})
@@ -182,7 +182,6 @@ def _place(channel: str, team: str, name: str, *, thread: str = "") -> InboundCh
 def _files(event: Mapping[str, Any]) -> list[MediaRef]:
     found = []
     for file in map(mapping_of, list_of(event.get("files"))):
-        size = file.get("size")
         media_type = text_of(file.get("mimetype"))
         found.append(
             MediaRef(
@@ -190,7 +189,7 @@ def _files(event: Mapping[str, Any]) -> list[MediaRef]:
                 id=id_of(file.get("id")),
                 name=text_of(file.get("name")),
                 media_type=media_type,
-                size_bytes=size if isinstance(size, int) and size >= 0 else None,
+                size_bytes=size_of(file.get("size")),
             )
         )
     return [media for media in found if media.id]

@@ -15,7 +15,7 @@ from hermes_worker.channels.inbound.proofs import check_same, event_key, json_of
 from hermes_worker.channels.inbound.receiving import KeysExchange, WebhookRequest
 from hermes_worker.channels.inbound.tokens import keys_named_by, verified_claims
 from hermes_worker.core.inbound import ChatKind, Inbound, InboundChat, InboundEdit, InboundMessage, InboundSender
-from hermes_worker.core.json_values import id_of, list_of, mapping_of, text_of
+from hermes_worker.core.json_values import epoch_of, id_of, list_of, mapping_of, text_of
 
 ISSUER = "https://api.botframework.com"
 _KINDS = {"personal": ChatKind.DIRECT, "groupChat": ChatKind.GROUP, "channel": ChatKind.CHANNEL}
@@ -60,7 +60,7 @@ def read(activity: Mapping[str, Any]) -> tuple[Inbound, ...]:
             is_bot=writer.get("role") == "bot" or (bool(me) and id_of(writer.get("id")) == me),
         ),
         "message_id": number,
-        "sent_at": _seconds(text_of(activity.get("timestamp"))),
+        "sent_at": epoch_of(activity.get("timestamp")),
     }
     text = _MENTION.sub(r"\1 ", text_of(activity.get("text"))).strip()
     if kind == "messageUpdate":
@@ -89,11 +89,3 @@ def _is_of(mention: Mapping[str, Any], who: str) -> bool:
 
 def _said(mention: Mapping[str, Any]) -> str:
     return _MENTION.sub(r"\1 ", text_of(mention.get("text"))).strip()
-
-
-def _seconds(stamp: str) -> float | None:
-    try:
-        found = datetime.fromisoformat(stamp)
-    except ValueError:
-        return None
-    return found.timestamp() if found.tzinfo is not None else None

@@ -32,7 +32,7 @@ from hermes_worker.core.inbound import (
     InboundSender,
     MediaRef,
 )
-from hermes_worker.core.json_values import id_of, list_of, mapping_of, number_of, stripped_of, text_of
+from hermes_worker.core.json_values import id_of, list_of, mapping_of, number_of, size_of, stripped_of, text_of
 from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
@@ -214,13 +214,12 @@ def _media(message: Mapping[str, Any]) -> tuple[MediaRef, ...]:
 
 
 def _file(kind: MediaKind, file: Mapping[str, Any], *, media_type: str) -> MediaRef:
-    size = file.get("file_size")
     return MediaRef(
         kind=kind,
         id=id_of(file.get("file_id")),
         name=text_of(file.get("file_name")),
         media_type=media_type,
-        size_bytes=size if isinstance(size, int) and size >= 0 else None,
+        size_bytes=size_of(file.get("file_size")),
     )
 
 
