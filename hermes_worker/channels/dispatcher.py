@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import re
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -22,6 +20,7 @@ from hermes_worker.channels.targets import Target, TargetError, parse_chat
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.net.urls import UrlPolicy
 from hermes_worker.net.wire import sender
+from hermes_worker.system.plainfiles import replace_text
 
 _SECRET_CHARS_MIN = 8
 """A shorter one is in every other text by chance."""
@@ -128,14 +127,7 @@ class Dispatcher:
             return _refused("the name of the file is not a plain name")
         path = self.directory / file_name
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
-                file.write(part.text)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
+            replace_text(path, part.text.encode("utf-8", "replace").decode(), mode=0o600)
         except OSError as error:
             return DeliveryError(kind=SendErrorKind.TRANSIENT, message=f"the file was not written: {error.strerror}")
         return Receipt(message_id=str(path))

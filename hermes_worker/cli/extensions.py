@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.local.paths import prepare_home
 from hermes_worker.plugins import Available, available, check, plugins_dir
 from hermes_worker.settings import Settings
+from hermes_worker.system.plainfiles import replace_text
 
 _VARIABLE = "HERMES_EXTENSIONS"
 _BROUGHT_CHARS_MAX = 100
@@ -121,13 +121,7 @@ def _keep(settings: Settings, names: Sequence[str]) -> None:
             f"{path} cannot be changed safely: write extensions.enabled: [{listed}] into it yourself"
         )
     prepare_home(settings.home)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(changed)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    replace_text(path, changed, mode=0o600)
 
 
 def with_enabled(text: str, names: Sequence[str]) -> str | None:

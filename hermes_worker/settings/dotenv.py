@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.system.plainfiles import replace_text
 
 
 def write_secret(home: Path, variable: str, value: str) -> Path:
@@ -15,12 +15,7 @@ def write_secret(home: Path, variable: str, value: str) -> Path:
     path = home / ".env"
     try:
         text = with_variable(path.read_text(encoding="utf-8") if path.exists() else "", variable, value)
-        draft = path.with_name(f".env.{os.getpid()}.new")
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
+        replace_text(path, text, mode=0o600)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} cannot be written: {type(error).__name__}") from None
     return path
