@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ import yaml
 
 from hermes_worker.cli.doctor import check
 from hermes_worker.cli.entry import EXIT_FAILED
-from hermes_worker.cli.layout import table
+from hermes_worker.cli.layout import show_difference, table
 from hermes_worker.cli.options import TEXT, client_settings, common
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.safety.redaction import redact
@@ -224,10 +223,7 @@ def _typed(key: str, value: str) -> object:
 def _written(path: Path, before: str, after: str, key: str | None, *, dry_run: bool) -> int:
     """Check the whole, show what changes, and write it at once or not at all. Raises ``ConfigurationError``."""
     load(home=path.parent, config_text=after)
-    lines = difflib.unified_diff(
-        before.splitlines(), after.splitlines(), f"{path} (now)", f"{path} (then)", lineterm="", n=1
-    )
-    click.echo(redact("\n".join(lines)) or "nothing changes")
+    show_difference(before, after, f"{path} (now)", f"{path} (then)")
     if dry_run or before == after:
         return 0
     replace_text(path, after)

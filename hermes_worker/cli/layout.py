@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import shutil
 import time
@@ -10,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
+
+from hermes_worker.safety.redaction import redact
 
 _GAP = "  "
 _ID_DIGITS = 12
@@ -68,6 +71,13 @@ def in_tree_order(parents: Mapping[str, str | None]) -> Iterator[tuple[str, int]
         yield name, level
         left.extend((child, level + 1) for child in reversed(below.get(name, [])))
     yield from ((name, 0) for name in parents if name not in told)
+
+
+def show_difference(before: str, after: str, before_name: str = "now", after_name: str = "then") -> None:
+    """Print what changes between two texts, without secrets."""
+    names = before_name, after_name
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), *names, lineterm="", n=1)
+    click.echo(redact("\n".join(lines)) or "nothing changes")
 
 
 def table(

@@ -157,15 +157,13 @@ def browser(home: Path | None, name: str | None, alive_file: Path | None) -> int
     from hermes_worker.browser.chromium import missing_extra
     from hermes_worker.core.errors import ConfigurationError
     from hermes_worker.settings.role_secrets import ProcessRole
-    from hermes_worker.wiring import browser_host_of, database_of, sealer_of
+    from hermes_worker.wiring import browser_host_of
 
     def host_of(settings: Settings, known_as: str, stack: ExitStack) -> ResourceHost:
         logging.getLogger("websockets").setLevel(logging.WARNING)  # its news of every connection is none
         if (lacking := missing_extra()) is not None:
             raise ConfigurationError(lacking)
-        # What it reads of rows, such as where a browser was, may be encrypted.
-        database = database_of(settings, sealer=sealer_of(settings))
-        stack.callback(database.close)
+        database = _database_of_host(settings, stack)
         return browser_host_of(settings, database, name=known_as, alive_file=alive_file)
 
     return run_role(home, ProcessRole.BROWSER, name, host_of)
@@ -181,12 +179,10 @@ def mcp_processes(home: Path | None, name: str | None, alive_file: Path | None) 
     Workers connect to it when a tool is called. On SIGTERM it ends its servers.
     """
     from hermes_worker.settings.role_secrets import ProcessRole
-    from hermes_worker.wiring import database_of, mcp_host_of, process_looker_of, sealer_of
+    from hermes_worker.wiring import mcp_host_of, process_looker_of
 
     def host_of(settings: Settings, known_as: str, stack: ExitStack) -> ResourceHost:
-        # What it reads of rows, such as a token, may be encrypted.
-        database = database_of(settings, sealer=sealer_of(settings))
-        stack.callback(database.close)
+        database = _database_of_host(settings, stack)
         host = mcp_host_of(settings, database, name=known_as, alive_file=alive_file)
         if (looker := process_looker_of(settings, database)) is not None:
             looker.start()
@@ -194,6 +190,15 @@ def mcp_processes(home: Path | None, name: str | None, alive_file: Path | None) 
         return host
 
     return run_role(home, ProcessRole.MCP, name, host_of)
+
+
+def _database_of_host(settings: Settings, stack: ExitStack) -> Database:
+    """What it reads of rows, such as where a browser was or a token, may be encrypted."""
+    from hermes_worker.wiring import database_of, sealer_of
+
+    database = database_of(settings, sealer=sealer_of(settings))
+    stack.callback(database.close)
+    return database
 
 
 def _leave(_number: int, _frame: Any) -> None:

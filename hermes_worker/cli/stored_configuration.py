@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 
 import click
 
-from hermes_worker.cli.layout import table
+from hermes_worker.cli.layout import moment, show_difference, table
 from hermes_worker.cli.options import acts_as_this_user, chosen_tenant, this_user
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.safety.redaction import redact
 from hermes_worker.services.configuring import say_for_session, write_configuration
 from hermes_worker.settings import Settings
 from hermes_worker.store.configurations import ConfigurationMoved, Configurations
@@ -44,8 +41,7 @@ class StoredConfiguration:
             newest = Configurations(database).find(self._tenant)
             before, version = ("", 0) if newest is None else (newest.text, newest.version)
             text = after(before)
-            lines = difflib.unified_diff(before.splitlines(), text.splitlines(), "now", "then", lineterm="", n=1)
-            click.echo(redact("\n".join(lines)) or "nothing changes")
+            show_difference(before, text)
             if dry_run or text == before:
                 return 0
             by = this_user()
@@ -72,8 +68,7 @@ class StoredConfiguration:
                 return 0
         finally:
             database.close()
-        times = [datetime.fromtimestamp(row.created_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC") for row in found]
-        cells = [(str(row.version), at, row.written_by) for row, at in zip(found, times, strict=True)]
+        cells = [(str(row.version), moment(row.created_at), row.written_by) for row in found]
         click.echo(table(cells, ("VERSION", "WRITTEN", "BY"), whole=(0,)) if cells else "none was written yet")
         return 0
 
