@@ -16,7 +16,7 @@ from hermes_worker.store.backlog import QueueBacklog, read_backlog
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.runs.places import PlacesReading, read_places
 from hermes_worker.store.statistics import Totals, totals
-from hermes_worker.store.tables import deliveries, jobs, key_states, runs, waits, workers
+from hermes_worker.store.tables import RUN_IS_OPEN, deliveries, jobs, key_states, runs, waits, workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +66,7 @@ def _numbers(connection: Connection, statement: sa.Select[Any]) -> dict[str, int
     return {row[0]: row[1] for row in connection.execute(statement)}
 
 
-_OPEN_RUNS = (
-    sa.select(runs.c.status, sa.func.count())
-    .where(sa.text("runs.status not in ('completed', 'failed', 'cancelled', 'expired')"))
-    .group_by(runs.c.status)
-)
+_OPEN_RUNS = sa.select(runs.c.status, sa.func.count()).where(RUN_IS_OPEN).group_by(runs.c.status)
 _WORKERS = sa.select(workers.c.state, sa.func.count()).group_by(workers.c.state)
 _OPEN_WAITS = sa.select(waits.c.kind, sa.func.count()).where(waits.c.closed_at.is_(None)).group_by(waits.c.kind)
 _JOBS = sa.select(jobs.c.state, sa.func.count()).where(jobs.c.removed_at.is_(None)).group_by(jobs.c.state)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.tables import runs
+from hermes_worker.store.tables import RUN_IS_UNCOUNTED, runs
 
 _MOST = 500
 _root, _parent, _cause = runs.alias("root"), runs.alias("parent"), runs.alias("cause")
@@ -46,7 +46,7 @@ _ENDS = (
     .outerjoin(_root, _root.c.pk == runs.c.root_pk)
     .outerjoin(_parent, _parent.c.pk == runs.c.parent_pk)
     .outerjoin(_cause, _cause.c.pk == runs.c.cause_pk)
-    .where(sa.text("runs.exit_reason is not null and runs.is_counted = 0"))
+    .where(RUN_IS_UNCOUNTED)
     .order_by(runs.c.pk)
     .limit(_MOST)
 )

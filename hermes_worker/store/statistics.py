@@ -24,7 +24,15 @@ from hermes_worker.core.messages import Usage
 from hermes_worker.core.pricing import Cost, doubtful_nano_usd_of, nano_usd_of, unpriced_calls_of
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.search.due import mark_due_of_runs
-from hermes_worker.store.tables import deliveries, firings, runs, statistics, tool_calls
+from hermes_worker.store.tables import (
+    RUN_IS_OPEN,
+    RUN_IS_UNCOUNTED,
+    deliveries,
+    firings,
+    runs,
+    statistics,
+    tool_calls,
+)
 
 RUNS_ACCEPTED = "runs_accepted"
 RUNS_ENDED = "runs_ended"
@@ -71,8 +79,6 @@ _ROWS_MAX = 2_000
 """More rows than this are replaced by their sums."""
 
 _Condition = sa.TextClause | sa.ColumnElement[bool]
-_RUN_IS_OPEN = sa.text("runs.status not in ('completed', 'failed', 'cancelled', 'expired')")
-_RUN_IS_UNCOUNTED = sa.text("runs.exit_reason is not null and runs.is_counted = 0")
 _DELIVERY_IS_UNCOUNTED = sa.text("deliveries.settled_at is not null and deliveries.is_counted = 0")
 _FIRING_IS_UNCOUNTED = sa.text("firings.is_counted = 0")
 """Literals, as in the partial indexes."""
@@ -85,7 +91,7 @@ def totals(connection: Connection) -> Totals:
     summed = sa.select(statistics.c.measure, statistics.c.labels, sa.func.sum(statistics.c.amount))
     for measure, labels, amount in connection.execute(summed.group_by(statistics.c.measure, statistics.c.labels)):
         found[measure, tuple(json.loads(labels))] += int(amount)
-    for which in (_RUN_IS_OPEN, _RUN_IS_UNCOUNTED):
+    for which in (RUN_IS_OPEN, RUN_IS_UNCOUNTED):
         found.update(_of_runs(connection, which))
     found.update(_of_deliveries(connection, _DELIVERY_IS_UNCOUNTED))
     found.update(_of_firings(connection, _FIRING_IS_UNCOUNTED))
@@ -234,7 +240,7 @@ def _of_firings(connection: Connection, which: _Condition) -> Totals:
 _CountedTable = tuple[sa.Table, _Condition, Callable[[Connection, _Condition], Totals]]
 _COUNTED_DELIVERIES: _CountedTable = (deliveries, _DELIVERY_IS_UNCOUNTED, _of_deliveries)
 _COUNTED_TABLES: Sequence[_CountedTable] = (
-    (runs, _RUN_IS_UNCOUNTED, _of_runs),
+    (runs, RUN_IS_UNCOUNTED, _of_runs),
     _COUNTED_DELIVERIES,
     (firings, _FIRING_IS_UNCOUNTED, _of_firings),
 )

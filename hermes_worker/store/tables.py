@@ -334,6 +334,10 @@ on PostgreSQL, and writes no index. That goes for the results of a batch but the
 ``is_counted`` is set, here and in ``firings`` and ``deliveries``, when a row that is over has been added to
 ``statistics``: until then it is counted where it stands. A row may be deleted when it is counted, not before."""
 
+RUN_IS_OPEN = sa.text(f"runs.status not in {_TERMINAL}")
+RUN_IS_UNCOUNTED = sa.text("runs.exit_reason is not null and runs.is_counted = 0")
+"""Both spelled as in the partial indexes, which a plan with values for parameters could not use."""
+
 budgets = sa.Table(
     "budgets",
     metadata,

@@ -39,6 +39,7 @@ from hermes_worker.store.retention.holds import Holds, every_tenant, holds_of, r
 from hermes_worker.store.rows import insert_ignoring
 from hermes_worker.store.statistics import count_what_is_over
 from hermes_worker.store.tables import (
+    RUN_IS_OPEN,
     artifacts,
     audit_log,
     deleted_runs,
@@ -303,9 +304,8 @@ class Pruner:
         )
         since = sa.func.coalesce(last_message, sessions.c.created_at)
         wanted = sa.select(sessions.c.session_id, sessions.c.workspace, since)
-        is_open = sa.text("runs.status not in ('completed', 'failed', 'cancelled', 'expired')")  # as ``ix_runs_open``
         at_work = (
-            sa.select(sessions.c.workspace).join(runs, runs.c.session_pk == sessions.c.pk).where(is_open).distinct()
+            sa.select(sessions.c.workspace).join(runs, runs.c.session_pk == sessions.c.pk).where(RUN_IS_OPEN).distinct()
         )
         with self._database.read() as connection:
             # In this order: a run that begins in between is seen.

@@ -40,14 +40,14 @@ from hermes_worker.store.rows import (
     to_loaded,
     usage_of,
 )
-from hermes_worker.store.tables import blobs, messages, runs, sessions, tool_calls
+from hermes_worker.store.tables import RUN_IS_OPEN, blobs, messages, runs, sessions, tool_calls
 
-_IS_OPEN = sa.text("runs.status not in ('completed', 'failed', 'cancelled', 'expired')")
 _HAS_BEGUN = sa.text("runs.message_seq > 0")
 """Who has begun has its task in its transcript; who was paused before that holds no place."""
 _WAITS = sa.text("runs.status = 'queued' and runs.hinted_at is null")
-"""All three spelled as in the partial indexes ``ix_runs_{open,begun,waiting}_children``: with values for parameters a
-plan that is made once could not use them, and a family of a thousand would be read whole whenever a child ends."""
+"""Both, as ``RUN_IS_OPEN``, spelled as in the partial indexes ``ix_runs_{open,begun,waiting}_children``: with values
+for parameters a plan that is made once could not use them, and a family of a thousand would be read whole whenever a
+child ends."""
 _TRACE_MAX = 500
 """Tool calls of all children together that a report may name."""
 
@@ -73,7 +73,7 @@ class Remaining:
 
 _started = (
     sa.select(runs.c.pk)
-    .where(runs.c.parent_pk == sa.bindparam("run"), _IS_OPEN, _HAS_BEGUN)
+    .where(runs.c.parent_pk == sa.bindparam("run"), RUN_IS_OPEN, _HAS_BEGUN)
     .limit(sa.bindparam("cap", type_=sa.Integer()))
     .subquery()
 )
@@ -178,7 +178,7 @@ _REMAINING = Prepared(
             runs.c.parent_pk == sa.bindparam("run"),
             runs.c.parent_iteration == sa.bindparam("iter"),
             runs.c.parent_position == sa.bindparam("pos"),
-            _IS_OPEN,
+            RUN_IS_OPEN,
         )
         .order_by(runs.c.pk)  # as the index of open children has it, and no other
         .limit(1)
@@ -456,7 +456,7 @@ _ORPHANS = Prepared(
     .join(_parents, _parents.c.pk == runs.c.parent_pk)
     .where(
         runs.c.parent_pk.is_not(None),
-        _IS_OPEN,
+        RUN_IS_OPEN,
         runs.c.status != RunStatus.STOPPING.value,
         runs.c.state_version <= STATE_VERSION,
         sa.text("parents.status in ('completed', 'failed', 'cancelled', 'expired', 'stopping')"),
@@ -498,7 +498,7 @@ def open_children(connection: Connection, parent_pk: int, *, most: int) -> list[
     """Children of a run that have not ended and were not asked to."""
     found = connection.execute(
         sa.select(runs.c.pk)
-        .where(runs.c.parent_pk == parent_pk, _IS_OPEN, runs.c.status != RunStatus.STOPPING.value)
+        .where(runs.c.parent_pk == parent_pk, RUN_IS_OPEN, runs.c.status != RunStatus.STOPPING.value)
         .order_by(runs.c.pk)
         .limit(most)
     )
@@ -507,5 +507,5 @@ def open_children(connection: Connection, parent_pk: int, *, most: int) -> list[
 
 def begun_children(connection: Connection, parent_pk: int) -> list[int]:
     """Children of a run that are at work, paused ones included."""
-    found = sa.select(runs.c.pk).where(runs.c.parent_pk == parent_pk, _IS_OPEN, _HAS_BEGUN)
+    found = sa.select(runs.c.pk).where(runs.c.parent_pk == parent_pk, RUN_IS_OPEN, _HAS_BEGUN)
     return list(connection.execute(found.order_by(runs.c.pk)).scalars())

@@ -22,16 +22,20 @@ from hermes_worker.store.engine.prepared import rows_of
 from hermes_worker.store.owners import owned_by
 from hermes_worker.store.search.due import BODY, STORED
 from hermes_worker.store.search.finding import index_query, indexed_rows
-from hermes_worker.store.tables import messages, run_inputs, runs, search_due, search_rows
+from hermes_worker.store.tables import (
+    RUN_IS_OPEN,
+    RUN_IS_UNCOUNTED,
+    messages,
+    run_inputs,
+    runs,
+    search_due,
+    search_rows,
+)
 
 TO_READ_MAX = 3_000
 """Rows of the index, and runs that it may not have: with more of either it says nothing of use."""
 _AT_ONCE = 500
 _SAID = (Role.USER, Role.ASSISTANT)
-
-# Literals, as in the partial indexes.
-_IS_OPEN = sa.text("runs.status not in ('completed', 'failed', 'cancelled', 'expired')")
-_IS_UNCOUNTED = sa.text("runs.exit_reason is not null and runs.is_counted = 0")
 
 
 class _InputOfRun(NamedTuple):
@@ -71,8 +75,8 @@ def _unindexed(connection: Connection, tenant: str) -> Collection[int] | None:
     theirs = owned_by(tenant, runs)
     for which in (
         sa.select(search_due.c.session_pk),
-        sa.select(runs.c.session_pk).where(theirs, _IS_OPEN),
-        sa.select(runs.c.session_pk).where(theirs, _IS_UNCOUNTED),
+        sa.select(runs.c.session_pk).where(theirs, RUN_IS_OPEN),
+        sa.select(runs.c.session_pk).where(theirs, RUN_IS_UNCOUNTED),
     ):
         these = sa.select(runs.c.pk).where(theirs, runs.c.session_pk.in_(which)).limit(TO_READ_MAX)
         found.update(connection.execute(these).scalars())
