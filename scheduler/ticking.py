@@ -128,6 +128,10 @@ class Gathered:
     chosen: ChosenSettings | None = None
     """The settings that a run of the tenant is accepted with; ``None`` for those of the process."""
 
+    def over(self, settings: Settings) -> Settings:
+        """``settings`` of the process, or what stands in for them."""
+        return settings if self.chosen is None else self.chosen.settings
+
 
 NOTHING_GATHERED = Gathered()
 
@@ -229,8 +233,7 @@ def tick_of(due: DueJob, settings: Settings, gathered: Gathered = NOTHING_GATHER
     run: NewRun | None = None
     pinned = spec
     start = decision.start
-    if gathered.chosen is not None:
-        settings = gathered.chosen.settings
+    settings = gathered.over(settings)
     if start is not None:
         try:
             pinned = with_pins(spec, settings)
@@ -437,8 +440,7 @@ def follow_up(collected: Collected, settings: Settings, gathered: Gathered = NOT
             return _watchdog(collected, spec, texts)
         if not is_agent_needed(texts.script):
             return _ended(collected, spec, policy.RunVerdict.OK, remark="the script found nothing for the agent to do")
-        settings = gathered.chosen.settings if gathered.chosen is not None else settings
-        return Followup(run=_run_of(collected, spec, settings, texts, gathered))
+        return Followup(run=_run_of(collected, spec, gathered.over(settings), texts, gathered))
     except _UNREADABLE as error:
         return _ended(
             collected,
