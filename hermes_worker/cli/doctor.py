@@ -155,6 +155,7 @@ def _findings(settings: Settings, workspace: Path | None) -> Iterator[DoctorFind
         *([("browser", lambda: _browser(settings))] if settings.browser.is_enabled else []),
         ("network", lambda: _network(settings)),
         *_mcp_checks(settings),
+        *_mcp_row_checks(settings),
         *((("workspace", lambda: _workspace(workspace)),) if workspace else ()),
         *((("workspaces", lambda: _workspaces(settings)),) if settings.terminal.workspace != "local" else ()),
     )
@@ -781,6 +782,13 @@ def _mcp_checks(settings: Settings) -> list[tuple[str, Callable[[], tuple[Grade,
     except ConfigurationError as error:
         return [("mcp", partial(_unreadable, error))]
     return [(f"mcp {name}", partial(_mcp_server, settings, name, server)) for name, server in sorted(servers.items())]
+
+
+def _mcp_row_checks(settings: Settings) -> Iterator[tuple[str, Callable[[], tuple[Grade, str]]]]:
+    """Here and not above: that module says its findings in the grades of this one."""
+    from hermes_worker.cli import doctor_mcp
+
+    return doctor_mcp.checks(settings)
 
 
 def _unreadable(error: ConfigurationError) -> tuple[Grade, str]:

@@ -162,7 +162,6 @@ _LISTED: Final = (
 
 
 def _row(one: ShownMcpServer) -> tuple[str, ...]:
-    approved = sum(tool.is_approved for tool in one.tools)
     token, trusted = "set" if one.has_token else "none", "yes" if one.trusted else "no"
     where = one_line(one.url or " ".join(one.command), 200)
-    return one.name, one.state, f"{approved}/{len(one.tools)}", token, trusted, where
+    return one.name, one.state, f"{one.approved}/{len(one.tools)}", token, trusted, where

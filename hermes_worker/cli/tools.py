@@ -6,15 +6,20 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from hermes_worker import installed, plugins
 from hermes_worker.agent.tools.catalog import declared_catalog
 from hermes_worker.cli.layout import table
-from hermes_worker.cli.options import common, load_settings
+from hermes_worker.cli.options import chosen_tenant, common, load_settings, of_tenant
+from hermes_worker.cli.screen import one_line
+from hermes_worker.local.paths import has_no_rows
 from hermes_worker.settings import Settings
+
+if TYPE_CHECKING:
+    from hermes_worker.services.mcp_servers import ShownMcpServer
 
 _BROWSER: Final = "browser"
 
@@ -37,10 +42,12 @@ def tools() -> None:
 
 @tools.command("list", epilog="Which of them a run has is decided by its toolsets: 'hermes-worker submit --help'.")
 @common
+@of_tenant
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_tools(home: Path | None, as_json: bool) -> None:
     """Every tool: whether it is available, and what is missing where it is not."""
-    found = standings(load_settings(home))
+    settings = load_settings(home)
+    found = [*standings(settings), *_of_rows(settings, chosen_tenant())]
     if as_json:
         for one in found:
             click.echo(json.dumps(asdict(one)))
@@ -53,6 +60,36 @@ def standings(settings: Settings) -> list[ToolStanding]:
     """Every tool that this version knows of, by name."""
     found = {one.name: one for one in (*_absent(settings), *_in_force(settings))}
     return [found[name] for name in sorted(found)]
+
+
+def _of_rows(settings: Settings, tenant: str) -> Iterator[ToolStanding]:
+    """The tools of MCP servers that a tenant keeps as rows. Asks no server. Raises ``HermesError``."""
+    if not settings.mcp.has_rows or has_no_rows(settings):
+        return
+    from hermes_worker.services.mcp_servers import shown_mcp_server  # takes long to import
+    from hermes_worker.store.mcp_servers import McpServers
+    from hermes_worker.wiring import open_database
+
+    database = open_database(settings)
+    try:
+        kept = [shown_mcp_server(row) for row in McpServers(database).of_tenant(tenant)]
+    finally:
+        database.close()
+    for one in kept:
+        yield ToolStanding(
+            name=f"{one.toolset}:*", toolset=one.toolset, is_available=one.approved > 0, note=_row_note(one)
+        )
+
+
+def _row_note(one: ShownMcpServer) -> str:
+    if one.state == "unasked":
+        return "an MCP server of the tenant; nobody has asked it yet what it offers"
+    said = [f"{one.approved} of {len(one.tools)} tools of an MCP server of the tenant are approved"]
+    if one.waiting:
+        said.append(f"hermes-worker mcp approve {one.name} --row")
+    if one.problem is not None:
+        said.append(f"it did not answer: {one_line(one.problem, 200)}")
+    return "; ".join(said)
 
 
 def _in_force(settings: Settings) -> Iterator[ToolStanding]:

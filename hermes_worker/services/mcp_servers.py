@@ -91,6 +91,11 @@ class ShownMcpServer:
         return source_of_row(self.name)
 
     @property
+    def approved(self) -> int:
+        """How many of the tools that it offers are approved."""
+        return sum(one.is_approved for one in self.tools)
+
+    @property
     def waiting(self) -> Sequence[str]:
         return [one.name for one in self.tools if not one.is_approved]
 

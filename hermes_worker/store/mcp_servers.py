@@ -137,6 +137,12 @@ class McpServers:
         with self._database.read() as connection:
             return [_view(row) for row in rows_of(connection.execute(wanted), _ServerRow)]
 
+    def every(self) -> list[McpServerRow]:
+        """Of all tenants, by tenant and name: for whoever runs the installation."""
+        wanted = _WANTED.order_by(mcp_servers.c.tenant, mcp_servers.c.name)
+        with self._database.read() as connection:
+            return [_view(row) for row in rows_of(connection.execute(wanted), _ServerRow)]
+
     def find(self, tenant: str, name: str) -> McpServerRow | None:
         with self._database.read() as connection:
             return _found(connection, tenant, name)

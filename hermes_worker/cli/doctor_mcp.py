@@ -1,0 +1,81 @@
+"""What ``doctor`` says of MCP servers that tenants keep as rows. It asks none of them: workers and hosts do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from hermes_worker.cli.doctor import Grade
+from hermes_worker.core.errors import HermesError
+from hermes_worker.local.paths import has_no_rows
+from hermes_worker.settings import Settings
+from hermes_worker.store.mcp_servers import McpServerRow, McpServers
+
+_NAMED_MAX = 5
+
+
+def checks(settings: Settings) -> Iterator[tuple[str, Callable[[], tuple[Grade, str]]]]:
+    """One, where tenants may keep servers, or keep some."""
+    kept: Sequence[McpServerRow] | HermesError
+    try:
+        kept = _kept(settings)
+    except HermesError as error:
+        kept = error
+    if settings.mcp.has_rows or (kept and not isinstance(kept, HermesError)):
+        yield "mcp rows", partial(rows, settings, kept)
+
+
+def _kept(settings: Settings) -> Sequence[McpServerRow]:
+    from hermes_worker.wiring import open_database
+
+    if has_no_rows(settings):
+        return []
+    database = open_database(settings)
+    try:
+        return McpServers(database).every()
+    finally:
+        database.close()
+
+
+def rows(settings: Settings, kept: Sequence[McpServerRow] | HermesError) -> tuple[Grade, str]:
+    """What state they are in, and what somebody has to do. Raises ``HermesError``."""
+    if isinstance(kept, HermesError):
+        raise kept
+    if not kept:
+        return Grade.OK, "tenants may keep servers of their own, and none does"
+    tenants = len({row.tenant for row in kept})
+    total = f"{_many(len(kept), 'server')} of {_many(tenants, 'tenant')}"
+    if not settings.mcp.has_rows:
+        return Grade.NOTE, f"{total}, whose tools no agent has: HERMES_MCP_ROWS (mcp.rows) is not set here"
+    found = _troubles(settings, kept)
+    ready = len(kept) - len({name for names in found.values() for name in names})
+    told = [f"{total}, {ready} of them ready", *(f"{_named(names)} {what}" for what, names in found.items() if names)]
+    return (Grade.NOTE if ready < len(kept) else Grade.OK), "; ".join(told)
+
+
+def _troubles(settings: Settings, kept: Sequence[McpServerRow]) -> dict[str, list[str]]:
+    from hermes_worker.mcp.servers import is_allowed  # takes long to import
+    from hermes_worker.services.mcp_servers import shown_mcp_server
+
+    unasked = "not asked yet: is a worker for tools, or a host ('hermes-worker mcp-host'), with mcp.rows at work?"
+    refused = "not started: the command is none of HERMES_MCP_ROW_COMMANDS (mcp.row_commands)"
+    failing = "not answering (hermes-worker mcp list --row)"
+    waiting = "waiting for: hermes-worker mcp approve NAME --row"
+    found: dict[str, list[str]] = {refused: [], failing: [], unasked: [], waiting: []}
+    for row in kept:
+        shown = shown_mcp_server(row)
+        name = f"{row.tenant}/{row.name}"
+        if shown.command and not is_allowed(shown.command, settings.mcp.row_commands):
+            found[refused].append(name)
+        elif shown.state != "ready":
+            found[{"failing": failing, "unasked": unasked, "waiting": waiting}[shown.state]].append(name)
+    return found
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    return f"{', '.join(names[:_NAMED_MAX])}{more} {'is' if len(names) == 1 else 'are'}"
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
