@@ -1010,7 +1010,7 @@ def _step_parts(shared: _Shared) -> Parts:
         fair_semaphore=FairSemaphore(_COMPUTING_AT_ONCE),
         prices=dict(own_price(text) for text in settings.model.prices),
         redactor=shared.redactor,
-        workspace=_opening_workspaces(settings, shared.sandbox),
+        workspace=opening_workspaces(settings, shared.sandbox),
         now=client.database.now,
         delegation=delegation_policy(settings),
         overridden_by=_overriding(settings, _compactor_of(shared)),
@@ -1341,8 +1341,9 @@ def place_of_workspaces(settings: Settings) -> WorkspacePlace | None:
     return place_of(settings.terminal.workspace, options, settings.terminal.ssh_directory)
 
 
-def _opening_workspaces(settings: Settings, sandbox: Sandbox) -> Callable[[str], Workspace]:
-    """What opens the workspace of a session, and remembers those that it opened last."""
+def opening_workspaces(settings: Settings, sandbox: Sandbox | None) -> Callable[[str], Workspace]:
+    """What opens the workspace of a session, and remembers those that it opened last. Without ``sandbox`` no command
+    may be run there. It raises ``WorkspaceError``, and ``ValueError`` for what is no description."""
     from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
     from hermes_worker.workspaces.ref import WorkspaceRef
 

@@ -20,7 +20,13 @@ from hermes_worker.core.principals import DEFAULT_TENANT, Principal
 from hermes_worker.core.run import RunStatus, WaitKind
 from hermes_worker.safety.approvals import Choice
 from hermes_worker.services import answering
-from hermes_worker.services.checkpoints import CheckpointDiff, CheckpointView, RestoreOutcome, RunCheckpoints
+from hermes_worker.services.checkpoints import (
+    CheckpointDiff,
+    CheckpointView,
+    RestoreOutcome,
+    RunCheckpoints,
+    checkpoints_of,
+)
 from hermes_worker.services.results import TurnResult, training_sample, turn_result
 from hermes_worker.services.sheets import RunSheet, sheet_of
 from hermes_worker.services.shown import CallLine, CallTexts, OpenLine, call_line, call_texts, open_line
@@ -34,7 +40,6 @@ from hermes_worker.store.runs.tree_shapes import TreeNode, read_tree
 from hermes_worker.store.runs.views import RunView
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.stream.sse import WireEvent
-from hermes_worker.wiring import checkpoint_limits
 
 PAGE = 100
 _LOOK_EVERY_S = 0.5
@@ -239,9 +244,7 @@ class LocalBackend:
         return self._checkpoints().restore(run_id, checkpoint, paths)
 
     def _checkpoints(self) -> RunCheckpoints:
-        settings = self._records.settings
-        limits = checkpoint_limits(settings)
-        return RunCheckpoints(self._records.database, settings.home, limits, umask=settings.terminal.umask)
+        return checkpoints_of(self._records.database, self._records.settings)
 
     def join(self, run_ids: Sequence[str], *, is_any: bool, timeout_s: float | None) -> Mapping[str, RunStatus]:
         give_up_at = None if timeout_s is None else time.monotonic() + timeout_s

@@ -61,6 +61,11 @@ _FILES: Final = (
 _FILE: Final = re.compile("|".join(fnmatch.translate(pattern) for pattern in _FILES), re.IGNORECASE)
 
 
+def ignored_folders() -> tuple[str, ...]:
+    """Patterns of a shell for the names of folders that are not looked into."""
+    return (".[gG][iI][tT]", *sorted(_FOLDERS))
+
+
 def is_ignored_folder(name: str) -> bool:
     """Whether a folder of this name is not looked into."""
     return name in _FOLDERS or name.lower() == ".git"

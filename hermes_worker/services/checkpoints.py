@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,11 +11,13 @@ from typing import Final
 from hermes_worker.core.checkpoints import CheckpointLimits, Moment
 from hermes_worker.core.errors import HermesError
 from hermes_worker.safety.redaction import redact
+from hermes_worker.settings import Settings
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.runs.workspaces import RunWorkspace, RunWorkspaces
-from hermes_worker.workspaces.checkpoints.objects import EXECUTABLE, LINK, TreeEntry
+from hermes_worker.wiring import checkpoint_limits, opening_workspaces
+from hermes_worker.workspaces.base import Workspace
+from hermes_worker.workspaces.checkpoints.objects import EXECUTABLE, LINK, ChangedFile, TreeEntry
 from hermes_worker.workspaces.checkpoints.places import store_of
-from hermes_worker.workspaces.checkpoints.putting import ChangedFile
 from hermes_worker.workspaces.checkpoints.shadow import Checkpoint, CheckpointNotFound, NotKept, ShadowStore, plain_path
 
 DIFF_FILES_MAX: Final = 200
@@ -93,8 +95,18 @@ class RestoreOutcome:
 class RunCheckpoints:
     """The checkpoints of runs of one installation."""
 
-    def __init__(self, database: Database, home: Path, limits: CheckpointLimits, *, umask: int | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        home: Path,
+        limits: CheckpointLimits,
+        *,
+        umask: int | None = None,
+        opened: Callable[[str], Workspace] | None = None,
+    ) -> None:
+        """``opened`` opens workspaces on other hosts, whose files are compared and put back there."""
         self._places = RunWorkspaces(database)
+        self._opened = opened
         self._home = home
         self._limits = limits
         self._umask = umask
@@ -155,19 +167,32 @@ class RunCheckpoints:
 
     def _shadow(self, place: RunWorkspace) -> ShadowStore:
         try:
-            store = store_of(self._home, place.tenant, place.workspace, self._limits)
+            store = store_of(self._home, place.tenant, place.workspace, self._limits, opened=self._opened)
         except ValueError:
             raise CheckpointsAway("where the session works cannot be read") from None
         if store is None:
-            raise CheckpointsAway("no checkpoints are made of workspaces on other hosts, only of local ones")
+            raise CheckpointsAway("no checkpoints are made of workspaces that extensions bring")
         return store
 
     def _store(self, place: RunWorkspace) -> ShadowStore:
         """With the files beside it."""
         store = self._shadow(place)
-        if not Path(store.root).is_dir():
-            raise CheckpointsAway("the workspace of the session is not on this machine: it was removed, or not shared")
+        try:
+            store.require_there()
+        except NotKept as error:
+            raise CheckpointsAway(str(error)) from None
         return store
+
+
+def checkpoints_of(database: Database, settings: Settings) -> RunCheckpoints:
+    """As the settings say; on other hosts where this process reaches them."""
+    return RunCheckpoints(
+        database,
+        settings.home,
+        checkpoint_limits(settings),
+        umask=settings.terminal.umask,
+        opened=opening_workspaces(settings, None),
+    )
 
 
 def _chosen(store: ShadowStore, run_id: str, written: str | None) -> Checkpoint:

@@ -985,7 +985,7 @@ class CheckpointSettings:
     """What the files of a workspace were before an agent changed them."""
 
     enabled: bool = _setting("checkpoints.enabled", "HERMES_CHECKPOINTS", SWITCH, True)
-    """Whether a checkpoint is made before a tool changes files of a local workspace: see docs/checkpoints.md."""
+    """Whether a checkpoint is made before a tool changes files of a workspace: see docs/checkpoints.md."""
     kept: int = _setting("checkpoints.max_snapshots", "HERMES_CHECKPOINTS_KEPT", integer(1, 1_000), 50)
     """Checkpoints of one workspace; the oldest go first."""
     mb_max: int = _setting("checkpoints.max_total_size_mb", "HERMES_CHECKPOINTS_MB", integer(1, 1_000_000), 500)

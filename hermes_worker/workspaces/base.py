@@ -227,3 +227,26 @@ class Converses(Protocol):
     ) -> CommandResult:
         """As ``Workspace.execute``, with ``channel``, a descriptor of a socket pair, as the command's standard input,
         and with stderr apart. The descriptor stays the caller's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptAnswer:
+    """How a script of ours ended on a host."""
+
+    code: int
+    output: bytes
+    errors: bytes
+
+
+@runtime_checkable
+class RunsScripts(Protocol):
+    """A workspace on a host on which scripts of ours are run beside the commands of agents."""
+
+    @property
+    def may_hold_kb(self) -> int:
+        """Kilobytes of files; 0 for no limit."""
+
+    def run_script(self, script: str, *arguments: str, data: bytes = b"", bytes_max: int) -> ScriptAnswer:
+        """Run a script with the root of the workspace and ``arguments``, and ``data`` as its input; one round trip. It
+        is asked of a workspace that may not be there, and does not make it. Raises ``WorkspaceAway`` where the host
+        cannot be asked, ``WorkspaceError`` where it writes more than ``bytes_max``."""

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from serving import Served
 from support.commandline import CommandLine
 from support.store import Store
+from support.workspace_hosts import ssh_server
 
 from hermes_worker.client import HermesClient
 from hermes_worker.core.checkpoints import Moment
+from hermes_worker.settings import Settings
 from hermes_worker.store.access.audit import AuditLog
 from hermes_worker.store.access.principals import KeyScope, Tenants
 from hermes_worker.store.runs.workspaces import RunWorkspaces
+from hermes_worker.store.tables import sessions
+from hermes_worker.wiring import opening_workspaces
 from hermes_worker.workspaces.checkpoints.places import store_of
 from hermes_worker.workspaces.ref import WorkspaceRef
 
@@ -111,3 +117,42 @@ def test_the_command_line_says_the_same_here_and_over_a_server(api: Served, stor
     assert (root / "a.txt").read_text() == "one\n"
     again = local.inline("runs", "restore", run_id, found["checkpoint_id"], "--stop", "--json")
     assert json.loads(again.out)["written"] == ["b.txt"]
+
+
+def test_files_on_another_host_are_put_back_where_the_api_reaches_it(
+    serve: Callable[..., Served], settings: Settings, tmp_path: Path
+) -> None:
+    with ssh_server(tmp_path / "ssh") as host:
+        account = host.account()
+        reached = replace(
+            settings.terminal,
+            ssh_host=account.host,
+            ssh_port=account.port,
+            ssh_user=account.user,
+            ssh_key=account.key_file,
+            ssh_known_hosts=account.known_hosts,
+        )
+        api = serve(replace(settings, terminal=reached))
+        run_id = api.submit()
+        ref = WorkspaceRef(kind="ssh", root=str(tmp_path / "there")).to_json()
+        with api.client.database.write() as connection:
+            connection.execute(sa.update(sessions).values(workspace=ref))
+        opened = opening_workspaces(api.client.settings, None)
+        opened(ref).write_bytes("a.txt", b"one\n")
+        kept = store_of(api.client.settings.home, "default", ref, opened=opened)
+        assert kept is not None
+        place = RunWorkspaces(api.client.database).of(run_id)
+        kept.keep(Moment(session_id=place.session_id, run_id=run_id, iteration=1, tool="patch"))
+        opened(ref).write_bytes("a.txt", b"two\n")
+
+        [found] = api.http.get(f"/v1/runs/{run_id}/checkpoints").json()["data"]
+        assert "-one\n+two\n" in api.http.get(f"/v1/runs/{run_id}/diff").json()["text"]
+        Store.over(api.client.database).answer(run_id)
+        done = api.http.post(f"/v1/runs/{run_id}/restore", json={"checkpoint_id": found["id"]}).json()
+        assert (done["written"], done["failed"]) == (["a.txt"], [])
+        assert (tmp_path / "there/a.txt").read_text() == "one\n"
+
+        host.die()
+        refused = api.http.get(f"/v1/runs/{run_id}/diff")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "checkpoints_unavailable")
+        assert len(api.http.get(f"/v1/runs/{run_id}/checkpoints").json()["data"]) == 2

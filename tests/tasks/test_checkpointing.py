@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 from support.store import Store, opened
 from support.turns import Turns, do_calls
+from support.workspace_hosts import ShellHost
 
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.core.checkpoints import CheckpointLimits
 from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
 from hermes_worker.safety.destruction import is_destructive
-from hermes_worker.services.checkpoints import RunCheckpoints
+from hermes_worker.services.checkpoints import CheckpointsAway, RunCheckpoints
 from hermes_worker.tasks.calls.checkpointing import Checkpointing
 from hermes_worker.tasks.iteration.planning import plan_calls
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
+from hermes_worker.workspaces.remote.workspace import RemoteWorkspace
 
 _OPENING = OpeningOptions(base_env={"PATH": "/usr/bin:/bin"}, hermes_home="")
 _CATALOG = default_catalog()
@@ -110,3 +112,45 @@ def test_a_command_that_looks_destructive_is_told(command: str) -> None:
 )
 def test_a_command_that_only_looks_is_not(command: str) -> None:
     assert not is_destructive(command)
+
+
+def test_files_on_another_host_are_kept_by_every_worker_and_put_back(turns: Turns, tmp_path: Path) -> None:
+    root = tmp_path / "workspace"
+    ref = WorkspaceRef(kind=WorkspaceKind.SSH, root=str(root)).to_json()
+    hosted = lambda _: RemoteWorkspace(ShellHost(), str(root))  # noqa: E731 - each call is on a worker of its own
+    turns.parts = replace(turns.parts, workspace=hosted)
+    run_id = turns.submit(tools=TOOLS, workspace=ref)
+    called(turns.store, turns, run_id, ("write_file", {"path": "a", "content": "first"}))
+    called(turns.store, turns, run_id, ("write_file", {"path": "a", "content": "second"}))
+    called(turns.store, turns, run_id, ("terminal", {"command": "rm a"}))
+
+    checkpoints = RunCheckpoints(turns.store.database, tmp_path / "home", CheckpointLimits(), opened=hosted)
+    found = checkpoints.every(run_id)
+    assert [(each.iteration, each.files) for each in found] == [(3, 1), (2, 1), (1, 0)]
+    assert [(each.path, each.change) for each in checkpoints.diff(run_id, found[0].checkpoint_id).files] == [
+        ("a", "removed")
+    ]
+    turns.store.answer(run_id)
+    assert list(checkpoints.restore(run_id, found[1].checkpoint_id).written) == ["a"]
+    assert (root / "a").read_text() == "first"
+    elsewhere = RunCheckpoints(turns.store.database, tmp_path / "home", CheckpointLimits())
+    assert len(elsewhere.every(run_id)) == 4, "to see them nobody needs the host"
+    with pytest.raises(CheckpointsAway, match="opens no workspaces on other hosts"):
+        elsewhere.diff(run_id)
+
+
+def test_a_workspace_that_was_lost_is_told_by_the_call_though_a_checkpoint_was_made_before_it(
+    turns: Turns, tmp_path: Path
+) -> None:
+    root = tmp_path / "workspace"
+    ref = WorkspaceRef(kind=WorkspaceKind.SSH, root=str(root)).to_json()
+    hosted = RemoteWorkspace(ShellHost(), str(root))
+    turns.parts = replace(turns.parts, workspace=lambda _: hosted)
+    run_id = turns.submit(tools=TOOLS, workspace=ref)
+    called(turns.store, turns, run_id, ("write_file", {"path": "a", "content": "first"}))
+    (root / "a").unlink()
+    root.rmdir()
+    (tmp_path / ".workspace.id").unlink()
+    turns.parts = replace(turns.parts, workspace=lambda _: RemoteWorkspace(ShellHost(), str(root)))
+    called(turns.store, turns, run_id, ("write_file", {"path": "a", "content": "second"}))
+    assert "the files that this session worked on are not on" in turns.store.results(run_id)[-1]

@@ -20,8 +20,8 @@ from hermes_worker.services.checkpoints import (
     NoCheckpoint,
     RunCheckpoints,
     WorkspaceBusy,
+    checkpoints_of,
 )
-from hermes_worker.wiring import checkpoint_limits
 
 router = APIRouter(
     prefix="/v1/runs", tags=["checkpoints"], route_class=JsonRoute, responses=schema.errors(404, 409, 410, 503)
@@ -101,9 +101,7 @@ class RestoreObject(BaseModel):
 
 
 def _checkpoints(context: ApiContext) -> RunCheckpoints:
-    settings = context.client.settings
-    limits = checkpoint_limits(settings)
-    return RunCheckpoints(context.client.database, settings.home, limits, umask=settings.terminal.umask)
+    return checkpoints_of(context.client.database, context.client.settings)
 
 
 @router.get("/{run_id}/checkpoints", response_model=CheckpointList, dependencies=[READS])

@@ -188,7 +188,7 @@ def _run(
             return repeated
         refused = wait_for_permission(parts.approvals, parts.waits, claim, tool, arguments, context.session, judged)
         if refused is None:
-            keep_checkpoint(parts.checkpoints, claim, session, tool, arguments, abort)
+            keep_checkpoint(parts.checkpoints, claim, session, workspace, tool, arguments, abort)
         return refused
 
     revise = on_result(parts, claim, session, abort)

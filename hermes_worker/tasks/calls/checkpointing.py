@@ -18,6 +18,7 @@ from hermes_worker.observe import count, log
 from hermes_worker.safety.destruction import is_destructive
 from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.store.runs.runs import SessionContext
+from hermes_worker.workspaces.base import Workspace
 from hermes_worker.workspaces.checkpoints.places import store_of
 from hermes_worker.workspaces.checkpoints.shadow import NotKept
 
@@ -40,6 +41,7 @@ def keep_checkpoint(
     rules: Checkpointing | None,
     claim: CallClaim,
     session: SessionContext,
+    workspace: Workspace,
     tool: Tool,
     arguments: Mapping[str, Any],
     abort: AbortSignal,
@@ -47,7 +49,7 @@ def keep_checkpoint(
     """Make a checkpoint before a claimed call, where there is something to keep. Raises nothing."""
     if rules is None or not changes_files(tool, arguments):
         return
-    store = store_of(rules.home, session.tenant, session.workspace, rules.limits)
+    store = store_of(rules.home, session.tenant, session.workspace, rules.limits, opened=lambda _: workspace)
     if store is None:
         return
     began = time.monotonic()

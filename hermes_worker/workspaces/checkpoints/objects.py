@@ -40,6 +40,16 @@ class TreeEntry:
     sha: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedFile:
+    """A file that differs."""
+
+    path: str
+    """Below the workspace; characters that are no text stand as they do in Python's file names."""
+    before: TreeEntry | None
+    after: TreeEntry | None
+
+
 class Objects:
     """The objects of one store. Safe for any number of writers; ``remove`` must have it for itself."""
 
@@ -51,7 +61,7 @@ class Objects:
 
     def put(self, kind: str, body: bytes) -> str:
         """The name of the object, which is there afterwards. Idempotent."""
-        whole = b"%s %d\0%s" % (kind.encode(), len(body), body)
+        whole = _whole(kind, body)
         sha = hashlib.sha1(whole, usedforsecurity=False).hexdigest()
         path = self._path(sha)
         if not path.exists():
@@ -128,6 +138,15 @@ def write_whole(path: Path, data: bytes) -> None:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def name_of(kind: str, body: bytes) -> str:
+    """What git calls an object."""
+    return hashlib.sha1(_whole(kind, body), usedforsecurity=False).hexdigest()
+
+
+def _whole(kind: str, body: bytes) -> bytes:
+    return b"%s %d\0%s" % (kind.encode(), len(body), body)
 
 
 def encoded_tree(entries: Iterable[TreeEntry]) -> bytes:

@@ -7,10 +7,14 @@ import os
 import shutil
 from collections.abc import Callable, Collection, Set
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 from hermes_worker.core.checkpoints import CheckpointLimits
 from hermes_worker.observe import log
+from hermes_worker.workspaces.base import Workspace, WorkspaceError
+from hermes_worker.workspaces.checkpoints.host_files import HostFiles
 from hermes_worker.workspaces.checkpoints.shadow import NotKept, ShadowStore
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 
@@ -20,15 +24,39 @@ def checkpoints_dir(home: Path, tenant: str) -> Path:
     return home / "checkpoints" / tenant
 
 
-def store_of(home: Path, tenant: str, workspace: str, limits: CheckpointLimits | None = None) -> ShadowStore | None:
-    """The checkpoints of the workspace that a session's stored description names; ``None`` for one of another kind
-    than ``local``, whose files are not ours to read."""
+_KINDS: Final = frozenset(WorkspaceKind) - {WorkspaceKind.LOCAL}
+"""Beside local ones; what extensions bring has no checkpoints."""
+
+
+def store_of(
+    home: Path,
+    tenant: str,
+    workspace: str,
+    limits: CheckpointLimits | None = None,
+    *,
+    opened: Callable[[str], Workspace] | None = None,
+) -> ShadowStore | None:
+    """The checkpoints of the workspace that a session's stored description names; ``None`` for one of a kind that has
+    none. ``opened`` opens those of other hosts, when their files are needed. Raises ``ValueError`` for what is no
+    description."""
     ref = WorkspaceRef.from_json(workspace)
-    if ref.kind != WorkspaceKind.LOCAL:
+    if ref.kind == WorkspaceKind.LOCAL:
+        root = os.path.realpath(ref.root)
+        return ShadowStore(_directory(home, tenant, root), root, limits)
+    if ref.kind not in _KINDS:
         return None
-    root = os.path.realpath(ref.root)
-    key = hashlib.sha256(os.fsencode(root)).hexdigest()[:32]
-    return ShadowStore(checkpoints_dir(home, tenant) / key, root, limits)
+    root = f"{ref.kind}:{ref.root}"
+    return ShadowStore(
+        _directory(home, tenant, root), root, limits, files=HostFiles(partial(opened or _unreachable, workspace))
+    )
+
+
+def _directory(home: Path, tenant: str, root: str) -> Path:
+    return checkpoints_dir(home, tenant) / hashlib.sha256(os.fsencode(root)).hexdigest()[:32]
+
+
+def _unreachable(workspace: str) -> Workspace:
+    raise WorkspaceError("this process opens no workspaces on other hosts")
 
 
 def forget_checkpoints(directory: Path, over: Callable[[Collection[str]], Set[str]]) -> int:

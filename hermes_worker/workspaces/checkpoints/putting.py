@@ -7,26 +7,15 @@ import secrets
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Final
 
 from hermes_worker.core.errors import reason_of
-from hermes_worker.workspaces.checkpoints.objects import EXECUTABLE, LINK, StoreDamaged, TreeEntry
+from hermes_worker.workspaces.checkpoints.objects import EXECUTABLE, LINK, ChangedFile, StoreDamaged, TreeEntry
 from hermes_worker.workspaces.checkpoints.scanning import FOLDER_FLAGS
 
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangedFile:
-    """A file that differs."""
-
-    path: str
-    """Below the workspace; characters that are no text stand as they do in Python's file names."""
-    before: TreeEntry | None
-    after: TreeEntry | None
 
 
 def put_back(

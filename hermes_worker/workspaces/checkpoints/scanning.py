@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 from hermes_worker.core.checkpoints import (
     DEPTH_MAX,
@@ -30,6 +31,7 @@ from hermes_worker.workspaces.checkpoints.objects import (
     FILE,
     FOLDER,
     LINK,
+    ChangedFile,
     Objects,
     TreeEntry,
     encoded_tree,
@@ -46,6 +48,58 @@ with the old what did not change."""
 
 class NotScanned(Exception):
     """The workspace cannot be kept as a whole; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanMemory:
+    """What the last scan of a workspace left for the next one. It may be lost at any time."""
+
+    folders: Known = field(default_factory=dict)
+    listing: Mapping[str, Any] = field(default_factory=dict)
+    """What ``hosted`` remembers beside them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanOrder:
+    """What a scan is given."""
+
+    objects: Objects
+    memory: ScanMemory
+    now_ns: int
+    """By the clock of this machine's file system, as far as it is known."""
+    file_bytes_max: int
+    should_stop: Callable[[], bool] = lambda: False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scanned:
+    """What a scan found."""
+
+    tree_id: str
+    files: int
+    left_out: tuple[str, ...]
+    left_out_total: int
+    memory: ScanMemory | None
+    """``None`` when there is nothing to remember that was not remembered."""
+
+
+class WorkspaceFiles(Protocol):
+    """The files of a workspace, wherever they are, as checkpoints see them."""
+
+    def holds(self, directory: Path) -> bool:
+        """Whether a directory of this machine is among them."""
+
+    def require_there(self) -> None:
+        """Raises ``NotScanned`` where the workspace is not."""
+
+    def scan(self, order: ScanOrder) -> Scanned:
+        """Read what changed. Raises ``NotScanned``, ``OSError``."""
+
+    def put_back(
+        self, changes: Sequence[ChangedFile], content: Callable[[str], bytes], *, umask: int | None
+    ) -> dict[str, str]:
+        """Make each file what it is ``after``; what failed, and why. Files that go, go first: a folder may have to
+        stand where one was. ``content`` raises ``StoreDamaged``."""
 
 
 @dataclass(slots=True)

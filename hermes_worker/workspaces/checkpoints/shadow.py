@@ -23,16 +23,17 @@ from typing import Any, Final
 
 from hermes_worker.core.checkpoints import CheckpointLimits, Moment, is_worth_keeping
 from hermes_worker.observe import log
+from hermes_worker.workspaces.checkpoints.local_files import LocalFiles
 from hermes_worker.workspaces.checkpoints.objects import (
     FOLDER,
+    ChangedFile,
     Objects,
     StoreDamaged,
     TreeEntry,
     decoded_tree,
     write_whole,
 )
-from hermes_worker.workspaces.checkpoints.putting import ChangedFile, put_back
-from hermes_worker.workspaces.checkpoints.scanning import Known, NotScanned, Scan
+from hermes_worker.workspaces.checkpoints.scanning import NotScanned, ScanMemory, Scanned, ScanOrder, WorkspaceFiles
 
 _LOCK_PATIENCE_S: Final = 20.0
 _LOCK_EVERY_S: Final = 0.02
@@ -82,9 +83,18 @@ class ShadowStore:
     """The checkpoints of the workspace at ``root``, kept in ``directory``. Holds nothing that changes; any number of
     processes may use one at a time."""
 
-    def __init__(self, directory: Path, root: str, limits: CheckpointLimits | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        root: str,
+        limits: CheckpointLimits | None = None,
+        *,
+        files: WorkspaceFiles | None = None,
+    ) -> None:
+        """Without ``files``, those at ``root`` on this machine; with them, ``root`` is a name for people."""
         self.directory = directory
         self.root = root
+        self._files = files or LocalFiles(root)
         self._limits = limits or CheckpointLimits()
         self._objects = Objects(directory / "objects")
         self._references = directory / "refs" / "checkpoints"
@@ -101,6 +111,13 @@ class ShadowStore:
             raise NotKept(str(error)) from error
         except OSError as error:
             raise NotKept(f"the store of checkpoints cannot be used ({error.strerror})") from error
+
+    def require_there(self) -> None:
+        """Raises ``NotKept`` when the files are not where this process looks for them."""
+        try:
+            self._files.require_there()
+        except NotScanned as error:
+            raise NotKept(str(error)) from error
 
     def kept(self) -> list[Checkpoint]:
         """The oldest first. One that cannot be read is not there."""
@@ -160,7 +177,7 @@ class ShadowStore:
                 spared = [each for each in meant if each.after is None and _is_below(each.path, wanted.left_out)]
                 is_known = wanted.left_out_total == len(wanted.left_out)
                 doing = [each for each in meant if each not in spared and (is_known or each.after is not None)]
-                failed = put_back(self.root, doing, lambda sha: self._objects.get("blob", sha), umask=umask)
+                failed = self._files.put_back(doing, lambda sha: self._objects.get("blob", sha), umask=umask)
                 if len(self._paths()) > self._limits.checkpoints:
                     self._trim()
         except (NotScanned, StoreDamaged) as error:
@@ -223,30 +240,27 @@ class ShadowStore:
             self._trim()
         return kept
 
-    def _scan(self, should_stop: Callable[[], bool]) -> _Scanned:
+    def _scan(self, should_stop: Callable[[], bool]) -> Scanned:
         path = self.directory / "scan.json"
-        known = _known(path)
-        scan = Scan(
+        order = ScanOrder(
             objects=self._objects,
-            known=known,
+            memory=_remembered(path),
             now_ns=self._now_ns(),
             file_bytes_max=self._limits.file_bytes,
             should_stop=should_stop,
         )
-        tree = scan.tree(self.root)
-        if any(scan.found.get(name) is not known.get(name) for name in scan.found.keys() | known.keys()):
-            document = {"version": _VERSION, "folders": scan.found}
+        found = self._files.scan(order)
+        if (memory := found.memory) is not None:
+            document = {"version": _VERSION, "folders": memory.folders, "listing": memory.listing}
             write_whole(path, json.dumps(document, separators=(",", ":")).encode())
-        return _Scanned(
-            tree_id=tree, files=scan.files, left_out=tuple(scan.left_out), left_out_total=scan.left_out_total
-        )
+        return found
 
     def _now_ns(self) -> int:
         """By the clock that stamps files, which is another machine's on a shared volume; the earlier of two."""
         os.utime(self.directory / "lock")
         return min(time.time_ns(), (self.directory / "lock").stat().st_mtime_ns)
 
-    def _record(self, found: _Scanned, moment: Moment, *, after: str) -> Checkpoint:
+    def _record(self, found: Scanned, moment: Moment, *, after: str) -> Checkpoint:
         at = time.time()
         told = {
             "session": moment.session_id,
@@ -291,7 +305,7 @@ class ShadowStore:
                 log.warning("checkpoint.damaged", checkpoint=commit[:12])
                 continue
             needed |= {commit, *reached}
-        for folder in _known(self.directory / "scan.json").values():
+        for folder in _remembered(self.directory / "scan.json").folders.values():
             needed |= {folder["tree"], *folder["folders"].values(), *folder["shas"].values()}
         there = dict(self._objects.all())
         self._objects.remove(there.keys() - needed)
@@ -394,7 +408,7 @@ class ShadowStore:
 
     def _prepare(self) -> None:
         """Make what is not there yet. A command may work in a folder above the store: then nothing is kept."""
-        if self.directory.is_relative_to(self.root):
+        if self._files.holds(self.directory):
             raise NotScanned("the workspace holds the place where its checkpoints would be kept")
         if (self.directory / "HEAD").exists():
             return
@@ -405,14 +419,6 @@ class ShadowStore:
         write_whole(self.directory / "HEAD", b"ref: refs/heads/checkpoints\n")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Scanned:
-    tree_id: str
-    files: int
-    left_out: tuple[str, ...]
-    left_out_total: int
-
-
 def _is_taken(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -421,13 +427,12 @@ def _is_taken(descriptor: int) -> bool:
     return True
 
 
-def _known(path: Path) -> Known:
+def _remembered(path: Path) -> ScanMemory:
     with suppress(OSError, ValueError):
         document: Any = json.loads(path.read_bytes())
         if isinstance(document, dict) and document.get("version") == _VERSION:
-            folders: Known = document["folders"]
-            return folders
-    return {}
+            return ScanMemory(folders=document["folders"], listing=document.get("listing") or {})
+    return ScanMemory()
 
 
 def _text(path: Path) -> str:

@@ -12,9 +12,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
-from hermes_worker.workspaces.base import EXCESS_SENTENCES, Excess, PathNotFound, TerminalSize, WorkspaceError
+from hermes_worker.workspaces.base import (
+    EXCESS_SENTENCES,
+    Excess,
+    PathNotFound,
+    ScriptAnswer,
+    TerminalSize,
+    WorkspaceError,
+)
 from hermes_worker.workspaces.guardian import TAG_VARIABLE
 from hermes_worker.workspaces.processes import INPUT_BYTES_MAX, PROCESS_NAME, ProcessLook, ProcessOrder, ProcessState
 
@@ -175,19 +182,6 @@ _REFUSALS: Final = {
     _DEAF: "the process does not read what is written to it",
     _NO_PIPE: "the process reads nothing any more: its input was closed",
 }
-
-
-class ScriptAnswer(Protocol):
-    """What became of a script."""
-
-    @property
-    def code(self) -> int: ...
-
-    @property
-    def output(self) -> bytes: ...
-
-    @property
-    def errors(self) -> bytes: ...
 
 
 RunScript = Callable[[Sequence[str], bytes], ScriptAnswer]

@@ -30,6 +30,7 @@ from hermes_worker.workspaces.base import (
     HostLost,
     HostUnreachable,
     PathNotFound,
+    ScriptAnswer,
     TerminalSize,
     WorkspaceError,
     WorkspaceReset,
@@ -73,13 +74,6 @@ class RemoteRules:
     """Whether runs of other tenants may work there."""
     refuses: Callable[[RunOrigin], str | None] = lambda origin: None
     """Why a command from there is not run, or ``None``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Answer:
-    code: int
-    output: bytes
-    errors: bytes
 
 
 class RemoteWorkspace:
@@ -213,7 +207,7 @@ class RemoteWorkspace:
     def _processes(self) -> RemoteProcesses:
         rules = self._rules
 
-        def run(words: Sequence[str], data: bytes) -> _Answer:
+        def run(words: Sequence[str], data: bytes) -> ScriptAnswer:
             return self._run(words[0], *words[1:], data=data)
 
         return RemoteProcesses(
@@ -226,6 +220,13 @@ class RemoteWorkspace:
             umask="" if rules.umask is None else f"{rules.umask:03o}",
             limits="; ".join(rules.limits),
         )
+
+    @property
+    def may_hold_kb(self) -> int:
+        return self._rules.bytes_max // 1024
+
+    def run_script(self, script: str, *arguments: str, data: bytes = b"", bytes_max: int) -> ScriptAnswer:
+        return self._run(script, self.root, *arguments, data=data, bytes_max=bytes_max)
 
     def _require_served(self, origin: RunOrigin) -> None:
         if origin.is_guest and not self._rules.serves_guests:
@@ -261,7 +262,7 @@ class RemoteWorkspace:
                     "empty workspace"
                 )
 
-    def _why_not_made(self, answer: _Answer) -> str:
+    def _why_not_made(self, answer: ScriptAnswer) -> str:
         where = f"the workspace {self.root!r} cannot be made on {self._host.name}"
         if answer.code == scripts.FOREIGN:
             return f"{where}: the directory belongs to another user"
@@ -281,7 +282,7 @@ class RemoteWorkspace:
         self._require_allowed(path, found, for_write=True)
         return found
 
-    def _said(self, answer: _Answer) -> PurePosixPath:
+    def _said(self, answer: ScriptAnswer) -> PurePosixPath:
         """What the host says is the canonical path."""
         below = answer.errors.split(b"\0")[0].decode("utf-8", "surrogateescape")
         return _normal(PurePosixPath(f"{self._root}{below}"))
@@ -290,7 +291,7 @@ class RemoteWorkspace:
         if refusal := self._protection.refusal(canonical, for_write=for_write):
             raise WorkspaceError(f"{path!r} {refusal}")
 
-    def _judge(self, path: str, answer: _Answer) -> None:
+    def _judge(self, path: str, answer: ScriptAnswer) -> None:
         match answer.code:
             case 0:
                 return
@@ -317,11 +318,13 @@ class RemoteWorkspace:
                 )
         raise WorkspaceError(f"{path!r} cannot be used on {self._host.name} (exit code {answer.code})")
 
-    def _asked(self, script: str, *arguments: str, data: bytes = b"", bytes_max: int = _ANSWER_BYTES_MAX) -> _Answer:
+    def _asked(
+        self, script: str, *arguments: str, data: bytes = b"", bytes_max: int = _ANSWER_BYTES_MAX
+    ) -> ScriptAnswer:
         self._begin()
         return self._run(script, self.root, *arguments, data=data, bytes_max=bytes_max)
 
-    def _run(self, script: str, *arguments: str, data: bytes = b"", bytes_max: int = _ANSWER_BYTES_MAX) -> _Answer:
+    def _run(self, script: str, *arguments: str, data: bytes = b"", bytes_max: int = _ANSWER_BYTES_MAX) -> ScriptAnswer:
         """Run a script to its end. Raises ``WorkspaceError``."""
         program = self._host.start(["/bin/sh", "-c", script, "hermes", *arguments])
         collected = {False: bytearray(), True: bytearray()}
@@ -336,7 +339,7 @@ class RemoteWorkspace:
                     raise WorkspaceError(f"{self._host.name} answered more than was asked for")
                 if time.monotonic() > deadline:
                     raise HostLost(f"{self._host.name} did not answer within {_PATIENCE_S:.0f} s")
-            return _Answer(code=program.exit_code, output=bytes(collected[False]), errors=bytes(collected[True]))
+            return ScriptAnswer(code=program.exit_code, output=bytes(collected[False]), errors=bytes(collected[True]))
         finally:
             program.close()
 

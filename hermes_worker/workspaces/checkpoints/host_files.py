@@ -1,0 +1,425 @@
+"""The files of a workspace on another host, for checkpoints.
+
+Theory of operation. One program on the host lists all files with what the system says of them. The store remembers the
+hash of such a list and the trees that were made of it; where the host finds the list as it was, it says so and nothing
+else, so a look at a workspace that did not change is one round trip, whatever it holds. Otherwise the host tells what
+git calls the contents of the files that changed, and sends those that the store lacks.
+
+What arrives is believed by its hash. A file that was changed between the list and its content is asked for again,
+alone, and taken as it comes; its stamp is forgotten, so the next look reads it again. That is also done with files
+that were younger than two seconds by the host's clock, for the reason that ``scanning`` gives. The list belongs to the
+workspace whose id stands beside it: another one that was made at the same place begins anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from hermes_worker.core.checkpoints import (
+    DEPTH_MAX,
+    FILES_MAX,
+    LEFT_OUT_MAX,
+    ignored_folders,
+    is_ignored_file,
+)
+from hermes_worker.workspaces.base import RunsScripts, ScriptAnswer, WorkspaceError
+from hermes_worker.workspaces.checkpoints import host_scripts
+from hermes_worker.workspaces.checkpoints.objects import (
+    EXECUTABLE,
+    FILE,
+    FOLDER,
+    LINK,
+    ChangedFile,
+    StoreDamaged,
+    TreeEntry,
+    encoded_tree,
+    name_of,
+)
+from hermes_worker.workspaces.checkpoints.scanning import Known, NotScanned, ScanMemory, Scanned, ScanOrder
+from hermes_worker.workspaces.remote import scripts
+
+_LISTING_BYTES_MAX: Final = 32 * 1024 * 1024
+_YOUNG_S: Final = 2
+_AT_ONCE: Final = 200
+_PATHS_BYTES_MAX: Final = 48 * 1024
+"""Of the paths that one script is given: they become arguments of a program."""
+_CONTENT_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of what one script sends or is sent, beside its last file."""
+_RESTLESS_MAX: Final = 50
+"""Files that change while they are read; with more of them a look is given up."""
+_STATUS: Final = re.compile(rb"([0-9a-f]{1,8}) ([0-9]{1,19}) [0-9]+ (-?[0-9]{1,19}) (-?[0-9]{1,19})( [-+:.0-9 ]*)?")
+_HEAD: Final = re.compile(rb"([0-9a-f]{32}|-) ([0-9]{1,19})\n")
+_SHA: Final = re.compile(r"[0-9a-f]{40}")
+_REASONS: Final[Mapping[int, str]] = {
+    scripts.OUTSIDE: "a link is on the way to it",
+    scripts.FOLDER: "a folder stands in its place",
+    scripts.NO_FOLDER: "a folder on the way to it cannot be made or entered",
+    scripts.BROKEN: "what arrived was not what was sent, or the disk is full",
+    scripts.FULL: "the workspace may hold no more",
+    scripts.MISSING: "the workspace is not on the host: it was removed, or this process reaches another host",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Listed:
+    """A file as its host lists it."""
+
+    path: str
+    mode: int
+    """In git's words."""
+    size: int
+    stamp: str
+    is_young: bool
+
+    @property
+    def kind(self) -> str:
+        return "l" if self.mode == LINK else "f"
+
+    def order(self) -> bytes:
+        return b"%s %d ./%s\0" % (self.kind.encode(), self.size, os.fsencode(self.path))
+
+
+@dataclass(slots=True)
+class _Left:
+    """What is left out."""
+
+    first: list[str] = field(default_factory=list)
+    total: int = 0
+
+    def add(self, path: str) -> None:
+        self.total += 1
+        if len(self.first) < LEFT_OUT_MAX:
+            self.first.append(path)
+
+
+class HostFiles:
+    """The files of the workspace that ``opened`` gives; nothing is opened before the first use."""
+
+    def __init__(self, opened: Callable[[], object]) -> None:
+        self._opened = opened
+
+    def holds(self, directory: Path) -> bool:
+        return False
+
+    def require_there(self) -> None:
+        self._ran(host_scripts.IS_THERE, bytes_max=0)
+
+    def scan(self, order: ScanOrder) -> Scanned:
+        before = order.memory.listing
+        given = (str(before.get("id", "-")), str(before.get("digest", "-")))
+        answer = self._ran(
+            host_scripts.LIST, *given, *_not_entered(), bytes_max=_LISTING_BYTES_MAX, may_be_missing=True
+        )
+        if answer.code == scripts.MISSING:
+            tree = order.objects.put("tree", b"")
+            return Scanned(tree_id=tree, files=0, left_out=(), left_out_total=0, memory=ScanMemory())
+        head = _HEAD.match(answer.output)
+        if head is None:
+            raise NotScanned("the host did not say what the workspace holds")
+        listing = answer.output[head.end() :]
+        if listing == b"//same\n" and "tree" in before:
+            return _again(before)
+        left = _Left()
+        listed = _parsed(listing, int(head[2]), left)
+        workspace_id = head[1].decode()
+        known = order.memory.folders if before.get("id") == workspace_id else {}
+        folders = self._folders(order, known, listed, left)
+        is_proven = all(all(folder["stamps"].values()) for folder in folders.values())
+        said = {
+            "id": workspace_id,
+            "digest": hashlib.sha256(listing).hexdigest() if is_proven else "-",
+            "tree": folders[""]["tree"] or order.objects.put("tree", b""),
+            "files": len(listed),
+            "left_out": left.first,
+            "left_out_total": left.total,
+        }
+        return _again(said, ScanMemory(folders=folders, listing=said))
+
+    def _folders(self, order: ScanOrder, known: Known, listed: Sequence[_Listed], left: _Left) -> Known:
+        """What is remembered of each folder; its tree is in the store."""
+        shas: dict[str, str | None] = {}
+        stamps: dict[str, str] = {}
+        wanted: list[_Listed] = []
+        for each in listed:
+            folder, name = _split(each.path)
+            before = known.get(folder)
+            stamps[each.path] = "" if each.is_young else each.stamp
+            if before is not None and each.stamp == before["stamps"].get(name):
+                shas[each.path] = before["shas"][name]
+            elif each.size > order.file_bytes_max:
+                shas[each.path] = None
+            else:
+                wanted.append(each)
+        reading = _Reading(run=self._ran, order=order)
+        shas |= reading.names(wanted)
+        for path in reading.restless:
+            stamps[path] = ""
+        for path, sha in shas.items():
+            if sha is None:
+                left.add(path)
+        return _trees(order, listed, shas, stamps)
+
+    def put_back(
+        self, changes: Sequence[ChangedFile], content: Callable[[str], bytes], *, umask: int | None
+    ) -> dict[str, str]:
+        failed: dict[str, str] = {}
+        ordered = sorted(changes, key=lambda each: each.after is not None)
+        for batch in _batches_to_put(ordered, content, failed):
+            try:
+                failed |= self._put(batch, umask)
+            except NotScanned as error:
+                # What became of them nobody knows; another restore finds out.
+                failed |= {each.path: str(error) for each, _ in batch}
+        return failed
+
+    def _put(self, batch: Sequence[tuple[ChangedFile, bytes]], umask: int | None) -> dict[str, str]:
+        data = b"".join(_put_order(change, whole) for change, whole in batch)
+        total = sum(len(whole) for _, whole in batch)
+        workspace = self._workspace()
+        mask = "" if umask is None else f"{umask:03o}"
+        given = (str(len(batch)), str(workspace.may_hold_kb), mask, secrets.token_hex(8), str(total))
+        answer = self._ran(host_scripts.PUT, *given, data=data, bytes_max=8 * len(batch), is_judged=False)
+        codes = [int(word) for word in answer.output.split() if word.isdigit()]
+        codes += [answer.code or scripts.BROKEN] * (len(batch) - len(codes))
+        reasons = {change.path: code for (change, _), code in zip(batch, codes, strict=False) if code != 0}
+        return {path: _REASONS.get(code, "it could not be written or removed") for path, code in reasons.items()}
+
+    def _workspace(self) -> RunsScripts:
+        try:
+            workspace = self._opened()
+        except WorkspaceError as error:
+            raise NotScanned(str(error)) from error
+        if not isinstance(workspace, RunsScripts):
+            raise NotScanned("no checkpoints are made of workspaces of this kind")
+        return workspace
+
+    def _ran(
+        self,
+        script: str,
+        *arguments: str,
+        data: bytes = b"",
+        bytes_max: int,
+        may_be_missing: bool = False,
+        is_judged: bool = True,
+    ) -> ScriptAnswer:
+        try:
+            answer = self._workspace().run_script(script, *arguments, data=data, bytes_max=bytes_max)
+        except WorkspaceError as error:
+            raise NotScanned(str(error)) from error
+        if answer.code == host_scripts.LACKING:
+            raise NotScanned(f"checkpoints need these programs on the host: {host_scripts.PROGRAMS}")
+        if is_judged and answer.code != 0 and not (may_be_missing and answer.code == scripts.MISSING):
+            raise NotScanned(_REASONS.get(answer.code, f"the host did not do it (exit code {answer.code})"))
+        return answer
+
+
+@dataclass(slots=True)
+class _Reading:
+    """Brings the contents of files to the store, where they are not there yet."""
+
+    run: Callable[..., ScriptAnswer]
+    order: ScanOrder
+    restless: set[str] = field(default_factory=set)
+    """Files that changed while they were read."""
+
+    def names(self, wanted: Sequence[_Listed]) -> dict[str, str | None]:
+        """What git calls the content of each, which is in the store; ``None`` for a file that cannot be read."""
+        found: dict[str, str | None] = {}
+        lacking: dict[str, _Listed] = {}
+        for batch in _batches(wanted):
+            for each, sha in zip(batch, self._hashes(batch), strict=True):
+                found[each.path] = sha
+                if sha is not None and not self.order.objects.has(sha):
+                    lacking.setdefault(sha, each)
+        changed = self._bring(list(lacking.values()), found)
+        for each in wanted:
+            if found[each.path] in changed:
+                found[each.path] = self._alone(each)
+        return found
+
+    def _hashes(self, batch: Sequence[_Listed]) -> list[str | None]:
+        answer = self._ask(host_scripts.HASHES, batch, bytes_max=44 * len(batch))
+        said = [line[:40].strip() for line in answer.output.decode("ascii", "replace").splitlines()]
+        if len(said) != len(batch) or not all(each == "-" or _SHA.fullmatch(each) for each in said):
+            raise NotScanned("the host did not say what the files hold")
+        return [None if each == "-" else each for each in said]
+
+    def _bring(self, lacking: Sequence[_Listed], said: Mapping[str, str | None]) -> set[str | None]:
+        """Ask for contents; the hashes of those that did not come as they were promised."""
+        changed: set[str | None] = set()
+        for batch in _batches(lacking):
+            while batch:
+                del batch[: self._taken(batch, said)]
+                changed |= {said[each.path] for each in batch[:1]}
+                del batch[:1]
+                if len(changed) > _RESTLESS_MAX:
+                    raise NotScanned("the files change faster than they can be read")
+        return changed
+
+    def _taken(self, batch: Sequence[_Listed], said: Mapping[str, str | None]) -> int:
+        """How many of the contents, from the first on, arrived as they were promised."""
+        answer = self._ask(host_scripts.CONTENTS, batch, bytes_max=sum(each.size for each in batch))
+        at = 0
+        for number, each in enumerate(batch):
+            content = answer.output[at : at + each.size]
+            at += each.size
+            if name_of("blob", content) != said[each.path]:
+                return number
+            self.order.objects.put("blob", content)
+        return len(batch)
+
+    def _alone(self, each: _Listed) -> str | None:
+        self.restless.add(each.path)
+        if len(self.restless) > _RESTLESS_MAX:
+            raise NotScanned("the files change faster than they can be read")
+        limit = self.order.file_bytes_max
+        answer = self._ask_for_one(each, limit + 1)
+        if answer.code != 0 or len(answer.output) > limit:
+            return None
+        return self.order.objects.put("blob", answer.output)
+
+    def _ask_for_one(self, each: _Listed, limit: int) -> ScriptAnswer:
+        given = (each.kind, str(limit), f"./{each.path}")
+        return self.run(host_scripts.ONE, *given, bytes_max=limit, is_judged=False)
+
+    def _ask(self, script: str, batch: Sequence[_Listed], *, bytes_max: int) -> ScriptAnswer:
+        if self.order.should_stop():
+            raise NotScanned("the call was stopped")
+        data = b"".join(each.order() for each in batch)
+        return self.run(script, str(len(data)), data=data, bytes_max=bytes_max)
+
+
+def _not_entered() -> list[str]:
+    """The words that tell ``find`` which folders it does not look into."""
+    words: list[str] = []
+    for pattern in ignored_folders():
+        words += ["-o", "-name", pattern]
+    return words[1:]
+
+
+def _again(said: Mapping[str, Any], memory: ScanMemory | None = None) -> Scanned:
+    return Scanned(
+        tree_id=said["tree"],
+        files=said["files"],
+        left_out=tuple(said["left_out"]),
+        left_out_total=said["left_out_total"],
+        memory=memory,
+    )
+
+
+def _parsed(listing: bytes, now: int, left: _Left) -> list[_Listed]:
+    """The files that are to be kept. Raises ``NotScanned`` for a list that is not whole or too long."""
+    *records, end = listing.split(b"//")[1:] or [b""]
+    code = re.fullmatch(rb"end ([01])\n", end)
+    if code is None:
+        raise NotScanned("the host could not list the files of the workspace")
+    found: dict[str, _Listed] = {}
+    for record in records:
+        said, _, name = record.removesuffix(b"\n").partition(b" ./")
+        path = os.fsdecode(name)
+        parts = path.split("/")
+        if said == b"closed" and name:
+            left.add(path)
+            continue
+        status = _STATUS.fullmatch(said)
+        if status is None or not {"", ".", ".."}.isdisjoint(parts) or "\0" in path:
+            raise NotScanned("the host lists what is no file")
+        if len(parts) > DEPTH_MAX + 1:
+            left.add("/".join(parts[: DEPTH_MAX + 1]))
+        elif not is_ignored_file(parts[-1]):
+            found[path] = _listed(path, status, said, now)
+    if len(found) > FILES_MAX:
+        raise NotScanned(f"the workspace has more than {FILES_MAX:,} files")
+    folders = {"/".join(parts[:end]) for parts in (path.split("/") for path in found) for end in range(1, len(parts))}
+    # Something was a file, and a folder a moment later.
+    return [each for path, each in found.items() if path not in folders]
+
+
+def _listed(path: str, status: re.Match[bytes], said: bytes, now: int) -> _Listed:
+    mode = int(status[1], 16)
+    kind = LINK if mode & 0o170000 == 0o120000 else EXECUTABLE if mode & 0o100 else FILE
+    is_young = max(int(status[3]), int(status[4])) >= now - _YOUNG_S
+    return _Listed(path=path, mode=kind, size=int(status[2]), stamp=said.decode("ascii"), is_young=is_young)
+
+
+def _split(path: str) -> tuple[str, str]:
+    folder, _, name = path.rpartition("/")
+    return folder, name
+
+
+def _trees(
+    order: ScanOrder, listed: Iterable[_Listed], shas: Mapping[str, str | None], stamps: Mapping[str, str]
+) -> Known:
+    made: dict[str, dict[str, Any]] = {"": {"tree": None, "stamps": {}, "shas": {}, "folders": {}}}
+    entries: dict[str, list[TreeEntry]] = {"": []}
+    for each in listed:
+        folder, name = _split(each.path)
+        above = folder
+        while above not in made:
+            made[above] = {"tree": None, "stamps": {}, "shas": {}, "folders": {}}
+            entries[above] = []
+            above = _split(above)[0]
+        sha = shas[each.path]
+        made[folder]["stamps"][name] = stamps[each.path]
+        made[folder]["shas"][name] = sha
+        if sha is not None:
+            entries[folder].append(TreeEntry(each.mode, os.fsencode(name), sha))
+    for folder in sorted(made, key=lambda path: (path.count("/"), path != ""), reverse=True):
+        if not entries[folder]:
+            continue
+        tree = made[folder]["tree"] = order.objects.put("tree", encoded_tree(entries[folder]))
+        if folder:
+            above, name = _split(folder)
+            made[above]["folders"][name] = tree
+            entries[above].append(TreeEntry(FOLDER, os.fsencode(name), tree))
+    return made
+
+
+def _batches(wanted: Sequence[_Listed]) -> Iterator[list[_Listed]]:
+    """So that what one script is given and sends stays within its limits."""
+    batch: list[_Listed] = []
+    paths = contents = 0
+    for each in wanted:
+        if batch and (len(batch) >= _AT_ONCE or paths > _PATHS_BYTES_MAX or contents > _CONTENT_BYTES_MAX):
+            yield batch
+            batch, paths, contents = [], 0, 0
+        batch.append(each)
+        paths += len(each.order())
+        contents += each.size
+    if batch:
+        yield batch
+
+
+def _batches_to_put(
+    changes: Iterable[ChangedFile], content: Callable[[str], bytes], failed: dict[str, str]
+) -> Iterator[list[tuple[ChangedFile, bytes]]]:
+    batch: list[tuple[ChangedFile, bytes]] = []
+    size = 0
+    for change in changes:
+        try:
+            whole = b"" if change.after is None else content(change.after.sha)
+        except StoreDamaged as error:
+            failed[change.path] = str(error)
+            continue
+        if batch and (len(batch) >= _AT_ONCE or size + len(whole) > _CONTENT_BYTES_MAX):
+            yield batch
+            batch, size = [], 0
+        batch.append((change, whole))
+        size += len(whole)
+    if batch:
+        yield batch
+
+
+def _put_order(change: ChangedFile, whole: bytes) -> bytes:
+    path = b"./" + os.fsencode(change.path)
+    if change.after is None:
+        return b"- 0 %d -\n%s" % (len(path), path)
+    letter = {LINK: b"l", EXECUTABLE: b"x"}.get(change.after.mode, b"f")
+    return b"%s %d %d %s\n%s%s" % (letter, len(whole), len(path), change.after.sha.encode(), path, whole)
