@@ -158,6 +158,14 @@ def test_a_workspace_that_is_not_there_is_empty_and_is_not_made(stand: Stand, tm
     assert not stand.root.exists()
 
 
+def test_an_empty_workspace_is_known_again_after_a_sweep(stand: Stand) -> None:
+    first = kept(stand.store)
+    (stand.root / "first").unlink()
+    empty = kept(stand.store, 2)
+    (stand.directory / "objects" / empty.tree[:2] / empty.tree[2:]).unlink()
+    assert [(each.path, each.after) for each in stand.store.changes(first)] == [("first", None)]
+
+
 def test_a_workspace_with_too_many_files_has_none(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_files, "FILES_MAX", 3)
     for number in range(3):
