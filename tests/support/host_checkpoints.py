@@ -36,6 +36,8 @@ class Watched:
         self.asked: list[str] = []
         self.received = 0
         """Bytes of contents."""
+        self.listed = 0
+        """Bytes of the last answer about all files."""
         self.meddle: dict[str, Callable[[], object]] = {}
         """By script, what somebody does there just before it, once."""
 
@@ -48,6 +50,7 @@ class Watched:
         self.meddle.pop(script, lambda: None)()
         answer = self._workspace.run_script(script, *arguments, data=data, bytes_max=bytes_max)
         self.received += len(answer.output) if script in (host_scripts.CONTENTS, host_scripts.ONE) else 0
+        self.listed = len(answer.output) if script == host_scripts.LIST else self.listed
         return answer
 
 
