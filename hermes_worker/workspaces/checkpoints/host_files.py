@@ -87,7 +87,7 @@ class _Listed:
 
 
 @dataclass(slots=True)
-class _Left:
+class _LeftOut:
     """What is left out."""
 
     first: list[str] = field(default_factory=list)
@@ -127,7 +127,7 @@ class HostFiles:
         if listing == b"//same\n" and "tree" in before:
             order.objects.put("tree", b"")  # a sweep does not know that an empty workspace has it
             return _again(before)
-        left = _Left()
+        left = _LeftOut()
         listed = _parsed(listing, int(head[2]), left)
         workspace_id = head[1].decode()
         known = order.memory.folders if before.get("id") == workspace_id else {}
@@ -143,7 +143,7 @@ class HostFiles:
         }
         return _again(said, ScanMemory(folders=folders, listing=said))
 
-    def _folders(self, order: ScanOrder, known: Known, listed: Sequence[_Listed], left: _Left) -> Known:
+    def _folders(self, order: ScanOrder, known: Known, listed: Sequence[_Listed], left: _LeftOut) -> Known:
         """What is remembered of each folder; its tree is in the store."""
         shas: dict[str, str | None] = {}
         stamps: dict[str, str] = {}
@@ -158,7 +158,7 @@ class HostFiles:
                 shas[each.path] = None
             else:
                 wanted.append(each)
-        reading = _Reading(run=self._ran, order=order)
+        reading = _ContentReading(run=self._ran, order=order)
         shas |= reading.names(wanted)
         for path in reading.restless:
             stamps[path] = ""
@@ -222,7 +222,7 @@ class HostFiles:
 
 
 @dataclass(slots=True)
-class _Reading:
+class _ContentReading:
     """Brings the contents of files to the store, where they are not there yet."""
 
     run: Callable[..., ScriptAnswer]
@@ -315,7 +315,7 @@ def _again(said: Mapping[str, Any], memory: ScanMemory | None = None) -> Scanned
     )
 
 
-def _parsed(listing: bytes, now: int, left: _Left) -> list[_Listed]:
+def _parsed(listing: bytes, now: int, left: _LeftOut) -> list[_Listed]:
     """The files that are to be kept. Raises ``NotScanned`` for a list that is not whole or too long."""
     *records, end = listing.split(b"//")[1:] or [b""]
     code = re.fullmatch(rb"end ([01])\n", end)
