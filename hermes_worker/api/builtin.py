@@ -19,6 +19,7 @@ EXTENSION = Extension(
         RouterDeclaration(name="checkpoints", implementation="hermes_worker.api.routes.checkpoints:router"),
         RouterDeclaration(name="artifacts", implementation="hermes_worker.api.routes.artifacts:router"),
         RouterDeclaration(name="ledger", implementation="hermes_worker.api.routes.ledger:router"),
+        RouterDeclaration(name="prompts", implementation="hermes_worker.api.routes.prompts:router"),
         RouterDeclaration(name="spend", implementation="hermes_worker.api.routes.spend:router"),
         RouterDeclaration(name="workers", implementation="hermes_worker.api.routes.workers:router"),
         RouterDeclaration(name="events", implementation="hermes_worker.api.routes.events:router"),

@@ -114,6 +114,7 @@ class HermesClient:
     explain = _sends(operations.explain)
     calls = _pages(operations.calls)
     call = _sends(operations.call)
+    prompt = _sends(operations.prompt)
     tree = _sends(operations.tree)
     spend = _sends(operations.spend)
     settings = _sends(operations.settings)

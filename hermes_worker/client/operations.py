@@ -242,6 +242,11 @@ def call(run_id: str, place: str) -> ApiRequest[dict[str, Any]]:
     return _get("/v1/runs/{run_id}/calls/{call}", _reads(dict[str, Any]), {"run_id": run_id, "call": place})
 
 
+def prompt(run_id: str, reply: int | None = None) -> ApiRequest[dict[str, Any]]:
+    """What the model was shown for one ``reply`` of a run, counted from 1; ``None`` is the newest."""
+    return _get("/v1/runs/{run_id}/prompt", _reads(dict[str, Any]), _run(run_id), reply=reply)
+
+
 def tree(run_id: str) -> ApiRequest[dict[str, Any]]:
     """The runs of the tree that a run is in, each with the run it stands below."""
     return _get("/v1/runs/{run_id}/tree", _reads(dict[str, Any]), _run(run_id))

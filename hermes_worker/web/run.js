@@ -3,7 +3,7 @@ import { age, ask, clock, Confirm, dollars, Gap, html, may, Notice, number, shor
 import { Waiting } from "./inbox.js";
 import { follow } from "./streams.js";
 import { useFork } from "./sessions.js";
-import { Calls, OpeningCall, Tree } from "./tree.js";
+import { Calls, OpeningCall, Prompt, Tree } from "./tree.js";
 
 const ENDED = ["completed", "failed", "cancelled", "expired"];
 const KEPT_MAX = 20000;
@@ -103,14 +103,22 @@ function Timeline({ lanes }) {
   </tbody></table></div></section>`;
 }
 
+/** What each child, with all below it, took of the budget, and the run itself. */
+function Delegated({ of }) {
+  const whole = of.dimensions.cost?.limit || of.dimensions.cost?.spent || 0;
+  const line = (name, status, spent) => html`<tr><td>${name}</td><td>${status && html`<${State} of=${status} />`}</td><td class="num">${number(spent.tokens?.spent)}</td><td class="num">${dollars(spent.cost?.spent)}</td>
+    <td class="num">${whole > 0 ? `${Math.round((100 * (spent.cost?.spent ?? 0)) / whole)} %` : "–"}</td></tr>`;
+  return html`<section class="panel"><header><h2>Budget by child</h2><span class="soft">${number(of.children_total)}${of.has_unknown_cost ? ", and calls without a known price" : ""}</span></header>
+    <div class="scroll" tabindex="0"><table aria-label="Budget by child"><thead><tr><th>Run</th><th>Status</th><th class="num">Tokens</th><th class="num">Cost</th><th class="num">${of.dimensions.cost?.limit ? "Of the limit" : "Of all"}</th></tr></thead><tbody>
+      ${line("itself", null, of.own)}${of.children.map((child) => line(html`<a class="mono" href=${to("runs", child.run_id)}>${short(child.run_id)}</a>`, child.status, child.dimensions))}</tbody></table></div></section>`;
+}
+
 function Budget({ of }) {
   if (!of) return null;
   const rows = Object.entries(of.dimensions).filter(([, each]) => each.limit || each.spent);
   return html`<section class="panel"><header><h2>Budget</h2></header><div class="pad"><dl>${rows.map(([name, each]) => html`<dt>${name.replaceAll("_", " ")}</dt>
       <dd>${number(Math.round(each.spent * 10000) / 10000)}${each.limit ? ` of ${number(each.limit)}` : ""}${each.limit ? html`<div class="bar"><i style=${{ width: `${Math.min(100, (100 * each.spent) / each.limit)}%` }}></i></div>` : ""}</dd>`)}</dl></div></section>
-    ${of.children_total > 0 && html`<section class="panel"><header><h2>Delegated</h2><span class="soft">${of.children_total}</span></header><div class="scroll"><table><tbody>
-      ${of.children.map((child) => html`<tr><td><${State} of=${child.status} /></td><td class="mono"><a href=${to("runs", child.run_id)}>${short(child.run_id)}</a></td>
-        <td class="num">${number(child.dimensions.tokens?.spent)} tokens</td><td class="num">${dollars(child.dimensions.cost?.spent)}</td></tr>`)}</tbody></table></div></section>`}`;
+    ${of.children_total > 0 && html`<${Delegated} of=${of} />`}`;
 }
 
 function Actions({ run, again }) {
@@ -178,7 +186,7 @@ export function Run({ id }) {
     <div class="split"><div>
       ${data.waits.length > 0 && html`<section class="panel"><header><h2>Needs a person</h2></header>${data.waits.map((wait) => html`<${Waiting} key=${wait.id} wait=${wait} again=${again} />`)}</section>`}
       <section class="panel"><header><h2>Transcript</h2>${dropped > 0 && html`<span class="soft">${number(dropped)} older events are not kept here</span>`}</header><${Transcript} id=${id} rows=${rows} draft=${draft} dropped=${dropped} input=${input} /></section>
-      <${Timeline} lanes=${lanes} /><${Tree} id=${id} isOver=${isOver} /><${Calls} id=${id} settled=${settled} isOver=${isOver} /></div>
+      <${Timeline} lanes=${lanes} /><${Tree} id=${id} isOver=${isOver} /><${Calls} id=${id} settled=${settled} isOver=${isOver} /><${Prompt} id=${id} count=${run.iteration} /></div>
     <aside>
       <section class="panel"><div class="pad"><${Actions} run=${run} again=${again} /></div></section>
       ${data.explained && html`<section class="panel"><header><h2>Why it is where it is</h2></header><div class="pad">${visible(data.explained.text)}</div></section>`}

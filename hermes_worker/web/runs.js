@@ -4,6 +4,7 @@ import { Waiting } from "./inbox.js";
 
 const OPEN = ["queued", "running", "waiting_for_approval", "waiting_for_input", "waiting_for_children", "waiting_for_capacity", "paused", "stopping"];
 const STATUSES = [...OPEN, "completed", "failed", "cancelled", "expired"];
+const SOURCES = [["api", "API"], ["cli", "command line"], ["cron", "job"], ["webhook", "webhook"]];
 const ENDED_BADLY = ["failed", "cancelled", "expired"];
 
 /** Why a run is where it is, asked when somebody wants to know. */
@@ -89,13 +90,25 @@ function filtersOf(query) {
   return {
     status: status === "open" ? OPEN : status || undefined,
     tag: query.get("tag"), model: query.get("model"), session_id: query.get("session"), job_id: query.get("job"),
-    min_cost_usd: Number(query.get("cost")) || undefined,
+    source: query.get("source"), parent_run_id: query.get("parent"), text: query.get("text"),
+    min_cost_usd: Number(query.get("cost")) || undefined, max_cost_usd: Number(query.get("cost_to")) || undefined,
     created_after: hours > 0 ? Math.floor(Date.now() / 1000 - hours * 3600) : undefined,
   };
 }
 
+/** What the same filters say to whoever stops all that fit; null where they name nothing that can be stopped. What is accepted
+ * from now on does not fit: nobody was told of it. */
+export function stopOf({ status, tag, ...others }) {
+  const open = status ? [status].flat().filter((word) => OPEN.includes(word)) : OPEN;
+  const said = Object.fromEntries(Object.entries(others).filter(([, value]) => value));
+  return open.length ? { ...said, status: open, tag: tag ? [tag] : [], created_before: Date.now() / 1000, limit: STOPPED_MAX } : null;
+}
+
+const STOPPED_MAX = 1000;
 const PAGE = 100;
 const LOOKS_MAX = 5;
+const AGAIN_MS = 2000;
+const SEARCHED_AGAIN_MS = 10000; // the server reads texts for it
 
 /** At least `count` runs below one (or the newest), and the cursor of what follows; null at the end. A page of what is rare may be short. */
 async function readBelow(filters, before, count) {
@@ -134,7 +147,7 @@ function useRuns(query) {
     const part = await readBelow(filters, above, till - from);
     const at = kept.current.rows.findIndex((run) => run.run_id === above);
     if (kept.current.asked === asked && at >= 0) place(at + 1, part);
-  }, 2000, [asked]);
+  }, filters.text ? SEARCHED_AGAIN_MS : AGAIN_MS, [asked]);
   const more = async () => {
     const { rows, cursor } = kept.current;
     if (!cursor || isReading.current || kept.current.asked !== asked) return;
@@ -155,14 +168,16 @@ export function Runs({ query }) {
   useEffect(() => setPicked(new Set()), [asked]);
   const { rows, cursor, isKnown, error, again, more, onSeen } = useRuns(query);
   const pick = (id) => setPicked((last) => { const next = new Set(last); next.delete(id) || next.add(id); return next; });
-  return html`<header><h1>Runs</h1><span class="soft">${isKnown && (cursor ? `the newest ${number(rows.length)}` : number(rows.length))}</span><span class="grow"></span><${Batch} runs=${rows} picked=${picked} done=${() => { setPicked(new Set()); again(); }} /></header>
+  return html`<header><h1>Runs</h1><span class="soft">${isKnown && (cursor ? `the newest ${number(rows.length)}` : number(rows.length))}</span><span class="grow"></span><${Batch} runs=${rows} picked=${picked} query=${query} done=${() => { setPicked(new Set()); again(); }} /></header>
     <${Notice} error=${error} />
     <section class="panel">
       <div class="filters" role="search" aria-label="Filters of the list">
+        <${Filter} name="text" label="Text" query=${query} />
         <${Filter} name="status" label="Status" query=${query} list=${[["open", "not ended"], ...STATUSES.map((word) => [word, word.replaceAll("_", " ")])]} />
         <${Filter} name="tag" label="Tag" query=${query} /><${Filter} name="model" label="Model" query=${query} />
         <${Filter} name="session" label="Session" query=${query} /><${Filter} name="job" label="Job" query=${query} />
-        <${Filter} name="cost" label="Cost from ($)" type="number" query=${query} />
+        <${Filter} name="source" label="Source" query=${query} list=${SOURCES} /><${Filter} name="parent" label="Parent" query=${query} />
+        <${Filter} name="cost" label="Cost from ($)" type="number" query=${query} /><${Filter} name="cost_to" label="to ($)" type="number" query=${query} />
         <${Filter} name="hours" label="Accepted" query=${query} list=${[["1", "in the last hour"], ["24", "in the last day"], ["168", "in the last week"]]} />
       </div>
       ${isKnown && html`<${RunTable} key=${asked} runs=${rows} picked=${picked} pick=${may("runs:write") ? pick : undefined} onEnd=${more} onSeen=${onSeen} />`}
@@ -170,25 +185,39 @@ export function Runs({ query }) {
     </section>`;
 }
 
-/** Stop or repeat many. What will happen is said first: that is the dry run. */
-function Batch({ runs, picked, done }) {
+/** Stop or repeat many: those that are chosen, or stop all that fit. What will happen is said first: that is the dry run. */
+function Batch({ runs, picked, query, done }) {
   const [plan, setPlan] = useState(null);
   const [outcome, setOutcome] = useState(null);
   const chosen = runs.filter((run) => picked.has(run.run_id));
   const openOnes = chosen.filter((run) => OPEN.includes(run.status));
   const endedOnes = chosen.filter((run) => ENDED_BADLY.includes(run.status));
-  const act = async () => {
+  const fitting = stopOf(filtersOf(query));
+  const told = (text) => { setOutcome(text); setPlan(null); done(); };
+  const each = async () => {
     let refused = 0;
     for (const run of plan.runs) await ask("POST", `v1/runs/${run.run_id}/${plan.verb}`).catch(() => { refused += 1; });
-    setOutcome(`${plan.runs.length - refused} done${refused ? `, ${refused} refused` : ""}.`);
-    setPlan(null);
-    done();
+    told(`${plan.runs.length - refused} done${refused ? `, ${refused} refused` : ""}.`);
+  };
+  const all = async () => {
+    try {
+      const stopped = await ask("POST", "v1/batch/stop", { body: plan.body });
+      told(`${number(stopped.run_ids.length)} done${stopped.has_more ? ", and there are more" : ""}.`);
+    } catch (refusal) { told(refusal.message); }
+  };
+  const planAll = async () => {
+    try {
+      const { run_ids: ids, has_more: hasMore } = await ask("POST", "v1/batch/stop", { body: { ...fitting, dry_run: true } });
+      if (ids.length) setPlan({ verb: "stop", hasMore, runs: ids.map((id) => ({ run_id: id })), body: fitting });
+      else setOutcome("No open run fits.");
+    } catch (refusal) { setOutcome(refusal.message); }
   };
   if (!may("runs:write")) return null;
-  return html`<div class="row">${outcome && html`<span role="status" class="soft">${outcome}</span>`}
+  return html`<div class="row">${outcome && html`<span role="status" class="soft">${visible(outcome)}</span>`}
     <button disabled=${!openOnes.length} onClick=${() => setPlan({ verb: "stop", runs: openOnes })}>Stop ${openOnes.length || ""}</button>
     <button disabled=${!endedOnes.length} onClick=${() => setPlan({ verb: "retry", runs: endedOnes })}>Retry ${endedOnes.length || ""}</button>
-    ${plan && html`<${Confirm} title=${plan.verb === "stop" ? `Stop ${plan.runs.length} runs?` : `Repeat ${plan.runs.length} runs?`} yes=${act} no=${() => setPlan(null)}>
+    <button disabled=${!fitting} onClick=${planAll}>Stop all that fit</button>
+    ${plan && html`<${Confirm} title=${`${plan.verb === "stop" ? "Stop" : "Repeat"} ${plan.hasMore ? "the newest " : ""}${number(plan.runs.length)} ${plan.runs.length === 1 ? "run" : "runs"}?`} yes=${plan.body ? all : each} no=${() => setPlan(null)}>
       <p>${plan.verb === "stop" ? "These runs, and all that they caused, are asked to stop:" : "A new run begins for each of these, in the same session:"}</p>
-      <pre tabindex="0">${plan.runs.map((run) => `${run.run_id}  ${run.status}`).join("\n")}</pre></${Confirm}>`}</div>`;
+      <pre tabindex="0">${plan.runs.map((run) => `${run.run_id}  ${run.status ?? ""}`).join("\n")}</pre></${Confirm}>`}</div>`;
 }

@@ -78,3 +78,36 @@ export function Calls({ id, settled, isOver }) {
         <td>${call.effect}</td><td class="num">${call.attempts}</td><td class="num">${call.takeovers}${call.deaths ? html` <span class="soft">(${call.deaths} died)</span>` : ""}</td>
         <td class="num">${call.claimed_at && call.settled_at ? span(call.settled_at - call.claimed_at) : "–"}</td><td class="mono">${brief(call.worker ?? "–")}</td></tr>`} /></section>`;
 }
+
+/** What a message of a prompt says: its text, and the calls that it asks for. */
+function said(message) {
+  const parts = [message.content].flat().map((part) => (typeof part === "string" ? part : part?.text ?? (part ? `[${part.type ?? "part"}]` : "")));
+  const calls = (message.tool_calls ?? []).map((call) => `${call.function?.name}(${call.function?.arguments})`);
+  return [...parts, ...calls].filter(Boolean).join("\n");
+}
+
+function PromptTexts({ id, count }) {
+  const [reply, setReply] = useState(null);
+  const [state, setState] = useState({});
+  useEffect(() => {
+    let isOver = false;
+    ask("GET", `v1/runs/${id}/prompt`, { params: { reply } }).then((prompt) => isOver || setState({ prompt }), (error) => isOver || setState({ error }));
+    return () => { isOver = true; };
+  }, [id, reply, reply === null && count]);
+  const { prompt, error } = state;
+  if (!prompt) return html`<div class="pad"><${Notice} error=${error} /></div>`;
+  const set = (event) => setReply(Math.min(prompt.replies + 1, Math.max(1, Number(event.target.value))) || null);
+  return html`<div class="filters"><div><label for="prompt-reply">Before reply</label><input id="prompt-reply" type="number" min="1" max=${prompt.replies + 1} value=${prompt.reply} onChange=${set} /></div>
+      <span class="soft">of ${number(prompt.replies)}${prompt.reply > prompt.replies ? ": the one that is due" : ""}, to ${brief(prompt.model)}</span></div><${Notice} error=${error} />
+    <div class="pad"><details><summary>System prompt <span class="soft">${number(prompt.system.length)} characters</span></summary><${Text} of=${prompt.system} mono /></details>
+      <details><summary>Tools <span class="soft">${number(prompt.tools.length)}</span></summary><${Text} of=${prompt.tools} mono /></details></div>
+    <${LongTable} key=${prompt.reply} rows=${prompt.messages} columns="2" label="Messages of the prompt" head=${html`<tr><th>Role</th><th>What it says</th></tr>`}
+      row=${(message, n) => html`<tr key=${n} data-n=${n} aria-rowindex=${n + 2}><td>${brief(message.role)}</td><td><${Text} of=${said(message)} /></td></tr>`} />`;
+}
+
+/** The prompt as the model saw it, read when somebody opens it. */
+export function Prompt({ id, count }) {
+  const [isOpen, setOpen] = useState(false);
+  return html`<section class="panel"><details onToggle=${(event) => setOpen(event.target.open)}><summary class="pad"><h2>Prompt as the model saw it</h2></summary>
+    ${isOpen && html`<${PromptTexts} id=${id} count=${count} />`}</details></section>`;
+}

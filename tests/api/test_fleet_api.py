@@ -12,12 +12,16 @@ from serving import Served
 from support.store import Store, asks
 from test_tenants import client, tenants  # noqa: F401  (fixtures)
 
+from hermes_worker.core.compactions import CONTEXT_FIELD, CompactionFacts, facts_document
+from hermes_worker.core.messages import Message, Role, canonical_json
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
+from hermes_worker.services.model_prompts import shown_rows
 from hermes_worker.store.access.principals import Tenants
+from hermes_worker.store.runs.prompts import PromptParts
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.tables import runs, tool_calls
 
@@ -154,6 +158,44 @@ def test_the_calls_of_a_run_are_read_page_by_page_and_one_by_one(api: Served, st
     assert SECRET not in one["result"]
     unknown = api.http.get(f"/v1/runs/{run_id}/calls/9.9")
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "call_not_found")
+
+
+def test_the_prompt_of_each_reply_is_what_stood_before_it(api: Served, store: Store) -> None:
+    run_id = api.submit(input=f"Count the files with {SECRET}", instructions="Be brief.")
+    first = api.http.get(f"/v1/runs/{run_id}/prompt").json()
+    assert (first["reply"], first["replies"]) == (1, 0), "the one that is due"
+    store.ask_tools(run_id, asks(Replay.PURE))
+    store.settle(run_id, 0, "12 files")
+    store.answer(run_id)
+
+    last = api.http.get(f"/v1/runs/{run_id}/prompt").json()
+    assert (last["reply"], last["replies"]) == (2, 2)
+    assert "Be brief." in last["system"]
+    assert [each["role"] for each in last["messages"]] == ["user", "assistant", "tool"]
+    assert last["messages"][-1]["content"] == "12 files"
+    assert api.http.get(f"/v1/runs/{run_id}/prompt", params={"reply": 1}).json()["messages"] == first["messages"]
+    assert SECRET not in str(last)
+    for reply in (0, 3):
+        refused = api.http.get(f"/v1/runs/{run_id}/prompt", params={"reply": reply})
+        assert refused.status_code == (404 if reply else 400)
+
+
+def test_a_prompt_is_shown_as_it_was_compacted_and_with_what_a_hook_added() -> None:
+    def row(seq: int, role: str, **said: object) -> Message:
+        return Message(seq=seq, role=Role(role), body=canonical_json({"role": role, **said}))
+
+    rows = [
+        row(1, "user", content="Hi"),
+        row(2, "assistant", content="Hello.", **{CONTEXT_FIELD: "It is Monday."}),
+        row(3, "user", content="Go on"),
+        row(4, "user", content="A summary.", _compacted=facts_document(CompactionFacts(through=3))),
+        row(5, "assistant", content="Done."),
+    ]
+    parts = PromptParts(model="m", is_open=False, system_prompt="", tools="[]", rows=rows, replies=[2, 5])
+    assert "It is Monday." in str(shown_rows(parts, 1))
+    assert "Hello" not in str(shown_rows(parts, 1))
+    assert "A summary." in str(shown_rows(parts, 2))
+    assert "Go on" not in str(shown_rows(parts, 2))
 
 
 def test_secrets_in_arguments_are_hidden(api: Served, store: Store) -> None:

@@ -1,0 +1,61 @@
+"""What the model of a run was shown."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+
+from hermes_worker.api import schema
+from hermes_worker.api.auth import READS
+from hermes_worker.api.context import Context
+from hermes_worker.api.errors import ApiError
+from hermes_worker.api.owners import OwnRun
+from hermes_worker.services.model_prompts import ReplyNotFound, prompt_of
+
+router = APIRouter(prefix="/v1/runs", tags=["runs"], responses=schema.errors(503))
+_REPLY_MAX = 1_000_000
+
+
+class PromptObject(BaseModel):
+    """The prompt of one model call, in the form in which it is stored. Secrets are hidden."""
+
+    object: Literal["hermes.prompt"] = "hermes.prompt"
+    run_id: str
+    model: str
+    reply: int
+    """Which reply of the run it led to, from 1; one more than there are for a call that is due."""
+    replies: int
+    """How many replies the run has."""
+    system: str
+    tools: list[dict[str, Any]]
+    """The definitions of the tools."""
+    messages: list[dict[str, Any]]
+    """Chat-completions messages, in order, the system prompt left out."""
+
+
+@router.get("/{run_id}/prompt", response_model=PromptObject, responses=schema.errors(404, 410), dependencies=[READS])
+async def get_prompt(
+    context: Context,
+    run_id: OwnRun,
+    reply: Annotated[
+        Annotated[int, Field(ge=1, le=_REPLY_MAX), schema.WHOLE] | None,
+        Query(description="The prompt that led to this reply of the run; default: the newest."),
+    ] = None,
+) -> PromptObject:
+    """What the model was shown for one of its replies, or is shown for the one that is due: the system prompt, the
+    tools and the messages, long conversations as they were compacted."""
+    try:
+        found = await context.store(prompt_of, context.client.database, run_id, reply)
+    except ReplyNotFound:
+        raise ApiError(404, f"Reply not found: {reply}", code="reply_not_found", param="reply") from None
+    return PromptObject(
+        run_id=run_id,
+        model=found.model,
+        reply=found.reply,
+        replies=found.replies,
+        system=found.system,
+        tools=[dict(each) for each in found.tools],
+        messages=[dict(each) for each in found.messages],
+    )

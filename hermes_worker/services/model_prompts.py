@@ -1,0 +1,77 @@
+"""The prompt of a model call, read from rows (invariant I7: what was sent is what stands there).
+
+It is what a request was made of, in the form in which it is stored: a wire may spell it otherwise, and a compaction
+shows as the model saw it. What no row keeps is not in it: what was changed for one attempt after an error, and the
+names of a provider that stood in for another.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hermes_worker.core.compactions import visible
+from hermes_worker.core.errors import HermesError
+from hermes_worker.safety.redaction import redact
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.runs.prompts import PromptParts, read_prompt_parts
+
+
+class ReplyNotFound(HermesError):
+    """The run has no such reply, and none is due that would be it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPrompt:
+    """What a model was shown, without what looks like a credential."""
+
+    model: str
+    reply: int
+    """Which reply of the run it led to, from 1; one more than there are for a call that is due."""
+    replies: int
+    system: str
+    tools: Sequence[Mapping[str, Any]]
+    messages: Sequence[Mapping[str, Any]]
+
+
+def prompt_of(database: Database, run_id: str, reply: int | None = None) -> ModelPrompt:
+    """The prompt of one reply; ``None`` is the newest: of a run that has not ended, the one that is due. Raises
+    ``ReplyNotFound``, ``RunNotFound``, ``UnavailableError``."""
+    parts = read_prompt_parts(database, run_id)
+    count = len(parts.replies)
+    newest = count + 1 if parts.is_open or not count else count
+    number = newest if reply is None else reply
+    if not 1 <= number <= newest:
+        raise ReplyNotFound(f"the run {run_id!r} has no reply {number}")
+    return ModelPrompt(
+        model=parts.model,
+        reply=number,
+        replies=count,
+        system=redact(parts.system_prompt),
+        tools=_hidden(json.loads(parts.tools)),
+        messages=[_hidden(json.loads(body)) for body in shown_rows(parts, number)],
+    )
+
+
+def shown_rows(parts: PromptParts, reply: int) -> Sequence[str]:
+    """The messages of a prompt. What hooks added to a turn stands in the reply to it, so that one is read along and
+    left out."""
+    if reply > len(parts.replies):
+        return [row.body for row in visible(parts.rows)]
+    at = parts.replies[reply - 1]
+    rows = visible([row for row in parts.rows if row.seq <= at])
+    return [row.body for row in rows if row.seq < at]
+
+
+def _hidden(value: Any) -> Any:
+    """A JSON value whose texts hide what looks like a credential."""
+    match value:
+        case str():
+            return redact(value)
+        case dict():
+            return {name: _hidden(each) for name, each in value.items()}
+        case list():
+            return [_hidden(each) for each in value]
+    return value

@@ -1,0 +1,76 @@
+"""What a run's prompts were made of: the session's beginning and the rows of the transcript, and which of these are
+replies of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from hermes_worker.core.messages import Message, Role
+from hermes_worker.core.run import RunStatus
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.prepared import row_of
+from hermes_worker.store.rows import read_messages
+from hermes_worker.store.runs.runs import missing
+from hermes_worker.store.tables import blobs, messages, runs, sessions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptParts:
+    """Everything that the prompts of one run are made of."""
+
+    model: str
+    is_open: bool
+    system_prompt: str
+    tools: str
+    """A JSON list."""
+    rows: Sequence[Message]
+    """The transcript of the session up to the end of the run."""
+    replies: Sequence[int]
+    """The numbers of the rows that are replies of this run, in order."""
+
+
+class _Row(NamedTuple):
+    pk: int
+    session_pk: int
+    message_seq: int
+    model: str
+    status: str
+    system_prompt: str
+    tools: str
+
+
+def read_prompt_parts(database: Database, run_id: str) -> PromptParts:
+    """Raises ``RunNotFound``, ``UnavailableError``."""
+    statement = (
+        sa.select(
+            runs.c.pk,
+            runs.c.session_pk,
+            runs.c.message_seq,
+            runs.c.model,
+            runs.c.status,
+            sessions.c.system_prompt,
+            blobs.c.body.label("tools"),
+        )
+        .select_from(runs)
+        .join(sessions, sessions.c.pk == runs.c.session_pk)
+        .join(blobs, blobs.c.hash == sessions.c.tools_hash)
+        .where(runs.c.run_id == run_id)
+    )
+    with database.read() as connection:
+        row = row_of(connection.execute(statement), _Row)
+        if row is None:
+            raise missing(connection, run_id)
+        said = (messages.c.session_pk == row.session_pk) & (messages.c.run_pk == row.pk)
+        replies = sa.select(messages.c.seq).where(said, messages.c.role == Role.ASSISTANT.value)
+        return PromptParts(
+            model=row.model,
+            is_open=not RunStatus(row.status).is_terminal,
+            system_prompt=row.system_prompt,
+            tools=row.tools,
+            rows=read_messages(connection, row.session_pk, 1, row.message_seq),
+            replies=list(connection.execute(replies.order_by(messages.c.seq)).scalars()),
+        )
