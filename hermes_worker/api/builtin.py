@@ -33,6 +33,7 @@ EXTENSION = Extension(
         RouterDeclaration(name="inbound", implementation="hermes_worker.api.routes.inbound:router"),
         RouterDeclaration(name="backlog", implementation="hermes_worker.api.routes.backlog:router"),
         RouterDeclaration(name="providers", implementation="hermes_worker.api.routes.providers:router"),
+        RouterDeclaration(name="encryption", implementation="hermes_worker.api.routes.encryption:router"),
         RouterDeclaration(name="provider_keys", implementation="hermes_worker.api.routes.provider_keys:router"),
         RouterDeclaration(name="alerts", implementation="hermes_worker.api.routes.alerts:router"),
         RouterDeclaration(name="memory", implementation="hermes_worker.api.routes.memory:router"),

@@ -16,7 +16,7 @@ from hermes_worker.cli.options import client_settings, common
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.sealing import CLEAR
 from hermes_worker.store.revisions import require_current
-from hermes_worker.store.text_keys import UNUSED_S, erase_traces, left, reseal, retire, uses
+from hermes_worker.store.text_keys import UNUSED_S, KeyStanding, erase_traces, key_standings, left, reseal, retire, uses
 from hermes_worker.wiring import database_of, open_database, sealer_of
 
 _PREFIX = "hwt_"
@@ -45,17 +45,15 @@ def status(home: Path | None, as_json: bool) -> None:
     try:
         require_current(database)
         current = database.sealer.keys.first
-        here = database.sealer.keys.ids
-        known = {use.key_id: use for use in uses(database)}
+        keys = key_standings(database)
         others = left(database, current)
     finally:
         database.close()
-    ids = sorted(here | known.keys() | {current}, key=lambda name: (name != current, name))
     if as_json:
-        found = [_facts(name, current, here, name in known) for name in ids]
+        found = [_facts(key) for key in keys]
         click.echo(json.dumps({"keys": found, "left": sum(others.values()), "left_by_table": others}))
         return
-    rows = [(name, _role(name, current, here), "yes" if name in known else "no") for name in ids]
+    rows = [(key.key_id, _role(key), "yes" if key.is_needed else "no") for key in keys]
     click.echo(table(rows, ("KEY", "DOES", "NEEDED"), whole=(0,)))
     click.echo(f"{sum(others.values())} rows are stored otherwise than by {_told(current)}")
 
@@ -108,14 +106,21 @@ def _reseal(database: Database) -> int:
     return EXIT_FAILED if broken else 0
 
 
-def _facts(name: str, current: str, here: frozenset[str], is_needed: bool) -> dict[str, object]:
-    return {"key": name, "is_current": name == current, "is_here": name in here | {CLEAR}, "is_needed": is_needed}
+def _facts(key: KeyStanding) -> dict[str, object]:
+    return {
+        "key": key.key_id,
+        "is_current": key.is_current,
+        "is_here": key.is_here,
+        "is_needed": key.is_needed,
+    }
 
 
-def _role(name: str, current: str, here: frozenset[str]) -> str:
-    if name == current:
+def _role(key: KeyStanding) -> str:
+    if key.is_current:
         return "is used for new texts"
-    return "decrypts" if name in here else "is not encrypted" if name == CLEAR else "is not here"
+    if not key.is_key:
+        return "is not encrypted"
+    return "decrypts" if key.is_here else "is not here"
 
 
 def _told(key: str) -> str:

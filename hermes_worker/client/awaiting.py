@@ -225,6 +225,7 @@ class AsyncHermesClient:
     erasure_receipt = _sends(operations.erasure_receipt)
     backlog = _sends(operations.backlog)
     workers = _sends(operations.workers)
+    text_keys = _sends(operations.text_keys)
     drain_worker = _sends(operations.drain_worker)
     provider_states = _sends(operations.provider_states)
     alerts = _sends(operations.alerts)

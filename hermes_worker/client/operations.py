@@ -1037,6 +1037,11 @@ def workers() -> ApiRequest[list[dict[str, Any]]]:
     return _get("/v1/workers", _reads(list[dict[str, Any]], "data"))
 
 
+def text_keys() -> ApiRequest[list[dict[str, Any]]]:
+    """The keys that encrypt texts in the database, by their ids; for operators."""
+    return _get("/v1/encryption/keys", _reads(list[dict[str, Any]], "data"))
+
+
 def drain_worker(worker_id: str) -> ApiRequest[None]:
     """Ask a worker to leave in order; for operators. Idempotent."""
     return _post("/v1/workers/{worker_id}/drain", _nothing, {"worker_id": worker_id})

@@ -158,6 +158,22 @@ class KeyUse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyStanding:
+    """A key for texts, or ``CLEAR``, as this process and the rows know it."""
+
+    key_id: str
+    is_current: bool
+    is_here: bool
+    is_needed: bool
+    unused_s: float | None
+    """``None`` where no process ever said that it encrypts with it."""
+
+    @property
+    def is_key(self) -> bool:
+        return self.key_id != CLEAR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resealed:
     """What became of one batch."""
 
@@ -173,6 +189,24 @@ def uses(database: Database) -> list[KeyUse]:
     with database.read() as connection:
         found = connection.execute(rows.order_by(table_of_keys.c.first_used_at)).all()
     return [KeyUse(str(key), float(unused)) for key, unused in found]
+
+
+def key_standings(database: Database) -> list[KeyStanding]:
+    """Every key that is here or needed, the current one first, then by name. Where encryption is off there is one row,
+    for texts in clear. Raises ``UnavailableError``."""
+    keys = database.sealer.keys
+    known = {use.key_id: use.unused_s for use in uses(database)}
+    names = sorted(keys.ids | known.keys() | {keys.first}, key=lambda name: (name != keys.first, name))
+    return [
+        KeyStanding(
+            key_id=name,
+            is_current=name == keys.first,
+            is_here=name in keys.ids | {CLEAR},
+            is_needed=name in known,
+            unused_s=known.get(name),
+        )
+        for name in names
+    ]
 
 
 def sealed_columns() -> dict[sa.Table, list[sa.Column[str]]]:

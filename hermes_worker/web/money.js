@@ -11,6 +11,19 @@ function Name({ by, row }) {
   return by === "session" ? html`<a href=${to("sessions", row.key)}>${text}</a>` : text;
 }
 
+const LIMITS = { usd_per_day: ["a day", dollars], usd_per_month: ["a month", dollars], tokens_per_day: ["tokens a day", number], tokens_per_month: ["tokens a month", number] };
+
+/** What the tenant and its keys may spend. */
+function Budgets() {
+  const { data, error } = usePoll(() => ask("GET", "v1/limits"), 15000, []);
+  if (!data) return html`<${Notice} error=${error} />`;
+  const lines = [[visible(data.tenant), data.limits], ...data.keys.map((key) => [visible(key.key_id), key.limits])]
+    .flatMap(([whose, limits]) => Object.entries(LIMITS).filter(([name]) => limits[name]).map(([name, [per, words]]) => ({ whose, per, text: words(limits[name].at_most), waits: limits[name].waits })));
+  return html`<section class="panel"><header><h2>Budgets</h2><span class="soft">of ${visible(data.tenant)} and its keys</span></header>
+    ${!lines.length ? html`<div class="empty">Nothing limits what may be spent.</div>` : html`<div class="scroll" tabindex="0"><table aria-label="Budgets"><thead><tr><th>Whose</th><th class="num">At most</th><th>Beyond it</th></tr></thead><tbody>
+      ${lines.map((line) => html`<tr><td class="mono">${line.whose}</td><td class="num">${line.text} ${line.per}</td><td>${line.waits ? "runs wait" : "is refused"}</td></tr>`)}</tbody></table></div>`}</section>`;
+}
+
 export function Money({ query }) {
   const by = Object.hasOwn(WAYS, query.get("by")) ? query.get("by") : "day";
   const days = SPANS.some(([of]) => of === query.get("days")) ? query.get("days") : "30";
@@ -31,5 +44,6 @@ export function Money({ query }) {
         <td><div class="bar wide"><i style=${{ width: `${(100 * (row.cost_usd ?? 0)) / most}%` }}></i></div></td>
         <td class="num">${number(row.input_tokens + row.cache_read_tokens + row.cache_write_tokens)}</td><td class="num">${number(row.output_tokens)}</td>
         <td class="num">${row.cache_hit_ratio === null ? "–" : `${Math.round(row.cache_hit_ratio * 100)} %`}</td>
-        <td class="num">${row.unknown_runs ? `${number(row.unknown_runs)} runs` : row.doubtful_cost_usd ? `${dollars(row.doubtful_cost_usd)} at most` : "–"}</td></tr>`)}</tbody></table></div>`}</section>`;
+        <td class="num">${row.unknown_runs ? `${number(row.unknown_runs)} runs` : row.doubtful_cost_usd ? `${dollars(row.doubtful_cost_usd)} at most` : "–"}</td></tr>`)}</tbody></table></div>`}</section>
+    ${may("admin") && html`<${Budgets} />`}`;
 }

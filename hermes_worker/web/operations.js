@@ -67,6 +67,31 @@ export function Deliveries() {
         <td>${may("runs:write") && ["failed", "abandoned"].includes(each.state) && html`<button onClick=${() => act("POST", `v1/deliveries/${each.delivery_id}/retry`)}>Send again</button>`}</td></tr>`)}</tbody></table></div>`}</section>`;
 }
 
+/** Which keys encrypt the texts of the database, by their ids. */
+function TextKeys() {
+  const { data, error } = usePoll(() => ask("GET", "v1/encryption/keys"), 30000, []);
+  if (!data) return html`<${Notice} error=${error} />`;
+  const role = (key) => (key.is_current ? "in use" : key.key_id === "clear" ? "not encrypted" : key.is_here ? "decrypts" : "missing");
+  return html`<section class="panel"><header><h2>Keys at rest</h2><span class="soft">${data.is_on ? "new texts are encrypted" : "new texts are clear"}</span></header><div class="scroll" tabindex="0"><table aria-label="Keys at rest">
+    <thead><tr><th>State</th><th>Key</th><th>Texts need it</th><th class="num">Last used</th></tr></thead><tbody>${data.data.map((key) => html`<tr key=${key.key_id}><td><${State} of=${role(key)} /></td>
+      <td class="mono">${brief(key.key_id)}</td><td>${key.is_needed ? "yes" : "no"}</td><td class="num">${key.unused_s === null ? "–" : `${span(key.unused_s)} ago`}</td></tr>`)}</tbody></table></div></section>`;
+}
+
+/** What runs which code, and how its commands are confined: one line where all agree. */
+function Versions({ of }) {
+  const counted = new Map();
+  for (const worker of of) {
+    const key = JSON.stringify([worker.version, worker.sandbox]);
+    counted.set(key, (counted.get(key) ?? 0) + 1);
+  }
+  if (!counted.size) return null;
+  return html`<section class="panel"><header><h2>Versions and sandboxes</h2><span class="soft">${counted.size > 1 ? "workers differ" : "all workers agree"}</span></header><div class="scroll" tabindex="0"><table aria-label="Versions and sandboxes">
+    <thead><tr><th>Version</th><th>Sandbox</th><th class="num">Workers</th></tr></thead><tbody>${[...counted].sort().map(([key, count]) => {
+      const [version, sandbox] = JSON.parse(key);
+      return html`<tr key=${key}><td class="mono">${brief(version ?? "–")}</td><td>${brief(sandbox ?? "has run no command yet")}</td><td class="num">${number(count)}</td></tr>`;
+    })}</tbody></table></div></section>`;
+}
+
 /** What each worker holds. The oldest steps come first. */
 function Workers({ of, again }) {
   const [act, refusal] = useActions(again);
@@ -94,6 +119,7 @@ export function Fleet() {
       <tbody>${Object.entries(data.backlog.queues).map(([name, queue]) => html`<tr><td class="mono">${brief(name)}</td><td class="num">${number(queue.due)}</td><td class="num">${number(queue.claimed)}</td>
         <td class="num">${span(queue.oldest_age_s)}</td><td class="num">${span(queue.step_s)}</td><td class="num">${number(queue.capacity_needed)}</td></tr>`)}</tbody></table></div></section>
     <${Workers} of=${data.workers} again=${again} />
+    <${Versions} of=${data.workers} /><${TextKeys} />
     ${data.keys.length > 0 && html`<section class="panel"><header><h2>Keys of providers</h2></header><div class="scroll"><table><tbody>${data.keys.map((key) => html`<tr><td><${State} of=${key.condition} /></td>
       <td>${brief(key.provider)}</td><td class="mono">${brief(key.credential)}</td><td class="num">${number(key.parked)} runs wait</td><td>${brief(key.reason ?? "")}</td></tr>`)}</tbody></table></div></section>`}
     <section class="panel"><header><h2>Alerts</h2></header>${!data.alerts.length ? html`<div class="empty">Nothing is wrong.</div>` : html`<div class="scroll"><table><tbody>${data.alerts.map((alert) => html`<tr>
