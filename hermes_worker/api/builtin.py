@@ -54,6 +54,7 @@ EXTENSION = Extension(
         RouterDeclaration(name="sheets", implementation="hermes_worker.api.routes.sheets:router"),
         RouterDeclaration(name="mcp", implementation="hermes_worker.api.mcp.routes:router"),
         RouterDeclaration(name="page_logins", implementation="hermes_worker.api.routes.page_logins:router"),
+        RouterDeclaration(name="saved_filters", implementation="hermes_worker.api.routes.saved_filters:router"),
         RouterDeclaration(name="trees", implementation="hermes_worker.api.routes.trees:router"),
     ),
 )

@@ -870,6 +870,23 @@ def close_page_login(path: str = "/") -> ApiRequest[None]:
     return ApiRequest(method="DELETE", template="/v1/page/login", read=_nothing, params={"path": path})
 
 
+def saved_filters() -> ApiRequest[list[dict[str, Any]]]:
+    """The filters that the holder of the key saved on the page, by name."""
+    return _get("/v1/page/filters", _reads(list[dict[str, Any]], "data"))
+
+
+def save_filter(name: str, query: str) -> ApiRequest[list[dict[str, Any]]]:
+    """Save a filter, such as ``status=failed``, in place of what has that name; all filters there are then."""
+    body = {"name": name, "query": query}
+    read = _reads(list[dict[str, Any]], "data")
+    return ApiRequest(method="PUT", template="/v1/page/filters", read=read, body=body)
+
+
+def remove_saved_filter(name: str) -> ApiRequest[None]:
+    """Remove a filter of the holder of the key."""
+    return ApiRequest(method="DELETE", template="/v1/page/filters", read=_nothing, params={"name": name})
+
+
 def mcp_servers() -> ApiRequest[list[dict[str, Any]]]:
     """The MCP servers that the tenant keeps, without their tokens. None is asked."""
     return _get("/v1/mcp-servers", _reads(list[dict[str, Any]], "data"))

@@ -1140,6 +1140,19 @@ page_logins = sa.Table(
 """Browsers that somebody let into the page with a key: the one of ``key_id``, or that of the installation, whose holder
 is ``holder``. Only the SHA-256 of what the browser keeps is here. Such a row is nothing without its key."""
 
+saved_filters = sa.Table(
+    "saved_filters",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("tenant", Tenant, nullable=False),
+    sa.Column("holder", sa.String(200), nullable=False),
+    sa.Column("name", sa.String(60), nullable=False),
+    sa.Column("query", SealedText("saved_filters.query"), nullable=False),
+    sa.Column("changed_at", Seconds, nullable=False),
+    sa.UniqueConstraint("tenant", "holder", "name"),
+)
+"""Filters of lists that people gave names to. ``holder`` is who holds a key, as it is recorded, without the key."""
+
 provider_keys = sa.Table(
     "provider_keys",
     metadata,

@@ -1,5 +1,5 @@
 // What runs and waits now, and the list of runs with its filters in the address.
-import { age, ask, brief, Confirm, dollars, everybodys, html, LongTable, may, Notice, number, setQuery, short, span, State, to, usePoll, useEffect, useRef, useState, visible } from "./core.js";
+import { age, ask, brief, Confirm, dollars, everybodys, html, LongTable, may, Notice, number, setQuery, short, span, State, to, usePoll, useEffect, useField, useRef, useState, visible } from "./core.js";
 import { Waiting } from "./inbox.js";
 
 const OPEN = ["queued", "running", "waiting_for_approval", "waiting_for_input", "waiting_for_children", "waiting_for_capacity", "paused", "stopping"];
@@ -162,8 +162,29 @@ function useRuns(query) {
   return { ...kept.current, error, again, more, isKnown: kept.current.asked !== null, onSeen: (from, till) => { seen.current = [from, till]; } };
 }
 
+/** Filters under names, kept by the server for whoever holds the key. */
+function Saved({ query, choose }) {
+  const { data, error, again } = usePoll(() => ask("GET", "v1/page/filters"), 30000, []);
+  const [said, setSaid] = useState(null);
+  const name = useField();
+  const now = query.toString(), saved = data?.data ?? [], here = saved.find((each) => each.query === now);
+  const act = async (method, more) => {
+    try { await ask(method, "v1/page/filters", more); setSaid(null); name.set(""); } catch (refusal) { setSaid(refusal); }
+    again();
+  };
+  const chosen = (event) => { const found = saved.find((each) => each.name === event.target.value); choose(new URLSearchParams(found?.query ?? "")); };
+  return html`<${Notice} error=${said ?? error} /><div class="filters">
+    <div><label for="saved-filters">Saved filters</label><select id="saved-filters" value=${here?.name ?? ""} onChange=${chosen}><option value="">${saved.length ? "none of them" : "none yet"}</option>
+      ${saved.map((each) => html`<option key=${each.name} value=${each.name}>${brief(each.name)}</option>`)}</select></div>
+    ${here ? html`<button onClick=${() => act("DELETE", { params: { name: here.name } })}>Forget these</button>`
+    : now && html`<form class="row" onSubmit=${(event) => { event.preventDefault(); act("PUT", { body: { name: name.value, query: now } }); }}>
+        <input aria-label="Name for these filters" placeholder="Name for these filters" required maxlength="60" ...${name.bind} /><button>Save</button></form>`}</div>`;
+}
+
 export function Runs({ query }) {
   const [picked, setPicked] = useState(new Set());
+  const [given, setGiven] = useState(0); // how often filters came from elsewhere than their fields
+  const choose = (next) => { setQuery(next); setGiven((n) => n + 1); };
   const asked = query.toString();
   useEffect(() => setPicked(new Set()), [asked]);
   const { rows, cursor, isKnown, error, again, more, onSeen } = useRuns(query);
@@ -171,7 +192,7 @@ export function Runs({ query }) {
   return html`<header><h1>Runs</h1><span class="soft">${isKnown && (cursor ? `the newest ${number(rows.length)}` : number(rows.length))}</span><span class="grow"></span><${Batch} runs=${rows} picked=${picked} query=${query} done=${() => { setPicked(new Set()); again(); }} /></header>
     <${Notice} error=${error} />
     <section class="panel">
-      <div class="filters" role="search" aria-label="Filters of the list">
+      <div class="filters" key=${given} role="search" aria-label="Filters of the list">
         <${Filter} name="text" label="Text" query=${query} />
         <${Filter} name="status" label="Status" query=${query} list=${[["open", "not ended"], ...STATUSES.map((word) => [word, word.replaceAll("_", " ")])]} />
         <${Filter} name="tag" label="Tag" query=${query} /><${Filter} name="model" label="Model" query=${query} />
@@ -179,7 +200,7 @@ export function Runs({ query }) {
         <${Filter} name="source" label="Source" query=${query} list=${SOURCES} /><${Filter} name="parent" label="Parent" query=${query} />
         <${Filter} name="cost" label="Cost from ($)" type="number" query=${query} /><${Filter} name="cost_to" label="to ($)" type="number" query=${query} />
         <${Filter} name="hours" label="Accepted" query=${query} list=${[["1", "in the last hour"], ["24", "in the last day"], ["168", "in the last week"]]} />
-      </div>
+      </div><${Saved} query=${query} choose=${choose} />
       ${isKnown && html`<${RunTable} key=${asked} runs=${rows} picked=${picked} pick=${may("runs:write") ? pick : undefined} onEnd=${more} onSeen=${onSeen} />`}
       ${cursor && html`<div class="pad"><button onClick=${more}>Show older runs</button></div>`}
     </section>`;

@@ -16,6 +16,7 @@ from hermes_worker.api import auth
 from hermes_worker.api.page import COOKIE, page_files, page_policy
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.settings import Secret, Settings
+from hermes_worker.store.access import saved_filters
 from hermes_worker.store.access.audit import AuditLog
 from hermes_worker.store.access.principals import Tenants
 
@@ -188,3 +189,32 @@ def test_a_token_of_a_login_is_no_key(api: Served) -> None:
     token = browser(api).cookies[COOKIE]
     for headers in ({"Authorization": f"Bearer {token}"}, {"Cookie": f"{COOKIE}={api.key}"}):
         assert httpx.get(f"{api.url}/v1/runs", headers=headers, **PATIENT).status_code == 401
+
+
+def test_saved_filters_are_those_of_a_holder_and_stay_with_a_new_key(
+    api: Served,
+    tenants: Tenants,  # noqa: F811
+    client: Callable[[str], httpx.Client],  # noqa: F811
+) -> None:
+    made = tenants.create_key("acme", "ada", [KeyScope.RUNS_READ])
+    ada, bob = client(made.token), client(tenants.create_key("acme", "bob", [KeyScope.RUNS_READ]).token)
+    for query in ("status=failed", "status=failed&tag=nightly"):
+        saved = ada.put("/v1/page/filters", json={"name": "Nightly, bad", "query": query})
+    assert [(each["name"], each["query"]) for each in saved.json()["data"]] == [
+        ("Nightly, bad", "status=failed&tag=nightly")
+    ]
+    assert bob.get("/v1/page/filters").json()["data"] == []
+    assert bob.delete("/v1/page/filters", params={"name": "Nightly, bad"}).status_code == 404
+    new = client(tenants.create_key("acme", "ada", [KeyScope.RUNS_READ]).token)
+    assert new.get("/v1/page/filters").json() == saved.json()
+    assert new.delete("/v1/page/filters", params={"name": "Nightly, bad"}).status_code == 204
+    assert ada.get("/v1/page/filters").json()["data"] == []
+    acts = [row.act for row in AuditLog(api.client.database).page("acme")]
+    assert [act for act in acts if act.startswith("filter")] == ["filter.save", "filter.save", "filter.remove"]
+
+
+def test_no_more_filters_are_saved_than_one_may_have(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved_filters, "SAVED_MAX", 2)
+    asked = [api.http.put("/v1/page/filters", json={"name": name, "query": ""}) for name in "abca"]
+    assert [each.status_code for each in asked] == [200, 200, 409, 200]
+    assert len(api.http.get("/v1/page/filters").json()["data"]) == 2

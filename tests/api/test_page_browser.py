@@ -349,6 +349,55 @@ def test_many_runs_are_stopped_after_they_were_named(
     assert [store.status(each).value for each in ids] == ["cancelled", "cancelled", "queued"]
 
 
+def test_runs_that_fit_are_stopped_and_their_filters_kept(
+    api: Served, store: Store, visit: Callable[..., PageVisitor]
+) -> None:
+    meant = [api.submit(input="Sweep the attic", tags=["nightly"]) for _ in range(2)]
+    others = [api.submit(input="Sweep the cellar", tags=["nightly"]), api.submit(input="Sweep the attic")]
+    visitor = visit()
+    page = visitor.page
+    visitor.open("runs", "Runs")
+    page.get_by_label("Text", exact=True).fill("attic")
+    page.get_by_label("Tag").fill("nightly")
+    page.wait_for_function("() => document.querySelectorAll('tbody tr[data-n]').length === 2")
+    page.get_by_label("Name for these filters").fill("Attics")
+    page.get_by_role("button", name="Save").click()
+    page.get_by_role("button", name="Forget these").wait_for()
+    page.get_by_role("button", name="Stop all that fit").click()
+    plan = page.get_by_role("dialog", name="Stop 2 runs?")
+    assert sorted(plan.locator("pre").inner_text().split()) == sorted(meant)
+    plan.get_by_role("button", name="Do it").click()
+    page.get_by_text("2 done.").wait_for()
+    assert [store.status(each).value for each in (*meant, *others)] == [*["cancelled"] * 2, *["queued"] * 2]
+
+    other = visit()  # the same holder, another browser
+    other.open("runs", "Runs")
+    other.page.get_by_label("Saved filters").select_option("Attics")
+    other.page.wait_for_function("() => document.querySelectorAll('tbody tr[data-n]').length === 2")
+    assert other.page.get_by_label("Text", exact=True).input_value() == "attic"
+    other.page.get_by_role("button", name="Forget these").click()
+    other.page.get_by_label("Name for these filters").wait_for()
+
+
+def test_a_prompt_is_shown_as_the_model_saw_it(api: Served, store: Store, visit: Callable[..., PageVisitor]) -> None:
+    run_id = api.submit(input="Count the files", instructions="Be brief.")
+    store.ask_tools(run_id, asks(Replay.PURE))
+    store.settle(run_id, 0, "12 files")
+    visitor = visit()
+    page = visitor.page
+    visitor.open(f"runs/{run_id}", run_id)
+    page.get_by_role("heading", name="Prompt as the model saw it").click()
+    messages = page.get_by_label("Messages of the prompt").locator("tbody tr[data-n]")
+    messages.nth(2).wait_for()
+    assert "12 files" in messages.nth(2).inner_text()
+    page.get_by_text("System prompt").click()
+    page.get_by_text("Be brief.").wait_for()
+    page.get_by_label("Before reply").fill("1")
+    page.keyboard.press("Enter")
+    messages.nth(2).wait_for(state="detached")
+    assert messages.count() == 1
+
+
 def test_a_reader_sees_no_buttons(api: Served, visit: Callable[..., PageVisitor]) -> None:
     from hermes_worker.core.principals import KeyScope
     from hermes_worker.store.access.principals import Tenants
@@ -623,9 +672,9 @@ def test_the_keyboard_alone_gets_everywhere(api: Served, store: Store, visit: Ca
     assert store.status(run_id).value != "waiting_for_approval"
     page.keyboard.press("g")
     page.keyboard.press("r")
-    page.locator("#filter-status").wait_for()
+    page.locator("#filter-text").wait_for()
     page.keyboard.press("/")
-    assert page.evaluate("() => document.activeElement.id") == "filter-status"
+    assert page.evaluate("() => document.activeElement.id") == "filter-text"
     page.locator("h1").click()
     page.keyboard.press("?")
     page.get_by_role("dialog").wait_for()

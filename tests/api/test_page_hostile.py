@@ -168,6 +168,8 @@ def test_hostile_runs_are_text_from_their_prompt_to_their_reply(
     visitor.open(f"runs/{run_id}", run_id)
     page.get_by_label("What happened").get_by_text("completed", exact=True).wait_for()
     assert missing(page, opens=True) == []
+    page.get_by_role("heading", name="Prompt as the model saw it").click()
+    page.get_by_label("Messages of the prompt").locator("tbody tr[data-n]").nth(1).wait_for()
     nothing_came_to_life(page)
     for text in LONG:
         long_run = api.submit(input=text)

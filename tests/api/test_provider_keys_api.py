@@ -51,6 +51,14 @@ def test_an_operator_adds_lists_and_removes_a_key(sealed: Served) -> None:
     assert KEY not in made.text + again.text + listed.text + gone.text + str(rows)
 
 
+def test_keys_at_rest_are_named_and_not_shown(sealed: Served) -> None:
+    said = sealed.http.get("/v1/encryption/keys")
+    [key] = said.json()["data"]
+    assert said.json()["is_on"] is True
+    assert (key["is_current"], key["is_here"], key["is_needed"]) == (True, True, True)
+    assert "hwt_" not in said.text
+
+
 @pytest.mark.parametrize(
     ("body", "code"),
     [

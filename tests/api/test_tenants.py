@@ -86,6 +86,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "PUT /v1/alerts/targets": {"targets": ["local"]},
     "POST /v1/tenants": {"name": "made"},
     "POST /v1/tenants/{tenant}/disable": {},
+    "PUT /v1/page/filters": {"name": "mine", "query": "tag=x"},
     "POST /v1/keys": {"holder": "x"},
     "POST /v1/keys/{key_id}/rotate": {},
     "POST /v1/mcp-servers": {"name": "mine", "url": "https://mcp.example.org/mcp"},

@@ -51,6 +51,7 @@ from hermes_worker.store.tables import (
     retention_marks,
     retention_rules,
     run_tags,
+    saved_filters,
     search_due,
     search_rows,
     session_documents,
@@ -290,6 +291,7 @@ _OTHERS = {
         "changed_at": 1.0,
         "due_at": 1.0,
     },
+    saved_filters: {"tenant": "default", "holder": "api:ada", "name": "n", "query": "tag=x", "changed_at": 1.0},
     page_logins: {"tenant": "default", "hash": "h", "key_id": "key_1", "created_at": 1.0, "expires_at": 2.0},
 }
 """What the played runs below leave empty."""

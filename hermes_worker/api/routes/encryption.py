@@ -42,8 +42,8 @@ class TextKeyList(BaseModel):
 
 @router.get("/keys", response_model=TextKeyList, dependencies=[FOR_SCALERS])
 async def list_text_keys(context: Context) -> TextKeyList:
-    """Which keys encrypt the texts of the database, as this server and the rows say. How many texts are stored otherwise
-    is for ``hermes-worker encryption status``: that reads all of them."""
+    """Which keys encrypt the texts of the database, as this server and the rows say. The command line also counts the
+    texts that are stored otherwise ('encryption status'): it reads all of them."""
     return await context.store(_read, context.client.database)
 
 

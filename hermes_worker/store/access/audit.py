@@ -63,6 +63,8 @@ class Act(StrEnum):
     KEY_REVOKE = "key.revoke"
     PAGE_LOGIN = "page.login"
     PAGE_LOGOUT = "page.logout"
+    FILTER_SAVE = "filter.save"
+    FILTER_REMOVE = "filter.remove"
     TENANT_CREATE = "tenant.create"
     TENANT_DISABLE = "tenant.disable"
     TENANT_ENABLE = "tenant.enable"

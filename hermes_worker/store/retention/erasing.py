@@ -34,6 +34,7 @@ from hermes_worker.store.retention.holds import holds_of
 from hermes_worker.store.retention.selecting import (
     OF_TENANT,
     Selected,
+    filters_of,
     in_parts,
     kept_for,
     person_again,
@@ -58,6 +59,7 @@ from hermes_worker.store.tables import (
     page_logins,
     principals,
     runs,
+    saved_filters,
     sessions,
     tenants,
     waits,
@@ -382,6 +384,8 @@ class Erasures:
                 connection.execute(sa.delete(page_logins).where(page_logins.c.key_id.in_(held)))
                 connection.execute(sa.delete(api_keys).where(api_keys.c.principal_pk.in_(part)))
                 connection.execute(sa.delete(principals).where(principals.c.pk.in_(part)))
+            for this in filters_of(selected):
+                connection.execute(sa.delete(saved_filters).where(this))
             marked = dead_targets.c.key.in_(selected.person.targets) & (dead_targets.c.tenant == erasure.tenant)
             connection.execute(sa.delete(dead_targets).where(marked))
             for table in OF_TENANT if selected.person.is_everybody else ():

@@ -18,6 +18,7 @@ from hermes_worker.store.retention.selecting import (
     BY_SESSION,
     OF_TENANT,
     Selected,
+    filters_of,
     in_parts,
     kept_for,
     remembered_by,
@@ -38,6 +39,7 @@ from hermes_worker.store.tables import (
     messages,
     page_logins,
     principals,
+    saved_filters,
 )
 
 _NOT_TOLD = frozenset({"lease_token", "lease_owner", "erasure_pk"})
@@ -81,6 +83,8 @@ def wheres(connection: Connection, selected: Selected) -> Iterator[tuple[sa.Tabl
         yield page_logins, page_logins.c.key_id.in_(held)
         yield api_keys, api_keys.c.principal_pk.in_(part)
         yield principals, principals.c.pk.in_(part)
+    for this in filters_of(selected):
+        yield saved_filters, this
     if selected.person.targets:
         marked = dead_targets.c.key.in_(selected.person.targets)
         yield dead_targets, sa.and_(dead_targets.c.tenant == selected.tenant, marked)

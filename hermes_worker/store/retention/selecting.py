@@ -50,6 +50,7 @@ from hermes_worker.store.tables import (
     run_inputs,
     run_tags,
     runs,
+    saved_filters,
     search_due,
     search_rows,
     session_documents,
@@ -110,6 +111,7 @@ OF_TENANT: Sequence[sa.Table] = (
     skill_contents,
     memory_versions,
     page_logins,
+    saved_filters,
     inbound,
     chats,
     chat_people,
@@ -430,6 +432,14 @@ def remembered_by(connection: Connection, selected: Selected) -> Iterator[sa.Col
         yield sa.and_(ours, memory_versions.c.run_id.in_([run_ids[each] for each in part]))
     if selected.authors:
         yield sa.and_(ours, memory_versions.c.run_id.is_(None), memory_versions.c.author.in_(selected.authors))
+
+
+def filters_of(selected: Selected) -> Iterator[sa.ColumnElement[bool]]:
+    """What the holders of keys saved, in parts that one statement takes."""
+    ours = saved_filters.c.tenant == selected.tenant
+    holders = sorted(f"api:{holder}" for holder in selected.person.holders)
+    for part in in_parts(range(len(holders))):
+        yield ours & saved_filters.c.holder.in_([holders[each] for each in part])
 
 
 def _ids(connection: Connection, column: sa.Column[str], pks: Iterable[int]) -> Iterator[str]:

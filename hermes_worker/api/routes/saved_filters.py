@@ -1,0 +1,84 @@
+"""Filters of the page's list of runs that the holder of a key gave names to."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from hermes_worker.api import schema
+from hermes_worker.api.auth import READS, Caller
+from hermes_worker.api.bodies import JsonRoute
+from hermes_worker.api.context import Context
+from hermes_worker.api.errors import ApiError
+from hermes_worker.core.principals import Principal
+from hermes_worker.store.access.saved_filters import FilterNotFound, FiltersFull, SavedFilters
+
+router = APIRouter(prefix="/v1/page/filters", tags=["page"], route_class=JsonRoute, responses=schema.errors(503))
+
+_NAME_FORM = r"^[^\x00-\x1f\x7f]{1,60}$"
+_QUERY_FORM = r"^[!-~]{0,2000}$"
+
+
+class SaveFilter(BaseModel):
+    """A filter and its name."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str = Field(max_length=60, pattern=_NAME_FORM)
+    query: str = Field(
+        max_length=2_000,
+        pattern=_QUERY_FORM,
+        description="As it stands in the address of the list, status=failed&tag=nightly.",
+    )
+
+
+class SavedFilterObject(BaseModel):
+    """A filter that the caller saved."""
+
+    object: Literal["hermes.saved_filter"] = "hermes.saved_filter"
+    name: str
+    query: str
+    changed_at: float
+    """Epoch seconds."""
+
+
+class SavedFilterList(BaseModel):
+    """All filters of the caller, by name."""
+
+    object: Literal["list"] = "list"
+    data: list[SavedFilterObject]
+
+
+@router.get("", response_model=SavedFilterList, dependencies=[READS])
+async def list_saved_filters(context: Context, caller: Caller) -> SavedFilterList:
+    """The filters that the caller saved. They are the holder's, whichever key was sent, and nobody else's."""
+    return await context.store(_read, SavedFilters(context.client.database), caller)
+
+
+def _read(filters: SavedFilters, caller: Principal) -> SavedFilterList:
+    found = filters.list(caller)
+    return SavedFilterList(data=[SavedFilterObject.model_validate(each, from_attributes=True) for each in found])
+
+
+@router.put("", response_model=SavedFilterList, responses=schema.errors(408, 409), dependencies=[READS])
+async def save_filter(context: Context, caller: Caller, body: SaveFilter) -> SavedFilterList:
+    """Save a filter under a name, in place of what was saved under it. Up to a hundred. Idempotent."""
+    filters = SavedFilters(context.client.database)
+    try:
+        await context.store(filters.save, caller, body.name, body.query)
+    except FiltersFull as error:
+        raise ApiError(409, f"{error}.", code="filters_full", param="name") from None
+    return await context.store(_read, filters, caller)
+
+
+@router.delete("", status_code=204, responses=schema.errors(404), dependencies=[READS])
+async def remove_saved_filter(
+    context: Context, caller: Caller, name: Annotated[str, Query(max_length=60, pattern=_NAME_FORM)]
+) -> None:
+    """Remove a filter of the caller."""
+    try:
+        await context.store(SavedFilters(context.client.database).remove, caller, name)
+    except FilterNotFound as error:
+        raise ApiError(404, f"{error}.", code="filter_not_found", param="name") from None

@@ -1,0 +1,85 @@
+"""Filters of lists that people gave names to, to come back to them from any browser.
+
+They belong to whoever holds a key, and not to the key: they stay when it is replaced. Nobody else of the tenant sees
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import sqlalchemy as sa
+
+from hermes_worker.core.errors import HermesError
+from hermes_worker.core.principals import Principal
+from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import columns_for, rows_of
+from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.tables import saved_filters
+
+SAVED_MAX: Final = 100
+"""Of one holder."""
+
+
+class FilterNotFound(HermesError):
+    """The holder has no filter of that name."""
+
+
+class FiltersFull(HermesError):
+    """The holder has as many as one may have."""
+
+
+class SavedFilter(NamedTuple):
+    """A filter of one holder."""
+
+    name: str
+    query: str
+    """As it stands in the address of the list, ``status=failed&tag=nightly``."""
+    changed_at: float
+    """Epoch seconds."""
+
+
+def filters_holder(principal: Principal) -> str:
+    """Who keeps filters: the holder, without the key that was sent. No name of a holder has a slash in it."""
+    return principal.known_as.partition("/")[0]
+
+
+class SavedFilters:
+    """Reads and writes the filters of holders."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def list(self, principal: Principal) -> Sequence[SavedFilter]:
+        """All of them, by name. Raises ``UnavailableError``."""
+        wanted = sa.select(*columns_for(saved_filters, SavedFilter)).where(_is_of(principal))
+        with self._database.read() as connection:
+            return rows_of(connection.execute(wanted.order_by(saved_filters.c.name)), SavedFilter)
+
+    def save(self, principal: Principal, name: str, query: str) -> None:
+        """Keep ``query`` under ``name``, in place of what was kept there. Idempotent. Raises ``FiltersFull``,
+        ``UnavailableError``."""
+        ours = {"tenant": principal.tenant, "holder": filters_holder(principal), "name": name}
+        with self._database.write() as connection:
+            row = {**ours, "query": query, "changed_at": db_now()}
+            connection.execute(insert_ignoring(connection, saved_filters).values(row))
+            this = _is_of(principal) & (saved_filters.c.name == name)
+            connection.execute(sa.update(saved_filters).where(this).values(query=query, changed_at=db_now()))
+            count = sa.select(sa.func.count()).select_from(saved_filters).where(_is_of(principal))
+            if int(connection.execute(count).scalar_one()) > SAVED_MAX:
+                raise FiltersFull(f"there are {SAVED_MAX} saved filters: remove one first")
+            record(connection, Act.FILTER_SAVE, filters_holder(principal), tenant=principal.tenant)
+
+    def remove(self, principal: Principal, name: str) -> None:
+        """Raises ``FilterNotFound``, ``UnavailableError``."""
+        this = _is_of(principal) & (saved_filters.c.name == name)
+        with self._database.write() as connection:
+            if not connection.execute(sa.delete(saved_filters).where(this)).rowcount:
+                raise FilterNotFound(f"there is no saved filter {name!r}")
+            record(connection, Act.FILTER_REMOVE, filters_holder(principal), tenant=principal.tenant)
+
+
+def _is_of(principal: Principal) -> sa.ColumnElement[bool]:
+    return (saved_filters.c.tenant == principal.tenant) & (saved_filters.c.holder == filters_holder(principal))
