@@ -16,7 +16,7 @@ from hermes_worker.core.compactions import visible
 from hermes_worker.core.errors import HermesError
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.runs.prompts import PromptParts, read_prompt_parts
+from hermes_worker.store.runs.prompts import PromptMaterial, read_prompt_material
 
 
 class ReplyNotFound(HermesError):
@@ -39,7 +39,7 @@ class ModelPrompt:
 def prompt_of(database: Database, run_id: str, reply: int | None = None) -> ModelPrompt:
     """The prompt of one reply; ``None`` is the newest: of a run that has not ended, the one that is due. Raises
     ``ReplyNotFound``, ``RunNotFound``, ``UnavailableError``."""
-    parts = read_prompt_parts(database, run_id)
+    parts = read_prompt_material(database, run_id)
     count = len(parts.replies)
     newest = count + 1 if parts.is_open or not count else count
     number = newest if reply is None else reply
@@ -55,7 +55,7 @@ def prompt_of(database: Database, run_id: str, reply: int | None = None) -> Mode
     )
 
 
-def shown_rows(parts: PromptParts, reply: int) -> Sequence[str]:
+def shown_rows(parts: PromptMaterial, reply: int) -> Sequence[str]:
     """The messages of a prompt. What hooks added to a turn stands in the reply to it, so that one is read along and
     left out."""
     if reply > len(parts.replies):

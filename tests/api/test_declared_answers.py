@@ -30,6 +30,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.mcp.servers import McpServer
 from hermes_worker.settings import DatabaseSettings, GatewaySettings, Settings
+from hermes_worker.store.access import saved_filters
 from hermes_worker.store.artifacts.gatherings import Gatherings, KeptFile
 from hermes_worker.store.mcp_servers import McpServers, NewMcpServer
 from hermes_worker.store.runs.runs import SESSION_QUEUE_MAX
@@ -267,6 +268,7 @@ BODIES: Mapping[str, dict[str, Any]] = {
     },
     "POST /v1/conversations/{conversation_id}/items": {"items": [{"role": "user", "content": "x"}]},
     "PUT /v1/page/login": {},
+    "PUT /v1/page/filters": {"name": "x", "query": "tag=x"},
     "POST /webhooks/{name}": {"text": "x"},
     "POST /webhooks/{tenant}/{name}": {"text": "x"},
     "POST /inbound/{platform}": telegram_update(1, "x"),
@@ -291,6 +293,8 @@ def usual(label: str, **names: str) -> Asked:
         return replace(asked, path=f"{asked.path}{SIGNED}")
     if label == "GET /api/sessions/search":
         return replace(asked, path=f"{asked.path}?q=x")
+    if label == "DELETE /v1/page/filters":
+        return replace(asked, path=f"{asked.path}?name=nobodys")
     if label == "GET /inbound/{platform}":
         platform = names.get("platform", "whatsapp_cloud")
         asked = replace(asked, path=f"/inbound/{platform}?hub.verify_token={VERIFIES}&hub.challenge=1")
@@ -358,6 +362,10 @@ def _in_the_way(place: Place, label: str) -> Answer:
         return place.ask(method, usual(label, conversation_id=name, item_id=item))
     if label == "PUT /v1/page/login":
         return place.ask(method, _by_cookie(place, label))
+    if label == "PUT /v1/page/filters":
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(saved_filters, "SAVED_MAX", 0)
+            return place.ask(method, usual(label))
     if label == "PUT /v1/skills/{skill}":
         return place.ask(method, usual(label).json(files=[{"path": "SKILL.md", "text": "no skill"}]))
     if label == "DELETE /v1/skills/{skill}":

@@ -21,7 +21,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
 from hermes_worker.services.model_prompts import shown_rows
 from hermes_worker.store.access.principals import Tenants
-from hermes_worker.store.runs.prompts import PromptParts
+from hermes_worker.store.runs.prompts import PromptMaterial
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.tables import runs, tool_calls
 
@@ -191,7 +191,7 @@ def test_a_prompt_is_shown_as_it_was_compacted_and_with_what_a_hook_added() -> N
         row(4, "user", content="A summary.", _compacted=facts_document(CompactionFacts(through=3))),
         row(5, "assistant", content="Done."),
     ]
-    parts = PromptParts(model="m", is_open=False, system_prompt="", tools="[]", rows=rows, replies=[2, 5])
+    parts = PromptMaterial(model="m", is_open=False, system_prompt="", tools="[]", rows=rows, replies=[2, 5])
     assert "It is Monday." in str(shown_rows(parts, 1))
     assert "Hello" not in str(shown_rows(parts, 1))
     assert "A summary." in str(shown_rows(parts, 2))

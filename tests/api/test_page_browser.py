@@ -390,7 +390,7 @@ def test_a_prompt_is_shown_as_the_model_saw_it(api: Served, store: Store, visit:
     messages = page.get_by_label("Messages of the prompt").locator("tbody tr[data-n]")
     messages.nth(2).wait_for()
     assert "12 files" in messages.nth(2).inner_text()
-    page.get_by_text("System prompt").click()
+    page.locator("summary", has_text="System prompt").click()
     page.get_by_text("Be brief.").wait_for()
     page.get_by_label("Before reply").fill("1")
     page.keyboard.press("Enter")

@@ -28,6 +28,7 @@ from hermes_worker.store.access.audit import Act, Actor, AuditLog, AuditRow, act
 from hermes_worker.store.access.page_logins import PageLogins
 from hermes_worker.store.access.principals import KeyNotFound, TenantExists, Tenants
 from hermes_worker.store.access.provider_keys import ProviderKeys
+from hermes_worker.store.access.saved_filters import SavedFilters
 from hermes_worker.store.configurations import Configurations
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.sealing import Sealer, text_keys
@@ -151,6 +152,8 @@ def do_everything(store: Store) -> None:
     store.workers.drain(store.worker("somewhere").worker_id)
     logins, somebody = PageLogins(database, "somebody"), Principal(tenant="default", name="somebody")
     logins.close(logins.open("a key", somebody).token, somebody)
+    SavedFilters(database).save(somebody, "mine", "status=failed")
+    SavedFilters(database).remove(somebody, "mine")
     fleet = Workers(database)
     fleet.drain(fleet.register(name="w", queues="model", ttl_s=60.0).worker_id)
     Erasures(database).begin("acme", Person(is_everybody=True), by="somebody")

@@ -10,8 +10,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from hermes_worker.core.erasure import Person
+from hermes_worker.core.principals import Principal
 from hermes_worker.core.replay import Replay
 from hermes_worker.store.access.principals import KeyScope, Tenants
+from hermes_worker.store.access.saved_filters import SavedFilters
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.statistics import count_what_is_over
 from hermes_worker.store.tables import (
@@ -67,6 +69,8 @@ class People:
         alone = store.submit(principal=f"cli:{name}", input=f"{_LONG} {name} once more").run_id
         store.answer(alone)
         self.keep_answer(name, alone)
+        holder = Principal(tenant="default", name=f"api:{name}/{key.key_id}")
+        SavedFilters(store.database).save(holder, f"of {name}", f"text={name}")
         with store.database.write() as connection:
             for run_id in (first, second, alone):
                 self._hang_on(connection, name, run_id)

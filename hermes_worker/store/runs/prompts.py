@@ -19,7 +19,7 @@ from hermes_worker.store.tables import blobs, messages, runs, sessions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptParts:
+class PromptMaterial:
     """Everything that the prompts of one run are made of."""
 
     model: str
@@ -33,7 +33,7 @@ class PromptParts:
     """The numbers of the rows that are replies of this run, in order."""
 
 
-class _Row(NamedTuple):
+class _PromptRow(NamedTuple):
     pk: int
     session_pk: int
     message_seq: int
@@ -43,7 +43,7 @@ class _Row(NamedTuple):
     tools: str
 
 
-def read_prompt_parts(database: Database, run_id: str) -> PromptParts:
+def read_prompt_material(database: Database, run_id: str) -> PromptMaterial:
     """Raises ``RunNotFound``, ``UnavailableError``."""
     statement = (
         sa.select(
@@ -61,12 +61,12 @@ def read_prompt_parts(database: Database, run_id: str) -> PromptParts:
         .where(runs.c.run_id == run_id)
     )
     with database.read() as connection:
-        row = row_of(connection.execute(statement), _Row)
+        row = row_of(connection.execute(statement), _PromptRow)
         if row is None:
             raise missing(connection, run_id)
         said = (messages.c.session_pk == row.session_pk) & (messages.c.run_pk == row.pk)
         replies = sa.select(messages.c.seq).where(said, messages.c.role == Role.ASSISTANT.value)
-        return PromptParts(
+        return PromptMaterial(
             model=row.model,
             is_open=not RunStatus(row.status).is_terminal,
             system_prompt=row.system_prompt,
