@@ -74,22 +74,38 @@ export async function ask(method, path, { params, body, key } = {}) {
   throw new Refusal(answer.status, (typeof error === "string" ? error : error?.message) ?? `The server answered ${answer.status}.`, error?.code);
 }
 
-/** What `read` gives, asked again every `everyMs`, slower while nobody looks. The last answer stays when one fails. */
-export function usePoll(read, everyMs, deps) {
+/** What `read` gives, asked again every `everyMs`, slower while nobody looks. The last answer stays when one fails. What every tab
+ * of a browser asks has a name, `sharedAs`: whoever asked tells the other tabs of the same user, and they wait. */
+export function usePoll(read, everyMs, deps, sharedAs) {
   const [state, setState] = useState({ data: null, error: null });
   const kick = useRef(() => {});
   useEffect(() => {
-    let isOver = false, timer = 0, turn = 0;
+    let isOver = false, timer = 0, turn = 0, askedAt = 0;
+    const others = sharedAs && globalThis.BroadcastChannel ? new BroadcastChannel(`hermes-${sharedAs} ${basePath} ${me.tenant} ${me.name}`) : null;
+    const wait = (ms) => {
+      clearTimeout(timer);
+      timer = setTimeout(look, document.hidden ? ms * 5 : ms);
+    };
     const look = async () => {
       clearTimeout(timer);
-      const mine = ++turn;
+      const mine = ++turn, at = (askedAt = Date.now());
       try {
         const data = await read();
-        if (!isOver && mine === turn) setState({ data, error: null });
+        if (isOver || mine !== turn) return;
+        setState({ data, error: null });
+        others?.postMessage({ at, data });
       } catch (error) {
-        if (!isOver && mine === turn) setState((last) => ({ data: last.data, error }));
+        if (isOver || mine !== turn) return;
+        setState((last) => ({ data: last.data, error }));
       }
-      if (!isOver && mine === turn) timer = setTimeout(look, document.hidden ? everyMs * 5 : everyMs);
+      wait(everyMs);
+    };
+    // What another tab asked before this one did is older than what this one gets.
+    if (others) others.onmessage = ({ data: told }) => {
+      if (told.at <= askedAt) return;
+      turn += 1;
+      setState({ data: told.data, error: null });
+      wait(everyMs * (2 + Math.random()));
     };
     kick.current = look;
     const shown = () => document.hidden || look();
@@ -98,6 +114,7 @@ export function usePoll(read, everyMs, deps) {
     return () => {
       isOver = true;
       clearTimeout(timer);
+      others?.close();
       document.removeEventListener("visibilitychange", shown);
     };
   }, deps);

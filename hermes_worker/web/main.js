@@ -74,7 +74,7 @@ function useKeys(setHelp) {
 
 /** The questions that wait. A new one is said to whoever listens. */
 function useWaiting() {
-  const asked = usePoll(() => ask("GET", "v1/approvals", { params: { limit: 100, ...everybodys() } }), 600, []);
+  const asked = usePoll(() => ask("GET", "v1/approvals", { params: { limit: 100, ...everybodys() } }), 600, [], "questions");
   const { data } = asked;
   const [said, setSaid] = useState("");
   const newest = useRef(null);

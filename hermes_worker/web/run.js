@@ -153,7 +153,7 @@ function useRunFacts(id) {
     const explained = await ask("GET", `v1/runs/${id}/explain`).catch(() => null);
     const waits = run.status.startsWith("waiting_for_") ? (await ask("GET", "v1/approvals", { params: { limit: 500 } })).data.filter((wait) => wait.run_id === id) : [];
     return { run, explained, waits };
-  }, 1500, [id]);
+  }, 1500, [id], `run-${id}`);
 }
 
 export function Run({ id }) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -68,6 +69,13 @@ def test_the_page_is_small_and_what_others_wrote_is_as_they_wrote_it() -> None:
     assert sum(len(file.content) for file in files.values()) <= BYTES_MAX
     found = {path: hashlib.sha256(file.content).hexdigest() for path, file in files.items() if "/vendor/" in path}
     assert found == VENDORED
+
+
+def test_the_page_asks_for_all_its_modules_at_once() -> None:
+    """One after another they would cost the first picture a round trip for each module that imports others."""
+    files = page_files()
+    named = re.findall(r'(?:modulepreload" href|type="module" src)="(.*?)"', files["/"].content.decode())
+    assert sorted(f"/{path}" for path in named) == sorted(path for path in files if path.endswith((".js", ".mjs")))
 
 
 def test_the_page_can_be_left_out(serve: Callable[..., Served], settings: Settings) -> None:
