@@ -288,6 +288,18 @@ class ListRuns(BaseModel):
     )
 
 
+class ListRunsInShort(ListRuns):
+    """Which runs to list, and how much of what they answered."""
+
+    output_chars: int | None = Field(
+        None,
+        ge=0,
+        le=1_000_000,
+        description="At most so many characters of each 'output' and 'error'; default: all. A list of long answers is "
+        "megabytes.",
+    )
+
+
 class ListDeliveries(BaseModel):
     """Which deliveries to list."""
 

@@ -5,6 +5,7 @@ import { Waiting } from "./inbox.js";
 const OPEN = ["queued", "running", "waiting_for_approval", "waiting_for_input", "waiting_for_children", "waiting_for_capacity", "paused", "stopping"];
 const STATUSES = [...OPEN, "completed", "failed", "cancelled", "expired"];
 const SOURCES = [["api", "API"], ["cli", "command line"], ["cron", "job"], ["webhook", "webhook"]];
+const SHOWN_MAX = 400; // of an answer: a line of a list shows less
 const ENDED_BADLY = ["failed", "cancelled", "expired"];
 
 /** Why a run is where it is, asked when somebody wants to know. */
@@ -36,9 +37,9 @@ export function RunTable({ runs, picked, pick, onEnd, onSeen }) {
 async function readNow() {
   const midnight = new Date().setHours(0, 0, 0, 0) / 1000;
   const [open, waits, failed, spend] = await Promise.all([
-    ask("GET", "v1/runs", { params: { status: OPEN, limit: 100 } }),
+    ask("GET", "v1/runs", { params: { status: OPEN, limit: 100, output_chars: SHOWN_MAX } }),
     ask("GET", "v1/approvals", { params: { limit: 100, ...everybodys() } }),
-    ask("GET", "v1/runs", { params: { created_after: midnight, status: "failed", limit: 100 } }),
+    ask("GET", "v1/runs", { params: { created_after: midnight, status: "failed", limit: 100, output_chars: 0 } }),
     ask("GET", "v1/spend", { params: { by: "day", created_after: midnight } }),
   ]);
   return { open, waits: waits.data, failed, spent: spend.data.reduce((sum, day) => sum + (day.cost_usd ?? 0), 0) };
@@ -115,7 +116,7 @@ async function readBelow(filters, before, count) {
   const data = [];
   let cursor;
   for (let n = 0; n < LOOKS_MAX && data.length < count; n++) {
-    const page = await ask("GET", "v1/runs", { params: { ...filters, limit: PAGE, ...(cursor ? { cursor } : { before }) } });
+    const page = await ask("GET", "v1/runs", { params: { ...filters, limit: PAGE, output_chars: SHOWN_MAX, ...(cursor ? { cursor } : { before }) } });
     data.push(...page.data);
     cursor = page.has_more ? page.next_cursor : null;
     if (!cursor) break;
@@ -153,7 +154,7 @@ function useRuns(query) {
     if (!cursor || isReading.current || kept.current.asked !== asked) return;
     isReading.current = true;
     try {
-      const page = await ask("GET", "v1/runs", { params: { ...filters, limit: PAGE, cursor } });
+      const page = await ask("GET", "v1/runs", { params: { ...filters, limit: PAGE, output_chars: SHOWN_MAX, cursor } });
       if (kept.current.cursor === cursor) kept.current = { asked, rows: [...rows, ...page.data], cursor: page.has_more ? page.next_cursor : null };
       draw((n) => n + 1);
     } catch { /* the next look says what is wrong */ }

@@ -105,6 +105,16 @@ def test_runs_are_listed_newest_first_and_page_by_page(api: Served, http: httpx.
     assert all(run["object"] == "hermes.run" for run in second["data"])
 
 
+def test_a_list_of_long_answers_is_short_for_who_asks_for_it(api: Served, store: Store, http: httpx.Client) -> None:
+    run_id = api.submit()
+    store.answer(run_id, ModelReply(text="long " * 10_000 + "end"))
+    [short] = http.get("/v1/runs?output_chars=9").json()["data"]
+    assert (short["output"], short["run_id"]) == ("long long", run_id)
+    [whole] = http.get("/v1/runs").json()["data"]
+    assert len(whole["output"]) == 50_003
+    assert http.get("/v1/sheets?output_chars=9").status_code == 400
+
+
 def test_runs_are_listed_by_status_and_session(api: Served, store: Store, http: httpx.Client) -> None:
     done, waiting = api.submit(session_id="a"), api.submit(session_id="b")
     store.answer(done)

@@ -142,7 +142,9 @@ def started(created: Created) -> schema.StartedRun:
     responses=schema.errors(404),
     dependencies=[READS],
 )
-async def list_runs(context: Context, caller: Caller, wanted: Annotated[schema.ListRuns, Query()]) -> schema.RunList:
+async def list_runs(
+    context: Context, caller: Caller, wanted: Annotated[schema.ListRunsInShort, Query()]
+) -> schema.RunList:
     """Runs, newest first."""
     meant = run_filter(wanted, await tenant_to_list(context, caller, wanted.tenant))
     below = below_of(context.keyring, meant, wanted.cursor) if wanted.cursor else None
@@ -154,10 +156,18 @@ async def list_runs(context: Context, caller: Caller, wanted: Annotated[schema.L
     except RunNotFound:
         raise invalid("before", f"Invalid 'before': there is no run {wanted.before!r}.", "run_not_found") from None
     return schema.RunList(
-        data=[run_object(view) for view in page.views],
+        data=[_shortened(run_object(view), wanted.output_chars) for view in page.views],
         has_more=page.below is not None,
         next_cursor=None if page.below is None else cursor_of(context.keyring, meant, page.below),
     )
+
+
+def _shortened(run: schema.RunObject, chars_max: int | None) -> schema.RunObject:
+    """Cut behind what was hidden, so that no part of a secret is left."""
+    if chars_max is not None:
+        run.output = run.output and run.output[:chars_max]
+        run.error = run.error and run.error[:chars_max]
+    return run
 
 
 def run_filter(wanted: schema.ListRuns, tenant: str) -> RunFilter:
