@@ -110,9 +110,10 @@ def receivers() -> Mapping[str, Receiver]:
     return _receivers_of(installed.current())
 
 
-def polled(values: Mapping[str, str]) -> list[Receiver]:
-    """The platforms that have an account in ``values`` (settings, by variable name) and are listened to by asking."""
-    return _listened_to(values, InboundMode.POLL)
+def held_by_gateways(values: Mapping[str, str]) -> list[tuple[Receiver, InboundMode]]:
+    """The platforms that have an account in ``values`` (settings, by variable name) and are listened to by asking or
+    over a connection that stays open, each with its mode."""
+    return [(one, mode) for mode in (InboundMode.POLL, InboundMode.SOCKET) for one in _listened_to(values, mode)]
 
 
 def at_webhooks(values: Mapping[str, str]) -> Mapping[str, Receiver]:

@@ -571,11 +571,12 @@ def _webhooks(settings: Settings) -> tuple[Grade, str]:
 
 def _chats(settings: Settings) -> tuple[Grade, str]:
     """Where people who write are listened to, and what was wrong with the last look."""
-    from hermes_worker.channels.receivers import at_webhooks, polled
+    from hermes_worker.channels.receivers import at_webhooks, held_by_gateways
     from hermes_worker.store.gateway import GatewayRows
     from hermes_worker.wiring import open_database
 
-    found = [*polled(settings.variables), *at_webhooks(settings.variables).values()]
+    held = [receiver for receiver, _ in held_by_gateways(settings.variables)]
+    found = [*held, *at_webhooks(settings.variables).values()]
     if not found:
         return Grade.NOTE, "HERMES_GATEWAY is true, and the credentials of no account are set (docs/gateway.md)"
     database = open_database(settings)

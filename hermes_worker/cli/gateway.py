@@ -41,14 +41,14 @@ def gateway(context: click.Context, home: Path | None, name: str | None, alive_f
     """
     if context.invoked_subcommand is not None:
         return 0
-    from hermes_worker.gateway.listening import GatewayListener, polled_accounts
+    from hermes_worker.gateway.listening import GatewayListener, listened_accounts
     from hermes_worker.settings.role_secrets import ProcessRole
     from hermes_worker.wiring import open_client
 
     def listener_of(settings: Settings, known_as: str, stack: ExitStack) -> GatewayListener:
         if not settings.gateway.is_enabled:
             raise ConfigurationError("people who write to accounts are not listened to: set HERMES_GATEWAY=true")
-        accounts = polled_accounts(settings)
+        accounts = listened_accounts(settings)
         client = open_client(settings)
         stack.callback(client.close)
         return GatewayListener(client, accounts, name=known_as, alive_file=alive_file)

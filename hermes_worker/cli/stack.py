@@ -246,9 +246,9 @@ def _has_accounts(settings: Settings) -> bool:
     """Whether people who write to the agent on a platform are to be asked for. Raises ``ConfigurationError``."""
     if not settings.gateway.is_enabled:
         return False
-    from hermes_worker.channels.receivers import polled
+    from hermes_worker.channels.receivers import held_by_gateways
 
-    return bool(polled(settings.variables))
+    return bool(held_by_gateways(settings.variables))
 
 
 def _lacks_browser(settings: Settings) -> str | None:

@@ -1,10 +1,10 @@
 """The role ``gateway``: asks platforms for events, for each account under a lease, and never runs an agent.
 
-One thread asks for each account that is polled. It renews the lease before each look, and a look ends before the lease
-does, so nobody else asks at the same time; what a look brings is written only under the lease. What fails is tried
-again without end, at intervals that grow up to a minute: a conflict (409), a rejected token, a server that is away.
-Only an event on which our own code breaks is given up after three tries (``taking``), so that those behind it are
-heard.
+One thread listens to each account: it asks (``poll``, ``fetch``), or keeps a connection open (``sockets``). It renews
+the lease before each look, and a look ends before the lease does, so nobody else asks at the same time; what a look
+brings is written only under the lease. What fails is tried again without end, at intervals that grow up to a minute: a
+conflict (409), a rejected token, a server that is away. Only an event on which our own code breaks is given up after
+three tries (``taking``), so that those behind it are heard.
 """
 
 from __future__ import annotations
@@ -20,16 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
-from hermes_worker.channels.exchange import one_line, perform
 from hermes_worker.channels.inbound.declaration import InboundMode
 from hermes_worker.channels.inbound.receiving import Polled
-from hermes_worker.channels.receivers import Receiver, polled
-from hermes_worker.core.errors import ConfigurationError, LeaseLost, UnavailableError
-from hermes_worker.core.gateway import look_again_in_s, standby_s
+from hermes_worker.channels.receivers import Receiver, held_by_gateways
+from hermes_worker.core.errors import LeaseLost, UnavailableError
+from hermes_worker.core.gateway import LOOK_AGAIN_S_MAX, look_again_in_s, standby_s
+from hermes_worker.gateway.sockets import SocketAccount, SocketListening, asked
 from hermes_worker.gateway.taking import Arrival, Taker, account_of
-from hermes_worker.net.http import HttpRequest, HttpResponse
-from hermes_worker.net.urls import UrlPolicy
-from hermes_worker.net.wire import send
 from hermes_worker.observe import count, log
 from hermes_worker.settings import Settings
 from hermes_worker.store.gateway import AccountHold, GatewayRows
@@ -42,10 +39,12 @@ _HELD_PART = 0.75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolledAccount:
-    """An account that is listened to by asking."""
+class ListenedAccount:
+    """An account that a gateway listens to."""
 
     receiver: Receiver
+    mode: InboundMode
+    """By asking, or over a connection that stays open."""
     credentials: Any
     token_hash: str
 
@@ -54,24 +53,27 @@ class PolledAccount:
         return account_of(self.receiver.platform)
 
 
-def polled_accounts(settings: Settings) -> list[PolledAccount]:
-    """The accounts that are polled: none unless the operator wants people to be listened to. Raises
+def listened_accounts(settings: Settings) -> list[ListenedAccount]:
+    """The accounts that gateways listen to: none unless the operator wants people to be listened to. Raises
     ``ConfigurationError``."""
     if not settings.gateway.is_enabled:
         return []
     values = settings.variables
     return [
-        PolledAccount(
-            receiver=receiver, credentials=receiver.credentials(values), token_hash=_token_hash(receiver, values)
+        ListenedAccount(
+            receiver=receiver,
+            mode=mode,
+            credentials=receiver.credentials(values),
+            token_hash=_token_hash(receiver, mode, values),
         )
-        for receiver in polled(values)
+        for receiver, mode in held_by_gateways(values)
     ]
 
 
-def _token_hash(receiver: Receiver, values: Mapping[str, str]) -> str:
+def _token_hash(receiver: Receiver, mode: InboundMode, values: Mapping[str, str]) -> str:
     """By which two accounts are known to be one, whatever they are called."""
     row = receiver.receiving
-    needed = row.required.get(InboundMode.POLL, ())
+    needed = row.required.get(mode, ())
     text = "\n".join((receiver.platform, *(values.get(row.variables[name], "") for name in needed)))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -79,7 +81,7 @@ def _token_hash(receiver: Receiver, values: Mapping[str, str]) -> str:
 class GatewayListener:
     """Listens to the accounts of one installation until it is told to stop."""
 
-    def __init__(self, client: Client, accounts: list[PolledAccount], *, name: str, alive_file: Path | None) -> None:
+    def __init__(self, client: Client, accounts: list[ListenedAccount], *, name: str, alive_file: Path | None) -> None:
         self._client = client
         self._rows = GatewayRows(client.database)
         self._taker = Taker(client)
@@ -104,7 +106,7 @@ class GatewayListener:
             # A look may be held by the platform for longer; its answer is asked for again by the next holder.
             thread.join(max(0.0, ends_at - time.monotonic()))
 
-    def _listen(self, account: PolledAccount, stopping: threading.Event) -> None:
+    def _listen(self, account: ListenedAccount, stopping: threading.Event) -> None:
         while not stopping.is_set():
             try:
                 left_s = self._rows.lease_left_s(account.account)
@@ -123,10 +125,10 @@ class GatewayListener:
                 log.exception("thread.failed", doing=f"listening to {account.account}")
                 stopping.wait(_TRY_S)
 
-    def _hold(self, account: PolledAccount) -> AccountHold | None:
+    def _hold(self, account: ListenedAccount) -> AccountHold | None:
         hold = self._rows.hold(
             account.account,
-            mode=InboundMode.POLL.value,
+            mode=account.mode.value,
             token_hash=account.token_hash,
             holder=self._name,
             lease_s=self._lease_s,
@@ -135,27 +137,63 @@ class GatewayListener:
             log.info("gateway.listening", account=account.account)
         return hold
 
-    def _listen_under(self, account: PolledAccount, hold: AccountHold, stopping: threading.Event) -> None:
+    def _listen_under(self, account: ListenedAccount, hold: AccountHold, stopping: threading.Event) -> None:
         """Raises ``LeaseLost``, ``UnavailableError``."""
-        cursor, failures, error = hold.cursor, 0, None
         try:
-            while not stopping.is_set():
-                # For as long as a look may take, nobody else asks.
-                ends_at = time.monotonic() + self._lease_s
-                self._rows.renew(hold, self._lease_s, error=error)
-                found = self._look(account, cursor, ends_at)
-                if isinstance(found, DeliveryError):
-                    failures, error = failures + 1, found.message
-                    wait_s = look_again_in_s(failures, found.retry_after_s)
-                    log.warning("gateway.look_failed", account=account.account, reason=error, wait_s=wait_s)
-                    self._pause(hold, wait_s, error, stopping)
-                    continue
-                failures, error = 0, None
-                cursor = self._take(account, hold, cursor, found)
-                self._pause(hold, account.receiver.receiving.poll_s, None, stopping)
+            if account.mode is InboundMode.SOCKET:
+                self._keep_connected(account, hold, stopping)
+            else:
+                self._keep_asking(account, hold, stopping)
         finally:
             with suppress(UnavailableError):
                 self._rows.release(hold)
+
+    def _keep_asking(self, account: ListenedAccount, hold: AccountHold, stopping: threading.Event) -> None:
+        cursor, failures, error = hold.cursor, 0, None
+        while not stopping.is_set():
+            # For as long as a look may take, nobody else asks.
+            ends_at = time.monotonic() + self._lease_s
+            self._rows.renew(hold, self._lease_s, error=error)
+            found = self._look(account, cursor, ends_at)
+            if isinstance(found, DeliveryError):
+                failures, error = failures + 1, found.message
+                self._put_off(account, hold, failures, found, stopping)
+                continue
+            failures, error = 0, None
+            cursor = self._take(account, hold, cursor, found)
+            self._pause(hold, account.receiver.receiving.poll_s, None, stopping)
+
+    def _keep_connected(self, account: ListenedAccount, hold: AccountHold, stopping: threading.Event) -> None:
+        held = SocketAccount(
+            account=account.account,
+            platform=account.receiver.platform,
+            open_talk=lambda: account.receiver.socket(account.credentials),
+            hold=hold,
+            lease_s=self._lease_s,
+        )
+        cursor, failures = hold.cursor, 0
+        while not stopping.is_set():
+            ended = SocketListening(held, self._rows, self._taker, cursor).listen(stopping)
+            cursor = ended.cursor
+            failures = 0 if ended.was_useful else failures + 1
+            if ended.error is not None or not ended.was_useful:
+                why = ended.error or DeliveryError(kind=SendErrorKind.TRANSIENT, message="it ended at once")
+                self._put_off(account, hold, failures, why, stopping)
+
+    def _put_off(
+        self,
+        account: ListenedAccount,
+        hold: AccountHold,
+        failures: int,
+        error: DeliveryError,
+        stopping: threading.Event,
+    ) -> None:
+        """Wait after something went wrong. Raises ``LeaseLost``, ``UnavailableError``."""
+        wait_s = look_again_in_s(failures, error.retry_after_s)
+        if error.kind is SendErrorKind.AUTH:
+            wait_s = max(wait_s, LOOK_AGAIN_S_MAX)  # nothing changes until somebody changes the token
+        log.warning("gateway.look_failed", account=account.account, reason=error.message, wait_s=wait_s)
+        self._pause(hold, wait_s, error.message, stopping)
 
     def _pause(self, hold: AccountHold, wait_s: float, error: str | None, stopping: threading.Event) -> None:
         """Wait, and keep the account. Raises ``LeaseLost``, ``UnavailableError``."""
@@ -164,25 +202,17 @@ class GatewayListener:
             if left_s > self._lease_s / 3:
                 self._rows.renew(hold, self._lease_s, error=error)
 
-    def _look(self, account: PolledAccount, cursor: str, ends_at: float) -> Polled | DeliveryError:
+    def _look(self, account: ListenedAccount, cursor: str, ends_at: float) -> Polled | DeliveryError:
         """Ask once, until ``ends_at`` of the monotonic clock. Raises ``LeaseLost``."""
+        if account.receiver.receiving.fetch is not None:
+            # It keeps its own time. What it brings after the end of the lease is refused by the rows.
+            return account.receiver.fetch(cursor, account.credentials, datetime.now(UTC))
         # Counted from now: whoever was frozen behind the renewal has less left of the lease.
         hold_s = _HELD_PART * max(0.0, ends_at - time.monotonic())
         exchange = account.receiver.poll(cursor, account.credentials, datetime.now(UTC), hold_s)
+        return asked(exchange, account.account, ends_at)
 
-        def ask(request: HttpRequest) -> HttpResponse:
-            left_s = ends_at - time.monotonic()
-            if left_s <= 0:
-                raise LeaseLost(f"the lease of {account.account!r} ended before it was used")
-            # The address of a platform is the operator's own setting.
-            return send(request, UrlPolicy(allows_private=True), total_s=left_s)
-
-        try:
-            return perform(exchange, ask)
-        except ConfigurationError as error:
-            return DeliveryError(kind=SendErrorKind.REFUSED, message=one_line(str(error)))
-
-    def _take(self, account: PolledAccount, hold: AccountHold, cursor: str, found: Polled) -> str:
+    def _take(self, account: ListenedAccount, hold: AccountHold, cursor: str, found: Polled) -> str:
         """Take what a look brought, in order; from where to ask next. Raises ``LeaseLost``, ``UnavailableError``."""
         last = len(found.inbound) - 1
         moved = False

@@ -45,6 +45,37 @@ def send(
         connection.close()
 
 
+def connected(target: HttpUrl, policy: UrlPolicy, *, is_tls: bool | None = None) -> socket.socket:
+    """A socket to one of the judged addresses of ``target``; with TLS where its scheme says so, unless ``is_tls`` is
+    false. Raises ``NoAnswer``, ``UnsafeUrl``."""
+    judged = SafeUrl(target=target, addresses=check_addresses(target, _resolve(target), policy))
+    try:
+        return _opened(judged, is_tls=target.scheme == "https" if is_tls is None else is_tls)
+    except OSError as error:
+        raise NoAnswer(f"no connection to {target.host}: {type(error).__name__}", was_sent=False) from None
+
+
+def _opened(judged: SafeUrl, *, is_tls: bool) -> socket.socket:
+    """Connect to the first address that answers. Raises ``OSError``."""
+    last: OSError = OSError("no address")
+    for address in judged.addresses:
+        try:
+            plain = socket.create_connection((address, judged.target.port), timeout=CONNECT_S)
+            plain.settimeout(TOTAL_S)
+            return _secured(plain, judged.target.host) if is_tls else plain
+        except OSError as error:
+            last = error
+    raise last
+
+
+def _secured(plain: socket.socket, host: str) -> socket.socket:
+    try:
+        return ssl.create_default_context().wrap_socket(plain, server_hostname=host)
+    except BaseException:
+        plain.close()
+        raise
+
+
 def _exchange(connection: _PinnedConnection, request: HttpRequest, total_s: float, body_bytes_max: int) -> HttpResponse:
     cut = threading.Timer(total_s, connection.cut)
     cut.daemon = True
@@ -87,25 +118,7 @@ class _PinnedConnection(http.client.HTTPConnection):
         self.default_port = 443 if judged.target.scheme == "https" else 80
 
     def connect(self) -> None:
-        last: OSError = OSError("no address")
-        for address in self._judged.addresses:
-            try:
-                self.sock = self._opened = self._connected(address)
-                return
-            except OSError as error:
-                last = error
-        raise last
-
-    def _connected(self, address: str) -> socket.socket:
-        plain = socket.create_connection((address, self._judged.target.port), timeout=CONNECT_S)
-        plain.settimeout(TOTAL_S)
-        if self._judged.target.scheme != "https":
-            return plain
-        try:
-            return ssl.create_default_context().wrap_socket(plain, server_hostname=self._judged.target.host)
-        except BaseException:
-            plain.close()
-            raise
+        self.sock = self._opened = _opened(self._judged, is_tls=self._judged.target.scheme == "https")
 
     def cut(self) -> None:
         """End whatever waits for the server. ``self.sock`` is gone by then if the answer ends with the connection."""

@@ -11,7 +11,7 @@ from hermes_worker import settings as settings_module
 from hermes_worker.cli.entry import main
 from hermes_worker.cli.stack import _has_accounts
 from hermes_worker.core.gateway import ChatRole
-from hermes_worker.gateway.listening import polled_accounts
+from hermes_worker.gateway.listening import listened_accounts
 from hermes_worker.store.access.audit import Act, AuditLog
 from hermes_worker.store.gateway import GatewayRows
 from hermes_worker.wiring import database_of
@@ -49,7 +49,7 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GatewayRows:
 def test_a_token_alone_begins_no_listening(environ: dict[str, str], listens: bool, tmp_path: Path) -> None:
     settings = settings_module.load({"HERMES_HOME": str(tmp_path), **environ})
     assert _has_accounts(settings) is listens
-    assert bool(polled_accounts(settings)) is listens
+    assert bool(listened_accounts(settings)) is listens
 
 
 def test_the_role_refuses_to_start_where_nobody_is_to_be_listened_to(

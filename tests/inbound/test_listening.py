@@ -26,7 +26,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
 from hermes_worker.gateway import listening as listening_module
 from hermes_worker.gateway import taking as taking_module
-from hermes_worker.gateway.listening import GatewayListener, polled_accounts
+from hermes_worker.gateway.listening import GatewayListener, listened_accounts
 from hermes_worker.gateway.taking import Arrival, Taker
 from hermes_worker.settings import GatewaySettings
 from hermes_worker.store.gateway import GatewayRows
@@ -72,7 +72,7 @@ def client(tmp_path: Path, broker_url: str, telegram: TelegramServer) -> Iterato
 
 @pytest.fixture
 def listening(client: Client) -> Iterator[None]:
-    accounts = polled_accounts(client.settings)
+    accounts = listened_accounts(client.settings)
     assert [one.account for one in accounts] == [ACCOUNT]
     stopping = threading.Event()
     listener = GatewayListener(client, accounts, name="gw", alive_file=None)
@@ -241,7 +241,7 @@ def without_beginnings(asked: list[tuple[Any, Any]]) -> list[str]:
 def test_who_stands_by_for_an_idle_account_asks_the_database_at_most_twice_a_minute(client: Client) -> None:
     rows = GatewayRows(client.database)
     assert rows.hold(ACCOUNT, mode="poll", token_hash="other", holder="gw2", lease_s=60.0) is not None
-    [account] = polled_accounts(client.settings)
+    [account] = listened_accounts(client.settings)
     standby = Standby()
     with statements(client.database) as asked:
         GatewayListener(client, [account], name="gw", alive_file=None)._listen(account, standby)
@@ -253,7 +253,7 @@ def test_who_listens_to_an_idle_account_asks_the_database_at_most_twice_a_minute
 ) -> None:
     telegram.holds_looks = False
     usual = replace(client.settings, gateway=replace(client.settings.gateway, lease_s=GatewaySettings().lease_s))
-    [account] = polled_accounts(usual)
+    [account] = listened_accounts(usual)
     stopping = threading.Event()
     listener = GatewayListener(replace(client, settings=usual), [account], name="gw", alive_file=None)
     thread = threading.Thread(target=listener._listen, args=(account, stopping))

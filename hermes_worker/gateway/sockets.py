@@ -1,0 +1,186 @@
+"""Listening to an account over a connection that stays open: a websocket, lines, or a response that does not end.
+
+The connection belongs to the holder of the account's lease. It is renewed long before it ends; whoever was frozen
+behind a renewal looks at its own clock before it hears another frame, and what it writes later is refused by the rows.
+What a frame brings is committed with the cursor before the platform is told that it was taken.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from hermes_worker.channels.errors import DeliveryError, SendErrorKind
+from hermes_worker.channels.exchange import one_line, perform
+from hermes_worker.channels.inbound.receiving import HeardFrame, SocketAddress, SocketTalk
+from hermes_worker.core.errors import ConfigurationError, LeaseLost
+from hermes_worker.gateway.taking import Arrival, Taker
+from hermes_worker.net.frames import FrameConnection, open_frames
+from hermes_worker.net.http import HttpRequest, HttpResponse
+from hermes_worker.net.urls import UrlPolicy
+from hermes_worker.net.wire import send
+from hermes_worker.store.gateway import AccountHold, GatewayRows
+
+USEFUL_S = 30.0
+"""A connection that held so long, or brought something, is replaced at once when it ends."""
+_LOOK_UP_S = 0.5
+"""How long a connection may be deaf to the order to stop."""
+_RENEWED_PART = 0.6
+"""Of a lease: after that much of it, it is renewed."""
+_OURS = UrlPolicy(allows_private=True)
+"""The address of a platform is the operator's own setting, or what that platform named."""
+
+_Found = TypeVar("_Found")
+
+
+def asked(
+    exchange: Generator[HttpRequest, HttpResponse, _Found | DeliveryError], account: str, ends_at: float
+) -> _Found | DeliveryError:
+    """Make the requests of an exchange, until ``ends_at`` of the monotonic clock. Raises ``LeaseLost``."""
+
+    def ask(request: HttpRequest) -> HttpResponse:
+        left_s = ends_at - time.monotonic()
+        if left_s <= 0:
+            raise LeaseLost(f"the lease of {account!r} ended before it was used")
+        return send(request, _OURS, total_s=left_s)
+
+    try:
+        return perform(exchange, ask)
+    except ConfigurationError as error:
+        return DeliveryError(kind=SendErrorKind.REFUSED, message=one_line(str(error)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SocketAccount:
+    """An account that is held, and how to talk to its platform."""
+
+    account: str
+    platform: str
+    open_talk: Callable[[], SocketTalk]
+    hold: AccountHold
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionEnd:
+    """What a connection came to."""
+
+    cursor: str
+    """How far the account is read."""
+    error: DeliveryError | None
+    """``None`` when the platform wanted another connection, or we are to stop."""
+    was_useful: bool
+    """It held for a while or brought something."""
+
+
+class SocketListening:
+    """One connection. Used by one thread, once."""
+
+    def __init__(self, held: SocketAccount, rows: GatewayRows, taker: Taker, cursor: str) -> None:
+        self._held = held
+        self._rows = rows
+        self._taker = taker
+        self._cursor = cursor
+        self._committed = cursor
+        self._talk = held.open_talk()
+        self._beat_s: float | None = None
+        self._beat_at = 0.0
+        self._renew_at = self._ends_at = 0.0
+        self._brought = False
+
+    def listen(self, stopping: threading.Event) -> ConnectionEnd:
+        """Connect and hear until the connection ends or ``stopping`` is set. Raises ``LeaseLost``,
+        ``UnavailableError``."""
+        self._renew()
+        began_at = time.monotonic()
+        error: DeliveryError | None
+        try:
+            error = self._connect_and_hear(stopping)
+        except NoAnswer as ended:
+            error = DeliveryError(kind=SendErrorKind.TRANSIENT, message=one_line(ended.reason))
+        except (Unsendable, UnsafeUrl, ConfigurationError) as refused:
+            error = DeliveryError(kind=SendErrorKind.REFUSED, message=one_line(str(refused)))
+        self._commit_cursor()
+        was_useful = self._brought or stopping.is_set() or time.monotonic() - began_at >= USEFUL_S
+        return ConnectionEnd(cursor=self._cursor, error=error, was_useful=was_useful)
+
+    def _connect_and_hear(self, stopping: threading.Event) -> DeliveryError | None:
+        address = asked(self._talk.address(self._cursor, datetime.now(UTC)), self._held.account, self._ends_at)
+        if isinstance(address, DeliveryError):
+            return address
+        connection = open_frames(address.url, address.headers, _OURS)
+        try:
+            return self._hear_all(connection, address, stopping)
+        finally:
+            with suppress(NoAnswer, OSError):
+                connection.close()
+
+    def _hear_all(
+        self, connection: FrameConnection, address: SocketAddress, stopping: threading.Event
+    ) -> DeliveryError | None:
+        for frame in address.greeting:
+            connection.send(frame)
+        while not stopping.is_set():
+            now = time.monotonic()
+            if now >= self._renew_at:
+                self._commit_cursor()
+                self._renew()
+            if self._beat_s is not None and now >= self._beat_at:
+                self._beat_at = now + self._beat_s
+                heard = self._talk.beat(datetime.now(UTC))
+            else:
+                frame_or_none = connection.receive(self._patience_s(now))
+                if frame_or_none is None:
+                    continue
+                heard = self._talk.hear(frame_or_none, datetime.now(UTC))
+            self._do(heard, connection)
+            if heard.is_over or heard.error is not None:
+                return heard.error
+        return None
+
+    def _patience_s(self, now: float) -> float:
+        due = [now + _LOOK_UP_S, self._renew_at]
+        if self._beat_s is not None:
+            due.append(self._beat_at)
+        return max(0.0, min(due) - now)
+
+    def _do(self, heard: HeardFrame, connection: FrameConnection) -> None:
+        if time.monotonic() >= self._ends_at:
+            raise LeaseLost(f"the lease of {self._held.account!r} ended while it slept")
+        for frame in heard.replies:
+            connection.send(frame)
+        self._take(heard)
+        for frame in heard.acknowledgements:
+            connection.send(frame)
+        if heard.beat_s is not None:
+            self._beat_s = heard.beat_s
+            self._beat_at = time.monotonic() + heard.beat_s
+
+    def _take(self, heard: HeardFrame) -> None:
+        """Commit what a frame brings, in order, the cursor with the last of it."""
+        if heard.cursor is not None:
+            self._cursor = heard.cursor
+        for number, event in enumerate(heard.inbound):
+            self._brought = True
+            is_last = number == len(heard.inbound) - 1
+            cursor = self._cursor if is_last else None
+            arrival = Arrival(platform=self._held.platform, event=event, hold=self._held.hold, cursor=cursor)
+            if self._taker.take(arrival) is not None and is_last:
+                self._committed = self._cursor
+
+    def _commit_cursor(self) -> None:
+        """A cursor that moved without an event is written with the next renewal, not for every frame."""
+        if self._cursor != self._committed:
+            self._rows.advance(self._held.hold, self._cursor)
+            self._committed = self._cursor
+
+    def _renew(self) -> None:
+        now = time.monotonic()
+        self._rows.renew(self._held.hold, self._held.lease_s)
+        # Counted from before the statement, so our clock ends first.
+        self._renew_at, self._ends_at = now + self._held.lease_s * _RENEWED_PART, now + self._held.lease_s

@@ -1,0 +1,227 @@
+"""Connections that stay open and bring frames: websockets, lines over TCP, and HTTP responses that do not end.
+
+A connection goes to the addresses that were judged, like a request (``wire``), and follows no redirect. It belongs to
+one thread. A frame is text; what is longer than ``FRAME_BYTES_MAX`` ends the connection.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
+
+import h11
+
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.net.http import NoAnswer
+from hermes_worker.net.urls import HttpUrl, UrlPolicy, parse_http_url
+from hermes_worker.net.wire import CONNECT_S, connected
+
+if TYPE_CHECKING:
+    from websockets.sync.client import ClientConnection
+
+FRAME_BYTES_MAX = 4_000_000
+_READ_BYTES = 65_536
+_SCHEMES = {"ws": "http", "wss": "https", "irc": "http", "ircs": "https", "http": "http", "https": "https"}
+_PORTS = {"irc": 6667, "ircs": 6697}
+
+
+class FrameConnection(Protocol):
+    """One open connection."""
+
+    def receive(self, timeout_s: float) -> str | None:
+        """The next frame; ``None`` when none came within ``timeout_s``. Raises ``NoAnswer`` when the connection is
+        over."""
+        ...
+
+    def send(self, frame: str) -> None:
+        """Raises ``NoAnswer``."""
+        ...
+
+    def close(self) -> None:
+        """Idempotent."""
+        ...
+
+
+def open_frames(url: str, headers: Mapping[str, str], policy: UrlPolicy) -> FrameConnection:
+    """Connect to a ``ws:``, ``wss:``, ``irc:``, ``ircs:``, ``http:`` or ``https:`` address. Raises ``NoAnswer``,
+    ``UnsafeUrl``, and ``ConfigurationError`` where ``websockets`` is needed and not installed."""
+    scheme, _, rest = url.partition("://")
+    if scheme not in _SCHEMES:
+        raise ConfigurationError(f"An account cannot be listened to over {scheme[:20]!r}.")
+    if scheme in _PORTS and urlsplit(url).port is None:
+        host, slash, path = rest.partition("/")
+        rest = f"{host}:{_PORTS[scheme]}{slash}{path}"
+    target = parse_http_url(f"{_SCHEMES[scheme]}://{rest}", policy)
+    if scheme in ("ws", "wss"):
+        return _Websocket(url, target, headers, policy)
+    sock = connected(target, policy)
+    return _Lines(sock, target.host) if scheme in _PORTS else _Streamed(sock, url, target.host, headers)
+
+
+def _over(host: str, why: str) -> NoAnswer:
+    return NoAnswer(f"the connection to {host} ended: {why}", was_sent=True)
+
+
+class _Websocket:
+    """RFC 6455, by ``websockets``, which answers pings and notices a silent end by its own."""
+
+    def __init__(self, url: str, target: HttpUrl, headers: Mapping[str, str], policy: UrlPolicy) -> None:
+        try:
+            from websockets.exceptions import WebSocketException
+            from websockets.sync.client import connect
+        except ImportError:
+            raise ConfigurationError("Listening over a websocket needs: pip install 'hermes-worker[gateway]'") from None
+        self._errors = (WebSocketException, OSError, EOFError)
+        self._host = target.host
+        is_tls = target.scheme == "https"
+        sock = connected(target, policy, is_tls=False)
+        try:
+            self._socket: ClientConnection = connect(
+                url,
+                sock=sock,
+                ssl=ssl.create_default_context() if is_tls else None,
+                server_hostname=target.host if is_tls else None,
+                additional_headers=dict(headers),
+                open_timeout=CONNECT_S,
+                close_timeout=1.0,
+                max_size=FRAME_BYTES_MAX,
+                proxy=None,
+            )
+        except (*self._errors, TimeoutError) as error:
+            sock.close()
+            raise NoAnswer(f"no websocket at {target.host}: {type(error).__name__}", was_sent=False) from None
+
+    def receive(self, timeout_s: float) -> str | None:
+        try:
+            frame = self._socket.recv(timeout=max(0.0, timeout_s))
+        except TimeoutError:
+            return None
+        except self._errors as error:
+            raise _over(self._host, type(error).__name__) from None
+        return frame if isinstance(frame, str) else frame.decode("utf-8", "replace")
+
+    def send(self, frame: str) -> None:
+        try:
+            self._socket.send(frame)
+        except self._errors as error:
+            raise _over(self._host, type(error).__name__) from None
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class _Reader:
+    """Bytes of a socket until something is a frame."""
+
+    def __init__(self, sock: socket.socket, host: str) -> None:
+        self._sock = sock
+        self._host = host
+        self._rest = b""
+        self._frames: deque[str] = deque()
+
+    def receive(self, timeout_s: float) -> str | None:
+        if self._frames:
+            return self._frames.popleft()
+        self._sock.settimeout(max(0.001, timeout_s))
+        try:
+            found = self._sock.recv(_READ_BYTES)
+        except (TimeoutError, ssl.SSLWantReadError):
+            return None
+        except OSError as error:
+            raise _over(self._host, type(error).__name__) from None
+        if not found:
+            raise _over(self._host, "it was closed")
+        self._read(found)
+        return self._frames.popleft() if self._frames else None
+
+    def send(self, frame: str) -> None:
+        self._write(frame.encode("utf-8", "replace"))
+
+    def _write(self, content: bytes) -> None:
+        try:
+            self._sock.settimeout(CONNECT_S)
+            self._sock.sendall(content)
+        except OSError as error:
+            raise _over(self._host, type(error).__name__) from None
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def _read(self, found: bytes) -> None:
+        raise NotImplementedError
+
+    def _lines(self, found: bytes) -> list[str]:
+        """Whole lines, without their ends."""
+        *lines, self._rest = (self._rest + found).split(b"\n")
+        if len(self._rest) > FRAME_BYTES_MAX:
+            raise _over(self._host, "a line is too long")
+        return [line.removesuffix(b"\r").decode("utf-8", "replace") for line in lines]
+
+
+class _Lines(_Reader):
+    """Text lines over TCP or TLS (IRC). A frame is a line; an end of line in what is sent would begin another one."""
+
+    def send(self, frame: str) -> None:
+        super().send(" ".join(frame.splitlines()) + "\r\n")
+
+    def _read(self, found: bytes) -> None:
+        self._frames += [line for line in self._lines(found) if line]
+
+
+class _Streamed(_Reader):
+    """A response that does not end: server-sent events (a frame is an event's data) or lines of JSON."""
+
+    def __init__(self, sock: socket.socket, url: str, host: str, headers: Mapping[str, str]) -> None:
+        super().__init__(sock, host)
+        self._http = h11.Connection(h11.CLIENT)
+        self._are_events = False
+        self._data: list[str] = []
+        parts = urlsplit(url)
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        asked = {"Host": parts.netloc.rpartition("@")[2], "Accept": "text/event-stream, application/x-ndjson"}
+        request = h11.Request(method="GET", target=path, headers=list((asked | dict(headers)).items()))
+        self._write((self._http.send(request) or b"") + (self._http.send(h11.EndOfMessage()) or b""))
+
+    def send(self, frame: str) -> None:
+        """There is no way back."""
+
+    def _read(self, found: bytes) -> None:
+        self._http.receive_data(found)
+        try:
+            while (event := self._http.next_event()) is not h11.NEED_DATA:
+                self._hear(event)
+        except h11.RemoteProtocolError:
+            raise _over(self._host, "it speaks no HTTP") from None
+
+    def _hear(self, event: h11.Event | type[h11.PAUSED]) -> None:
+        match event:
+            case h11.Response(status_code=200, headers=headers):
+                kinds = [value for name, value in headers if name == b"content-type"]
+                self._are_events = any(kind.startswith(b"text/event-stream") for kind in kinds)
+            case h11.Response(status_code=status):
+                raise _over(self._host, f"HTTP {status}")
+            case h11.Data(data=data):
+                lines = self._lines(bytes(data))
+                self._frames += self._events(lines) if self._are_events else [line for line in lines if line.strip()]
+            case h11.InformationalResponse():
+                return
+            case _:
+                if not self._frames:
+                    raise _over(self._host, "the response ended")
+
+    def _events(self, lines: list[str]) -> list[str]:
+        """Of each event its ``data`` (html.spec.whatwg.org, "Server-sent events")."""
+        found = []
+        for line in lines:
+            if line.startswith("data:"):
+                self._data.append(line[5:].removeprefix(" "))
+            elif not line and self._data:
+                found.append("\n".join(self._data))
+                self._data = []
+        if sum(map(len, self._data)) > FRAME_BYTES_MAX:
+            raise _over(self._host, "an event is too long")
+        return found
