@@ -1444,7 +1444,9 @@ def kubernetes_account(settings: Settings) -> KubernetesAccount:
 
 def _delivery_parts(shared: _Shared) -> DeliveryParts:
     from hermes_worker.store.outbox.deliveries import Deliveries
+    from hermes_worker.stream.live import text_of_reply
     from hermes_worker.tasks.deliver import DeliveryParts
+    from hermes_worker.tasks.previews import ChatPace
 
     settings, client = shared.settings, shared.client
     dispatcher = dispatcher_of(settings)
@@ -1457,6 +1459,8 @@ def _delivery_parts(shared: _Shared) -> DeliveryParts:
         attachments=partial(_file_outbox, settings),
         filters_silence=settings.delivery.filter_silence,
         secrets=(*dispatcher.secrets, *(secret.reveal() for secret in settings.secrets)),
+        pace=ChatPace(governor=Governor(client.redis)),
+        written=partial(text_of_reply, client.redis),
     )
 
 

@@ -19,7 +19,7 @@ from hermes_worker.channels.exchange import Exchange, Part
 from hermes_worker.channels.platforms import email
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.extension import Extension, Installed, load
+from hermes_worker.extension import Extension, Installed, Reference, load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,11 @@ class Adapter:
         return self.sending.takes_files
 
     @property
+    def edits(self) -> bool:
+        """Whether a message can be changed and taken away after it was sent."""
+        return self.sending.edits
+
+    @property
     def caption(self) -> TextLimit | None:
         """The longest text that goes with a file in one message; ``None`` when a text is another message."""
         return self.sending.caption
@@ -59,6 +64,22 @@ class Adapter:
             send(part, target, credentials, at=at) if self.sending.signs_time else send(part, target, credentials)
         )
         return exchange
+
+    def edit(self, part: Part, message_id: str, target: Target, credentials: Any) -> Exchange:
+        """The exchange that gives a message of ours another text. Raises ``ConfigurationError`` where none can be."""
+        exchange: Exchange = self._changing(self.sending.edit)(part, message_id, target, credentials)
+        return exchange
+
+    def remove(self, message_id: str, target: Target, credentials: Any) -> Exchange:
+        """The same for taking it away."""
+        exchange: Exchange = self._changing(self.sending.remove)(message_id, target, credentials)
+        return exchange
+
+    @staticmethod
+    def _changing(reference: Reference | None) -> Any:
+        if reference is None:
+            raise ConfigurationError("Messages of this platform cannot be changed.")
+        return load(reference)
 
 
 def sendings_of(extension: Extension) -> tuple[Sending, ...]:

@@ -82,6 +82,16 @@ class Sending:
     """For how long the platform recognises a repetition by its key, in seconds; 0 when it does not. A message whose
     outcome is open is not repeated silently after that time."""
     signs_time: bool = False
+    edit: Reference | None = None
+    """Part, id of a message of ours, target and credentials to an ``Exchange`` that gives the message this text;
+    ``None`` where messages cannot be changed. Repeating it changes nothing."""
+    remove: Reference | None = None
+    """Id, target and credentials to an ``Exchange`` that takes the message away. Repeating it changes nothing."""
+
+    @property
+    def edits(self) -> bool:
+        """Whether a message can be changed and taken away after it was sent."""
+        return self.edit is not None and self.remove is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,9 +143,11 @@ def _over(
     caption: TextLimit | None = None,
     key_kept_s: float = 0.0,
     signs_time: bool = False,
+    edits: bool = False,
     **variables: str,
 ) -> Sending:
-    """By a module that has ``send`` and ``Credentials``; ``variables`` maps fields of the latter to variables."""
+    """By a module that has ``send`` and ``Credentials``, and with ``edits`` also ``edit`` and ``remove``; ``variables``
+    maps fields of the credentials to variables."""
     return Sending(
         send=f"{module}:send",
         credentials=f"{module}:Credentials",
@@ -145,6 +157,8 @@ def _over(
         caption=caption,
         key_kept_s=key_kept_s,
         signs_time=signs_time,
+        edit=f"{module}:edit" if edits else None,
+        remove=f"{module}:remove" if edits else None,
     )
 
 
@@ -183,6 +197,7 @@ _ROWS: tuple[Platform, ...] = (
         sending=_over(
             "hermes_worker.channels.platforms.telegram",
             secrets=("token",),
+            edits=True,
             caption=_CAPTION,
             token="TELEGRAM_BOT_TOKEN",
             base_url="TELEGRAM_BASE_URL",
@@ -196,6 +211,7 @@ _ROWS: tuple[Platform, ...] = (
         sending=_over(
             "hermes_worker.channels.platforms.discord",
             secrets=("token",),
+            edits=True,
             caption=_CAPTION,
             key_kept_s=120.0,  # a message with the nonce of an earlier one of the last minutes is not created again
             token="DISCORD_BOT_TOKEN",
@@ -210,6 +226,7 @@ _ROWS: tuple[Platform, ...] = (
         sending=_over(
             "hermes_worker.channels.platforms.slack",
             secrets=("token",),
+            edits=True,
             caption=_CAPTION,
             token="SLACK_BOT_TOKEN",
             base_url="SLACK_BASE_URL",

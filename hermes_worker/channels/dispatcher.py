@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from hermes_worker.channels import apprise_services
 from hermes_worker.channels.adapters import EMAIL, adapters, credentials_for, email_credentials, secret_variables
 from hermes_worker.channels.catalog import APPRISE, LOCAL, WEBHOOK, ChatForm, TextLimit, platforms, text_limit
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
-from hermes_worker.channels.exchange import Outcome, Part, Receipt, Unsendable, perform
+from hermes_worker.channels.exchange import Exchange, Outcome, Part, Receipt, Unsendable, perform
 from hermes_worker.channels.platforms import email
 from hermes_worker.channels.smtp import send_mail, tls_of
 from hermes_worker.channels.targets import Target, TargetError, parse_chat
@@ -52,6 +54,27 @@ class Dispatcher:
                     return self._mail(part, target, at)
                 case _:
                     return self._request(part, target, at)
+        except (ConfigurationError, Unsendable) as error:
+            return _refused(str(error))
+
+    def edits(self, platform: str) -> bool:
+        """Whether messages can be changed and taken away after they were sent."""
+        return platform in adapters() and adapters()[platform].edits
+
+    def edit(self, part: Part, message_id: str, target: Target) -> Outcome:
+        """Give a message of ours this text. Try once; repeating it changes nothing."""
+        adapter = adapters()[target.platform]
+        return self._change(lambda credentials: adapter.edit(part, message_id, target, credentials), target)
+
+    def remove(self, message_id: str, target: Target) -> Outcome:
+        """Take a message of ours away. Try once; repeating it changes nothing."""
+        adapter = adapters()[target.platform]
+        return self._change(lambda credentials: adapter.remove(message_id, target, credentials), target)
+
+    def _change(self, exchange: Callable[[Any], Exchange], target: Target) -> Outcome:
+        try:
+            credentials = credentials_for(target.platform, self.values)
+            return perform(exchange(credentials), sender(UrlPolicy(allows_private=True)))
         except (ConfigurationError, Unsendable) as error:
             return _refused(str(error))
 

@@ -145,6 +145,8 @@ class TryAgain:
 
     delay_s: float
     adjustment: Adjustment = Adjustment.NONE
+    is_counted: bool = True
+    """As one of the attempts that there are. One that the platform put off by a time of its own is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,14 +180,16 @@ def next_step(
     if error.kind not in _RETRIED:
         return GiveUpDelivery(reason=error.message, is_abandoned=False)
     delay_s = retry_delay_s(error, attempt.number, policy, spread)
-    if attempt.number >= policy.attempts_max:
+    is_counted = error.kind is not SendErrorKind.RATE_LIMITED or error.retry_after_s is None
+    if is_counted and attempt.number >= policy.attempts_max:
         return GiveUpDelivery(reason=f"{attempt.number} attempts failed: {error.message}", is_abandoned=True)
     if attempt.age + timedelta(seconds=delay_s) > policy.age_max:
         return GiveUpDelivery(reason=f"not delivered within {policy.age_max}: {error.message}", is_abandoned=True)
     # Once an attempt may have arrived, every later one may be its duplicate, whatever it failed of itself.
     may_repeat = error.kind is SendErrorKind.AMBIGUOUS or Adjustment.MARKED_DUPLICATE in attempt.applied
     is_marked = may_repeat and not attempt.has_idempotency_key
-    return TryAgain(delay_s=delay_s, adjustment=Adjustment.MARKED_DUPLICATE if is_marked else Adjustment.NONE)
+    adjustment = Adjustment.MARKED_DUPLICATE if is_marked else Adjustment.NONE
+    return TryAgain(delay_s=delay_s, adjustment=adjustment, is_counted=is_counted)
 
 
 _RETRIED = frozenset({SendErrorKind.RATE_LIMITED, SendErrorKind.TRANSIENT, SendErrorKind.AMBIGUOUS})

@@ -16,13 +16,13 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
-from hermes_worker.channels.exchange import one_line, perform
+from hermes_worker.channels.exchange import Unsendable, one_line, perform
 from hermes_worker.channels.inbound.receiving import HeardFrame, SocketAddress, SocketTalk
 from hermes_worker.core.errors import ConfigurationError, LeaseLost
 from hermes_worker.gateway.taking import Arrival, Taker
 from hermes_worker.net.frames import FrameConnection, open_frames
-from hermes_worker.net.http import HttpRequest, HttpResponse
-from hermes_worker.net.urls import UrlPolicy
+from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
+from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
 from hermes_worker.net.wire import send
 from hermes_worker.store.gateway import AccountHold, GatewayRows
 

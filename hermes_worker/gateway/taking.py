@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy.engine import Connection
 
+from hermes_worker.channels.catalog import platforms
 from hermes_worker.channels.targets import ChatRef, TargetError, parse_chat, text_of
 from hermes_worker.core.errors import LeaseLost, UnavailableError
 from hermes_worker.core.gateway import (
@@ -33,6 +34,7 @@ from hermes_worker.core.gateway import (
 )
 from hermes_worker.core.inbound import Inbound
 from hermes_worker.core.limits import LimitReached
+from hermes_worker.core.previews import EVERY_S
 from hermes_worker.core.principals import DEFAULT_TENANT, Principal
 from hermes_worker.core.run import WaitKind
 from hermes_worker.core.session_keys import SESSION_KEY_CHARS_MAX, ChatOrigin, is_shared_by_members, session_key
@@ -51,7 +53,7 @@ from hermes_worker.services.submission import InvalidSubmission, Submission, acc
 from hermes_worker.settings import Settings
 from hermes_worker.store.access.audit import Actor, acting
 from hermes_worker.store.gateway import AccountHold, EventKnown, GatewayRows, InboundEvent, OpenQuestion
-from hermes_worker.store.outbox.deliveries import owe
+from hermes_worker.store.outbox.deliveries import owe, owe_preview
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.runs import Created, Multitask, SessionBusy
 from hermes_worker.store.runs.waits import (
@@ -236,6 +238,8 @@ class Taker:
             outcome = "steer" if created.was_steered else "run"
             self._rows.take(connection, arrival.row, outcome, created.run_id)
             owed.extend(self._began(connection, arrival, place))
+            if not created.was_steered and arrival.target is not None and self._shows_previews(arrival):
+                owe_preview(connection, created.run_id, arrival.target, after_s=EVERY_S)
 
         try:
             created = accept(self._client, submission, also)
@@ -254,6 +258,11 @@ class Taker:
         announce(self._client, created)
         self._client.publisher.send(owed)
         return outcome
+
+    def _shows_previews(self, arrival: Arrival) -> bool:
+        """Whether an answer is shown in the chat while it is written."""
+        sending = platforms()[arrival.platform].sending
+        return self._client.settings.gateway.streams and sending is not None and sending.edits
 
     def _began(self, connection: Connection, arrival: Arrival, place: _ChatPlace) -> list[Hint]:
         """Write down that the chat began anew by itself, and tell it; of several at once one does."""

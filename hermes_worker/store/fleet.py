@@ -71,7 +71,11 @@ _WORKERS = sa.select(workers.c.state, sa.func.count()).group_by(workers.c.state)
 _OPEN_WAITS = sa.select(waits.c.kind, sa.func.count()).where(waits.c.closed_at.is_(None)).group_by(waits.c.kind)
 _JOBS = sa.select(jobs.c.state, sa.func.count()).where(jobs.c.removed_at.is_(None)).group_by(jobs.c.state)
 _KEYS = sa.select(key_states.c.condition, sa.func.count()).group_by(key_states.c.condition)
-_PUT_OFF = sa.select(sa.func.count()).select_from(deliveries).where(deliveries.c.not_before.is_not(None))
+_PUT_OFF = (
+    sa.select(sa.func.count())
+    .select_from(deliveries)
+    .where(deliveries.c.not_before.is_not(None), deliveries.c.is_preview == 0)
+)
 _MOST_OVERDUE = sa.select(
     sa.select(sa.func.min(jobs.c.next_fire_at)).where(jobs.c.next_fire_at.is_not(None)).scalar_subquery(), db_now()
 )

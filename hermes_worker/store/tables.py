@@ -901,6 +901,10 @@ deliveries = sa.Table(
     sa.Column("updated_at", Seconds, nullable=False),
     sa.Column("settled_at", Seconds),
     sa.Column("is_counted", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("is_preview", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("message_id", sa.String(200)),
+    sa.Column("shown_hash", sa.String(16)),
+    sa.Column("shown_at", Seconds),
     sa.CheckConstraint("state in ('pending', 'attempting', 'delivered', 'failed', 'abandoned')", name="state"),
     sa.CheckConstraint("(state = 'attempting') = (lease_token is not null)", name="attempting_is_claimed"),
     sa.CheckConstraint("hinted_at is null or (state = 'pending' and not_before is null)", name="due_is_pending"),
@@ -917,7 +921,9 @@ deliveries = sa.Table(
 )
 """The outbox. A row is written with the end it reports on: that of a run (``run_pk``; the text is the run's answer) or
 a notice about a job (``body``). ``is_in_doubt``: an attempt ended without an answer and may have arrived. ``losses``:
-attempts that ended with their worker; ``deaths``: as those of a run."""
+attempts that ended with their worker; ``deaths``: as those of a run. ``is_preview``: the run is at work, and what it
+writes is shown in the chat as the message ``message_id``; the row is there from the beginning of the run, and the end
+makes it a delivery as others are."""
 
 hook_calls = sa.Table(
     "hook_calls",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import redis
 
@@ -123,6 +124,29 @@ class Live:
     def nudge(self, run_id: str) -> None:
         """Rows of this run were committed: whoever waits on the stream should read them."""
         self.append(run_id, LiveEntry(kind="row", text="", iteration=0, attempt=0, offset=0))
+
+
+def text_of_reply(client: redis.Redis, run_id: str) -> str:
+    """What the newest model call of a run has written until now, as far as somebody looked; empty where nothing can be
+    had. Never raises for a broker that is away."""
+    try:
+        found: Any = client.xrevrange(stream_key(run_id), count=_KEPT_ENTRIES)
+    except (redis.RedisError, OSError):
+        return ""
+    pieces: list[str] = []
+    newest: tuple[int, int] | None = None
+    for _, fields in found:
+        entry = entry_of(fields)
+        if entry.kind != "text":
+            continue
+        reply = (entry.iteration, entry.attempt)
+        newest = newest or reply
+        if reply != newest:
+            break
+        pieces.append(entry.text)
+        if entry.offset == 0:
+            break
+    return "".join(reversed(pieces))
 
 
 class DeltaBuffer:

@@ -41,6 +41,7 @@ from hermes_worker.channels.targets import (
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.errors import Failure, LeaseLost
+from hermes_worker.core.previews import AfterPreview, FinishByEdit, FinishByRemoval, FinishLater, finish
 from hermes_worker.observe import bound, count, log
 from hermes_worker.safety.redaction import mask_known, redact
 from hermes_worker.store.outbox.deliveries import ATTEMPTS_MAX, Deliveries, DeliveryClaim
@@ -52,6 +53,7 @@ from hermes_worker.tasks.iteration.persistence import persist
 from hermes_worker.tasks.leases import Leases
 from hermes_worker.tasks.parts import Sender
 from hermes_worker.tasks.pieces import Piece, pieces_of
+from hermes_worker.tasks.previews import ChatPace, Preview, previewed_text
 from hermes_worker.tasks.steps import begin
 from hermes_worker.tracing import names
 from hermes_worker.tracing import recording as tracing
@@ -74,6 +76,9 @@ class DeliveryParts:
     filters_silence: bool = True
     """Answers that only say that nothing is said go to files and programs, not to people."""
     policy: RetryPolicy = field(default_factory=lambda: RetryPolicy(attempts_max=ATTEMPTS_MAX))
+    pace: ChatPace = field(default_factory=ChatPace)
+    written: Callable[[str], str] = lambda run_id: ""
+    """What a run that is at work has written of its newest reply until now."""
     commit_patience_s: float = 600.0
 
 
@@ -144,11 +149,26 @@ class _Sending:
             missing = [text_of(ChatRef(target)) for target in found.targets if target not in others]
             return self._parts.outbox.expand(claim, missing)
         target = found.targets[0]
+        if claim.is_preview:
+            return self._preview(target)
         if named != text_of(ChatRef(target)).lower() and target.platform != LOCAL and not self._is_replayed:
             twin = self._meant_by_others().get(target)
             if twin is not None:
                 return self._succeed(target, f"sent as {twin!r}")
         return self._send_to(target)
+
+    def _preview(self, target: Target) -> list[Hint]:
+        assert self._claim.run_id is not None
+        if self._why_dead(target) is not None:
+            after = AfterPreview(standing=self._claim.standing, delay_s=None)
+            self._write(partial(self._parts.outbox.previewed, self._claim, after))
+            return []
+        outbox = self._parts.attachments(self._claim.workspace) if self._claim.workspace else None
+        text = previewed_text(self._parts.written(self._claim.run_id), self._conceal, outbox)
+        preview = Preview(dispatcher=self._parts.dispatcher, pace=self._parts.pace, target=target)
+        after = preview.show(self._claim.standing, text, key=f"{self._claim.delivery_id}:0")
+        self._write(partial(self._parts.outbox.previewed, self._claim, after))
+        return []
 
     def _resolved(self, reference: str) -> Resolution:
         """Raises ``TargetError``."""
@@ -186,25 +206,68 @@ class _Sending:
         # A file keeps everything, and a program that waits for the end of a run is told of it in any case.
         is_silence = report.says_nothing and self._parts.filters_silence
         is_unwanted = is_silence and target.platform not in (LOCAL, WEBHOOK)
-        if text is None or is_unwanted:
-            return self._succeed(target, "nothing to say")
         outbox = self._parts.attachments(self._claim.workspace) if self._claim.workspace else None
-        return self._send_all(
-            target, report, pieces_of(self._conceal(text), target, self._parts.dispatcher, outbox), why_dead
-        )
+        pieces: Sequence[Piece] = []
+        if text is not None and not is_unwanted:
+            pieces = pieces_of(self._conceal(text), target, self._parts.dispatcher, outbox)
+        held_up = self._held_up(target, pieces)
+        if held_up is not None:
+            return held_up
+        return self._send_all(target, report, pieces, why_dead) if pieces else self._succeed(target, "nothing to say")
+
+    def _held_up(self, target: Target, pieces: Sequence[Piece]) -> list[Hint] | None:
+        """Give the delivery back where nothing may be sent to the chat yet, or its preview cannot be taken away;
+        ``None`` where it may go on."""
+        wait_s = self._parts.pace.wait_s(target) if self._parts.dispatcher.edits(target.platform) else 0.0
+        is_first_text = bool(pieces) and pieces[0].file is None
+        step = finish(self._claim.standing, parts_sent=self._claim.parts_sent, is_first_text=is_first_text)
+        if isinstance(step, FinishLater):
+            wait_s = max(wait_s, step.delay_s)
+        if wait_s > 0:
+            self._write(partial(self._parts.outbox.put_off, self._claim, wait_s))
+            return []
+        error = self._removed(target, step.message_id) if isinstance(step, FinishByRemoval) else None
+        return None if error is None else self._retry(target, error, self._claim.is_in_doubt)
+
+    def _removed(self, target: Target, message_id: str) -> DeliveryError | None:
+        """Take the preview away; ``None`` when it is gone."""
+        outcome = self._parts.dispatcher.remove(message_id, target)
+        if isinstance(outcome, DeliveryError):
+            self._parts.pace.heard(target, outcome)
+            return outcome
+        self._write(partial(self._parts.outbox.preview_gone, self._claim))
+        return None
 
     def _send_all(self, target: Target, report: Report, pieces: Sequence[Piece], why_dead: str | None) -> list[Hint]:
         receipt = None
         is_in_doubt = self._claim.is_in_doubt
         for number in range(self._claim.parts_sent, len(pieces)):
-            outcome = self._send_piece(target, report, pieces[number], number, is_in_doubt)
+            edited = self._edited(target, report, pieces[number], number)
+            outcome = edited or self._send_piece(target, report, pieces[number], number, is_in_doubt)
             if isinstance(outcome, DeliveryError):
+                self._parts.pace.heard(target, outcome)
                 return self._retry(target, outcome, is_in_doubt)
             faults.point(FaultPoint.DELIVER_AFTER_SEND)
             receipt, is_in_doubt = outcome.message_id, False
             if number + 1 < len(pieces):
                 self._write(partial(self._parts.outbox.part_sent, self._claim, number + 1))
         return self._succeed(target, receipt, was_dead=why_dead is not None)
+
+    def _edited(self, target: Target, report: Report, piece: Piece, number: int) -> Outcome | None:
+        """Put the first part in the place of the preview, which may be repeated; ``None`` where no preview stands, so
+        that the part is to be sent."""
+        step = finish(self._claim.standing, parts_sent=number, is_first_text=piece.file is None)
+        if not isinstance(step, FinishByEdit):
+            return None
+        part = self._part(report, piece, f"{self._claim.delivery_id}:{number}", is_marked=False)
+        outcome = self._parts.dispatcher.edit(part, step.message_id, self._adjusted(target))
+        if not isinstance(outcome, DeliveryError) or outcome.kind not in _NOT_CHANGEABLE:
+            return outcome
+        if outcome.kind is SendErrorKind.UNKNOWN:
+            # It is there, and may be changed no more. What cannot be taken away either stays.
+            self._parts.dispatcher.remove(step.message_id, target)
+        self._write(partial(self._parts.outbox.preview_gone, self._claim))
+        return None
 
     def _send_piece(self, target: Target, report: Report, piece: Piece, number: int, is_in_doubt: bool) -> Outcome:
         key = f"{self._claim.delivery_id}:{number}"
@@ -272,7 +335,7 @@ class _Sending:
                 dead = (dead_target_key(target.platform, target.chat), self._conceal(why)) if why else None
                 failure = Failure(kind=error.kind, message=self._conceal(reason))
                 return self._fail(failure, is_abandoned=is_abandoned, dead=dead)
-            case TryAgain(delay_s=delay_s, adjustment=adjustment):
+            case TryAgain(delay_s=delay_s, adjustment=adjustment, is_counted=is_counted):
                 kept = dict.fromkeys((*claim.adjustments, adjustment.value))
                 is_in_doubt = is_in_doubt or error.kind is SendErrorKind.AMBIGUOUS
                 give_back = partial(
@@ -282,6 +345,7 @@ class _Sending:
                     delay_s=delay_s,
                     adjustments=[name for name in kept if name in _LASTING],
                     is_in_doubt=is_in_doubt,
+                    is_counted=is_counted,
                 )
                 self._write(give_back)
                 count("delivery.retried")
@@ -305,6 +369,7 @@ class _Sending:
         persist(write, self._abort, patience_s=self._parts.commit_patience_s)
 
 
+_NOT_CHANGEABLE = frozenset({SendErrorKind.NOT_FOUND, SendErrorKind.UNKNOWN})
 _LASTING = (Adjustment.PLAIN_TEXT.value, Adjustment.WITHOUT_THREAD.value, Adjustment.REPLAYED.value)
 _WRONG_WITH_FILE = (SendErrorKind.TOO_LONG, SendErrorKind.BAD_FORMAT, SendErrorKind.REFUSED)
 _NEVER_DEAD = frozenset({LOCAL, WEBHOOK, APPRISE})

@@ -90,7 +90,7 @@ class Platform:
                 self.end_headers()
                 self.wfile.write(scripted.body)
 
-            do_GET = do_PUT = do_POST
+            do_GET = do_PUT = do_PATCH = do_DELETE = do_POST
 
             def log_message(self, format: str, *arguments: object) -> None:
                 """Quiet."""

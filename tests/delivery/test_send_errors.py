@@ -92,6 +92,14 @@ def test_what_did_not_arrive_is_sent_again(kind):
     assert next_step(error(kind), attempt(), POLICY, 0.0) == TryAgain(delay_s=2.0)
 
 
+def test_a_wait_that_the_platform_asked_for_is_no_attempt_and_any_other_is():
+    late = attempt(POLICY.attempts_max)
+    asked = error(SendErrorKind.RATE_LIMITED, retry_after_s=30.0)
+    assert next_step(asked, late, POLICY, 0.0) == TryAgain(delay_s=30.0, is_counted=False)
+    for failure in (error(SendErrorKind.RATE_LIMITED), error(SendErrorKind.TRANSIENT, retry_after_s=30.0)):
+        assert isinstance(next_step(failure, late, POLICY, 0.0), GiveUpDelivery)
+
+
 def test_what_may_have_arrived_is_sent_again_with_a_remark():
     step = next_step(error(SendErrorKind.AMBIGUOUS), attempt(), POLICY, 0.0)
     assert step == TryAgain(delay_s=2.0, adjustment=Adjustment.MARKED_DUPLICATE)

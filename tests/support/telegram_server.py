@@ -1,5 +1,6 @@
 """A stand-in for Telegram's Bot API, as core.telegram.org/bots/api describes it: getUpdates with offset and hold, a
-conflict when two ask at once, sendMessage. It counts what must never happen."""
+conflict when two ask at once, sendMessage, editMessageText and deleteMessage, flood limits. It counts what must never
+happen."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from random import Random
@@ -40,6 +42,13 @@ class TelegramServer:
     """Whether a look without updates is answered only when its time is over."""
     asked_hold_s: int = 0
     """For how long the last look was to be held."""
+    messages: dict[int, str] = field(default_factory=dict)
+    """What stands in all chats, by the number of the message, in order."""
+    edits: int = 0
+    flood: Callable[[], float | None] = lambda: None
+    """Asked before a chat is changed: for how many seconds nothing may be changed, or ``None``."""
+    hangs_up: int = 0
+    """So many of the next changes happen, and are not answered."""
 
     def __post_init__(self) -> None:
         self._lock = threading.Condition()
@@ -77,13 +86,46 @@ class TelegramServer:
         path = request.head.split(" ")[1]
         if path == f"/bot{TOKEN}/getUpdates":
             self._updates(request.document, reply)
-        elif path == f"/bot{TOKEN}/sendMessage":
-            with self._lock:
-                self.sent.append(request.document)
-                number = len(self.sent)
-            reply.document(200, {"ok": True, "result": {"message_id": number}})
+        elif path.removeprefix(f"/bot{TOKEN}/") in ("sendMessage", "editMessageText", "deleteMessage"):
+            self._change(path.rpartition("/")[2], request.document, reply)
         else:
             reply.document(404, {"ok": False, "error_code": 404, "description": "Not Found"})
+
+    def _change(self, method: str, asked: dict[str, Any], reply: Reply) -> None:
+        retry_after_s = self.flood()
+        if retry_after_s is not None:
+            said = f"Too Many Requests: retry after {retry_after_s:.0f}"
+            wait = {"retry_after": retry_after_s}
+            reply.document(429, {"ok": False, "error_code": 429, "description": said, "parameters": wait})
+            return
+        with self._lock:
+            number, refusal = self._changed(method, asked)
+            if self.hangs_up:
+                self.hangs_up -= 1
+                reply.close()
+                return
+        if refusal:
+            reply.document(400, {"ok": False, "error_code": 400, "description": f"Bad Request: {refusal}"})
+            return
+        reply.document(200, {"ok": True, "result": True if method == "deleteMessage" else {"message_id": number}})
+
+    def _changed(self, method: str, asked: dict[str, Any]) -> tuple[int, str]:
+        """The number of the message, and why it was not changed."""
+        if method == "sendMessage":
+            self.sent.append(asked)
+            self.messages[len(self.sent)] = asked["text"]
+            return len(self.sent), ""
+        number = asked["message_id"]
+        if number not in self.messages:
+            return number, f"message to {'edit' if method == 'editMessageText' else 'delete'} not found"
+        if method == "deleteMessage":
+            del self.messages[number]
+            return number, ""
+        if self.messages[number] == asked["text"]:
+            return number, "message is not modified: specified new message content and reply markup are the same"
+        self.messages[number] = asked["text"]
+        self.edits += 1
+        return number, ""
 
     def _updates(self, asked: dict[str, Any], reply: Reply) -> None:
         ends_at = time.monotonic() + (asked["timeout"] if self.holds_looks else 0)

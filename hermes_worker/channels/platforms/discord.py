@@ -30,10 +30,12 @@ THREAD_NAME_CHARS_MAX = 100
 
 _USER_AGENT = "DiscordBot (https://hermes-worker.invalid, 1)"
 _NOT_A_TEXT_CHANNEL = 50008
+_UNKNOWN_MESSAGE = 10008
 
 _KIND_OF_CODE = {
     10003: SendErrorKind.NOT_FOUND,
     10004: SendErrorKind.NOT_FOUND,
+    10008: SendErrorKind.NOT_FOUND,
     10013: SendErrorKind.NOT_FOUND,
     40001: SendErrorKind.AUTH,
     40005: SendErrorKind.TOO_LONG,
@@ -80,6 +82,25 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     if not is_forum or part.attachment is not None:
         return classify(response)
     return classify((yield _build_thread(part, target, credentials)))
+
+
+def edit(part: Part, message_id: str, target: Target, credentials: Credentials) -> Exchange:
+    """Edit Message: https://discord.com/developers/docs/resources/message."""
+    url = _message_url(message_id, target, credentials)
+    return classify((yield json_request("PATCH", url, _message(part), headers=_headers(credentials))))
+
+
+def remove(message_id: str, target: Target, credentials: Credentials) -> Exchange:
+    """A message that is gone already (10008) is removed."""
+    url = _message_url(message_id, target, credentials)
+    response = yield HttpRequest(method="DELETE", url=url, headers=_headers(credentials))
+    is_gone = json_object(response).get("code") == _UNKNOWN_MESSAGE
+    return Receipt(message_id=message_id) if is_gone else classify(response)
+
+
+def _message_url(message_id: str, target: Target, credentials: Credentials) -> str:
+    channel = path_segment(target.thread or target.chat)
+    return service_url(credentials.base_url, f"channels/{channel}/messages/{path_segment(message_id)}")
 
 
 def _build_thread(part: Part, target: Target, credentials: Credentials) -> HttpRequest:

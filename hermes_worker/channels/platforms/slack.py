@@ -33,6 +33,7 @@ _KINDS: Mapping[str, SendErrorKind] = {
     "invalid_blocks": SendErrorKind.BAD_FORMAT,
     "no_text": SendErrorKind.BAD_FORMAT,
     "channel_not_found": SendErrorKind.NOT_FOUND,
+    "message_not_found": SendErrorKind.NOT_FOUND,
     "user_not_found": SendErrorKind.NOT_FOUND,
     "thread_not_found": SendErrorKind.NOT_FOUND,
     "invalid_thread_ts": SendErrorKind.NOT_FOUND,
@@ -95,6 +96,23 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     if part.attachment is None:
         return classify((yield build(part, target, credentials)))
     return (yield from _send_file(part, part.attachment, target, credentials))
+
+
+def edit(part: Part, message_id: str, target: Target, credentials: Credentials) -> Exchange:
+    """chat.update, by the message's ``ts``. A channel is named by its id."""
+    payload: dict[str, object] = {
+        "channel": target.chat,
+        "ts": message_id,
+        "text": part.text if part.is_plain else slack_mrkdwn(part.text),
+    }
+    return classify((yield _call("chat.update", payload, credentials)))
+
+
+def remove(message_id: str, target: Target, credentials: Credentials) -> Exchange:
+    """chat.delete. One that is gone already is removed."""
+    response = yield _call("chat.delete", {"channel": target.chat, "ts": message_id}, credentials)
+    is_gone = id_of(json_object(response).get("error")) == "message_not_found"
+    return Receipt(message_id=message_id) if is_gone else classify(response)
 
 
 def _send_file(part: Part, attachment: Attachment, target: Target, credentials: Credentials) -> Exchange:

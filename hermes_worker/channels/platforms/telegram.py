@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hermes_worker.channels.catalog import TextUnit
-from hermes_worker.channels.errors import SendErrorKind, classify_text
+from hermes_worker.channels.errors import DeliveryError, SendErrorKind, classify_text
 from hermes_worker.channels.exchange import (
     Attachment,
     Exchange,
@@ -81,6 +81,31 @@ def classify(response: HttpResponse) -> Outcome:
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     return classify((yield build(part, target, credentials)))
+
+
+def edit(part: Part, message_id: str, target: Target, credentials: Credentials) -> Exchange:
+    """editMessageText. A text that stands there already is an error to Telegram, and none to us."""
+    fields = _message_fields(message_id, target)
+    fields |= {"text": part.text} if part.is_plain else {"text": telegram_html(part.text), "parse_mode": "HTML"}
+    outcome = classify((yield json_request("POST", _method_url("editMessageText", credentials), fields)))
+    if isinstance(outcome, DeliveryError) and "message is not modified" in outcome.message.lower():
+        return Receipt(message_id=message_id)
+    return outcome
+
+
+def remove(message_id: str, target: Target, credentials: Credentials) -> Exchange:
+    """deleteMessage. One that is gone already is removed."""
+    fields = _message_fields(message_id, target)
+    response = yield json_request("POST", _method_url("deleteMessage", credentials), fields)
+    outcome = classify(response)
+    is_gone = isinstance(outcome, DeliveryError) and "message to delete not found" in outcome.message.lower()
+    return Receipt(message_id=message_id) if is_gone else outcome
+
+
+def _message_fields(message_id: str, target: Target) -> dict[str, object]:
+    if not (message_id.isascii() and message_id.isdigit()):
+        raise Unsendable(f"A message of Telegram has a number, not {message_id[:40]!r}.")
+    return {"chat_id": target.chat, "message_id": int(message_id)}
 
 
 def _build_file(

@@ -12,7 +12,7 @@ import json
 import secrets
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.errors import Failure, HermesError, LeaseLost
+from hermes_worker.core.previews import AfterPreview, Standing
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.sources import RequestKeys
 from hermes_worker.core.step import retry_delay_s
@@ -43,6 +44,8 @@ _KEY_CHARS_MAX = 300
 _BATCH = 200
 _HINTS_COUNTED = 100
 _RESEND_WAIT_S = 8.0
+_PREVIEWED_S = 86_400.0
+"""For how long what a run writes is shown at most."""
 
 
 class DeliveryState(StrEnum):
@@ -92,6 +95,10 @@ class DeliveryClaim:
     """Since the first attempt."""
     workspace: str | None
     """Where the run worked, as JSON; ``None`` without a run."""
+    is_preview: bool = False
+    """The run is at work: what it has written is to be shown, nothing is delivered yet."""
+    standing: Standing = field(default_factory=Standing)
+    """What stands in the chat already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +142,12 @@ def owe(
     run whose answer is sent, or that sends ``body``. They are the run's tenant's, or the job's; ``tenant`` says whose
     they are without either."""
     hints = []
+    shown = _end_previews(connection, run) if run is not None and body is None else {}
     whose = _whose(run[0] if run else None, job_pk, tenant)
     for target in dict.fromkeys(targets):
+        if target in shown:
+            hints += shown[target]
+            continue
         delivery_id = f"dlv_{uuid.uuid4().hex}"
         at = connection.execute(
             sa.insert(deliveries)
@@ -157,6 +168,55 @@ def owe(
         effect = SendDelivery(run_id=run[1] if run else delivery_id, delivery_id=delivery_id, attempt=1)
         hints.append(Hint(effect=effect, at=float(at)))
     return hints
+
+
+def owe_preview(connection: Connection, run_id: str, target: str, *, after_s: float) -> None:
+    """Write the delivery of a run's answer before there is one, so that what the run writes is shown from ``after_s``
+    on, in the caller's transaction. Its workers tell the broker what they are told, as if somebody followed it."""
+    watched = sa.update(runs).where(runs.c.run_id == run_id).values(watched_until=db_now() + _PREVIEWED_S)
+    run_pk = connection.execute(watched.returning(runs.c.pk)).scalar_one()
+    connection.execute(
+        sa.insert(deliveries).values(
+            delivery_id=f"dlv_{uuid.uuid4().hex}",
+            tenant=tenant_of_run(run_pk),
+            run_pk=run_pk,
+            target=plain(target),
+            state=DeliveryState.PENDING.value,
+            is_preview=1,
+            not_before=db_now() + after_s,
+            created_at=db_now(),
+            updated_at=db_now(),
+        )
+    )
+
+
+def _end_previews(connection: Connection, run: tuple[int, str]) -> dict[str, list[Hint]]:
+    """Make the previews of a run that ends deliveries as others are, by target, each with its hint. One that is being
+    shown this moment is given back by its worker, and is due then."""
+    is_free = deliveries.c.lease_token.is_(None)
+    ended = connection.execute(
+        sa.update(deliveries)
+        .where(deliveries.c.run_pk == run[0], deliveries.c.is_preview == 1, deliveries.c.settled_at.is_(None))
+        .values(
+            is_preview=0,
+            first_attempt_at=None,
+            not_before=None,
+            hinted_at=sa.case((is_free, db_now()), else_=None),
+            hints=0,
+            updated_at=db_now(),
+        )
+        .returning(*(deliveries.c[name] for name in _EndedPreview._fields))
+    )
+    found: dict[str, list[Hint]] = {}
+    for row in rows_of(ended, _EndedPreview):
+        effect = SendDelivery(
+            run_id=run[1],
+            delivery_id=row.delivery_id,
+            attempt=row.attempts + 1,
+            is_suspect=row.deaths is not None,
+        )
+        found[row.target] = [] if row.hinted_at is None else [Hint(effect=effect, at=float(row.hinted_at))]
+    return found
 
 
 def _whose(run_pk: int | None, job_pk: int | None, tenant: str) -> str | sa.ScalarSelect[str]:
@@ -198,8 +258,9 @@ class Deliveries:
                     updated_at=db_now(),
                 )
                 .returning(
-                    *(deliveries.c[name] for name in _TakenDelivery._fields[:-1]),
+                    *(deliveries.c[name] for name in _TakenDelivery._fields[:-2]),
                     (db_now() - deliveries.c.first_attempt_at).label("age_s"),
+                    (db_now() - sa.func.coalesce(deliveries.c.shown_at, deliveries.c.created_at)).label("idle_s"),
                 )
             )
             row = row_of(claimed, _TakenDelivery)
@@ -227,6 +288,13 @@ class Deliveries:
             is_in_doubt=bool(row.is_in_doubt),
             age_s=max(0.0, float(row.age_s)),
             workspace=asked.workspace if asked else None,
+            is_preview=bool(row.is_preview),
+            standing=Standing(
+                message_id=row.message_id,
+                shown_hash=row.shown_hash,
+                idle_s=max(0.0, float(row.idle_s)),
+                is_in_doubt=bool(row.is_in_doubt),
+            ),
         )
 
     def owe_once(
@@ -252,6 +320,36 @@ class Deliveries:
         ``LeaseLost``."""
         with self._database.statement() as connection:
             self._change(connection, claim, parts_sent=parts_sent, is_in_doubt=False)
+
+    def previewed(self, claim: DeliveryClaim, after: AfterPreview) -> None:
+        """Write what stands in the chat, and give the row back: to look again after a while, or at once where the run
+        has ended meanwhile. Raises ``LeaseLost``."""
+        standing = after.standing
+        has_changed = standing.idle_s < claim.standing.idle_s
+        later = sa.null() if after.delay_s is None else db_now() + after.delay_s
+        with self._database.statement() as connection:
+            self._change(
+                connection,
+                claim,
+                **_given_back(),
+                attempts=claim.attempt - 1,
+                deaths=None,
+                message_id=standing.message_id,
+                shown_hash=standing.shown_hash,
+                shown_at=db_now() if has_changed else deliveries.c.shown_at,
+                is_in_doubt=standing.is_in_doubt,
+                not_before=sa.case((deliveries.c.is_preview == 0, db_now()), else_=later),
+            )
+
+    def preview_gone(self, claim: DeliveryClaim) -> None:
+        """Note that the preview stands in the chat no more, so that nobody changes it again. Raises ``LeaseLost``."""
+        with self._database.statement() as connection:
+            self._change(connection, claim, message_id=None, is_in_doubt=False)
+
+    def put_off(self, claim: DeliveryClaim, delay_s: float) -> None:
+        """Give back a delivery that may not be sent yet. That is no attempt. Raises ``LeaseLost``."""
+        with self._database.statement() as connection:
+            self._change(connection, claim, **_given_back(), attempts=claim.attempt - 1, not_before=db_now() + delay_s)
 
     def delivered(self, claim: DeliveryClaim, receipt: str | None, *, revived: str | None = None) -> None:
         """``revived`` is a target that counted as dead and is not. Raises ``LeaseLost``."""
@@ -289,15 +387,24 @@ class Deliveries:
             ]
 
     def retry_later(
-        self, claim: DeliveryClaim, failure: Failure, *, delay_s: float, adjustments: Sequence[str], is_in_doubt: bool
+        self,
+        claim: DeliveryClaim,
+        failure: Failure,
+        *,
+        delay_s: float,
+        adjustments: Sequence[str],
+        is_in_doubt: bool,
+        is_counted: bool = True,
     ) -> None:
-        """Give the delivery back, to be tried again after ``delay_s``. Raises ``LeaseLost``."""
+        """Give the delivery back, to be tried again after ``delay_s``. An attempt that is not counted leaves as many as
+        before. Raises ``LeaseLost``."""
         with self._database.statement() as connection:
             self._change(
                 connection,
                 claim,
                 **_given_back(),
                 **_why(failure),
+                attempts=claim.attempt if is_counted else claim.attempt - 1,
                 not_before=db_now() + delay_s,
                 deaths=None,
                 adjustments=",".join(adjustments),
@@ -356,6 +463,7 @@ class Deliveries:
                     losses=0,
                     deaths=None,
                     parts_sent=0,
+                    message_id=None,
                     adjustments=REPLAYED,
                     is_in_doubt=sa.or_(
                         deliveries.c.is_in_doubt,
@@ -609,7 +717,19 @@ class _TakenDelivery(NamedTuple):
     parts_sent: int
     adjustments: str
     is_in_doubt: bool
+    is_preview: int
+    message_id: str | None
+    shown_hash: str | None
     age_s: float
+    idle_s: float
+
+
+class _EndedPreview(NamedTuple):
+    target: str
+    delivery_id: str
+    attempts: int
+    deaths: int | None
+    hinted_at: float | None
 
 
 class _AnsweringRun(NamedTuple):

@@ -752,7 +752,7 @@ class Runs:
         )
 
     def watch(self, run_id: str, for_s: float) -> None:
-        """Say that somebody follows this run's stream for the next ``for_s`` seconds."""
+        """Say that somebody follows this run's stream for the next ``for_s`` seconds, or longer where that was said."""
         self.watch_all([run_id], for_s)
 
     def watch_all(self, run_ids: Collection[str], for_s: float) -> None:
@@ -762,7 +762,11 @@ class Runs:
         with self._database.statement() as connection:
             connection.execute(
                 sa.update(runs)
-                .where(runs.c.run_id.in_(run_ids), runs.c.status.not_in([s.value for s in TERMINAL]))
+                .where(
+                    runs.c.run_id.in_(run_ids),
+                    runs.c.status.not_in([s.value for s in TERMINAL]),
+                    runs.c.watched_until < db_now() + for_s,
+                )
                 .values(watched_until=db_now() + for_s)
             )
 

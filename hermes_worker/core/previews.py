@@ -1,0 +1,212 @@
+"""An answer that is shown in its chat while it is written: one message that is edited. Pure.
+
+The row of the delivery is written when the run begins, and it holds the id of the message from the first preview on. A
+preview is a hint: it may be late, refused or left out. The delivery decides what stands in the chat when the run has
+ended. Its first part is the last edit of that message; where that cannot be, the message is removed, or is known to be
+gone, before the part is sent as a new one. So a chat ends with exactly the parts of the answer, in their order.
+
+One thing cannot be made good: the first preview was sent and nobody heard the answer, so a message may stand there
+whose number is not known. Then nothing is shown any more until the end, and the delivery says that it may be a
+duplicate, as after any attempt whose outcome is open.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, assert_never
+
+EVERY_S: Final = 1.0
+"""Between two edits of one message, at least."""
+IDLE_S_MAX: Final = 10.0
+"""While nothing new is written, the next look comes after a quarter of the time since something was, up to this."""
+AGAIN_S: Final = 30.0
+"""After a preview that was refused."""
+SHOWN_CHARS_MIN: Final = 24
+"""A shorter text is not shown yet: it may become one that says nothing (``[SILENT]``)."""
+_EARLIER: Final = "… "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What stands in the chat, as the row knows it."""
+
+    message_id: str | None = None
+    """Of the message that is edited; ``None`` before the first preview, and when it is gone."""
+    shown_hash: str | None = None
+    """Of the text that it shows."""
+    idle_s: float = 0.0
+    """Since something was shown; before the first preview, since the run was asked for."""
+    is_in_doubt: bool = False
+    """A message of which nobody knows the id may stand there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowNew:
+    """Send the first preview."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowAgain:
+    """Edit the message."""
+
+    message_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookLater:
+    """Nothing is to be shown now; look again after ``delay_s``, or with ``None`` not before the end."""
+
+    delay_s: float | None
+
+
+PreviewStep = ShowNew | ShowAgain | LookLater
+
+
+def next_preview(standing: Standing, text: str) -> PreviewStep:
+    """What follows from the text that was written until now; an empty one says that nothing is written."""
+    if standing.message_id is None and standing.is_in_doubt:
+        return LookLater(delay_s=None)
+    if standing.message_id is not None and standing.idle_s < EVERY_S:
+        return LookLater(delay_s=EVERY_S - standing.idle_s)
+    if len(text) < SHOWN_CHARS_MIN or text_hash(text) == standing.shown_hash:
+        return LookLater(delay_s=min(IDLE_S_MAX, max(EVERY_S, standing.idle_s / 4)))
+    if standing.message_id is None:
+        return ShowNew(text=text)
+    return ShowAgain(message_id=standing.message_id, text=text)
+
+
+class PreviewOutcome(StrEnum):
+    """What became of a preview."""
+
+    SHOWN = "shown"
+    HELD_BACK = "held_back"
+    """The platform said when to come again."""
+    GONE = "gone"
+    """The message is not there any more: somebody deleted it."""
+    OPEN = "open"
+    """The request went out, and no answer came."""
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AfterPreview:
+    """What the row says then."""
+
+    standing: Standing
+    delay_s: float | None
+    """When to look again; ``None`` for not before the end."""
+
+
+def after_preview(
+    standing: Standing,
+    step: ShowNew | ShowAgain,
+    outcome: PreviewOutcome,
+    *,
+    message_id: str | None = None,
+    retry_after_s: float = 0.0,
+) -> AfterPreview:
+    """``message_id`` is what the platform calls a new message."""
+    match outcome:
+        case PreviewOutcome.SHOWN:
+            return _shown(standing, step, message_id)
+        case PreviewOutcome.HELD_BACK:
+            return AfterPreview(standing=standing, delay_s=max(EVERY_S, retry_after_s))
+        case PreviewOutcome.GONE:
+            # Whoever deleted it does not want to see it; the answer comes as a new message.
+            return AfterPreview(standing=Standing(idle_s=standing.idle_s), delay_s=None)
+        case PreviewOutcome.OPEN:
+            # An edit that may have arrived leaves the same message; a new message that may have arrived is unknown.
+            is_in_doubt = standing.is_in_doubt or isinstance(step, ShowNew)
+            known = Standing(message_id=standing.message_id, is_in_doubt=is_in_doubt)
+            return AfterPreview(standing=known, delay_s=None if isinstance(step, ShowNew) else AGAIN_S)
+        case PreviewOutcome.REFUSED:
+            return AfterPreview(standing=standing, delay_s=AGAIN_S)
+        case _:
+            assert_never(outcome)
+
+
+def _shown(standing: Standing, step: ShowNew | ShowAgain, message_id: str | None) -> AfterPreview:
+    known = step.message_id if isinstance(step, ShowAgain) else message_id
+    if known is None:
+        # The platform took a message and does not say what it calls it.
+        return AfterPreview(standing=Standing(idle_s=standing.idle_s, is_in_doubt=True), delay_s=None)
+    return AfterPreview(standing=Standing(message_id=known, shown_hash=text_hash(step.text)), delay_s=EVERY_S)
+
+
+# --- the end ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishByEdit:
+    """The first part takes the place of the preview."""
+
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishByRemoval:
+    """Remove the preview; what is to be sent is sent as new messages."""
+
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishBySending:
+    """No preview stands there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishLater:
+    """The last edit was a moment ago."""
+
+    delay_s: float
+
+
+Finish = FinishByEdit | FinishByRemoval | FinishBySending | FinishLater
+
+
+def finish(standing: Standing, *, parts_sent: int, is_first_text: bool) -> Finish:
+    """How the delivery goes on. ``is_first_text``: there is a first part and it is a text; a file takes no message's
+    place, and where there is nothing to say nothing does."""
+    if standing.message_id is None or parts_sent > 0:
+        return FinishBySending()
+    if standing.idle_s < EVERY_S:
+        return FinishLater(delay_s=EVERY_S - standing.idle_s)
+    if is_first_text:
+        return FinishByEdit(message_id=standing.message_id)
+    return FinishByRemoval(message_id=standing.message_id)
+
+
+# --- texts -----------------------------------------------------------------------------------------------------------
+
+
+def text_hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def shown_of(text: str, fits: Callable[[str], bool]) -> str:
+    """What of an unfinished text is shown: without its last word, which may become a secret that is hidden when it is
+    whole, and of one that does not fit its end, from a line or a word on."""
+    whole = _without_last_word(text)
+    if fits(whole):
+        return whole
+    size = len(whole)
+    while size > 1:
+        size = size * 3 // 4
+        end = whole[-size:]
+        cut = end.find("\n") if 0 <= end.find("\n") < size // 2 else end.find(" ")
+        shown = _EARLIER + end[cut + 1 :].lstrip()
+        if fits(shown):
+            return shown
+    return ""
+
+
+def _without_last_word(text: str) -> str:
+    cut = max(text.rfind(sign) for sign in " \n\t")
+    return text[:cut].strip() if cut >= 0 else ""

@@ -1,0 +1,104 @@
+"""Showing what a run has written until now: one look, one edit, and the row goes back to wait. No worker waits."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from hermes_worker.channels.dispatcher import Dispatcher
+from hermes_worker.channels.errors import DeliveryError, SendErrorKind
+from hermes_worker.channels.exchange import Part
+from hermes_worker.channels.files import FileOutbox
+from hermes_worker.channels.narration import is_silence_narration
+from hermes_worker.channels.splitting import measure
+from hermes_worker.channels.targets import Target
+from hermes_worker.core.previews import (
+    AfterPreview,
+    LookLater,
+    PreviewOutcome,
+    ShowAgain,
+    ShowNew,
+    Standing,
+    after_preview,
+    next_preview,
+    shown_of,
+)
+from hermes_worker.models.governor import Governing, KeyPlace, Ungoverned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatPace:
+    """What all workers know together of the flood limits of chats: one worker's 429 holds back the others."""
+
+    governor: Governing = field(default_factory=Ungoverned)
+
+    def wait_s(self, target: Target) -> float:
+        """For how many seconds nothing may be sent to a chat; 0 for now."""
+        place = _place(target)
+        permit = self.governor.acquire(place, ticket=place.credential, tokens=0)
+        if permit.wait_s > 0:
+            self.governor.withdraw(permit)
+        elif permit.is_governed:
+            self.governor.settle(permit)
+        return permit.wait_s
+
+    def heard(self, target: Target, error: DeliveryError) -> None:
+        """Tell the others what a platform answered."""
+        if error.kind is SendErrorKind.RATE_LIMITED and error.retry_after_s:
+            self.governor.cool_down(_place(target), error.retry_after_s)
+
+
+def _place(target: Target) -> KeyPlace:
+    chat = hashlib.sha256(f"{target.platform}:{target.chat}".encode()).hexdigest()[:24]
+    return KeyPlace(provider="chats", credential=chat)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """One look at what is written, for one chat."""
+
+    dispatcher: Dispatcher
+    pace: ChatPace
+    target: Target
+
+    def show(self, standing: Standing, text: str, *, key: str) -> AfterPreview:
+        """Show ``text`` if it is time; what the row says then. ``key`` tells the message from all others."""
+        limit = self.dispatcher.limit(self.target)
+        step = next_preview(standing, shown_of(text, lambda shown: measure(shown, limit.unit) <= limit.size_max))
+        if isinstance(step, LookLater):
+            return AfterPreview(standing=standing, delay_s=step.delay_s)
+        if (wait_s := self.pace.wait_s(self.target)) > 0:
+            return after_preview(standing, step, PreviewOutcome.HELD_BACK, retry_after_s=wait_s)
+        return self._showing(standing, step, key)
+
+    def _showing(self, standing: Standing, step: ShowNew | ShowAgain, key: str) -> AfterPreview:
+        # Half of a text is half of its formatting as well: it is shown as it is written.
+        part = Part(text=step.text, idempotency_key=f"{key}:preview", is_plain=True)
+        if isinstance(step, ShowAgain):
+            outcome = self.dispatcher.edit(part, step.message_id, self.target)
+        else:
+            outcome = self.dispatcher.send(part, self.target, at=datetime.now(UTC), file_name="")
+        if not isinstance(outcome, DeliveryError):
+            return after_preview(standing, step, PreviewOutcome.SHOWN, message_id=outcome.message_id)
+        self.pace.heard(self.target, outcome)
+        became = _became(outcome, step)
+        return after_preview(standing, step, became, retry_after_s=outcome.retry_after_s or 0.0)
+
+
+def _became(error: DeliveryError, step: ShowNew | ShowAgain) -> PreviewOutcome:
+    if error.kind is SendErrorKind.RATE_LIMITED:
+        return PreviewOutcome.HELD_BACK
+    if error.kind is SendErrorKind.AMBIGUOUS:
+        return PreviewOutcome.OPEN
+    is_gone = error.kind is SendErrorKind.NOT_FOUND and isinstance(step, ShowAgain)
+    return PreviewOutcome.GONE if is_gone else PreviewOutcome.REFUSED
+
+
+def previewed_text(written: str, conceal: Callable[[str], str], outbox: FileOutbox | None) -> str:
+    """What of an unfinished answer people may see: no credentials, no paths of files, and no stage direction."""
+    text = conceal(written)
+    if outbox is not None:
+        text = outbox.extract(text).text
+    return "" if is_silence_narration(text) else text

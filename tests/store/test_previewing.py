@@ -1,0 +1,248 @@
+"""Answers that are shown while they are written, in the chats of a Telegram-like server with flood limits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import pytest
+import sqlalchemy as sa
+from support.store import Store
+from support.telegram_server import TOKEN, TelegramServer
+from test_delivering import IDLE, Office
+
+from hermes_worker.channels.errors import DUPLICATE_REMARK
+from hermes_worker.channels.markup import telegram_html
+from hermes_worker.channels.targets import Target
+from hermes_worker.core.effects import SendDelivery
+from hermes_worker.core.messages import ModelReply, Usage
+from hermes_worker.core.previews import EVERY_S, AfterPreview
+from hermes_worker.core.rate_limits import RateLimits
+from hermes_worker.models.governor import KeyPlace, Permit
+from hermes_worker.store.outbox.deliveries import DeliveryState, owe_preview
+from hermes_worker.store.tables import deliveries
+from hermes_worker.tasks.pieces import pieces_of
+from hermes_worker.tasks.previews import ChatPace
+
+CHAT = "telegram:42"
+BEGUN = "This is the beginning of an answer that goes on"
+
+
+@dataclass
+class Clock:
+    """The time of the machine, and what was let pass."""
+
+    passed_s: float = 0.0
+
+    @property
+    def now(self) -> float:
+        return time.monotonic() + self.passed_s
+
+
+@dataclass
+class Cooling:
+    """A governor by a clock of the test's own: it knows how long chats are to be left alone."""
+
+    clock: Clock
+    until: dict[str, float] = field(default_factory=dict)
+
+    def acquire(self, place: KeyPlace, *, ticket: str, tokens: int, order: int | None = None) -> Permit:
+        wait_s = max(0.0, self.until.get(place.key, 0.0) - self.clock.now)
+        return Permit(place=place, ticket=ticket, wait_s=wait_s)
+
+    def withdraw(self, permit: Permit) -> None:
+        return
+
+    def settle(self, permit: Permit, *, usage: Usage | None = None, limits: RateLimits | None = None) -> None:
+        return
+
+    def cool_down(self, place: KeyPlace, seconds: float) -> None:
+        self.until[place.key] = self.clock.now + seconds
+
+
+class Showing(Office):
+    """A worker that delivers to a chat, and time that passes on demand."""
+
+    def __init__(self, store: Store, tmp_path: Path, telegram: TelegramServer) -> None:
+        values = {"TELEGRAM_BOT_TOKEN": TOKEN, "TELEGRAM_BASE_URL": telegram.url}
+        super().__init__(store, tmp_path, values)
+        self.telegram = telegram
+        self.clock = Clock()
+        self.written = ""
+        pace = ChatPace(governor=Cooling(self.clock))
+        self.parts = replace(self.parts, pace=pace, written=lambda _: self.written)
+        self.changed_at: list[float] = []
+        self.free_at = 0.0
+        self.too_early = 0
+
+    def begin(self) -> str:
+        run_id = self.store.submit(deliver=[CHAT]).run_id
+        with self.store.database.write() as connection:
+            owe_preview(connection, run_id, CHAT, after_s=EVERY_S)
+        return run_id
+
+    def tick(self) -> float:
+        """Let the time pass until the row is due, and do what is due; for how long that was."""
+        waits = sa.select(sa.func.min(deliveries.c.not_before)).where(deliveries.c.settled_at.is_(None))
+        with self.store.database.read() as connection:
+            not_before = connection.execute(waits).scalar()
+        passed_s = 0.0 if not_before is None else max(0.0, not_before - self.store.database.now())
+        self.pass_s(passed_s)
+        self.store.sweep(IDLE)
+        self.work()
+        return passed_s
+
+    def pass_s(self, seconds: float) -> None:
+        self.clock.passed_s += seconds
+        earlier = {column.name: column - seconds for column in (deliveries.c.shown_at, deliveries.c.not_before)}
+        with self.store.database.write() as connection:
+            connection.execute(sa.update(deliveries).values(**earlier))
+
+    def flood(self, random: Random, odds: float) -> float | None:
+        """What the server answers a change: it counts those that come before the time that it named."""
+        if self.clock.now < self.free_at - 0.1:
+            self.too_early += 1
+        if random.random() >= odds:
+            self.changed_at.append(self.clock.now)
+            return None
+        retry_after_s = float(random.randint(3, 150))
+        self.free_at = self.clock.now + retry_after_s
+        return retry_after_s
+
+    def expected(self, text: str) -> list[str]:
+        pieces = pieces_of(text, Target(platform="telegram", chat="42"), self.parts.dispatcher, None)
+        return [telegram_html(piece.text) for piece in pieces]
+
+    @property
+    def chat(self) -> list[str]:
+        return list(self.telegram.messages.values())
+
+
+@pytest.fixture
+def telegram() -> Iterator[TelegramServer]:
+    with TelegramServer() as running:
+        yield running
+
+
+@pytest.fixture
+def showing(sqlite_store: Store, tmp_path: Path, telegram: TelegramServer) -> Showing:
+    return Showing(sqlite_store, tmp_path, telegram)
+
+
+def finish(here: Showing, run_id: str, text: str) -> None:
+    here.store.answer(run_id, ModelReply(text=text))
+    for _ in range(200):
+        if all(view.state in (DeliveryState.DELIVERED, DeliveryState.FAILED) for view in here.all):
+            return
+        here.tick()
+    raise AssertionError("it is not delivered")
+
+
+def test_a_preview_is_edited_and_its_last_edit_is_the_delivery(store: Store, tmp_path: Path) -> None:
+    with TelegramServer() as telegram:
+        here = Showing(store, tmp_path, telegram)
+        run_id = here.begin()
+        here.tick()
+        assert here.chat == []
+        here.written = f"{BEGUN} and o"
+        here.tick()
+        assert here.chat == [f"{BEGUN} and"]
+        here.written = f"{BEGUN} and on it go"
+        here.tick()
+        assert here.chat == [f"{BEGUN} and on it"]
+        finish(here, run_id, f"{BEGUN} and on it goes.")
+        assert here.chat == [f"{BEGUN} and on it goes."]
+        assert len(telegram.sent) == 1
+        assert here.only.state is DeliveryState.DELIVERED
+        assert here.only.receipt == "1"
+
+
+def test_an_answer_that_says_nothing_takes_its_preview_away(showing: Showing) -> None:
+    run_id = showing.begin()
+    showing.written = f"{BEGUN} "
+    showing.tick()
+    assert showing.chat == [BEGUN]
+    finish(showing, run_id, "[SILENT]")
+    assert showing.chat == []
+
+
+def test_a_preview_that_somebody_deleted_is_not_shown_again_and_the_answer_is(showing: Showing) -> None:
+    run_id = showing.begin()
+    showing.written = f"{BEGUN} "
+    showing.tick()
+    showing.telegram.messages.clear()
+    showing.written = f"{BEGUN} and on "
+    showing.tick()
+    assert showing.chat == []
+    finish(showing, run_id, "The answer.")
+    assert showing.chat == ["The answer."]
+
+
+def test_a_preview_of_which_nobody_heard_is_the_last_and_the_answer_says_so(showing: Showing) -> None:
+    run_id = showing.begin()
+    showing.written = f"{BEGUN} "
+    showing.telegram.hangs_up = 1
+    showing.tick()
+    showing.written = f"{BEGUN} and on "
+    showing.tick()
+    assert len(showing.telegram.sent) == 1
+    finish(showing, run_id, "The answer.")
+    assert showing.chat[1:] == [f"{DUPLICATE_REMARK}\n\nThe answer."]
+
+
+def test_an_edit_of_which_nobody_heard_is_repeated_without_a_remark(showing: Showing) -> None:
+    run_id = showing.begin()
+    showing.written = f"{BEGUN} "
+    showing.tick()
+    showing.pass_s(2.0)
+    showing.telegram.hangs_up = 1
+    finish(showing, run_id, "The answer.")
+    assert showing.chat == ["The answer."]
+
+
+def test_a_run_that_ends_while_its_preview_is_shown_is_delivered(showing: Showing) -> None:
+    run_id = showing.begin()
+    showing.pass_s(2.0)
+    showing.store.sweep(IDLE)
+    [view] = showing.all
+    effect = SendDelivery(run_id="", delivery_id=view.delivery_id, attempt=1)
+    claim = showing.outbox.claim(effect, showing.parts.leases.owner)
+    assert claim is not None
+    assert claim.is_preview
+    hints = showing.store.answer(run_id, ModelReply(text="The answer."))
+    assert [hint for hint in hints if isinstance(hint.effect, SendDelivery)] == []
+    showing.outbox.previewed(claim, AfterPreview(standing=claim.standing, delay_s=None))
+    showing.tick()
+    assert showing.chat == ["The answer."]
+
+
+def flooded(here: Showing, random: Random, replies: int) -> None:
+    here.telegram.flood = lambda: here.flood(random, 0.35)
+    for _ in range(replies):
+        here.telegram.messages.clear()
+        here.changed_at.clear()
+        words = " ".join("word" * random.randint(1, 4) for _ in range(random.randint(1, 1_200)))
+        text = words[: random.randint(1, 12_000)].strip()
+        run_id = here.begin()
+        for _ in range(random.randint(0, 4)):
+            here.written = text[: random.randint(0, len(text))]
+            here.tick()
+            shown_at = list(here.changed_at)
+            assert all(later - sooner >= EVERY_S - 0.1 for sooner, later in pairwise(shown_at))
+        finish(here, run_id, text)
+        assert here.chat == here.expected(text)
+        assert here.all[0].state is DeliveryState.DELIVERED
+    assert here.too_early == 0
+
+
+def test_flood_limits_leave_exactly_the_parts_of_each_answer(showing: Showing) -> None:
+    flooded(showing, Random(21), 8)
+
+
+@pytest.mark.slow
+def test_a_thousand_answers_under_flood_limits(showing: Showing) -> None:
+    flooded(showing, Random(4711), 1_000)
