@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind, kind_of_status
 from hermes_worker.core.errors import HermesError
+from hermes_worker.core.gateway import ChatButton
 from hermes_worker.core.json_values import id_of
 from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
@@ -52,6 +53,8 @@ class Part:
     is_plain: bool = False
     """Send without formatting: the platform did not understand it the first time."""
     attachment: Attachment | None = None
+    buttons: tuple[ChatButton, ...] = ()
+    """What people can press below it, where the platform has buttons."""
     facts: Mapping[str, str] = field(default_factory=dict)
     """What a program may want to know of the run that the text is from; people are not shown it."""
 

@@ -14,6 +14,7 @@ from hermes_worker.channels.catalog import platforms
 from hermes_worker.channels.errors import DeliveryError
 from hermes_worker.channels.inbound.declaration import InboundMode, Receiving
 from hermes_worker.channels.inbound.receiving import (
+    Acknowledging,
     Downloading,
     KeysExchange,
     Polled,
@@ -23,7 +24,7 @@ from hermes_worker.channels.inbound.receiving import (
     WebhookRequest,
 )
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.inbound import Inbound, MediaRef
+from hermes_worker.core.inbound import Inbound, InboundButton, MediaRef
 from hermes_worker.extension import Installed, Reference, load
 
 
@@ -62,6 +63,13 @@ class Receiver:
 
     def download(self, media: MediaRef, credentials: Any) -> Downloading:
         found: Downloading = self._load(self.receiving.download, "download")(media, credentials)
+        return found
+
+    def acknowledge(self, press: InboundButton, credentials: Any) -> Acknowledging | None:
+        """What tells the platform that a press was taken; ``None`` where it need not be told."""
+        if self.receiving.acknowledge is None or not press.press_id:
+            return None
+        found: Acknowledging = load(self.receiving.acknowledge)(press, credentials)
         return found
 
     def signing_keys(self, credentials: Any) -> KeysExchange | None:

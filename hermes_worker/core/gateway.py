@@ -20,7 +20,14 @@ from enum import StrEnum
 from typing import Final
 
 from hermes_worker.core.client_tools import IS_CLIENTS
-from hermes_worker.core.inbound import ChatKind, Inbound, InboundCommand, InboundMessage, InboundSender
+from hermes_worker.core.inbound import (
+    ChatKind,
+    Inbound,
+    InboundButton,
+    InboundCommand,
+    InboundMessage,
+    InboundSender,
+)
 from hermes_worker.core.questions import Question
 from hermes_worker.core.remote_tasks import IS_TASKS
 from hermes_worker.core.replay import Replay
@@ -89,7 +96,7 @@ class Silence(StrEnum):
     """In a group, and not for us."""
     EMPTY = "empty"
     UNKNOWN_KIND = "unknown_kind"
-    """An edit, a press, a move: nothing follows from it."""
+    """An edit, a move, a press of a button that is not ours: nothing follows from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +178,19 @@ class Conversed:
     """Of whoever said it."""
 
 
-Reading = Disregarded | OfferCode | Commanded | Conversed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pressed:
+    """A button of a question."""
+
+    wait_id: int
+    """Of the question, as the button says; anybody can make a button say anything."""
+    answer: str
+    """The choice of an approval, or the number of a choice, from 1."""
+    role: ChatRole
+    """Of whoever pressed it."""
+
+
+Reading = Disregarded | OfferCode | Commanded | Conversed | Pressed
 
 
 def read_event(event: Inbound, speakers: Speakers, paired: ChatRole | None) -> Reading:
@@ -180,12 +199,14 @@ def read_event(event: Inbound, speakers: Speakers, paired: ChatRole | None) -> R
         return Disregarded(reason=Silence.BOT)
     if not event.sender.id:
         return Disregarded(reason=Silence.NAMELESS)
-    if not isinstance(event, InboundMessage | InboundCommand):
+    if not isinstance(event, InboundMessage | InboundCommand | InboundButton):
         return Disregarded(reason=Silence.UNKNOWN_KIND)
     is_direct = event.chat.kind is ChatKind.DIRECT
     if speakers.groups is GroupPolicy.OFF and not is_direct:
         return Disregarded(reason=Silence.GROUPS_OFF)
     role = speakers.role_of(event.sender, event.chat.kind, paired)
+    if isinstance(event, InboundButton):
+        return _pressed(event.value, role)
     if role is None:
         return OfferCode() if is_direct and speakers.pairs else Disregarded(reason=Silence.STRANGER)
     if isinstance(event, InboundCommand):
@@ -198,6 +219,16 @@ def read_event(event: Inbound, speakers: Speakers, paired: ChatRole | None) -> R
         name, _, rest = text[1:].partition(" ")
         return _commanded(name.partition("@")[0], rest, role)
     return Conversed(text=text, role=role) if text else Disregarded(reason=Silence.EMPTY)
+
+
+def _pressed(value: str, role: ChatRole | None) -> Pressed | Disregarded:
+    if role is None:
+        return Disregarded(reason=Silence.STRANGER)
+    wait_id, _, answer = value.partition(":")
+    is_ours = wait_id.isascii() and wait_id.isdigit() and len(wait_id) <= _WAIT_DIGITS_MAX and bool(answer)
+    if not is_ours:
+        return Disregarded(reason=Silence.UNKNOWN_KIND)
+    return Pressed(wait_id=int(wait_id), answer=answer, role=role)
 
 
 def _commanded(name: str, arguments: str, role: ChatRole) -> Commanded:
@@ -244,6 +275,30 @@ def asked_in_chat(question: Question) -> str | None:
         return None
     numbered = [f"{number}. {choice}" for number, choice in enumerate(question.choices, 1)]
     return "\n".join((str(request.get("question", ""))[:_ASKED_CHARS_MAX], *numbered))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatButton:
+    """A button below a question. ``value`` comes back when somebody presses it; platforms take 64 bytes."""
+
+    label: str
+    value: str
+
+
+_LABELS: Final = {"once": "Allow", "session": "Allow in this conversation", "always": "Always allow", "deny": "Deny"}
+_LABEL_CHARS_MAX: Final = 60
+_WAIT_DIGITS_MAX: Final = 18
+
+
+def buttons_of(question: Question, wait_id: int) -> tuple[ChatButton, ...]:
+    """What a person can press instead of writing; none where a text is asked for."""
+    if question.kind is WaitKind.APPROVAL:
+        known = [choice for choice in question.choices if choice in _LABELS]
+        return tuple(ChatButton(label=_LABELS[choice], value=f"{wait_id}:{choice}") for choice in known)
+    labels = [" ".join(choice.split())[:_LABEL_CHARS_MAX] for choice in question.choices]
+    return tuple(
+        ChatButton(label=label or str(number), value=f"{wait_id}:{number}") for number, label in enumerate(labels, 1)
+    )
 
 
 # --- listening -------------------------------------------------------------------------------------------------------

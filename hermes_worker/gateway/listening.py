@@ -25,6 +25,7 @@ from hermes_worker.channels.inbound.receiving import Polled
 from hermes_worker.channels.receivers import Receiver, held_by_gateways
 from hermes_worker.core.errors import LeaseLost, UnavailableError
 from hermes_worker.core.gateway import LOOK_AGAIN_S_MAX, look_again_in_s, standby_s
+from hermes_worker.core.inbound import Inbound, InboundButton
 from hermes_worker.gateway.sockets import SocketAccount, SocketListening, asked
 from hermes_worker.gateway.taking import Arrival, Taker, account_of
 from hermes_worker.observe import count, log
@@ -34,6 +35,8 @@ from hermes_worker.wiring import Client
 
 _TRY_S = 2.0
 """How long to wait after something broke."""
+_ACKNOWLEDGE_S = 3.0
+"""For telling a platform that a press was taken."""
 _HELD_PART = 0.75
 """Of a lease: for so long a platform may hold a look, so that its answer comes before the lease ends."""
 
@@ -212,6 +215,15 @@ class GatewayListener:
         exchange = account.receiver.poll(cursor, account.credentials, datetime.now(UTC), hold_s)
         return asked(exchange, account.account, ends_at)
 
+    def _acknowledge(self, account: ListenedAccount, event: Inbound) -> None:
+        """Tell the platform that a press of a button was taken. What fails costs nobody anything."""
+        if not isinstance(event, InboundButton):
+            return
+        exchange = account.receiver.acknowledge(event, account.credentials)
+        if exchange is not None:
+            with suppress(LeaseLost):
+                asked(exchange, account.account, time.monotonic() + min(_ACKNOWLEDGE_S, self._lease_s / 4))
+
     def _take(self, account: ListenedAccount, hold: AccountHold, cursor: str, found: Polled) -> str:
         """Take what a look brought, in order; from where to ask next. Raises ``LeaseLost``, ``UnavailableError``."""
         last = len(found.inbound) - 1
@@ -225,6 +237,7 @@ class GatewayListener:
                 cursor=found.cursor if is_last else None,
             )
             moved = self._taker.take(arrival) is not None and is_last
+            self._acknowledge(account, event)
         if found.cursor != cursor and not moved:
             self._rows.advance(hold, found.cursor)
         return found.cursor

@@ -27,6 +27,7 @@ from hermes_worker.core.gateway import (
     Disregarded,
     GroupPolicy,
     OfferCode,
+    Pressed,
     Silence,
     Speakers,
     choice_in,
@@ -194,6 +195,8 @@ class Taker:
                     outcome = self._settle(arrival, lambda connection: self._offered(connection, arrival))
                 case Commanded(role=role) as said:
                     outcome = self._command(replace(arrival, role=role), said)
+                case Pressed(role=role) as press:
+                    outcome = self._pressed(replace(arrival, role=role), press)
                 case Conversed(text=text, role=role):
                     arrival = replace(arrival, role=role)
                     place, busy_mode = self._place(arrival), Multitask(self._client.settings.gateway.busy_mode)
@@ -341,6 +344,21 @@ class Taker:
             return self._answered(arrival, lambda connection: self._told(connection, arrival, question, text))
         word = choice_in(text)
         return None if word is None else self._chosen(arrival, question, Choice(word), None)
+
+    def _pressed(self, arrival: Arrival, press: Pressed) -> str:
+        """Take a press as the answer to the question that bears the button, if that is still the newest one."""
+        question = self._rows.newest_question(arrival.role.source, self._session(arrival))
+        if question is None or question.wait_id != press.wait_id:
+            return self._settle(arrival, lambda _: _Replied("command", "This is not asked any more."))
+        if question.kind is WaitKind.INPUT:
+            told = self._answered(arrival, lambda connection: self._told(connection, arrival, question, press.answer))
+        elif arrival.role is ChatRole.GUEST:
+            told = self._settle(arrival, lambda _: _Replied("command", "Guests allow nothing."))
+        elif press.answer not in tuple(Choice):
+            told = self._settle(arrival, lambda _: _Replied(Silence.UNKNOWN_KIND.value))
+        else:
+            told = self._chosen(arrival, question, Choice(press.answer), None)
+        return told or self._settle(arrival, lambda _: _Replied("command", "This is not asked any more."))
 
     def _judge(self, arrival: Arrival, command: ChatCommand, arguments: str) -> str:
         if arrival.role is ChatRole.GUEST:

@@ -901,6 +901,7 @@ deliveries = sa.Table(
     sa.Column("updated_at", Seconds, nullable=False),
     sa.Column("settled_at", Seconds),
     sa.Column("is_counted", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("buttons", SealedText("deliveries.buttons")),
     sa.Column("is_preview", sa.SmallInteger(), nullable=False, server_default="0"),
     sa.Column("message_id", sa.String(200)),
     sa.Column("shown_hash", sa.String(16)),

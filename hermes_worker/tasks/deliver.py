@@ -52,7 +52,7 @@ from hermes_worker.system.faults import FaultPoint
 from hermes_worker.tasks.iteration.persistence import persist
 from hermes_worker.tasks.leases import Leases
 from hermes_worker.tasks.parts import Sender
-from hermes_worker.tasks.pieces import Piece, pieces_of
+from hermes_worker.tasks.pieces import Piece, pieces_of, with_buttons
 from hermes_worker.tasks.previews import ChatPace, Preview, previewed_text
 from hermes_worker.tasks.steps import begin
 from hermes_worker.tracing import names
@@ -209,7 +209,9 @@ class _Sending:
         outbox = self._parts.attachments(self._claim.workspace) if self._claim.workspace else None
         pieces: Sequence[Piece] = []
         if text is not None and not is_unwanted:
-            pieces = pieces_of(self._conceal(text), target, self._parts.dispatcher, outbox)
+            pieces = with_buttons(
+                pieces_of(self._conceal(text), target, self._parts.dispatcher, outbox), self._claim.buttons
+            )
         held_up = self._held_up(target, pieces)
         if held_up is not None:
             return held_up
@@ -295,6 +297,7 @@ class _Sending:
             title=self._conceal(report.title),
             is_plain=Adjustment.PLAIN_TEXT in self._claim.adjustments,
             attachment=attachment,
+            buttons=piece.buttons,
             facts=report.facts,
         )
 

@@ -18,6 +18,7 @@ from hermes_worker.channels.files import FileGone, FileOutbox, read
 from hermes_worker.channels.media import ExtractedMedia, MediaFile, MediaRefusal, shown_as
 from hermes_worker.channels.splitting import measure, split_text
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.gateway import ChatButton
 from hermes_worker.core.media_kinds import MediaKind
 
 _REMARK_ROOM = len(DUPLICATE_REMARK.encode()) + 2
@@ -31,6 +32,8 @@ class Piece:
     text: str
     file: MediaFile | None = None
     kind: MediaKind = MediaKind.DOCUMENT
+    buttons: tuple[ChatButton, ...] = ()
+    """What people can press below it."""
 
     def opened(self, conceal: Callable[[str], str]) -> tuple[str, Attachment | None]:
         """The text and the file as they are sent. ``conceal`` takes credentials out of files that are text."""
@@ -63,6 +66,11 @@ def pieces_of(text: str, target: Target, dispatcher: Dispatcher, outbox: FileOut
     if len(files) == 1 and _is_caption(wishes.text, files[0], caption):
         return [replace(files[0], text=wishes.text)]
     return [*_texts(wishes.text, dispatcher.limit(target)), *files]
+
+
+def with_buttons(pieces: Sequence[Piece], buttons: tuple[ChatButton, ...]) -> Sequence[Piece]:
+    """``pieces``, the last of them with the buttons."""
+    return [*pieces[:-1], replace(pieces[-1], buttons=buttons)] if pieces and buttons else pieces
 
 
 def _texts(text: str, limit: TextLimit) -> list[Piece]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -435,5 +436,59 @@ def test_plain_words_answer_what_an_agent_wants_to_know(client: Client, telegram
     run_id = asked_by(client, store, wanted)
     assert bodies(client) == ["Which colour?\n1. red\n2. blue"]
     telegram.write(42, "2", date=int(time.time()))
+    until(lambda: outcomes(client) == ["run", "answer"])
+    assert '"user_response":"blue"' in store.results(run_id)[0]
+
+
+# --- buttons ---------------------------------------------------------------------------------------------------------
+
+
+def question_of(client: Client) -> int:
+    [(wait_id,)] = rows_of(client, waits.c.pk)
+    return int(wait_id)
+
+
+@pytest.mark.usefixtures("listening")
+@pytest.mark.parametrize("choice", ["once", "deny"])
+def test_a_press_answers_the_question_that_bears_the_button_once(
+    choice: str, client: Client, telegram: TelegramServer, store: Store
+) -> None:
+    telegram.write(42, "clean up")
+    until(lambda: outcomes(client) == ["run"])
+    asked_by(client, store, approval())
+    wait_id = question_of(client)
+    [(buttons,)] = [row for row in rows_of(client, deliveries.c.buttons) if row[0] is not None]
+    assert [value for _, value in json.loads(buttons)] == [f"{wait_id}:once", f"{wait_id}:deny"]
+    telegram.press(42, f"{wait_id}:{choice}")
+    telegram.press(42, f"{wait_id}:once")
+    until(lambda: len(outcomes(client)) == 3)
+    assert outcomes(client) == ["run", "answer", "command"]
+    assert choices(client) == [choice]
+    assert bodies(client)[-1] == "This is not asked any more."
+    until(lambda: len(telegram.acknowledged) == 2)
+
+
+@pytest.mark.usefixtures("listening")
+def test_nobody_answers_for_others_with_a_button(client: Client, telegram: TelegramServer, store: Store) -> None:
+    telegram.write(42, "clean up")
+    until(lambda: outcomes(client) == ["run"])
+    asked_by(client, store, approval())
+    wait_id = question_of(client)
+    for person in (43, 50, 99):  # another owner's chat, a guest, a stranger
+        telegram.press(person, f"{wait_id}:once")
+    telegram.press(42, f"{wait_id}:session")
+    telegram.press(42, f"{wait_id}:everything")
+    until(lambda: len(outcomes(client)) == 6)
+    assert outcomes(client)[1:4] == ["command", "command", "stranger"]
+    assert choices(client) == [None]
+
+
+@pytest.mark.usefixtures("listening")
+def test_a_press_chooses_an_answer(client: Client, telegram: TelegramServer, store: Store) -> None:
+    telegram.write(42, "paint it")
+    until(lambda: outcomes(client) == ["run"])
+    wanted = Question(kind=WaitKind.INPUT, request={"question": "Which colour?"}, choices=["red", "blue"])
+    run_id = asked_by(client, store, wanted)
+    telegram.press(42, f"{question_of(client)}:2")
     until(lambda: outcomes(client) == ["run", "answer"])
     assert '"user_response":"blue"' in store.results(run_id)[0]

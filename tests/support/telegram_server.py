@@ -45,6 +45,8 @@ class TelegramServer:
     messages: dict[int, str] = field(default_factory=dict)
     """What stands in all chats, by the number of the message, in order."""
     edits: int = 0
+    acknowledged: list[str] = field(default_factory=list)
+    """Presses that were."""
     flood: Callable[[], float | None] = lambda: None
     """Asked before a chat is changed: for how many seconds nothing may be changed, or ``None``."""
     hangs_up: int = 0
@@ -79,6 +81,17 @@ class TelegramServer:
             self._lock.notify_all()
             return self._number
 
+    def press(self, person: int, value: str) -> int:
+        """Somebody presses a button of a message in their direct chat; the update's number."""
+        with self._lock:
+            self._number += 1
+            message = {"message_id": 5, "date": 1_795_600_000, "chat": {"id": person, "type": "private"}}
+            who = {"id": person, "is_bot": False, "first_name": "Ada"}
+            pressed = {"id": f"press{self._number}", "from": who, "message": message, "data": value}
+            self.updates.append({"update_id": self._number, "callback_query": pressed})
+            self._lock.notify_all()
+            return self._number
+
     def texts(self, chat: int) -> list[str]:
         return [one["text"] for one in self.sent if int(one["chat_id"]) == chat]
 
@@ -86,6 +99,9 @@ class TelegramServer:
         path = request.head.split(" ")[1]
         if path == f"/bot{TOKEN}/getUpdates":
             self._updates(request.document, reply)
+        elif path == f"/bot{TOKEN}/answerCallbackQuery":
+            self.acknowledged.append(request.document["callback_query_id"])
+            reply.document(200, {"ok": True, "result": True})
         elif path.removeprefix(f"/bot{TOKEN}/") in ("sendMessage", "editMessageText", "deleteMessage"):
             self._change(path.rpartition("/")[2], request.document, reply)
         else:

@@ -20,6 +20,8 @@ What a platform's module has, by the names in its ``Receiving`` (``declaration``
   connection and closes it.
 * ``Socket(credentials)``: one connection's conversation, a ``SocketTalk``.
 * ``download(media, credentials) -> Downloading``: an exchange that ends with the request for a file's bytes.
+* ``acknowledge(press, credentials) -> Acknowledging``: an exchange that tells the platform that a press of a button was
+  taken, where a gateway has to do that by itself. Best effort, after the commit.
 * ``signing_keys(credentials) -> KeysExchange``: public keys of the platform that ``receive`` needs (JWKS), by id. They
   are kept for an hour and handed to ``receive`` in ``request.keys``.
 """
@@ -96,6 +98,7 @@ Polling = Generator[HttpRequest, HttpResponse, Polled | DeliveryError]
 Downloading = Generator[HttpRequest, HttpResponse, HttpRequest | DeliveryError]
 """Ends with the request whose answer is the file. It is made without following redirects, to public addresses only, and
 its answer is read as a stream."""
+Acknowledging = Generator[HttpRequest, HttpResponse, None]
 KeysExchange = Generator[HttpRequest, HttpResponse, Mapping[str, Mapping[str, object]] | DeliveryError]
 
 

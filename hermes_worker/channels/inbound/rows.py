@@ -47,7 +47,7 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             },
             secrets=("token", "webhook_secret"),
             webhook_secrets=("webhook_secret",),
-            also=("download",),
+            also=("answer", "download", "acknowledge"),
             is_unverified=True,
         ),
         "matrix": receiving_by(

@@ -13,11 +13,13 @@ from typing import Any
 from hermes_worker.channels.errors import DeliveryError
 from hermes_worker.channels.exchange import Unsendable, is_success, json_object, json_request, path_segment, service_url
 from hermes_worker.channels.inbound.receiving import (
+    Acknowledging,
     Downloading,
     Forged,
     Polled,
     Polling,
     UnreadableInbound,
+    WebhookAnswer,
     WebhookRequest,
 )
 from hermes_worker.channels.platforms.telegram import classify
@@ -112,6 +114,24 @@ def poll(cursor: str, credentials: Credentials, at: datetime, hold_s: float) -> 
         found += read(update, credentials)
         following = str(max(number + 1, int(following or 0)))
     return Polled(inbound=tuple(found), cursor=following)
+
+
+def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> WebhookAnswer | None:
+    """A press is acknowledged in the answer to the webhook, as a method call; the API does not have the token."""
+    try:
+        update = json.loads(request.body)
+    except (ValueError, RecursionError):
+        return None
+    press = id_of(mapping_of(mapping_of(update).get("callback_query")).get("id"))
+    if not press:
+        return None
+    called = {"method": "answerCallbackQuery", "callback_query_id": press}
+    return WebhookAnswer(body=json.dumps(called).encode())
+
+
+def acknowledge(press: InboundButton, credentials: Credentials) -> Acknowledging:
+    """Until this comes, people see that the button is still being pressed."""
+    yield json_request("POST", _method_url("answerCallbackQuery", credentials), {"callback_query_id": press.press_id})
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:

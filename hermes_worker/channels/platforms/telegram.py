@@ -57,6 +57,9 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     if part.attachment is not None:
         return _build_file(part.attachment, part.text, fields, credentials)
     fields |= {"text": part.text} if part.is_plain else {"text": telegram_html(part.text), "parse_mode": "HTML"}
+    if part.buttons:
+        rows = [[{"text": button.label, "callback_data": button.value}] for button in part.buttons]
+        fields["reply_markup"] = {"inline_keyboard": rows}
     return json_request("POST", _method_url("sendMessage", credentials), fields)
 
 

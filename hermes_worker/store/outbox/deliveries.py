@@ -21,6 +21,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.errors import Failure, HermesError, LeaseLost
+from hermes_worker.core.gateway import ChatButton
 from hermes_worker.core.previews import AfterPreview, Standing
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.sources import RequestKeys
@@ -97,6 +98,8 @@ class DeliveryClaim:
     """Where the run worked, as JSON; ``None`` without a run."""
     is_preview: bool = False
     """The run is at work: what it has written is to be shown, nothing is delivered yet."""
+    buttons: tuple[ChatButton, ...] = ()
+    """What the message can be answered with by a press."""
     standing: Standing = field(default_factory=Standing)
     """What stands in the chat already."""
 
@@ -136,11 +139,12 @@ def owe(
     run: tuple[int, str] | None = None,
     job_pk: int | None = None,
     body: str | None = None,
+    buttons: Sequence[ChatButton] = (),
     tenant: str = DEFAULT_TENANT,
 ) -> list[Hint]:
     """Write one delivery per target, due now, in the caller's transaction. ``run`` is the number and the id of the
-    run whose answer is sent, or that sends ``body``. They are the run's tenant's, or the job's; ``tenant`` says whose
-    they are without either."""
+    run whose answer is sent, or that sends ``body``, with ``buttons`` where the platform has them. They are the run's
+    tenant's, or the job's; ``tenant`` says whose they are without either."""
     hints = []
     shown = _end_previews(connection, run) if run is not None and body is None else {}
     whose = _whose(run[0] if run else None, job_pk, tenant)
@@ -158,6 +162,7 @@ def owe(
                 job_pk=job_pk,
                 target=plain(target),
                 body=plain(body) if body is not None else None,
+                buttons=_stored(buttons),
                 state=DeliveryState.PENDING.value,
                 hinted_at=db_now(),
                 created_at=db_now(),
@@ -168,6 +173,10 @@ def owe(
         effect = SendDelivery(run_id=run[1] if run else delivery_id, delivery_id=delivery_id, attempt=1)
         hints.append(Hint(effect=effect, at=float(at)))
     return hints
+
+
+def _stored(buttons: Sequence[ChatButton]) -> str | None:
+    return plain(json.dumps([[button.label, button.value] for button in buttons])) if buttons else None
 
 
 def owe_preview(connection: Connection, run_id: str, target: str, *, after_s: float) -> None:
@@ -289,6 +298,7 @@ class Deliveries:
             age_s=max(0.0, float(row.age_s)),
             workspace=asked.workspace if asked else None,
             is_preview=bool(row.is_preview),
+            buttons=tuple(ChatButton(label=label, value=value) for label, value in json.loads(row.buttons or "[]")),
             standing=Standing(
                 message_id=row.message_id,
                 shown_hash=row.shown_hash,
@@ -718,6 +728,7 @@ class _TakenDelivery(NamedTuple):
     adjustments: str
     is_in_doubt: bool
     is_preview: int
+    buttons: str | None
     message_id: str | None
     shown_hash: str | None
     age_s: float

@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core import events as ev
 from hermes_worker.core.client_tools import IS_CLIENTS
 from hermes_worker.core.errors import Failure, HermesError
-from hermes_worker.core.gateway import CHAT_SOURCES, asked_in_chat
+from hermes_worker.core.gateway import CHAT_SOURCES, asked_in_chat, buttons_of
 from hermes_worker.core.messages import Message, Role, canonical_json, tool_body
 from hermes_worker.core.principals import TIMEOUT
 from hermes_worker.core.questions import (
@@ -243,8 +243,9 @@ class Waits:
             if after.calls[claim.position].status is not CallStatus.WAITING:
                 # The run is being stopped; the call was cancelled.
                 return save(connection, loaded, after)
-            asked = asked_with(claim, question, insert_wait(connection, claim, question))
-            told = _tell_chat(connection, claim, question)
+            wait = insert_wait(connection, claim, question)
+            asked = asked_with(claim, question, wait)
+            told = _tell_chat(connection, claim, question, wait)
             return [*save(connection, loaded, after, Additions(events=[asked])), *told]
 
     def open(
@@ -447,9 +448,9 @@ def insert_wait(connection: Connection, claim: CallClaim, question: Question) ->
     return NewWait._make(inserted)
 
 
-def _tell_chat(connection: Connection, claim: CallClaim, question: Question) -> list[Hint]:
-    """Owe the question to the chat that the chain began in, in the transaction that asks; nothing where it began
-    elsewhere."""
+def _tell_chat(connection: Connection, claim: CallClaim, question: Question, wait: NewWait) -> list[Hint]:
+    """Owe the question, with its buttons, to the chat that the chain began in, in the transaction that asks; nothing
+    where it began elsewhere."""
     text = asked_in_chat(question)
     if text is None:
         return []
@@ -458,7 +459,9 @@ def _tell_chat(connection: Connection, claim: CallClaim, question: Question) -> 
     targets = connection.execute(chat.where(runs.c.pk == first, sessions.c.source.in_(CHAT_SOURCES))).scalar()
     if targets is None:
         return []
-    return owe(connection, json.loads(targets), run=(claim.run_pk, claim.run_id), body=redact(text))
+    buttons = [replace(button, label=redact(button.label)) for button in buttons_of(question, wait.pk)]
+    run = (claim.run_pk, claim.run_id)
+    return owe(connection, json.loads(targets), run=run, body=redact(text), buttons=buttons)
 
 
 def asked_with(claim: CallClaim, question: Question, asked: NewWait) -> RunEvent:
