@@ -219,6 +219,7 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "chats.groups": "guests",
         "chats.reset_mode": "daily",
         "chats.reset_told": "false",
+        "chats.redact_pii": "true",
         "chats.streaming": "true",
         "chats.reset_modes": "telegram=daily,group=idle",
         "chats.strangers": "ignore",

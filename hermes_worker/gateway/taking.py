@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.channels.catalog import platforms
 from hermes_worker.channels.targets import ChatRef, TargetError, parse_chat, text_of
+from hermes_worker.core.chat_context import context_block
 from hermes_worker.core.errors import LeaseLost, UnavailableError
 from hermes_worker.core.gateway import (
     GUEST_TOOLSETS,
@@ -35,6 +36,7 @@ from hermes_worker.core.gateway import (
 )
 from hermes_worker.core.inbound import Inbound
 from hermes_worker.core.limits import LimitReached
+from hermes_worker.core.personal_ids import hides_ids
 from hermes_worker.core.previews import EVERY_S
 from hermes_worker.core.principals import DEFAULT_TENANT, Principal
 from hermes_worker.core.run import WaitKind
@@ -224,6 +226,7 @@ class Taker:
             raise EventKnown  # before the work of making a run; the key decides
         submission = Submission(
             input=self._attributed(arrival, text),
+            instructions=self._context(arrival),
             session_id=place.session,
             principal=Principal(name=self._principal(arrival), scopes=frozenset()),
             source=arrival.role.source,
@@ -284,6 +287,17 @@ class Taker:
         name = arrival.event.sender.name or arrival.event.sender.id
         plain = re.sub(r"[^\w .'@+-]", " ", name)
         return f"[{' '.join(plain.split())[:_NAME_CHARS_MAX]}] {text}"
+
+    def _context(self, arrival: Arrival) -> str:
+        """What the agent is told about the chat, if a session begins with this message."""
+        return context_block(
+            arrival.platform,
+            arrival.event.chat,
+            arrival.event.sender,
+            is_shared=is_shared_by_members(arrival.origin),
+            hides_ids=hides_ids(arrival.platform, is_wanted=self._client.settings.gateway.redacts_ids),
+            is_guest=arrival.role is ChatRole.GUEST,
+        )
 
     def _session(self, arrival: Arrival) -> str:
         return _session_name(arrival, self._rows.generation(arrival.account, _counted_as(arrival)))

@@ -862,6 +862,8 @@ class GatewaySettings:
         "chats.busy_input_mode", "HERMES_GATEWAY_BUSY_INPUT_MODE", choice("interrupt", "queue", "steer"), "interrupt"
     )
     """What a message does while the agent works on another: stop it, wait for it, or be said to it."""
+    redacts_ids: bool = _setting("chats.redact_pii", "HERMES_GATEWAY_REDACT_PII", SWITCH, False)
+    """Whether agents are shown ids of people and chats as hashes, on platforms where no message needs the real ones."""
     streams: bool = _setting("chats.streaming", "HERMES_GATEWAY_STREAMING", SWITCH, False)
     """Whether an answer is shown while it is written, as one message that is edited, where the platform can do that."""
     lease_s: float = _setting("chats.lease_s", "HERMES_GATEWAY_LEASE_S", number(2.0, 600.0, "seconds"), 60.0)
