@@ -154,6 +154,9 @@ class ChatCommand(StrEnum):
     STATUS = "status"
     QUEUE = "queue"
     STEER = "steer"
+    TITLE = "title"
+    USAGE = "usage"
+    COMPRESS = "compress"
     APPROVE = "approve"
     DENY = "deny"
 
@@ -243,6 +246,9 @@ HELP = (
     "/status – what is being done\n"
     "/queue TEXT – say it after what is being done\n"
     "/steer TEXT – say it to what is being done\n"
+    "/title TEXT – call this conversation so; /title alone says what it is called\n"
+    "/usage – what this conversation has used\n"
+    "/compress FOCUS – summarise what was said, most of all this\n"
     "/approve – allow what I asked about, once; /approve session or /approve always for longer\n"
     "/deny REASON – do not allow it"
 )

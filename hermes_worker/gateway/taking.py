@@ -50,15 +50,17 @@ from hermes_worker.core.session_resets import (
     reset_notice,
     reset_reason,
 )
+from hermes_worker.core.titles import cleaned_title
 from hermes_worker.observe import count, log
 from hermes_worker.safety.approvals import Choice, Unattended
+from hermes_worker.services.compressing import FOCUS_CHARS_MAX
 from hermes_worker.services.submission import InvalidSubmission, Submission, accept, announce
 from hermes_worker.settings import Settings
 from hermes_worker.store.access.audit import Actor, acting
 from hermes_worker.store.gateway import AccountHold, EventKnown, GatewayRows, InboundEvent, OpenQuestion
 from hermes_worker.store.outbox.deliveries import owe, owe_preview
 from hermes_worker.store.rows import Hint
-from hermes_worker.store.runs.runs import Created, Multitask, SessionBusy
+from hermes_worker.store.runs.runs import Created, Multitask, SessionBusy, SessionNotFound
 from hermes_worker.store.runs.waits import (
     ApprovalAnswer,
     NothingAsked,
@@ -67,6 +69,7 @@ from hermes_worker.store.runs.waits import (
     settle_approval,
     settle_input,
 )
+from hermes_worker.store.sessions import Changes, Sessions, SessionTotals, TitleTaken
 from hermes_worker.wiring import Client
 
 _NAME_CHARS_MAX = 80
@@ -220,22 +223,29 @@ class Taker:
     # --- the conversation --------------------------------------------------------------------------------------------
 
     def _converse(self, arrival: Arrival, place: _ChatPlace, text: str, multitask: Multitask) -> str:
-        if arrival.target is None:
-            return self._settle(arrival, lambda _: _Replied("unanswerable"))
-        if self._rows.is_known(arrival.row):
-            raise EventKnown  # before the work of making a run; the key decides
-        submission = Submission(
-            input=self._attributed(arrival, text),
+        submission = self._submission(arrival, place, self._attributed(arrival, text), multitask)
+        return self._submit(arrival, place, submission)
+
+    def _submission(self, arrival: Arrival, place: _ChatPlace, text: str, multitask: Multitask) -> Submission:
+        is_guest = arrival.role is ChatRole.GUEST
+        return Submission(
+            input=text,
             instructions=self._context(arrival),
             session_id=place.session,
             principal=Principal(name=self._principal(arrival), scopes=frozenset()),
             source=arrival.role.source,
-            toolsets=GUEST_TOOLSETS if arrival.role is ChatRole.GUEST else None,
-            approvals=Unattended.DENY.value if arrival.role is ChatRole.GUEST else None,
+            toolsets=GUEST_TOOLSETS if is_guest else None,
+            approvals=Unattended.DENY.value if is_guest else None,
             multitask=multitask,
             deliver=arrival.target,
             metadata={"platform": arrival.platform, "chat": arrival.event.chat.id},
         )
+
+    def _submit(self, arrival: Arrival, place: _ChatPlace, submission: Submission) -> str:
+        if arrival.target is None:
+            return self._settle(arrival, lambda _: _Replied("unanswerable"))
+        if self._rows.is_known(arrival.row):
+            raise EventKnown  # before the work of making a run; the key decides
         outcome = "run"
         owed: list[Hint] = []
 
@@ -429,6 +439,8 @@ class Taker:
             case ChatCommand.QUEUE | ChatCommand.STEER if said.arguments:
                 multitask = Multitask(said.command.value)
                 return self._converse(arrival, self._place(arrival), said.arguments, multitask)
+            case ChatCommand.TITLE | ChatCommand.USAGE | ChatCommand.COMPRESS as command:
+                return self._of_session(arrival, command, said.arguments)
             case ChatCommand.APPROVE | ChatCommand.DENY as command:
                 return self._judge(arrival, command, said.arguments)
             case ChatCommand.START | ChatCommand.HELP:
@@ -452,6 +464,37 @@ class Taker:
         if run_id is None:
             return "Nothing is being done here."
         return f"Run {run_id} is at work; {waiting} more wait."
+
+    def _of_session(self, arrival: Arrival, command: ChatCommand, arguments: str) -> str:
+        """What a command does that is about a conversation that there is."""
+        if self._rows.is_known(arrival.row):
+            raise EventKnown  # what a message did once, its repetition does not do to what was said since
+        place = self._place(arrival)
+        kept = Sessions(self._client.database, source=arrival.role.source)
+        try:
+            session = kept.get(place.session)
+        except SessionNotFound:
+            return self._settle(arrival, lambda _: _Replied("command", "Nothing was said here yet."))
+        match command:
+            case ChatCommand.COMPRESS:
+                focus = " ".join(arguments.split())[:FOCUS_CHARS_MAX]
+                asked = self._submission(arrival, place, f"/compress {focus}".strip(), Multitask.QUEUE)
+                return self._submit(arrival, place, replace(asked, compress=focus, model=session.asks_model))
+            case ChatCommand.TITLE if title := cleaned_title(arguments):
+                told = self._retitled(kept, place.session, title)
+            case ChatCommand.TITLE:
+                told = f"This conversation is called: {session.title}" if session.title else "It has no title yet."
+            case _:
+                told = usage_told(session.totals)
+        return self._settle(arrival, lambda _: _Replied("command", told))
+
+    @staticmethod
+    def _retitled(kept: Sessions, name: str, title: str) -> str:
+        try:
+            kept.change(name, Changes(title=title))
+        except TitleTaken:
+            return "Another conversation is called so."
+        return f"This conversation is called: {title}"
 
     def _offered(self, connection: Connection, arrival: Arrival) -> _Replied:
         code = self._rows.offer_code(connection, arrival.account, arrival.event.sender.id)
@@ -488,6 +531,15 @@ class Taker:
         below = self._client.runs.stop_descendants(run_id)
         more = [hint for each in below.values() for hint in each]
         self._client.publisher.tell_stopped([run_id, *below], [*hints, *more])
+
+
+def usage_told(totals: SessionTotals) -> str:
+    """What a conversation has used, as people are told it. Runs that are not kept any more are not in it."""
+    cost = f", {totals.nano_usd / 1e9:,.4f} $" if totals.nano_usd else ""
+    return (
+        f"{totals.input:,} tokens in, {totals.output:,} out{cost}; "
+        f"{totals.iterations:,} model calls, {totals.tool_calls:,} tool calls."
+    )
 
 
 def _session_name(arrival: Arrival, generation: int) -> str:

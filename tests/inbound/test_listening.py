@@ -492,3 +492,44 @@ def test_a_press_chooses_an_answer(client: Client, telegram: TelegramServer, sto
     telegram.press(42, f"{question_of(client)}:2")
     until(lambda: outcomes(client) == ["run", "answer"])
     assert '"user_response":"blue"' in store.results(run_id)[0]
+
+
+# --- commands about the conversation ---------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("listening")
+def test_a_conversation_is_called_by_a_title_and_says_what_it_has_used(
+    client: Client, telegram: TelegramServer, store: Store
+) -> None:
+    telegram.write(42, "/usage")
+    telegram.write(42, "hello")
+    until(lambda: outcomes(client) == ["command", "run"])
+    [(run_id,)] = rows_of(client, runs.c.run_id)
+    store.answer(run_id)
+    for said in ("/title  Trip to\nRome", "/title", "/usage"):
+        telegram.write(42, said)
+    until(lambda: len(outcomes(client)) == 5)
+    first, named, asked, used = bodies(client)
+    assert first == "Nothing was said here yet."
+    assert named == asked == "This conversation is called: Trip to Rome"
+    assert "1 model calls" in used
+    telegram.write(43, "hello")
+    telegram.write(43, "/title Trip to Rome")
+    until(lambda: len(outcomes(client)) == 7)
+    assert bodies(client)[-1] == "Another conversation is called so."
+
+
+@pytest.mark.usefixtures("listening")
+def test_a_conversation_is_summarised_when_somebody_asks_for_it(
+    client: Client, telegram: TelegramServer, store: Store
+) -> None:
+    telegram.write(42, "hello")
+    until(lambda: outcomes(client) == ["run"])
+    [(run_id,)] = rows_of(client, runs.c.run_id)
+    store.answer(run_id)
+    telegram.write(42, "/compress the   trip")
+    until(lambda: outcomes(client) == ["run", "run"])
+    [_, (pk, deliver)] = rows_of(client, runs.c.pk, runs.c.deliver)
+    assert deliver == '["telegram:42"]'
+    with client.database.read() as connection:
+        assert stored_spec(connection, pk).compress == "the trip"

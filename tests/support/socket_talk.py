@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from queue import Queue
+from queue import Empty, Queue
 
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
@@ -62,8 +62,20 @@ class Platform:
         self.frames.put(json.dumps({"number": number, "text": text}))
 
     def tell(self, send: Callable[[str], object]) -> None:
-        """Send until ``None`` comes, or the connection ends."""
-        while (frame := self.frames.get()) is not None:
+        """Send until ``None`` comes, or somebody connects anew."""
+        self.connections += 1
+        mine = self.connections
+        while mine == self.connections:
+            try:
+                frame = self.frames.get(timeout=0.02)
+            except Empty:
+                continue
+            if mine != self.connections:
+                with self.frames.mutex:
+                    self.frames.queue.appendleft(frame)
+                return
+            if frame is None:
+                return
             send(frame)
 
 
@@ -72,7 +84,6 @@ def websocket_platform() -> Iterator[Platform]:
     platform = Platform()
 
     def talk(connection: ServerConnection) -> None:
-        platform.connections += 1
         reader = threading.Thread(target=_read_all, args=(connection, platform.heard), daemon=True)
         reader.start()
         platform.tell(connection.send)
@@ -103,7 +114,6 @@ def tcp_platform(kind: str) -> Iterator[Platform]:
     listener = socket.create_server(("127.0.0.1", 0))
 
     def talk(sock: socket.socket) -> None:
-        platform.connections += 1
         if kind == "irc":
             threading.Thread(target=lambda: platform.heard.extend(sock.makefile("r")), daemon=True).start()
             platform.tell(lambda frame: sock.sendall(frame.encode() + b"\r\n"))
