@@ -30,7 +30,7 @@ _EARLIER: Final = "… "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class ChatStanding:
     """What stands in the chat, as the row knows it."""
 
     message_id: str | None = None
@@ -68,7 +68,7 @@ class LookLater:
 PreviewStep = ShowNew | ShowAgain | LookLater
 
 
-def next_preview(standing: Standing, text: str) -> PreviewStep:
+def next_preview(standing: ChatStanding, text: str) -> PreviewStep:
     """What follows from the text that was written until now; an empty one says that nothing is written."""
     if standing.message_id is None and standing.is_in_doubt:
         return LookLater(delay_s=None)
@@ -98,13 +98,13 @@ class PreviewOutcome(StrEnum):
 class AfterPreview:
     """What the row says then."""
 
-    standing: Standing
+    standing: ChatStanding
     delay_s: float | None
     """When to look again; ``None`` for not before the end."""
 
 
 def after_preview(
-    standing: Standing,
+    standing: ChatStanding,
     step: ShowNew | ShowAgain,
     outcome: PreviewOutcome,
     *,
@@ -119,11 +119,11 @@ def after_preview(
             return AfterPreview(standing=standing, delay_s=max(EVERY_S, retry_after_s))
         case PreviewOutcome.GONE:
             # Whoever deleted it does not want to see it; the answer comes as a new message.
-            return AfterPreview(standing=Standing(idle_s=standing.idle_s), delay_s=None)
+            return AfterPreview(standing=ChatStanding(idle_s=standing.idle_s), delay_s=None)
         case PreviewOutcome.OPEN:
             # An edit that may have arrived leaves the same message; a new message that may have arrived is unknown.
             is_in_doubt = standing.is_in_doubt or isinstance(step, ShowNew)
-            known = Standing(message_id=standing.message_id, is_in_doubt=is_in_doubt)
+            known = ChatStanding(message_id=standing.message_id, is_in_doubt=is_in_doubt)
             return AfterPreview(standing=known, delay_s=None if isinstance(step, ShowNew) else AGAIN_S)
         case PreviewOutcome.REFUSED:
             return AfterPreview(standing=standing, delay_s=AGAIN_S)
@@ -131,12 +131,12 @@ def after_preview(
             assert_never(outcome)
 
 
-def _shown(standing: Standing, step: ShowNew | ShowAgain, message_id: str | None) -> AfterPreview:
+def _shown(standing: ChatStanding, step: ShowNew | ShowAgain, message_id: str | None) -> AfterPreview:
     known = step.message_id if isinstance(step, ShowAgain) else message_id
     if known is None:
         # The platform took a message and does not say what it calls it.
-        return AfterPreview(standing=Standing(idle_s=standing.idle_s, is_in_doubt=True), delay_s=None)
-    return AfterPreview(standing=Standing(message_id=known, shown_hash=text_hash(step.text)), delay_s=EVERY_S)
+        return AfterPreview(standing=ChatStanding(idle_s=standing.idle_s, is_in_doubt=True), delay_s=None)
+    return AfterPreview(standing=ChatStanding(message_id=known, shown_hash=text_hash(step.text)), delay_s=EVERY_S)
 
 
 # --- the end ---------------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class FinishLater:
 Finish = FinishByEdit | FinishByRemoval | FinishBySending | FinishLater
 
 
-def finish(standing: Standing, *, parts_sent: int, is_first_text: bool) -> Finish:
+def finish(standing: ChatStanding, *, parts_sent: int, is_first_text: bool) -> Finish:
     """How the delivery goes on. ``is_first_text``: there is a first part and it is a text; a file takes no message's
     place, and where there is nothing to say nothing does."""
     if standing.message_id is None or parts_sent > 0:

@@ -114,7 +114,7 @@ class _Websocket:
         self._socket.close()
 
 
-class _Reader:
+class _SocketReader:
     """Bytes of a socket until something is a frame."""
 
     def __init__(self, sock: socket.socket, host: str) -> None:
@@ -122,10 +122,14 @@ class _Reader:
         self._host = host
         self._rest = b""
         self._frames: deque[str] = deque()
+        self._is_over = False
+        """Nothing comes any more."""
 
     def receive(self, timeout_s: float) -> str | None:
         if self._frames:
             return self._frames.popleft()
+        if self._is_over:
+            raise _over(self._host, "it is complete")
         self._sock.settimeout(max(0.001, timeout_s))
         try:
             found = self._sock.recv(_READ_BYTES)
@@ -162,7 +166,7 @@ class _Reader:
         return [line.removesuffix(b"\r").decode("utf-8", "replace") for line in lines]
 
 
-class _Lines(_Reader):
+class _Lines(_SocketReader):
     """Text lines over TCP or TLS (IRC). A frame is a line; an end of line in what is sent would begin another one."""
 
     def send(self, frame: str) -> None:
@@ -172,7 +176,7 @@ class _Lines(_Reader):
         self._frames += [line for line in self._lines(found) if line]
 
 
-class _Streamed(_Reader):
+class _Streamed(_SocketReader):
     """A response that does not end: server-sent events (a frame is an event's data) or lines of JSON."""
 
     def __init__(self, sock: socket.socket, url: str, host: str, headers: Mapping[str, str]) -> None:
@@ -190,14 +194,14 @@ class _Streamed(_Reader):
         """There is no way back."""
 
     def _read(self, found: bytes) -> None:
-        self._http.receive_data(found)
         try:
-            while (event := self._http.next_event()) is not h11.NEED_DATA:
+            self._http.receive_data(found)
+            while not self._is_over and (event := self._http.next_event()) is not h11.NEED_DATA:
                 self._hear(event)
         except h11.RemoteProtocolError:
             raise _over(self._host, "it speaks no HTTP") from None
 
-    def _hear(self, event: h11.Event | type[h11.PAUSED]) -> None:
+    def _hear(self, event: object) -> None:
         match event:
             case h11.Response(status_code=200, headers=headers):
                 kinds = [value for name, value in headers if name == b"content-type"]
@@ -210,8 +214,7 @@ class _Streamed(_Reader):
             case h11.InformationalResponse():
                 return
             case _:
-                if not self._frames:
-                    raise _over(self._host, "the response ended")
+                self._is_over = True
 
     def _events(self, lines: list[str]) -> list[str]:
         """Of each event its ``data`` (html.spec.whatwg.org, "Server-sent events")."""

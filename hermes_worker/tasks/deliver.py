@@ -212,12 +212,12 @@ class _Sending:
             pieces = with_buttons(
                 pieces_of(self._conceal(text), target, self._parts.dispatcher, outbox), self._claim.buttons
             )
-        held_up = self._held_up(target, pieces)
-        if held_up is not None:
-            return held_up
+        given_back = self._waits(target, pieces)
+        if given_back is not None:
+            return given_back
         return self._send_all(target, report, pieces, why_dead) if pieces else self._succeed(target, "nothing to say")
 
-    def _held_up(self, target: Target, pieces: Sequence[Piece]) -> list[Hint] | None:
+    def _waits(self, target: Target, pieces: Sequence[Piece]) -> list[Hint] | None:
         """Give the delivery back where nothing may be sent to the chat yet, or its preview cannot be taken away;
         ``None`` where it may go on."""
         wait_s = self._parts.pace.wait_s(target) if self._parts.dispatcher.edits(target.platform) else 0.0

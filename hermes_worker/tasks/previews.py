@@ -16,11 +16,11 @@ from hermes_worker.channels.splitting import measure
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.previews import (
     AfterPreview,
+    ChatStanding,
     LookLater,
     PreviewOutcome,
     ShowAgain,
     ShowNew,
-    Standing,
     after_preview,
     next_preview,
     shown_of,
@@ -63,7 +63,7 @@ class Preview:
     pace: ChatPace
     target: Target
 
-    def show(self, standing: Standing, text: str, *, key: str) -> AfterPreview:
+    def show(self, standing: ChatStanding, text: str, *, key: str) -> AfterPreview:
         """Show ``text`` if it is time; what the row says then. ``key`` tells the message from all others."""
         limit = self.dispatcher.limit(self.target)
         step = next_preview(standing, shown_of(text, lambda shown: measure(shown, limit.unit) <= limit.size_max))
@@ -73,7 +73,7 @@ class Preview:
             return after_preview(standing, step, PreviewOutcome.HELD_BACK, retry_after_s=wait_s)
         return self._showing(standing, step, key)
 
-    def _showing(self, standing: Standing, step: ShowNew | ShowAgain, key: str) -> AfterPreview:
+    def _showing(self, standing: ChatStanding, step: ShowNew | ShowAgain, key: str) -> AfterPreview:
         # Half of a text is half of its formatting as well: it is shown as it is written.
         part = Part(text=step.text, idempotency_key=f"{key}:preview", is_plain=True)
         if isinstance(step, ShowAgain):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hermes_worker.core.previews import (
     EVERY_S,
     IDLE_S_MAX,
+    ChatStanding,
     FinishByEdit,
     FinishByRemoval,
     FinishBySending,
@@ -19,7 +20,6 @@ from hermes_worker.core.previews import (
     PreviewOutcome,
     ShowAgain,
     ShowNew,
-    Standing,
     after_preview,
     finish,
     next_preview,
@@ -48,7 +48,7 @@ class Flow:
     """A row, its chat and a clock."""
 
     chat: Chat = field(default_factory=Chat)
-    standing: Standing = field(default_factory=Standing)
+    standing: ChatStanding = field(default_factory=ChatStanding)
     now: float = 0.0
     edits: list[float] = field(default_factory=list)
 
@@ -123,14 +123,14 @@ def test_a_chat_ends_with_exactly_the_parts_of_the_answer_in_order(
 
 
 def test_nothing_is_shown_that_is_short_or_stands_there_already() -> None:
-    assert isinstance(next_preview(Standing(idle_s=9.0), "[SILENT]"), LookLater)
-    shown = Standing(message_id="7", shown_hash=text_hash(LONG), idle_s=9.0)
+    assert isinstance(next_preview(ChatStanding(idle_s=9.0), "[SILENT]"), LookLater)
+    shown = ChatStanding(message_id="7", shown_hash=text_hash(LONG), idle_s=9.0)
     assert isinstance(next_preview(shown, LONG), LookLater)
     assert next_preview(shown, f"{LONG}!") == ShowAgain(message_id="7", text=f"{LONG}!")
 
 
 def test_a_run_that_writes_nothing_is_looked_at_ever_more_seldom() -> None:
-    waits = [next_preview(Standing(idle_s=idle_s), "") for idle_s in (0.0, 8.0, 3_600.0)]
+    waits = [next_preview(ChatStanding(idle_s=idle_s), "") for idle_s in (0.0, 8.0, 3_600.0)]
     assert waits == [LookLater(delay_s=delay_s) for delay_s in (EVERY_S, 2.0, IDLE_S_MAX)]
 
 

@@ -121,6 +121,7 @@ def tcp_platform(kind: str) -> Iterator[Platform]:
             sock.recv(65_536)
             sock.sendall(HEAD % (b"text/event-stream" if kind == "events" else b"application/x-ndjson"))
             platform.tell(lambda frame: sock.sendall(_chunk(kind, frame)))
+            sock.sendall(b"0\r\n\r\n")
         sock.shutdown(socket.SHUT_RDWR)
         sock.close()
 

@@ -22,7 +22,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.errors import Failure, HermesError, LeaseLost
 from hermes_worker.core.gateway import ChatButton
-from hermes_worker.core.previews import AfterPreview, Standing
+from hermes_worker.core.previews import AfterPreview, ChatStanding
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.sources import RequestKeys
 from hermes_worker.core.step import retry_delay_s
@@ -100,7 +100,7 @@ class DeliveryClaim:
     """The run is at work: what it has written is to be shown, nothing is delivered yet."""
     buttons: tuple[ChatButton, ...] = ()
     """What the message can be answered with by a press."""
-    standing: Standing = field(default_factory=Standing)
+    standing: ChatStanding = field(default_factory=ChatStanding)
     """What stands in the chat already."""
 
 
@@ -299,7 +299,7 @@ class Deliveries:
             workspace=asked.workspace if asked else None,
             is_preview=bool(row.is_preview),
             buttons=tuple(ChatButton(label=label, value=value) for label, value in json.loads(row.buttons or "[]")),
-            standing=Standing(
+            standing=ChatStanding(
                 message_id=row.message_id,
                 shown_hash=row.shown_hash,
                 idle_s=max(0.0, float(row.idle_s)),
