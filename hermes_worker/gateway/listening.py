@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -178,10 +178,12 @@ class GatewayListener:
         while not stopping.is_set():
             ended = SocketListening(held, self._rows, self._taker, cursor).listen(stopping)
             cursor = ended.cursor
-            failures = 0 if ended.was_useful else failures + 1
-            if ended.error is not None or not ended.was_useful:
-                why = ended.error or DeliveryError(kind=SendErrorKind.TRANSIENT, message="it ended at once")
-                self._put_off(account, hold, failures, why, stopping)
+            error = ended.error or DeliveryError(kind=SendErrorKind.TRANSIENT, message="it ended at once")
+            if ended.was_useful and error.kind is SendErrorKind.TRANSIENT:
+                failures, held = 0, replace(held, last_error=None)
+                continue
+            failures, held = failures + 1, replace(held, last_error=error.message)
+            self._put_off(account, hold, failures, error, stopping)
 
     def _put_off(
         self,

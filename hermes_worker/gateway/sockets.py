@@ -27,7 +27,7 @@ from hermes_worker.net.wire import send
 from hermes_worker.store.gateway import AccountHold, GatewayRows
 
 USEFUL_S = 30.0
-"""A connection that held so long, or brought something, is replaced at once when it ends."""
+"""A connection that held so long, or brought something new, is replaced at once when it ends."""
 _LOOK_UP_S = 0.5
 """How long a connection may be deaf to the order to stop."""
 _RENEWED_PART = 0.6
@@ -64,6 +64,8 @@ class SocketAccount:
     open_talk: Callable[[], SocketTalk]
     hold: AccountHold
     lease_s: float
+    last_error: str | None = None
+    """What was wrong with the connection before, which people are shown until this one is open for a while."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,7 @@ class ConnectionEnd:
     error: DeliveryError | None
     """``None`` when the platform wanted another connection, or we are to stop."""
     was_useful: bool
-    """It held for a while or brought something."""
+    """It held for a while or brought something new."""
 
 
 class SocketListening:
@@ -96,7 +98,7 @@ class SocketListening:
     def listen(self, stopping: threading.Event) -> ConnectionEnd:
         """Connect and hear until the connection ends or ``stopping`` is set. Raises ``LeaseLost``,
         ``UnavailableError``."""
-        self._renew()
+        self._renew(self._held.last_error)
         began_at = time.monotonic()
         error: DeliveryError | None
         try:
@@ -166,11 +168,13 @@ class SocketListening:
         if heard.cursor is not None:
             self._cursor = heard.cursor
         for number, event in enumerate(heard.inbound):
-            self._brought = True
             is_last = number == len(heard.inbound) - 1
             cursor = self._cursor if is_last else None
             arrival = Arrival(platform=self._held.platform, event=event, hold=self._held.hold, cursor=cursor)
-            if self._taker.take(arrival) is not None and is_last:
+            if self._taker.take(arrival) is None:
+                continue  # it came before
+            self._brought = True
+            if is_last:
                 self._committed = self._cursor
 
     def _commit_cursor(self) -> None:
@@ -179,8 +183,8 @@ class SocketListening:
             self._rows.advance(self._held.hold, self._cursor)
             self._committed = self._cursor
 
-    def _renew(self) -> None:
+    def _renew(self, error: str | None = None) -> None:
         now = time.monotonic()
-        self._rows.renew(self._held.hold, self._held.lease_s)
+        self._rows.renew(self._held.hold, self._held.lease_s, error=error)
         # Counted from before the statement, so our clock ends first.
         self._renew_at, self._ends_at = now + self._held.lease_s * _RENEWED_PART, now + self._held.lease_s
