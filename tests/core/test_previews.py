@@ -104,13 +104,14 @@ def test_a_chat_ends_with_exactly_the_parts_of_the_answer_in_order(
     looks: list[tuple[PreviewOutcome, bool, bool]], count: int, begins_with_text: bool
 ) -> None:
     flow = Flow()
+    delay_s: float | None = 0.0
     for number, (outcome, arrived, has_more) in enumerate(looks):
-        text = f"{LONG} {number}" if has_more else LONG
-        delay_s = flow.look(text, outcome, arrived)
+        flow.wait(delay_s)
+        delay_s = flow.look(f"{LONG} {number}" if has_more else LONG, outcome, arrived)
         if delay_s is None:
             break
         assert delay_s > 0
-        flow.wait(delay_s)
+    # The run ends right after the last look.
     is_in_doubt = flow.standing.is_in_doubt
     known = set(flow.chat.messages) - ({flow.standing.message_id} if flow.standing.message_id else set())
     parts = [f"part {number}" for number in range(count)]
