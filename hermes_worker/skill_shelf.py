@@ -43,7 +43,7 @@ from hermes_worker.core.skills import (
 )
 from hermes_worker.observe import count, log
 from hermes_worker.safety.origins import Origin, judge
-from hermes_worker.safety.skill_texts import facts_in, problems_in
+from hermes_worker.safety.skill_texts import category_note, facts_in, problems_in
 from hermes_worker.safety.threats import Scope, scan
 from hermes_worker.store.skills import CallOfAgent, KeptSkill, SkillChange, SkillRow, Skills
 from hermes_worker.workspaces.skills import SkillFolder, read_skill_folder, skill_folders
@@ -259,10 +259,13 @@ class SkillShelf:
             raise SkillNotFound(f"there is no skill {name!r}")
         before = self.folder(tenant, row.hash) if row is not None else ()
         after = tuple(rewrite(before))
+        place = checked_category(category) if category is not None or row is None else row.category
+        stays = row is not None and row.category == place
+        note = row.entry.facts.category_note if row is not None and stays else ""
         kept = KeptSkill(
-            facts=checked_version(name, before, after),
+            facts=replace(checked_version(name, before, after), category_note=note),
             files=after,
-            category=checked_category(category) if category is not None or row is None else row.category,
+            category=place,
             origin=row.origin if row is not None and row.source_hash is not None else by,
             source_hash=row.source_hash if row is not None else None,
         )
@@ -344,7 +347,8 @@ class SkillShelf:
             log.warning("skill.left_out", skill=root.prefix + folder.name, reason=str(error))
             return None
         # It is asked for by the name of its folder, as agentskills.io wants the two to be the same.
-        facts = replace(described(facts, files), name=root.prefix + folder.name)
+        note = category_note(folder.category_text())
+        facts = replace(described(facts, files), name=root.prefix + folder.name, category_note=note)
         return KeptSkill(
             facts=facts, files=files, category=folder.category, origin=root.origin, source_hash=content_hash(files)
         )
@@ -355,7 +359,8 @@ class SkillShelf:
             log.warning("skill.left_out", skill=row.name, reason="a skill that was added by name stands before it")
             return
         is_same = row is not None and (row.source_hash, row.category) == (kept.source_hash, kept.category)
-        if row is not None and is_same and row.origin == kept.origin:
+        is_known = is_same and row is not None and row.entry.facts.category_note == kept.facts.category_note
+        if row is not None and is_known and row.origin == kept.origin:
             return
         if row is not None and is_same and not row.is_removed and row.hash != kept.source_hash:
             return  # somebody changed it since, and another machine has the same folder

@@ -582,6 +582,11 @@ def pricing_of(settings: Settings) -> Pricing:
     return cost
 
 
+def _passed_on(settings: Settings) -> frozenset[str]:
+    """Variables that commands have because the operator passes them on, as far as they are set."""
+    return frozenset(name for name in settings.terminal.env_passthrough if settings.environ.get(name))
+
+
 def redactor_of(settings: Settings) -> Redactor:
     """What hides secrets in results of tools: also those of this installation, which commands may print."""
     from hermes_worker.channels.dispatcher import Dispatcher
@@ -1160,6 +1165,7 @@ def _catalog_of(shared: _Shared) -> Catalog:
                 Views(database).tools,
                 writers_of=Memories(database).writers,
                 policy=skill_policy_of(shared.settings),
+                variables=_passed_on(shared.settings),
             ),
             "messages": AgentMessages(Deliveries(database), Jobs(database), shared.client.publisher.send),
             "fetching": Fetcher(policy=policy),

@@ -38,6 +38,21 @@ def _tokens(text: str) -> int:
     return images * IMAGE_TOKENS + -(-size // BYTES_PER_TOKEN)
 
 
+WEIGHED_TOKENS_MIN = 4_096
+"""What a provider counts of a shorter request says little about longer ones."""
+_WEIGHT_MIN, _WEIGHT_MAX = 75, 300
+"""Per cent. Counts further from the estimate are not believed: some servers leave out what they have cached."""
+
+
+def weight_of(usage: Usage, estimate: int) -> int:
+    """What a provider counted of a request, in per cent of the ``estimate``; 0 where that says nothing. ``usage`` is
+    as the provider sent it."""
+    counted = usage.input + usage.cache_read + usage.cache_write
+    if counted <= 0 or estimate < WEIGHED_TOKENS_MIN:
+        return 0
+    return max(_WEIGHT_MIN, min(100 * counted // estimate, _WEIGHT_MAX))
+
+
 def request_tokens(request: ModelRequest) -> int:
     """An estimate of what a provider reads for ``request``."""
     return tokens_in(request.messages) + tokens_in(request.tools)

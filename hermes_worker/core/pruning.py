@@ -34,7 +34,7 @@ def pruned(rows: Sequence[Message], through: int) -> Sequence[Message]:
     """``rows`` with what is old of the tools' results in short: the rows up to number ``through``."""
     if through <= 0 or not any(row.seq <= through and _may_shrink(row) for row in rows):
         return rows
-    calls = _calls(rows)
+    calls = calls_in(rows)
     newest = _newest_of_equals(rows, through)
     return [row if row.seq > through else _shown(row, calls, newest) for row in rows]
 
@@ -121,7 +121,7 @@ def _call_id(row: Message) -> str:
 # --- calls -----------------------------------------------------------------------------------------------------------
 
 
-def _calls(rows: Sequence[Message]) -> Mapping[str, tuple[str, str]]:
+def calls_in(rows: Sequence[Message]) -> Mapping[str, tuple[str, str]]:
     """By id, the name and the arguments of every call."""
     found: dict[str, tuple[str, str]] = {}
     for row in rows:

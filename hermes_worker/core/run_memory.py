@@ -54,6 +54,8 @@ class RunMemory:
     """Summaries that no model wrote in this turn, and that the conversation could do without."""
     window: int = 0
     """The model's context window as its provider told it in this turn; 0 when it did not."""
+    weight_percent: int = 0
+    """What the provider counted of the newest long request, in per cent of our estimate; 0 when it did not."""
     context: str = ""
     """What hooks add to the requests of the turn, until its first reply is stored, which keeps it from then on."""
 
@@ -75,6 +77,7 @@ def memory_document(memory: RunMemory) -> str | None:
         "compactions": memory.compactions,
         "unsummarised": memory.unsummarised,
         "window": memory.window,
+        "weight_percent": memory.weight_percent,
         "context": memory.context,
     }
     return canonical_json({"version": VERSION, **{name: value for name, value in values.items() if value}})
@@ -102,6 +105,7 @@ def memory_from(document: str | None) -> RunMemory:
         compactions=_count(read, "compactions"),
         unsummarised=_count(read, "unsummarised"),
         window=_count(read, "window"),
+        weight_percent=_count(read, "weight_percent"),
         context=text_of(read.get("context")),
     )
 

@@ -36,13 +36,19 @@ PATH_CHARS_MAX = 200
 PATH_PARTS_MAX = 8
 SKILLS_MAX = 500
 """Skills of one tenant."""
+CATEGORY_FILE = "DESCRIPTION.md"
+"""In the folder of a category: what its skills are about."""
+CATEGORY_CHARS_MAX = 200
+"""Of what is said of a category, in the index."""
 INDEX_DESCRIPTION_CHARS = 60
 """Of a description in the index; the whole stands in ``skills_list``."""
 WRITABLE_FOLDERS = ("assets", "references", "scripts", "templates")
 """Where an agent may put files of a skill."""
+_VARIABLES_MAX = 20
 _STANDARD_FIELDS = frozenset({"name", "description", "license", "compatibility", "metadata", "allowed-tools"})
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _CATEGORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _VARIABLE = re.compile(r"\$\{(HERMES_SKILL_DIR|HERMES_SESSION_ID)\}")
 _OF_PLATFORM = {"macos": "darwin", "osx": "darwin", "windows": "win32"}
 _HASHED_AS = b"hermes-skill-1\n"
@@ -97,6 +103,12 @@ class SkillFacts:
     requires_toolsets: tuple[str, ...] = ()
     fallback_for_tools: tuple[str, ...] = ()
     fallback_for_toolsets: tuple[str, ...] = ()
+    env_vars: tuple[str, ...] = ()
+    """Variables of the environment that its commands need."""
+    commands: tuple[str, ...] = ()
+    """Programs that it needs."""
+    category_note: str = ""
+    """What the file of its category says the skills there are about."""
     bundle: tuple[str, ...] = ()
     """The skills that a bundle stands for; empty for a skill."""
 
@@ -293,7 +305,24 @@ def facts_of(front: Mapping[str, Any], *, called: str) -> SkillFacts:
         requires_toolsets=_words(own.get("requires_toolsets")),
         fallback_for_tools=_words(own.get("fallback_for_tools")),
         fallback_for_toolsets=_words(own.get("fallback_for_toolsets")),
+        env_vars=_variables_of(front, own),
+        commands=_prerequisites(front, own, "commands"),
     )
+
+
+def _variables_of(front: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the environment, each once; what could not be one is left out."""
+    named: list[str] = []
+    for field in (front.get("required_environment_variables"), own.get("required_environment_variables")):
+        if isinstance(field, Sequence) and not isinstance(field, str):
+            named += [_word(each.get("name") if isinstance(each, Mapping) else each) for each in field[:_VARIABLES_MAX]]
+    named += _prerequisites(front, own, "env_vars")
+    return tuple(dict.fromkeys(name for name in named if _ENVIRONMENT_NAME.fullmatch(name)))
+
+
+def _prerequisites(front: Mapping[str, Any], own: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    said = _mapping(front.get("prerequisites")) or _mapping(own.get("prerequisites"))
+    return _words(said.get(name))[:_VARIABLES_MAX]
 
 
 def bundle_of(document: Mapping[str, Any], *, called: str) -> SkillFacts:
@@ -426,17 +455,23 @@ def skill_index(entries: Sequence[SkillEntry]) -> str:
     for entry in entries:
         if entry.category != category:
             category = entry.category
-            lines.append(f"  {category}:")
+            notes = (each.facts.category_note for each in entries if each.category == category)
+            note = next((note for note in notes if note), "")
+            lines.append(f"  {category}: {_unclosed(note)}".rstrip())
         lines.append(f"{'    ' if category else '  '}- {entry.name}: {_short(entry.facts.description)}")
     return "\n".join((_INDEX_HEAD, "<available_skills>", *lines, "</available_skills>"))
 
 
 def _short(description: str) -> str:
     """One line that cannot end the list."""
-    line = " ".join(description.split()).replace("<", "(").replace(">", ")")
+    line = _unclosed(description)
     if len(line) <= INDEX_DESCRIPTION_CHARS:
         return line
     return f"{line[: INDEX_DESCRIPTION_CHARS - 3].rstrip()}..."
+
+
+def _unclosed(text: str) -> str:
+    return " ".join(text.split()).replace("<", "(").replace(">", ")")
 
 
 def filled(text: str, *, folder: str | None, session_id: str) -> str:

@@ -13,6 +13,7 @@ import yaml
 
 from hermes_worker.core.skills import (
     BUNDLE_FILE,
+    CATEGORY_CHARS_MAX,
     SKILL_FILE,
     SkillError,
     SkillFacts,
@@ -76,6 +77,19 @@ def facts_in(files: Sequence[SkillFile], *, called: str) -> SkillFacts:
         return bundle_of(_mapping_of(main_text(files), BUNDLE_FILE), called=called)
     front, _ = front_matter(main_text(files))
     return facts_of(front, called=called)
+
+
+def category_note(text: str) -> str:
+    """What a ``DESCRIPTION.md`` says of its category: its ``description``, otherwise its first line. Empty where that
+    looks like an attack, or nothing can be read of it."""
+    try:
+        front, behind = front_matter(text)
+    except SkillError:
+        return ""
+    lines = (line.strip(" #\t") for line in behind.splitlines())
+    said = front.get("description")
+    note = said if isinstance(said, str) and said.strip() else next((line for line in lines if line), "")
+    return "" if scan(note, Scope.CONTEXT) else " ".join(note.split())[:CATEGORY_CHARS_MAX]
 
 
 def problems_in(files: Sequence[SkillFile], *, folder: str | None) -> list[str]:

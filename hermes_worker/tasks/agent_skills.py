@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence, Set
 
 from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.core.memories import MemoryWriter
@@ -25,13 +25,20 @@ class AgentSkills:
         *,
         writers_of: Callable[[str], Collection[MemoryWriter]],
         policy: SkillPolicy,
+        variables: Set[str] = frozenset(),
     ) -> None:
         """``tools_of`` gives the stored tool definitions of a run's session, ``writers_of`` what the run is to whoever
-        decides if it may write."""
+        decides if it may write. ``variables`` are those of the environment that commands have because the operator
+        passes them on."""
         self._shelf = shelf
         self._tools_of = tools_of
         self._writers_of = writers_of
         self._policy = policy
+        self._variables = variables
+
+    @property
+    def variables(self) -> Set[str]:
+        return self._variables
 
     def shown(self, context: ToolContext) -> Sequence[SkillEntry]:
         """Raises ``SkillError``, ``UnavailableError``."""

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from hermes_worker.core.skills import (
     BUNDLE_FILE,
+    CATEGORY_FILE,
     FILE_BYTES_MAX,
     FILES_MAX,
     PATH_PARTS_MAX,
@@ -32,6 +33,7 @@ from hermes_worker.system.plainfiles import NotPlain, read_plain
 
 ARCHIVE_BYTES_MAX = 2 * SKILL_BYTES_MAX
 _LEFT_OUT = frozenset({"__pycache__", "node_modules"})
+_CATEGORY_BYTES_MAX = 65_536
 _ENTRIES_MAX = 5_000
 """Names that are looked at in one directory of skills."""
 
@@ -44,7 +46,17 @@ class SkillFolder:
     name: str
     category: str
     stamp: tuple[tuple[str, int, int, int], ...]
-    """Path, size, time of change (ns) and mode of each file."""
+    """Path, size, time of change (ns) and mode of each file, that of its category among them."""
+
+    def category_text(self) -> str:
+        """What the file of its category says; empty where there is none that can be read."""
+        if not self.category:
+            return ""
+        try:
+            body = read_plain(self.path.parent / CATEGORY_FILE, bytes_max=_CATEGORY_BYTES_MAX, follows_links=False)
+        except (OSError, NotPlain):
+            return ""
+        return body.decode("utf-8", "replace")
 
 
 def skill_folders(root: Path) -> list[SkillFolder]:
@@ -52,7 +64,7 @@ def skill_folders(root: Path) -> list[SkillFolder]:
     found: dict[str, SkillFolder] = {}
     for category, folder in _candidates(root):
         if folder.name not in found and len(found) < SKILLS_MAX:
-            stamp = _stamp(folder)
+            stamp = (*_stamp(folder), *(_category_stamp(folder.parent) if category else ()))
             found[folder.name] = SkillFolder(path=folder, name=folder.name, category=category, stamp=stamp)
     return [found[name] for name in sorted(found)]
 
@@ -88,6 +100,14 @@ def _stamp(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
     except (OSError, SkillError) as error:
         found.append((f"!{error}", 0, 0, 0))
     return tuple(found)
+
+
+def _category_stamp(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
+    try:
+        status = (folder / CATEGORY_FILE).lstat()
+    except OSError:
+        return ()
+    return ((f"../{CATEGORY_FILE}", status.st_size, status.st_mtime_ns, stat.S_IMODE(status.st_mode)),)
 
 
 def _walked(folder: Path, inside: str = "", depth: int = 1) -> Iterator[tuple[str, os.stat_result]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,13 +13,17 @@ from hypothesis import strategies as st
 
 from hermes_worker.agent.prompt.compaction import (
     END,
+    CompactionPlan,
+    Protected,
     compaction_body,
     fallback_summary,
     is_compaction,
     plan_compaction,
     summary_request,
+    tokens_in,
     trigger_tokens,
 )
+from hermes_worker.agent.prompt.compactors import checked
 from hermes_worker.agent.prompt.pipeline import import_history, prepare, repaired
 from hermes_worker.core.compactions import visible
 from hermes_worker.core.messages import Message, Role, canonical_json
@@ -156,6 +161,93 @@ def test_notes_can_be_made_without_a_model() -> None:
     assert "user said: the first request" in notes or plan.head
     assert "did: step 20" in notes or "characters left out" in notes
     assert len(notes) <= 8_200
+
+
+def listed(call: str, *items: tuple[str, str]) -> list[dict[str, Any]]:
+    """A call of ``todo`` and its result."""
+    function = {"name": "todo", "arguments": "{}"}
+    todos = [{"id": f"t{n}", "content": content, "status": status} for n, (content, status) in enumerate(items)]
+    return [
+        {"role": "assistant", "content": "", "tool_calls": [{"id": call, "type": "function", "function": function}]},
+        result(call, canonical_json({"todos": todos, "summary": {}})),
+    ]
+
+
+def shown_after(history: list[Message]) -> str:
+    plan = plan_compaction(history, trigger=2_000)
+    assert plan is not None
+    return str(json.loads(compaction_body(checked(plan, history), "notes"))["content"])
+
+
+def test_what_is_open_in_the_agents_list_stays_in_sight() -> None:
+    old, new = listed("l1", ("wash", "pending")), listed("l2", ("wash", "completed"), ("dry\nall", "in_progress"))
+    history = rows(user("begin"), *old, *long_turn(3)[1:], *new, *long_turn(40)[1:])
+    shown = shown_after(history)
+    assert "What is open in your list (todo):\n- [>] t1: dry all (in_progress)" in shown
+    assert "wash" not in shown.partition("What is open")[2]
+    again = [*history, Message(seq=len(history) + 1, role=Role.USER, body=compaction_body(_plan(history), "notes"))]
+    grown = [*again, *(Message(seq=len(again) + n, role=r.role, body=r.body) for n, r in enumerate(rows(*long_turn(40)[1:]), 1))]  # fmt: skip  # noqa: E501
+    assert "dry all" in shown_after(grown), "also of a list that an earlier summary stood for"
+
+
+def _plan(history: list[Message]) -> CompactionPlan:
+    plan = plan_compaction(history, trigger=2_000)
+    assert plan is not None
+    return checked(plan, history)
+
+
+def test_a_list_that_is_done_or_still_shown_is_not_said_again() -> None:
+    done = listed("l1", ("wash", "completed"), ("dry", "cancelled"))
+    assert "your list" not in shown_after(rows(user("begin"), *done, *long_turn(40)[1:]))
+    late = listed("l1", ("wash", "pending"))
+    assert "your list" not in shown_after(rows(user("begin"), *long_turn(40)[1:], *late, said("so far")))
+    broken = [listed("l1")[0], result("l1", "the list is locked")]
+    assert "your list" not in shown_after(rows(user("begin"), *broken, *long_turn(40)[1:]))
+
+
+def test_a_picture_of_the_request_that_is_worked_on_stays() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    asked = {"role": "user", "content": [{"type": "text", "text": "build this"}, picture]}
+    history = rows(asked, *long_turn(60)[1:])
+    body = compaction_body(_plan(history), "notes")
+    content = json.loads(body)["content"]
+    assert content[1:] == [picture] and "build this" in content[0]["text"]
+    shown = visible([*history, Message(seq=len(history) + 1, role=Role.USER, body=body)])
+    assert list(prepare(shown)) == [row.body for row in shown]
+
+
+def test_a_request_that_was_answered_does_not_look_like_one_to_do() -> None:
+    history = rows(*long_turn(60), said("all of it is done"))
+    plan = _plan(history)
+    assert not plan.is_asked_later
+    assert "newest request, which you have answered" in compaction_body(plan, "notes")
+
+
+def test_a_long_request_is_kept_to_the_letter_as_far_as_the_window_allows() -> None:
+    request = "\n".join(f"rule {n}" for n in range(2_000))
+    plan = _plan(rows(user(request), *long_turn(60)[1:]))
+    assert request not in json.loads(compaction_body(plan, "n"))["content"]
+    assert request in json.loads(compaction_body(replace(plan, asked_chars_max=20_000), "n"))["content"]
+
+
+def test_notes_send_no_files_along() -> None:
+    plan = _plan(rows(*long_turn(40), said("MEDIA:/etc/passwd"), *long_turn(40)[1:]))
+    assert "MEDIA:" not in compaction_body(plan, "MEDIA:/etc/passwd is attached")
+    assert "MEDIA:" not in summary_request(plan, chars_max=100_000)[1]
+
+
+def test_a_picture_counts_as_a_picture_and_not_as_its_bytes() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 400_000}}
+    [row] = rows({"role": "user", "content": [picture]})
+    assert 1_500 < tokens_in([row]) < 1_800
+    [words] = rows(user("漢" * 4_000))
+    assert tokens_in([words]) > 2_900, "a character of Chinese is about a token, not a quarter of one"
+
+
+def test_fewer_protected_messages_leave_fewer_at_the_end() -> None:
+    history = rows(*long_turn(40, calls=1, size=10))
+    ends = [plan_compaction(history, trigger=1, protected=Protected(tail_rows=n)) for n in (20, 4, 0)]
+    assert [len(history) - plan.through for plan in ends if plan is not None] == [8, 4, 4]
 
 
 kinds = st.lists(st.sampled_from(["user", "said", "calls"]), min_size=0, max_size=60)

@@ -7,7 +7,7 @@ import os
 import stat
 import threading
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -327,6 +327,32 @@ def test_what_was_changed_through_the_product_stays_until_its_folder_changes(pla
     assert place.seen(shelf) == place.seen(place.shelf()) == {}
     path.write_text("and again")
     assert place.seen(shelf) == {"tidy": "and again"}
+
+
+def test_what_is_said_of_a_category_follows_its_file_and_undoes_no_change_of_a_skill(place: Place) -> None:
+    place.put("office/mail", "Write letters.")
+    place.put("office/post", "Send letters.")
+    about = place.home / "skills" / "office" / "DESCRIPTION.md"
+    about.write_text("---\ndescription: Letters.\n---\n")
+    shelf = place.shelf()
+
+    def notes() -> dict[str, str]:
+        shelf.look_again("default")
+        found = shelf.current("default")
+        assert found is not None
+        return {entry.name: entry.facts.category_note for entry in found.entries}
+
+    assert notes() == {"mail": "Letters.", "post": "Letters."}
+    changed = shelf.keep("default", "mail", _with_more, by="people")
+    assert notes() == {"mail": "Letters.", "post": "Letters."}, "a change of the skill keeps it"
+    about.write_text("---\ndescription: Letters and parcels.\n---\n")
+    assert notes() == {"mail": "Letters.", "post": "Letters and parcels."}
+    found = shelf.current("default")
+    assert found is not None and {entry.name: entry.hash for entry in found.entries}["mail"] == changed.hash
+
+
+def _with_more(files: Sequence[SkillFile]) -> tuple[SkillFile, ...]:
+    return (*files, SkillFile(path="references/more.md", body=b"More."))
 
 
 def test_a_skill_that_was_added_by_name_stands_before_a_folder(place: Place) -> None:

@@ -44,7 +44,9 @@ class Shelf:
         self.store = store
         self.place = place
         self.shelf = SkillShelf(Skills(store.database), place, disabled=("off",))
-        tools = AgentSkills(self.shelf, store.views.tools, writers_of=no_writer, policy=SkillPolicy())
+        tools = AgentSkills(
+            self.shelf, store.views.tools, writers_of=no_writer, policy=SkillPolicy(), variables={"SET_KEY"}
+        )
         self.tools = {"skills_list": SkillsListTool(tools), "skill_view": SkillViewTool(tools)}
         self.workspace = workspace
 
@@ -144,6 +146,19 @@ def test_a_view_has_the_text_the_linked_files_and_filled_variables(shelf: Shelf)
     assert shelf(context, "skill_view", name="tidy", file_path="SKILL.md")["content"] == told["content"]
     binary = shelf(context, "skill_view", name="tidy", file_path="logo.png")
     assert (binary["is_binary"], binary["content"]) == (True, "[Binary file: logo.png, size: 5 bytes]")
+
+
+def test_a_view_says_what_has_to_be_set_up(shelf: Shelf) -> None:
+    shelf.put("ready", more="required_environment_variables: [SET_KEY]\n")
+    shelf.put("tidy", more="prerequisites:\n  env_vars: [SET_KEY, OPENAI_API_KEY]\n  commands: [jq]\n")
+    context = shelf.begin()
+    told = shelf(context, "skill_view", name="tidy")
+    assert told["required_environment_variables"] == ["SET_KEY", "OPENAI_API_KEY"]
+    assert told["missing_required_environment_variables"] == ["OPENAI_API_KEY"], "naming it passes nothing on"
+    assert (told["readiness_status"], told["setup_needed"]) == ("setup_needed", True)
+    assert "terminal.env_passthrough" in told["setup_note"] and told["required_commands"] == ["jq"]
+    ready = shelf(context, "skill_view", name="ready")
+    assert ready["readiness_status"] == "available" and "setup_needed" not in ready
 
 
 def test_a_skill_that_is_only_text_leaves_nothing_in_the_workspace(shelf: Shelf, root: Path) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from hermes_worker.core import metering
 from hermes_worker.core.compactions import (
     FUTILE_MAX,
     CompactionFacts,
@@ -29,8 +30,10 @@ from hermes_worker.core.pruning import without_repeats
 
 CHARS_PER_TOKEN = 4
 TRIGGER_TOKENS_MIN = 64_000
-_TAIL_ROWS = (8, 3)
+_TAIL_ROWS, _TAIL_ROWS_MIN = 8, 3
 """Least rows at the end that are left alone; the smaller number where the larger leaves nothing to summarise."""
+ROWS_MAX = 5_000
+"""Messages of a request from which on the conversation is compacted, however short they are."""
 PRUNED_PART = 0.7
 """Of the tokens that make a conversation too long: what it may have when old results are shown in short, so that no
 summary is needed yet."""
@@ -38,10 +41,12 @@ _GAIN_PART = 0.05
 """A compaction that takes away less than this part has gained nothing."""
 _RETRY_PART = 0.1
 """Of the tokens that make a conversation too long: so many new ones make another try worth it after futile ones."""
+_IMAGE_PARTS = frozenset({"image_url", "input_image", "image"})
 _FOCUS_TURNS, _FOCUS_TURN_CHARS, _FOCUS_CHARS = 3, 260, 700
 _CONTENT_CHARS, _CONTENT_HEAD, _CONTENT_TAIL = 6_000, 4_000, 1_500
 _ARGUMENTS_CHARS, _ARGUMENTS_HEAD = 1_500, 1_200
-_REQUEST_CHARS = 6_000
+REQUEST_CHARS_MIN = 6_000
+"""Of the request that is worked on: so much is kept to the letter, whatever the window."""
 _SNAPSHOT_CHARS = 1_400
 _FALLBACK_CHARS, _FALLBACK_TURN_CHARS = 8_000, 700
 BEGIN = "[CONTEXT SUMMARY]"
@@ -92,6 +97,14 @@ class CompactionPlan:
     """The rows that stay hold that request themselves."""
     focus: str = ""
     """What a person wants the summary to be about most of all; empty when nobody said."""
+    is_answered: bool = False
+    """The newest row is an answer to the newest request."""
+    asked_images: Sequence[Mapping[str, Any]] = ()
+    """The pictures of that request, as parts of a message."""
+    asked_chars_max: int = REQUEST_CHARS_MIN
+    """Up to so many characters of that request are kept to the letter."""
+    todos: str = ""
+    """The agent's own list of what it has to do, where none of the rows that stay shows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +174,7 @@ def plan_compaction(
     head = 0 if facts.through else _head(shown, protected.head_rows)
     # One row takes the place of these, so they have to be more; and what was summarised once stays summarised.
     least = len(kept_before) if facts.through else head + 1
-    for rows_min in _TAIL_ROWS:
+    for rows_min in (max(_TAIL_ROWS_MIN, min(_TAIL_ROWS, protected.tail_rows)), _TAIL_ROWS_MIN):
         tail = _tail(shown, int(trigger * protected.tail_part), rows_min)
         if tail > least:
             asked, position = asked_in(shown)
@@ -227,7 +240,14 @@ def tokens_in(rows: Sequence[Message]) -> int:
 
 
 def _tokens(row: Message) -> int:
-    return (len(row.body) + CHARS_PER_TOKEN - 1) // CHARS_PER_TOKEN
+    return metering.tokens_in((row.body,))
+
+
+def images_of(row: Message) -> Sequence[Mapping[str, Any]]:
+    """The parts of a message that are pictures."""
+    content = json.loads(row.body).get("content")
+    parts = content if isinstance(content, list) else ()
+    return [part for part in parts if isinstance(part, Mapping) and part.get("type") in _IMAGE_PARTS]
 
 
 def asked_in(shown: Sequence[Message]) -> tuple[str, int]:
@@ -315,18 +335,23 @@ def fallback_summary(plan: CompactionPlan) -> str:
 
 def compaction_body(plan: CompactionPlan, summary: str, *, pruned_through: int = 0) -> str:
     """The row that is stored. ``pruned_through`` keeps results in short that were shown so before."""
-    summary = summary.replace(END, "").strip()
+    summary = without_directives(summary.replace(END, "")).strip()
     parts = [_PREFACE]
     if plan.asked:
         snapshot = _cut(plan.asked, _SNAPSHOT_CHARS, _SNAPSHOT_CHARS, 0)
         parts.append(f"## Historical Task Snapshot\n{snapshot}")
-    parts += [summary, END]
-    if plan.asked and not plan.is_asked_later:
+    parts += [summary, END, *([plan.todos] if plan.todos else [])]
+    images = () if plan.is_asked_later else plan.asked_images
+    if not plan.is_asked_later and (plan.asked or images):
         # The one request that is still being worked on would otherwise be gone.
-        asked = _cut(plan.asked, _REQUEST_CHARS, _CONTENT_HEAD, _CONTENT_TAIL)
-        parts.append(f"The user's request that you are working on, in the user's words:\n{asked}")
+        head, tail = int(plan.asked_chars_max * 0.7), int(plan.asked_chars_max * 0.25)
+        asked = _cut(plan.asked, plan.asked_chars_max, head, tail)
+        which = "newest request, which you have answered" if plan.is_answered else "request that you are working on"
+        parts.append(f"The user's {which}, in the user's words:\n{asked}")
+    said = "\n\n".join(parts)
     facts = CompactionFacts(head=plan.head, through=plan.through, summary=summary, pruned=pruned_through)
-    return canonical_json({"_compacted": facts_document(facts), "content": "\n\n".join(parts), "role": "user"})
+    content = [{"type": "text", "text": said}, *images] if images else said
+    return canonical_json({"_compacted": facts_document(facts), "content": content, "role": "user"})
 
 
 def pruning_body(rows: Sequence[Message], through: int) -> str:
@@ -338,9 +363,15 @@ def pruning_body(rows: Sequence[Message], through: int) -> str:
     return canonical_json({"_compacted": facts_document(facts), "content": content, "role": "user"})
 
 
+def without_directives(text: str) -> str:
+    """``text`` in which no ``MEDIA:path`` sends a file along: notes are sent to people, and models repeat them."""
+    return text.replace("MEDIA:", "MEDIA :")
+
+
 def _serialized(row: Message) -> str:
     body = json.loads(row.body)
-    text = _cut(_text(body.get("content")), _CONTENT_CHARS, _CONTENT_HEAD, _CONTENT_TAIL)
+    said = without_directives(_text(body.get("content")))
+    text = _cut(said, _CONTENT_CHARS, _CONTENT_HEAD, _CONTENT_TAIL)
     calls = "".join(f"\n[calls {name} with {arguments}]" for name, arguments in _calls(body, _ARGUMENTS_CHARS))
     return f"{row.role.value.upper()}: {text}{calls}"
 

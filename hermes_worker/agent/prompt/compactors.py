@@ -18,10 +18,12 @@ from hermes_worker.agent.prompt.compaction import (
     asked_in,
     asks_for_tools,
     fallback_summary,
+    images_of,
     plan_compaction,
     plan_pruning,
     summary_request,
 )
+from hermes_worker.agent.prompt.todo_notes import todo_notes
 from hermes_worker.core.compactions import is_compaction, visible
 from hermes_worker.core.messages import Message, Role
 from hermes_worker.extension import CompactorDeclaration, Extension
@@ -80,7 +82,8 @@ SUMMARY = SummaryCompactor()
 
 
 def checked(plan: CompactionPlan, rows: Sequence[Message]) -> CompactionPlan:
-    """``plan`` with the newest request as it stands in ``rows``. Raises ``ValueError`` that says what would be lost."""
+    """``plan`` with the newest request as it stands in ``rows``, and with the agent's list of what it has to do.
+    Raises ``ValueError`` that says what would be lost."""
     if not 0 <= plan.head < plan.through <= len(rows):
         raise ValueError(f"it keeps {plan.head} rows and summarises up to row {plan.through} of {len(rows)}")
     left = [row for row in rows if not is_compaction(row)]
@@ -96,7 +99,14 @@ def checked(plan: CompactionPlan, rows: Sequence[Message]) -> CompactionPlan:
     if len(head) + 1 + len(tail) >= len(visible(rows)):
         raise ValueError("it makes nothing shorter")
     asked, position = asked_in(left)
-    return replace(plan, asked=asked, is_asked_later=position >= len(head) + len(gone))
+    return replace(
+        plan,
+        asked=asked,
+        is_asked_later=position >= len(head) + len(gone),
+        is_answered=left[-1].role is Role.ASSISTANT and not asks_for_tools(left[-1]),
+        asked_images=images_of(left[position]) if position >= 0 else (),
+        todos=todo_notes(left, through=plan.through),
+    )
 
 
 def checked_pruning(through: int, rows: Sequence[Message]) -> int:

@@ -6,7 +6,7 @@ same bytes on whichever worker; the files that a view lays out in the workspace 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -18,6 +18,7 @@ from hermes_worker.core.skills import (
     SKILL_FILE,
     SkillEntry,
     SkillError,
+    SkillFacts,
     SkillFile,
     SkillNotFound,
     filled,
@@ -42,6 +43,10 @@ class SkillsOfRun(Protocol):
 
     def named(self, name: str, context: ToolContext) -> tuple[SkillEntry, Sequence[SkillFile]]:
         """One of them with its files. Raises ``SkillNotFound``, ``SkillError``."""
+
+    @property
+    def variables(self) -> Set[str]:
+        """Names that the operator passes on to commands (``terminal.env_passthrough``) and that are set."""
 
 
 class SkillsListTool:
@@ -88,7 +93,7 @@ class SkillViewTool:
         path = arguments.get("file_path")
         if path and path != SKILL_FILE:
             return _file(entry, files, path, context)
-        return _whole(entry, files, context)
+        return _whole(entry, files, context, self._skills.variables)
 
     def _not_found(self, said: str, context: ToolContext) -> ToolResult:
         names = [entry.name for entry in self._skills.shown(context)]
@@ -103,7 +108,27 @@ def _failed(said: str, **more: object) -> ToolResult:
     return json_result({"success": False, "error": said, **more}, is_error=True)
 
 
-def _whole(entry: SkillEntry, files: Sequence[SkillFile], context: ToolContext) -> ToolResult:
+def _setup(facts: SkillFacts, variables: Set[str]) -> Mapping[str, object]:
+    """What has to be there before the skill can be followed, with the names of the original. No variable gets to
+    commands because a skill names it: whoever runs the installation decides that."""
+    missing = [name for name in facts.env_vars if name not in variables]
+    told: dict[str, object] = {"readiness_status": "setup_needed" if missing else "available"}
+    if facts.env_vars:
+        told["required_environment_variables"] = list(facts.env_vars)
+        told["missing_required_environment_variables"] = missing
+    if facts.commands:
+        told["required_commands"] = list(facts.commands)
+        told["commands_hint"] = "Look with `command -v` whether they are there before you rely on them."
+    if missing:
+        told["setup_needed"] = True
+        told["setup_note"] = (
+            f"Commands do not have {', '.join(missing)}. Whoever runs this installation sets them for its tools "
+            "workers and names them in terminal.env_passthrough. Say so; never ask for a secret in the conversation."
+        )
+    return told
+
+
+def _whole(entry: SkillEntry, files: Sequence[SkillFile], context: ToolContext, variables: Set[str]) -> ToolResult:
     facts = entry.facts
     folder = _laid_out(entry, files, context.workspace) if needs_folder(files) else None
     linked = linked_files(files)
@@ -115,6 +140,7 @@ def _whole(entry: SkillEntry, files: Sequence[SkillFile], context: ToolContext) 
         "related_skills": list(facts.related),
         "version": entry.hash[:12],
         "linked_files": dict(linked) or None,
+        **_setup(facts, variables),
     }
     if linked:
         told["usage_hint"] = "To view linked files, call skill_view(name, file_path), such as 'references/api.md'"

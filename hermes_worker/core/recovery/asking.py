@@ -73,6 +73,8 @@ class RequestFacts:
     """Tokens from which on the conversation is made shorter first."""
     room: int = 0
     """Tokens that a request may have at all."""
+    has_too_many_rows: bool = False
+    """It has more messages than a conversation should have, however short they are."""
     is_futile: bool = False
     """Making the conversation shorter gained nothing, twice, and little was said since."""
     window_served: int | None = None
@@ -415,7 +417,8 @@ def _prepared(asking: Asking, facts: RequestFacts) -> Asking:
     may_wait = facts.tokens <= facts.room * FITS_PART
     is_useless = may_wait and (facts.is_futile or asking.memory.unsummarised >= UNSUMMARISED_MAX)
     may_shorten = asking.rules.compacts and asking.history.compactions < retry.COMPACTIONS_MAX and not is_useless
-    is_too_long = may_shorten and not asking.is_stalled and facts.tokens >= facts.trigger
+    is_long = facts.tokens >= facts.trigger or facts.has_too_many_rows
+    is_too_long = may_shorten and not asking.is_stalled and is_long
     if is_too_long or asking.rules.is_requested:
         return replace(asking, facts=facts, act=ShortenConversation(may_wait=may_wait or asking.rules.is_requested))
     return replace(asking, facts=facts, act=AcquirePermit())

@@ -74,6 +74,13 @@ class Auxiliary:
             order=loaded.root_pk,
         )
 
+    def window_of(self, task: AuxTask) -> int | None:
+        """The smallest context window that is known of the providers of ``task``, in tokens; ``None`` where it has
+        none of its own, or nobody told."""
+        own = self.own.get(task)
+        windows = [own.route("", position).window for position in range(len(own))] if own else []
+        return min((known for window in windows if window is not None and (known := window.known)), default=None)
+
     def ask(
         self, task: AuxTask, request: ModelRequest, abort: AbortSignal, *, ticket: str, bill: Bill
     ) -> AuxiliaryReply:

@@ -14,14 +14,15 @@ from functools import partial
 from typing import assert_never
 
 from hermes_worker.agent.prompt.amendments import has_images, has_inline_images
-from hermes_worker.agent.prompt.compaction import is_futile
+from hermes_worker.agent.prompt.compaction import ROWS_MAX, is_futile
 from hermes_worker.core import events as ev
 from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.auxiliary import AuxTask
 from hermes_worker.core.compactions import outcome_body, requested_focus
 from hermes_worker.core.errors import ConfigurationError, Failure, FailureKind, ModelCallError
 from hermes_worker.core.guardrails import halted
 from hermes_worker.core.messages import Delta, Message, ModelReply, ModelRequest, canonical_json
-from hermes_worker.core.metering import metered
+from hermes_worker.core.metering import metered, request_tokens, weight_of
 from hermes_worker.core.pricing import NOTHING_SPENT, Spent
 from hermes_worker.core.recovery import asking, retry
 from hermes_worker.core.recovery.asking import Asking
@@ -43,7 +44,7 @@ from hermes_worker.tasks.calls.auxiliary import Auxiliary
 from hermes_worker.tasks.hooks.rewriting import before_compaction, context_of
 from hermes_worker.tasks.iteration.compacting import Bounds, Compaction, SummaryMissing, Wish, compact
 from hermes_worker.tasks.iteration.metering import Attempt, Bill, Heard
-from hermes_worker.tasks.iteration.requests import build_request, tokens_of
+from hermes_worker.tasks.iteration.requests import build_request
 from hermes_worker.tasks.parts import Parts
 
 _ELSEWHERE_S = 30.0
@@ -290,15 +291,16 @@ class _ModelCall:
             return self._closed(state)
         route, has_other_keys = found
         request = self._request(route, state)
-        tokens = tokens_of(request)
+        tokens = request_tokens(request)
         served = self._window_served(route, tokens)
-        bounds = self._bounds(state.window_with(served), route)
+        bounds = self._bounds(state, state.window_with(served), route)
         trigger = bounds.trigger
         facts = asking.RequestFacts(
             provider=route.name,
             tokens=tokens,
             trigger=trigger,
             room=bounds.room,
+            has_too_many_rows=len(request.messages) >= ROWS_MAX,
             is_futile=tokens >= trigger and is_futile(self._rows, trigger=trigger),
             window_served=served,
             has_other_keys=has_other_keys,
@@ -380,23 +382,33 @@ class _ModelCall:
             route.window.ask_auxiliary()
         return served
 
-    def _bounds(self, window: int, route: ModelRoute) -> Bounds:
-        return Bounds(window=window, options=self._parts.model, provider=route.name, model=route.model)
+    def _bounds(self, state: Asking, window: int, route: ModelRoute) -> Bounds:
+        return Bounds(
+            window=window,
+            options=self._parts.model,
+            provider=route.name,
+            model=route.model,
+            weight_percent=state.memory.weight_percent,
+        )
 
     def _shorten(
         self, state: Asking, act: asking.ShortenConversation
     ) -> asking.NothingShortened | Compacted | Interrupted:
+        facts = self._prepared.facts
         wish = Wish(
-            tokens=self._prepared.facts.tokens,
+            tokens=facts.tokens,
             focus=self._focus,
+            has_too_many_rows=facts.has_too_many_rows and facts.tokens < facts.trigger,
             may_wait=act.may_wait,
             reminder=partial(before_compaction, self._parts, self._claim, self._abort),
         )
+        auxiliary = Auxiliary.of(self._parts, self._claim.loaded, self._claim.run_id)
+        bounds = self._bounds(state, state.window, self._prepared.route)
         try:
             made = compact(
                 self._rows,
-                self._bounds(state.window, self._prepared.route),
-                Auxiliary.of(self._parts, self._claim.loaded, self._claim.run_id),
+                replace(bounds, summary_window=auxiliary.window_of(AuxTask.COMPRESSION)),
+                auxiliary,
                 self._abort,
                 model=self._claim.loaded.model,
                 ticket=self._ticket,
@@ -460,7 +472,9 @@ class _ModelCall:
         reply = metered(answered, request)
         self._parts.governor.settle(self._permit, usage=reply.usage, limits=reply.limits)
         spoken.finish()
-        return Answered(reply=reply, route=route, request=request, rows=self._rows, memory=state.memory)
+        weight = weight_of(answered.usage, self._prepared.facts.tokens) or state.memory.weight_percent
+        memory = replace(state.memory, weight_percent=weight)
+        return Answered(reply=reply, route=route, request=request, rows=self._rows, memory=memory)
 
     def _failure(self, error: ModelCallError) -> asking.RequestFailed | Interrupted:
         if self._abort.is_set():

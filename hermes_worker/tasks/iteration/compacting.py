@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from hermes_worker.agent.prompt.compaction import (
     CHARS_PER_TOKEN,
     PRUNED_PART,
+    REQUEST_CHARS_MIN,
     CompactionPlan,
     compaction_body,
     pruning_body,
@@ -36,6 +37,8 @@ from hermes_worker.tasks.calls.auxiliary import Auxiliary
 from hermes_worker.tasks.iteration.metering import Bill
 from hermes_worker.tasks.iteration.requests import ModelOptions
 
+_REQUEST_PART = 0.2
+"""Of the tokens that make a conversation too long: what the request that is worked on may fill to the letter."""
 _SUMMARY_TOKENS_MIN, _SUMMARY_TOKENS_MAX = 2_000, 10_000
 
 
@@ -61,18 +64,31 @@ class Bounds:
     options: ModelOptions
     provider: str = ""
     model: str = ""
+    weight_percent: int = 0
+    """What the provider counts, in per cent of our estimate; 0 when that is not known yet."""
+    summary_window: int | None = None
+    """Context window of the model that writes summaries, where it is another one and its window is known."""
 
     @property
     def trigger(self) -> int:
-        """Tokens of a request from which on it is compacted before it is sent."""
+        """Tokens of a request, as we estimate them, from which on it is compacted before it is sent."""
         options = self.options
         share, is_exact = share_for(self.provider, self.model, options.compact_at, options.compact_models_at)
-        return trigger_tokens(self.window, options.output_tokens_max, share, is_exact=is_exact)
+        return self._estimated(trigger_tokens(self.window, options.output_tokens_max, share, is_exact=is_exact))
 
     @property
     def room(self) -> int:
-        """Tokens that a request may have at all."""
-        return room_tokens(self.window, self.options.output_tokens_max)
+        """Tokens that a request may have at all, as we estimate them."""
+        return self._estimated(room_tokens(self.window, self.options.output_tokens_max))
+
+    @property
+    def question_chars(self) -> int:
+        """Characters that the question for a summary may have: half of what whoever writes it can read."""
+        window = min(self.window, self.summary_window or self.window)
+        return self._estimated(window) * CHARS_PER_TOKEN // 2
+
+    def _estimated(self, tokens: int) -> int:
+        return max(1, tokens * 100 // (self.weight_percent or 100))
 
 
 def _nothing(_: CompactionPlan) -> str:
@@ -87,6 +103,8 @@ class Wish:
     """Those of the request; 0 when there is none."""
     focus: str | None = None
     """A person asks for a summary, most of all of this; ``None`` when nobody does."""
+    has_too_many_rows: bool = False
+    """Not the tokens of the request are too many, but its messages."""
     may_wait: bool = False
     """The request fits as it is: without a model's summary nothing is changed."""
     reminder: Callable[[CompactionPlan], str] = _nothing
@@ -110,9 +128,9 @@ def compact(
     ``abort`` was set, and ``SummaryMissing`` where ``wish`` may wait.
     """
     wish = wish or Wish()
-    if wish.focus is None and (made := _pruned(rows, bounds, wish)) is not None:
+    if wish.focus is None and not wish.has_too_many_rows and (made := _pruned(rows, bounds, wish)) is not None:
         return replace(made, spent=bill.spent)
-    chosen = _planned(rows, bounds, wish.focus)
+    chosen = _planned(rows, bounds, wish)
     if chosen is None:
         return None
     plan, question, reminder = chosen.plan, chosen.question, wish.reminder(chosen.plan)
@@ -184,25 +202,28 @@ class _Chosen:
         return SUMMARY.notes(self.plan)
 
 
-def _planned(rows: Sequence[Message], bounds: Bounds, focus: str | None) -> _Chosen | None:
+def _planned(rows: Sequence[Message], bounds: Bounds, wish: Wish) -> _Chosen | None:
     """By the chosen compactor; by the built-in one where that fails. ``None`` when nothing would be gained."""
     try:
-        return _planned_by(bounds.options.compactor, rows, bounds, focus)
+        return _planned_by(bounds.options.compactor, rows, bounds, wish)
     except Exception as error:  # others wrote it: whatever it does wrong, the conversation gets shorter
         if bounds.options.compactor is SUMMARY:
             raise
         _refuse(error)
-        return _planned_by(SUMMARY, rows, bounds, focus)
+        return _planned_by(SUMMARY, rows, bounds, wish)
 
 
-def _planned_by(compactor: Compactor, rows: Sequence[Message], bounds: Bounds, focus: str | None) -> _Chosen | None:
-    # Where a person asks for it, it is to be shorter than it is, however short that is.
-    trigger = bounds.trigger if focus is None else min(bounds.trigger, max(1, tokens_in(visible(rows))))
+def _planned_by(compactor: Compactor, rows: Sequence[Message], bounds: Bounds, wish: Wish) -> _Chosen | None:
+    trigger = bounds.trigger
+    if wish.focus is not None or wish.has_too_many_rows:
+        # It is to be shorter than it is, however short that is.
+        trigger = min(trigger, max(1, tokens_in(visible(rows))))
     plan = compactor.plan(rows, trigger=trigger)
     if plan is None:
         return None
-    plan = replace(checked(plan, rows), focus=focus or "")
-    question = compactor.question(plan, chars_max=bounds.window * CHARS_PER_TOKEN // 2)
+    kept = max(REQUEST_CHARS_MIN, int(bounds.trigger * _REQUEST_PART) * CHARS_PER_TOKEN)
+    plan = replace(checked(plan, rows), focus=wish.focus or "", asked_chars_max=kept)
+    question = compactor.question(plan, chars_max=bounds.question_chars)
     return _Chosen(plan=plan, question=question, by=compactor)
 
 
@@ -211,7 +232,7 @@ def _refuse(error: Exception) -> None:
 
 
 def _request(plan: CompactionPlan, question: Sequence[str], bounds: Bounds, model: str) -> ModelRequest:
-    tokens = sum(len(row.body) for row in plan.turns) // CHARS_PER_TOKEN
+    tokens = tokens_in(plan.turns)
     most = min(bounds.window // 20, _SUMMARY_TOKENS_MAX)
     budget = max(_SUMMARY_TOKENS_MIN, min(tokens // 5, most))
     return ModelRequest(model=model, messages=[redact(text) for text in question], output_tokens_max=budget)

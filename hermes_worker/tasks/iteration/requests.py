@@ -22,8 +22,6 @@ from hermes_worker.models.chain import ModelRoute
 from hermes_worker.store.runs.runs import SessionContext
 from hermes_worker.tasks.iteration.planning import tool_texts
 
-CHARS_PER_TOKEN = 4
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
@@ -75,11 +73,6 @@ def build_request(
         replays_reasoning=Amendment.NO_REASONING_REPLAY not in memory.amendments,
         window=options.window,
     )
-
-
-def tokens_of(request: ModelRequest) -> int:
-    """An estimate of what the request holds, messages and tools."""
-    return (sum(map(len, request.messages)) + sum(map(len, request.tools))) // CHARS_PER_TOKEN
 
 
 def _row(body: str, seq: int) -> Message:

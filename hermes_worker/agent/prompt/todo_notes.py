@@ -1,0 +1,58 @@
+"""The agent's own list of what it has to do, beside a summary that hides the result in which it stood. Pure.
+
+The list itself is a document of the session and is lost by nothing; but an agent that no longer sees it forgets to go
+on with it. So the newest list that the transcript holds is written below the notes (docs/behaviour.md, "Compaction").
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hermes_worker.agent.tools.builtin import TODO_LIST, TodoStatus
+from hermes_worker.core.messages import Message, Role
+from hermes_worker.core.pruning import calls_in
+
+_OPEN = {TodoStatus.PENDING.value: " ", TodoStatus.IN_PROGRESS.value: ">"}
+_ITEMS_MAX, _CONTENT_CHARS = 50, 400
+
+
+def todo_notes(rows: Sequence[Message], *, through: int) -> str:
+    """What is open in the newest list; empty where nothing is, or where a row behind ``through`` shows the list."""
+    calls = calls_in(rows)
+    for row in reversed(rows):
+        if row.role is not Role.TOOL:
+            continue
+        body = json.loads(row.body)
+        if calls.get(str(body.get("tool_call_id")), ("", ""))[0] != TODO_LIST.name:
+            continue
+        if (listed := _listed(body.get("content"))) is not None:
+            return "" if row.seq > through else _written(listed)
+    return ""
+
+
+def _listed(content: object) -> Sequence[Mapping[str, Any]] | None:
+    """The items of a result; ``None`` for one that is no list, such as an error."""
+    try:
+        found = json.loads(content) if isinstance(content, str) else None
+    except (ValueError, RecursionError):
+        return None
+    items = found.get("todos") if isinstance(found, dict) else None
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else None
+
+
+def _written(items: Sequence[Mapping[str, Any]]) -> str:
+    lines = list(_lines(items))
+    if not lines:
+        return ""
+    more = [f"- {len(lines) - _ITEMS_MAX} more; {TODO_LIST.name} shows them all"] if len(lines) > _ITEMS_MAX else []
+    return "\n".join([f"What is open in your list ({TODO_LIST.name}):", *lines[:_ITEMS_MAX], *more])
+
+
+def _lines(items: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for item in items:
+        mark = _OPEN.get(str(item.get("status")))
+        if mark is not None:
+            said = " ".join(str(item.get("content", "")).split())
+            yield f"- [{mark}] {str(item.get('id', ''))[:80]}: {said[:_CONTENT_CHARS]} ({item['status']})"
