@@ -12,7 +12,8 @@ import yaml
 from hermes_worker.cli.doctor import check
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.layout import show_difference, table
-from hermes_worker.cli.options import TEXT, client_settings, common
+from hermes_worker.cli.options import TEXT, client_settings, common, reachable
+from hermes_worker.cli.server import chosen_server
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.safety.redaction import redact
 from hermes_worker.settings import SettingLayer, Settings, ToldSetting, load, setting_of, told_settings
@@ -119,7 +120,7 @@ def _shown(row: ToldSetting) -> str:
 
 
 @config.command(name="set", epilog="Example: hermes-worker config set compression.threshold 0.6")
-@common
+@reachable
 @click.argument("key", type=TEXT)
 @click.argument("value", type=TEXT)
 @_FLEET
@@ -134,10 +135,9 @@ def set_(
     variable, kind = setting_of(key)
     if kind.is_secret:
         raise ConfigurationError(f"{key} is a secret, and others can read command lines; write {variable} into .env")
-    settings = client_settings(home, needs_servers=False)
-    if (stored := _stored(settings, is_fleet, tenant, session)) is not None:
+    if (stored := _stored(home, is_fleet, tenant, session)) is not None:
         return stored.change(lambda text: _with_value(stored.name, text, key, value), {key: value}, dry_run=dry_run)
-    path = settings.home / "config.yaml"
+    path = client_settings(home, needs_servers=False).home / "config.yaml"
     before = _text_of(path)
     return _written(path, before, _with_value(str(path), before, key, value), key, dry_run=dry_run)
 
@@ -150,15 +150,14 @@ def _with_value(place: str, text: str, key: str, value: str) -> str:
 
 
 @config.command(epilog="The editor is $VISUAL, else $EDITOR, else vi.")
-@common
+@reachable
 @_FLEET
 @_TENANT
 def edit(home: Path | None, is_fleet: bool, tenant: str | None) -> int:
     """Edit config.yaml, or the configuration of the fleet or of a tenant. What cannot be used is not written."""
-    settings = client_settings(home, needs_servers=False)
-    if (stored := _stored(settings, is_fleet, tenant, None)) is not None:
+    if (stored := _stored(home, is_fleet, tenant, None)) is not None:
         return stored.change(_edited, {}, dry_run=False)
-    path = settings.home / "config.yaml"
+    path = client_settings(home, needs_servers=False).home / "config.yaml"
     before = _text_of(path)
     after = _edited(before)
     if after == before:
@@ -173,24 +172,28 @@ def _edited(before: str) -> str:
 
 
 @config.command(name="versions")
-@common
+@reachable
 @_TENANT
 @click.option("--text", "number", type=click.IntRange(1), metavar="NUMBER", help="Print this version.")
 def versions(home: Path | None, tenant: str | None, number: int | None) -> int:
     """The versions of the configuration of the fleet, or of a tenant, the newest first."""
-    stored = _stored(client_settings(home, needs_servers=False), tenant is None, tenant, None)
+    stored = _stored(home, tenant is None, tenant, None)
     assert stored is not None
     return stored.versions(number)
 
 
-def _stored(settings: Settings, is_fleet: bool, tenant: str | None, session: str | None) -> StoredConfiguration | None:
+def _stored(home: Path | None, is_fleet: bool, tenant: str | None, session: str | None) -> StoredConfiguration | None:
     if is_fleet + (tenant is not None) + (session is not None) > 1:
         raise ConfigurationError("give one of --fleet, --tenant and --session")
     if not is_fleet and tenant is None and session is None:
+        if chosen_server() is not None:
+            raise ConfigurationError(
+                "over a server there is no config.yaml: name what is meant with --fleet, --tenant or --session"
+            )
         return None
-    from hermes_worker.cli.stored_configuration import StoredConfiguration
+    from hermes_worker.cli.stored_configuration import StoredConfiguration, open_configurations
 
-    return StoredConfiguration(settings, tenant=tenant, session=session)
+    return StoredConfiguration(open_configurations(home), tenant=tenant, session=session)
 
 
 @config.command()

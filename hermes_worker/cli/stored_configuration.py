@@ -1,27 +1,146 @@
-"""``hermes-worker config`` on rows: the configuration of the fleet, of a tenant, and what is said for a session."""
+"""``hermes-worker config`` on rows: the configuration of the fleet, of a tenant, and what is said for a session; in the
+database of a home, or over a server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
 from hermes_worker.cli.layout import moment, show_difference, table
-from hermes_worker.cli.options import acts_as_this_user, chosen_tenant, this_user
+from hermes_worker.cli.options import acts_as_this_user, chosen_tenant, client_settings, this_user
+from hermes_worker.cli.server import read, server_client
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.services.configuring import say_for_session, write_configuration
-from hermes_worker.settings import Settings
-from hermes_worker.store.configurations import ConfigurationMoved, Configurations
-from hermes_worker.wiring import open_client, open_database
+
+if TYPE_CHECKING:
+    from hermes_worker.client import HermesClient
+    from hermes_worker.settings import Settings
 
 _LIVE = "Runs that are accepted from now on have it; what docs/settings.md does not call live is read at a start."
+_VERSIONS_MAX = 100
+"""That a server is asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptConfiguration:
+    """A version of a configuration. ``created_at`` in epoch seconds."""
+
+    version: int
+    text: str
+    written_by: str
+    created_at: float
+
+
+class ConfigurationPlace(Protocol):
+    """Where the rows are; ``tenant`` is ``None`` for the fleet. Each call raises ``HermesError``s that say what is
+    wrong."""
+
+    def newest(self, tenant: str | None) -> tuple[str, int]:
+        """Text and version; no text and 0 while there is none."""
+
+    def write(self, tenant: str | None, text: str, *, expected: int) -> int:
+        """The new version, where ``expected`` was the newest."""
+
+    def kept(self, tenant: str | None) -> Sequence[KeptConfiguration]:
+        """The newest first."""
+
+    def say(self, session: str, wanted: Mapping[str, str | None]) -> Mapping[str, str]:
+        """What is said for the session then."""
+
+
+def open_configurations(home: Path | None) -> ConfigurationPlace:
+    """The server that was chosen, or the database of a home. Raises ``ConfigurationError``, ``UnavailableError``."""
+    client = server_client()
+    return HomeConfigurations(client_settings(home, needs_servers=False)) if client is None else _AtServer(client)
+
+
+class HomeConfigurations:
+    """In the database of a home."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def newest(self, tenant: str | None) -> tuple[str, int]:
+        found = next(iter(self.kept(tenant)), None)
+        return ("", 0) if found is None else (found.text, found.version)
+
+    def write(self, tenant: str | None, text: str, *, expected: int) -> int:
+        from hermes_worker.services.configuring import write_configuration
+        from hermes_worker.store.configurations import ConfigurationMoved
+        from hermes_worker.wiring import open_database
+
+        acts_as_this_user()
+        database = open_database(self._settings)
+        try:
+            return write_configuration(database, tenant, text, expected=expected, written_by=this_user()).version
+        except ConfigurationMoved as error:
+            raise ConfigurationError(str(error)) from None
+        finally:
+            database.close()
+
+    def kept(self, tenant: str | None) -> Sequence[KeptConfiguration]:
+        from hermes_worker.store.configurations import Configurations
+        from hermes_worker.wiring import open_database
+
+        database = open_database(self._settings)
+        try:
+            found = Configurations(database).history(tenant)
+        finally:
+            database.close()
+        return [
+            KeptConfiguration(version=row.version, text=row.text, written_by=row.written_by, created_at=row.created_at)
+            for row in found
+        ]
+
+    def say(self, session: str, wanted: Mapping[str, str | None]) -> Mapping[str, str]:
+        from hermes_worker.services.configuring import say_for_session
+        from hermes_worker.wiring import open_client
+
+        acts_as_this_user()
+        client = open_client(self._settings)
+        try:
+            return say_for_session(client, chosen_tenant(), session, wanted)
+        finally:
+            client.close()
+
+
+class _AtServer:
+    """Asks a server; the configuration of the fleet and of tenants is for keys of its operators."""
+
+    def __init__(self, client: HermesClient) -> None:
+        self._client = client
+
+    def newest(self, tenant: str | None) -> tuple[str, int]:
+        told = self._client.configuration() if tenant is None else self._client.tenant_configuration(tenant)
+        return str(told["text"]), int(told["version"])
+
+    def write(self, tenant: str | None, text: str, *, expected: int) -> int:
+        if tenant is None:
+            told: dict[str, Any] = self._client.write_configuration(text, expected)
+        else:
+            told = self._client.write_tenant_configuration(tenant, text, expected)
+        return int(told["version"])
+
+    def kept(self, tenant: str | None) -> Sequence[KeptConfiguration]:
+        if tenant is None:
+            told = self._client.configuration_versions(_VERSIONS_MAX)
+        else:
+            told = self._client.tenant_configuration_versions(tenant, _VERSIONS_MAX)
+        fields = KeptConfiguration.__slots__
+        return [read(KeptConfiguration, {name: each.get(name) for name in fields}) for each in told]
+
+    def say(self, session: str, wanted: Mapping[str, str | None]) -> Mapping[str, str]:
+        return self._client.set_session_settings(session, wanted)
 
 
 class StoredConfiguration:
     """The configuration of the fleet, or of ``tenant``, or what is said for ``session``."""
 
-    def __init__(self, settings: Settings, *, tenant: str | None, session: str | None) -> None:
-        self._settings = settings
+    def __init__(self, place: ConfigurationPlace, *, tenant: str | None, session: str | None) -> None:
+        self._place = place
         self._tenant = tenant
         self._session = session
 
@@ -33,55 +152,35 @@ class StoredConfiguration:
 
     def change(self, after: Callable[[str], str], said: Mapping[str, str], *, dry_run: bool) -> int:
         """Write what ``after`` makes of the text; for a session ``said``. Raises ``ConfigurationError``."""
-        acts_as_this_user()
         if self._session is not None:
-            return self._say(said, dry_run=dry_run)
-        database = open_database(self._settings)
-        try:
-            newest = Configurations(database).find(self._tenant)
-            before, version = ("", 0) if newest is None else (newest.text, newest.version)
-            text = after(before)
-            show_difference(before, text)
-            if dry_run or text == before:
-                return 0
-            by = this_user()
-            made = write_configuration(database, self._tenant, text, expected=version, written_by=by)
-        except ConfigurationMoved as error:
-            raise ConfigurationError(str(error)) from None
-        finally:
-            database.close()
-        click.echo(f"Written as version {made.version}. {_LIVE}", err=True)
+            return self._say(self._session, said, dry_run=dry_run)
+        before, version = self._place.newest(self._tenant)
+        text = after(before)
+        show_difference(before, text)
+        if dry_run or text == before:
+            return 0
+        made = self._place.write(self._tenant, text, expected=version)
+        click.echo(f"Written as version {made}. {_LIVE}", err=True)
         return 0
 
     def versions(self, number: int | None) -> int:
         """List the versions, or print one. Raises ``ConfigurationError``."""
-        database = open_database(self._settings)
-        try:
-            rows = Configurations(database)
-            if number is None:
-                found = rows.history(self._tenant)
-            else:
-                one = rows.find(self._tenant, number)
-                if one is None:
-                    raise ConfigurationError(f"{self.name} has no version {number}, or has it no more")
-                click.echo(one.text, nl=False)
-                return 0
-        finally:
-            database.close()
+        found = self._place.kept(self._tenant)
+        if number is not None:
+            one = next((row for row in found if row.version == number), None)
+            if one is None:
+                raise ConfigurationError(f"{self.name} has no version {number}, or has it no more")
+            click.echo(one.text, nl=False)
+            return 0
         cells = [(str(row.version), moment(row.created_at), row.written_by) for row in found]
         click.echo(table(cells, ("VERSION", "WRITTEN", "BY"), whole=(0,)) if cells else "none was written yet")
         return 0
 
-    def _say(self, said: Mapping[str, str], *, dry_run: bool) -> int:
-        assert self._session is not None
-        client = open_client(self._settings)
-        try:
-            wanted = {key: value or None for key, value in said.items()}
-            if dry_run:
-                click.echo("\n".join(f"{key}: {value}" for key, value in wanted.items()))
-                return 0
-            now = say_for_session(client, chosen_tenant(), self._session, wanted)
-        finally:
-            client.close()
+    def _say(self, session: str, said: Mapping[str, str], *, dry_run: bool) -> int:
+        wanted = {key: value or None for key, value in said.items()}
+        if dry_run:
+            click.echo("\n".join(f"{key}: {value}" for key, value in wanted.items()))
+            return 0
+        now = self._place.say(session, wanted)
         click.echo("\n".join(f"{key}: {value}" for key, value in sorted(now.items())) or "nothing is said for it")
         return 0

@@ -136,12 +136,13 @@ class Skills:
             row = self._row(connection, name)
         return row if row is not None and not row.is_removed else None
 
-    def fingerprint(self) -> Sequence[tuple[str, str, str]]:
-        """Name, category and hash of every skill by name: equal exactly where the sets are. Opens no text."""
-        wanted = sa.select(skills.c.name, skills.c.category, skills.c.hash)
+    def fingerprint(self) -> Sequence[tuple[str, str, str, int]]:
+        """Name, category, hash and number of the version of every skill by name: equal only where the sets are. Opens
+        no text."""
+        wanted = sa.select(skills.c.name, skills.c.category, skills.c.hash, skills.c.version)
         wanted = wanted.where(skills.c.tenant == self.tenant, skills.c.is_removed == 0).order_by(skills.c.name)
         with self._database.read() as connection:
-            return [(name, category, digest) for name, category, digest in connection.execute(wanted)]
+            return [tuple(row) for row in connection.execute(wanted)]
 
     def keep(
         self, kept: KeptSkill, *, expects: str | None, is_new: bool = False, call: CallOfAgent | None = None

@@ -29,7 +29,7 @@ from hermes_worker.store.hooks.calls import HookCalls
 from hermes_worker.store.key_states import KeyStates
 from hermes_worker.store.outbox.alerts import AlertPolicy, sweep_alerts
 from hermes_worker.store.runs.waits import Waits
-from hermes_worker.store.tables import dead_targets, firings, jobs
+from hermes_worker.store.tables import configurations, dead_targets, firings, jobs
 
 
 @pytest.fixture
@@ -65,6 +65,35 @@ def test_alerts_and_keys_of_providers(local: CommandLine, remote: CommandLine, s
     same(local, remote, [["alerts", "test"], ["providers", "open", "key1"], ["providers", "status"]])
     refused = remote.inline("providers", "open", "nobody")
     assert (refused.code, "nothing is known of a key 'nobody'" in refused.err) == (2, True)
+
+
+def test_configurations_are_changed_as_in_the_database(
+    local: CommandLine, remote: CommandLine, store: Store, api: Served
+) -> None:
+    session = api.http.get(f"/v1/runs/{api.submit()}").json()["session_id"]
+    lines = [
+        ["config", "set", "--fleet", "agent.max_turns", "50", "--dry-run"],
+        ["config", "set", "--fleet", "agent.max_turns", "50"],
+        ["config", "set", "--fleet", "agent.max_turns", "50"],
+        ["config", "set", "--tenant", "acme", "agent.max_turns", "20"],
+        ["config", "versions", "--text", "1"],
+        ["config", "versions", "--tenant", "acme", "--text", "1"],
+        ["config", "versions", "--text", "9"],
+        ["config", "set", "--tenant", "acme", "lease.ttl_s", "1"],
+        ["config", "set", "--session", session, "agent.max_turns", "10"],
+        ["config", "set", "--session", session, "agent.max_turns", ""],
+    ]
+    Tenants(store.database).create_tenant("acme")
+    here = played(remote, lines)
+    with store.database.write() as connection:
+        connection.execute(sa.delete(configurations))
+    assert [each[1:] for each in here] == [each[1:] for each in played(local, lines)]  # type: ignore[index]
+    assert [each[1] for each in here] == [0, 0, 0, 0, 0, 0, 2, 2, 0, 0]  # type: ignore[index]
+    refused = remote.inline("config", "set", "agent.max_turns", "50")
+    assert (refused.code, "over a server there is no config.yaml" in refused.err) == (2, True)
+    assert not remote.home.exists()
+    [newest, *_] = map(json.loads, remote.inline("audit", "list", "--json").out.splitlines())
+    assert newest["act"] == "configuration.write"
 
 
 def test_what_waits_is_answered_and_workers_are_drained(local: CommandLine, remote: CommandLine, store: Store) -> None:

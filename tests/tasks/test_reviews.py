@@ -16,6 +16,7 @@ from support.turns import Turns, do_calls
 
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.core.erasure import Person
+from hermes_worker.core.limits import Limit, LimitName, LimitReached
 from hermes_worker.core.memories import MemoryPolicy, MemoryTarget
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.reviews import ReviewPolicy
@@ -24,13 +25,15 @@ from hermes_worker.core.skill_changes import SkillPolicy
 from hermes_worker.store.memories import Memories
 from hermes_worker.store.retention.erasing import Erasures
 from hermes_worker.store.runs.budgets import read_budget
+from hermes_worker.store.runs.limits import TenantLimits
 from hermes_worker.store.runs.listing import Listing, RunFilter
 from hermes_worker.store.runs.reviews import NewReview, Reviews, review_id
 from hermes_worker.store.runs.tree_shapes import read_tree
 from hermes_worker.store.search.finding import MessageSearch, Search
 from hermes_worker.store.search.indexing import Indexer
 from hermes_worker.store.sessions import SessionPage, Sessions
-from hermes_worker.store.tables import runs, sessions, tool_calls
+from hermes_worker.store.spend import SpendBy, SpendQuestion, read_spend
+from hermes_worker.store.tables import runs, sessions, spending, tool_calls
 from hermes_worker.tasks.agent_memories import AgentMemories
 from hermes_worker.tasks.reviews import Reviewing
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
@@ -188,6 +191,39 @@ def test_a_review_has_a_budget_of_its_own_and_stands_in_the_bill_of_its_chain(sc
         with scene.store.database.read() as connection:
             pk = connection.execute(sa.select(runs.c.pk).where(runs.c.run_id == run_id)).scalar_one()
             assert read_budget(connection, pk).spent.tokens == scene.store.views.run(run_id).usage.total > 0
+
+
+def test_a_review_counts_into_the_totals_and_limits_of_its_tenant(scene: Scene) -> None:
+    limits, limit = TenantLimits(scene.store.database), Limit(name=LimitName.TOKENS_PER_MONTH, value=10**9)
+    limits.set_limit(DEFAULT_TENANT, limit)
+    scene.policy(policy=ReviewPolicy(turns=1))
+    scene.says("One.", "talk")
+    [review] = scene.reviews()
+    scene.store.sweep()
+    total, spent = totalled(scene.store), spent_of_month(scene.store)
+    scene.finish(review)
+    scene.store.sweep()
+
+    took = scene.store.views.run(review).usage.total
+    assert took > 0
+    assert totalled(scene.store) == total + took
+    assert spent_of_month(scene.store) == spent + took
+    limits.set_limit(DEFAULT_TENANT, replace(limit, value=spent + took))
+    with pytest.raises(LimitReached, match="tokens_per_month"):
+        scene.turns.submit(input="Two.", tools=TOOLS, session_id="talk", source="cli")
+
+
+def totalled(store: Store) -> int:
+    """Tokens of all runs, as ``GET /v1/spend`` adds them up."""
+    asked = SpendQuestion(by=SpendBy.MODEL, after=0.0, before=1e11, tenant=DEFAULT_TENANT)
+    return sum(row.usage.total for row in read_spend(store.database, asked))
+
+
+def spent_of_month(store: Store) -> int:
+    """Tokens that count against the tenant's limit of a month."""
+    with store.database.read() as connection:
+        rows = connection.execute(sa.select(spending.c.period, spending.c.tokens)).all()
+    return max((row.tokens for row in rows if len(row.period) == len("2026-11")), default=0)
 
 
 @pytest.mark.parametrize("changes", [{"source": "cron"}, {"source": "webhook:w"}, {"principal": "api:bob/key_1"}])
