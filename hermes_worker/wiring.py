@@ -865,20 +865,24 @@ def _compactor_of(shared: _Shared) -> Compactor | None:
     """The compactor that the settings name, in a worker that makes model calls. Raises ``ConfigurationError``."""
     if not {QueueName.MODEL, QueueName.SUSPECT_MODEL} & set(shared.options.queues):
         return None
-    model = shared.settings.model
-    if model.compactor == "summary":
-        from hermes_worker.agent.prompt.compaction import Protected
-        from hermes_worker.agent.prompt.compactors import SummaryCompactor
-
-        return SummaryCompactor(
-            Protected(
-                head_rows=model.compact_head_rows,
-                tail_rows=model.compact_tail_rows,
-                tail_part=model.compact_tail_part,
-            )
-        )
-    chosen: Compactor = plugins.compactor(model.compactor)
+    if shared.settings.model.compactor == "summary":
+        return _built_in_compactor(shared.settings)
+    chosen: Compactor = plugins.compactor(shared.settings.model.compactor)
     return chosen
+
+
+def _built_in_compactor(settings: Settings) -> Compactor:
+    from hermes_worker.agent.prompt.compaction import Protected
+    from hermes_worker.agent.prompt.compactors import SummaryCompactor
+
+    model = settings.model
+    return SummaryCompactor(
+        Protected(
+            head_rows=model.compact_head_rows,
+            tail_rows=model.compact_tail_rows,
+            tail_part=model.compact_tail_part,
+        )
+    )
 
 
 def _load_what_runs_here(shared: _Shared, catalog: Catalog) -> None:
@@ -1057,11 +1061,12 @@ def _overriding(settings: Settings, compactor: Compactor | None) -> Callable[[Pa
     @lru_cache(_OVERRIDES_KNOWN_MAX)
     def policies(overrides: str) -> dict[str, Any]:
         chosen = overridden(settings, json.loads(overrides))
+        is_built_in = compactor is not None and settings.model.compactor == "summary"
         return {
             "delegation": delegation_policy(chosen),
             "approvals": approval_rules(chosen),
             "guardrails": guardrail_rules(chosen),
-            "model": model_options(chosen, compactor=compactor),
+            "model": model_options(chosen, compactor=_built_in_compactor(chosen) if is_built_in else compactor),
         }
 
     return lambda parts, overrides: replace(parts, **policies(overrides))

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hermes_worker import wiring
+from hermes_worker.agent.prompt.compaction import Protected
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.core.overrides import OverrideLevel
 from hermes_worker.live_settings import LiveSettings
 from hermes_worker.settings import Settings, load
 from hermes_worker.settings.overriding import bounded_overrides, checked_overrides, fleet_values, overridden
 from hermes_worker.store.configurations import ConfigurationVersion
+from hermes_worker.tasks.iteration.requests import ModelOptions
 
 
 class Rows:
@@ -183,3 +189,30 @@ def test_callers_hear_what_is_too_much(process: Process) -> None:
     for said in ({"agent.max_turns": "11"}, {"approvals.mode": "off"}, {"agent.gateway_timeout": "0"}):
         with pytest.raises(ConfigurationError, match="may not allow more than what stands above"):
             bounded_overrides(above, said, place="settings")
+
+
+@dataclass(frozen=True)
+class _Served:
+    """The parts that a run with settings of its own is served with."""
+
+    delegation: object = None
+    approvals: object = None
+    guardrails: object = None
+    model: ModelOptions | None = None
+
+
+def test_what_is_said_of_compaction_reaches_the_compactor_of_a_run(tmp_path: Path) -> None:
+    settings = load({}, home=tmp_path)
+    serve: Any = wiring._overriding(settings, wiring._built_in_compactor(settings))
+    said = {"compression.protect_first_n": "1", "compression.protect_last_n": "40", "compression.target_ratio": "0.4"}
+    model = serve(_Served(), json.dumps(said)).model
+    assert model.compactor.protected == Protected(head_rows=1, tail_rows=40, tail_part=0.4)
+    other = object()
+    assert _with_own_compactor(tmp_path, other).compactor is other, "one of an extension stays"
+
+
+def _with_own_compactor(home: Path, compactor: object) -> ModelOptions:
+    settings = load({"HERMES_COMPACTOR": "short"}, home=home)
+    serve: Any = wiring._overriding(settings, compactor)  # type: ignore[arg-type]
+    model: ModelOptions = serve(_Served(), "{}").model
+    return model

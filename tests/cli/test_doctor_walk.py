@@ -17,6 +17,8 @@ from support.store import Store
 from hermes_worker.cli import doctor, doctor_providers
 from hermes_worker.settings import load
 from hermes_worker.store.tables import workers
+from hermes_worker.workspaces.sandbox.ladder import Sandbox, SandboxStanding
+from hermes_worker.workspaces.sandbox.landlock import Landlock
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -45,6 +47,30 @@ def test_a_disk_that_is_nearly_full_is_broken(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 10**9 - 1, 1))
     grade, text = doctor._disk(settings)
     assert (grade, "free at least 200 MB" in text) == ("broken", True)
+
+
+@pytest.mark.parametrize(
+    ("mode", "rung", "grade", "words"),
+    [
+        ("auto", "landlock", "ok", "landlock ("),
+        ("require", "landlock", "ok", "not better, because bubblewrap is not here"),
+        ("auto", None, "note", "commands are not confined"),
+        ("auto", None, "note", "install bubblewrap, or use a kernel with Landlock"),
+        ("require", None, "broken", "terminal.sandbox is require, so they are refused"),
+    ],
+)
+def test_what_confines_commands_is_told_and_nothing_is_broken_only_where_it_is_required(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, rung: str | None, grade: str, words: str
+) -> None:
+    standing = SandboxStanding(Landlock() if rung else None, ("bubblewrap is not here",))
+    monkeypatch.setattr(Sandbox, "standing", lambda self: standing)
+    found, text = doctor._sandbox(load({"HERMES_SANDBOX": mode}, home=tmp_path))
+    assert (found, words in text) == (grade, True), text
+
+
+def test_a_sandbox_that_is_switched_off_is_a_note_that_says_so(tmp_path: Path) -> None:
+    found, text = doctor._sandbox(load({"HERMES_SANDBOX": "off"}, home=tmp_path))
+    assert (found, "commands are not confined" in text, "install" in text) == ("note", True, False), text
 
 
 def test_workers_of_another_version_are_counted(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
