@@ -47,10 +47,10 @@ _WEIGHT_MIN, _WEIGHT_MAX = 75, 300
 def weight_of(usage: Usage, estimate: int) -> int:
     """What a provider counted of a request, in per cent of the ``estimate``; 0 where that says nothing. ``usage`` is
     as the provider sent it."""
-    counted = usage.input + usage.cache_read + usage.cache_write
-    if counted <= 0 or estimate < WEIGHED_TOKENS_MIN:
+    if estimate < WEIGHED_TOKENS_MIN:
         return 0
-    return max(_WEIGHT_MIN, min(100 * counted // estimate, _WEIGHT_MAX))
+    weight = 100 * (usage.input + usage.cache_read + usage.cache_write) // estimate
+    return weight if _WEIGHT_MIN <= weight <= _WEIGHT_MAX else 0
 
 
 def request_tokens(request: ModelRequest) -> int:

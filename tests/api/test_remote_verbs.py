@@ -92,8 +92,8 @@ def test_configurations_are_changed_as_in_the_database(
     refused = remote.inline("config", "set", "agent.max_turns", "50")
     assert (refused.code, "over a server there is no config.yaml" in refused.err) == (2, True)
     assert not remote.home.exists()
-    [newest, *_] = map(json.loads, remote.inline("audit", "list", "--json").out.splitlines())
-    assert newest["act"] == "configuration.write"
+    acts = {json.loads(line)["act"] for line in remote.inline("audit", "list", "--json").out.splitlines()}
+    assert "configuration.write" in acts
 
 
 def test_what_waits_is_answered_and_workers_are_drained(local: CommandLine, remote: CommandLine, store: Store) -> None:

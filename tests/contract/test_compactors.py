@@ -13,11 +13,11 @@ import pytest
 from dialects import check_chat, check_messages, check_responses
 from vendor_rules import check_converse, check_gemini
 
-from hermes_worker.agent.prompt.compaction import CompactionPlan, compaction_body
+from hermes_worker.agent.prompt.compaction import CompactionPlan, compaction_body, tokens_in
 from hermes_worker.agent.prompt.compactors import SUMMARY, TAIL_ROWS_MIN, Compactor, checked
 from hermes_worker.agent.prompt.pipeline import prepare
 from hermes_worker.core.abort import AbortSignal
-from hermes_worker.core.compactions import visible
+from hermes_worker.core.compactions import facts_of, visible
 from hermes_worker.core.messages import Message, ModelReply, ModelRequest, Role, canonical_json
 from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.models.wires import (
@@ -28,7 +28,7 @@ from hermes_worker.models.wires import (
     openai_responses,
 )
 from hermes_worker.tasks.calls.auxiliary import Auxiliary
-from hermes_worker.tasks.iteration.compacting import Bounds, compact
+from hermes_worker.tasks.iteration.compacting import Bounds, Wish, compact
 from hermes_worker.tasks.iteration.metering import Bill
 from hermes_worker.tasks.iteration.requests import ModelOptions
 
@@ -209,3 +209,33 @@ def test_a_summary_that_fails_is_stood_in_for(broken: Broken) -> None:
     shown = compacted(rows(LONG), broken)[-1].body
     assert "No model wrote these notes" in shown
     assert shown == compaction_body(SOUND, SUMMARY.notes(SOUND))
+
+
+def test_what_the_provider_counts_moves_the_point_at_which_a_conversation_is_too_long() -> None:
+    usual = Bounds(window=200_000, options=ModelOptions())
+    heavier = replace(usual, weight_percent=150)
+    assert (usual.trigger, heavier.trigger) == (150_000, 100_000)
+    assert (usual.room, heavier.room) == (200_000, 133_333)
+    lighter = replace(usual, weight_percent=80)
+    assert lighter.trigger == 187_500
+
+
+def test_the_question_for_a_summary_fits_whoever_writes_it() -> None:
+    bounds = Bounds(window=1_000_000, options=ModelOptions())
+    assert bounds.question_chars == 2_000_000
+    assert replace(bounds, summary_window=64_000).question_chars == 128_000
+    assert replace(bounds, summary_window=2_000_000).question_chars == 2_000_000, "the conversation's own may write it"
+
+
+def test_very_many_short_messages_become_few() -> None:
+    """Nothing is near the window's tokens, so the tail must not be as long as those allow."""
+    bodies = [user("begin"), *(body for n in range(400) for body in (said(f"so {n}"), user(f"and {n}")))]
+    history = rows(bodies)
+    bounds = Bounds(window=1_000_000, options=ModelOptions())
+    wish = Wish(tokens=tokens_in(history), has_too_many_rows=True)
+    auxiliary = cast(Auxiliary, Silent())
+    made = compact(history, bounds, auxiliary, AbortSignal(), model="m", ticket="t", bill=Bill(), wish=wish)
+    assert made is not None
+    shown = visible([*history, Message(seq=len(history) + 1, role=Role.USER, body=made.body)])
+    assert len(shown) < len(history) / 3
+    assert facts_of(Message(seq=1, role=Role.USER, body=made.body)).futile == 0

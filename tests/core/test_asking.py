@@ -115,6 +115,12 @@ def test_a_long_conversation_is_made_shorter_before_it_is_sent() -> None:
     assert sent(after(failed, WaitPassed()), long).is_stalled, "and that is not tried again"
 
 
+def test_a_conversation_of_very_many_messages_is_made_shorter_however_short_they_are() -> None:
+    many = replace(FACTS, has_too_many_rows=True)
+    assert after(new(), RequestPrepared(many)).act == ShortenConversation(may_wait=False)
+    assert after(new(compacts=False), RequestPrepared(many)).act == AcquirePermit()
+
+
 def test_a_call_waits_for_its_turn_only_while_few_are_before_it_and_not_for_long() -> None:
     waiting = after(new(), RequestPrepared(FACTS))
     held = after(waiting, PermitDelayed(wait_s=3.0, ahead=STAYING_MAX - 1))

@@ -19,6 +19,7 @@ from hermes_worker.core.metering import (
     reply_tokens,
     request_tokens,
     tokens_in,
+    weight_of,
 )
 from hermes_worker.core.pricing import MARGIN, Cost, CostStatus, Spent, own_price, sum_of
 from hermes_worker.models.prices import cost_of
@@ -140,3 +141,20 @@ def test_sums_keep_what_is_certain_apart_from_what_is_doubtful() -> None:
     both = Spent(usage=Usage(input=1), cost=certain) + Spent(usage=Usage(unknown_attempts=1), cost=doubtful)
     assert (both.usage, both.cost) == (Usage(input=1, unknown_attempts=1), sum_of(certain, doubtful))
     assert Spent() + Spent() == Spent()
+
+
+@pytest.mark.parametrize(
+    ("usage", "estimate", "weight"),
+    [
+        (Usage(input=12_000), 10_000, 120),
+        (Usage(input=100, cache_read=14_000, cache_write=900), 10_000, 150),
+        (Usage(input=8_000), 10_000, 80),
+        (Usage(input=30), 10_000, 0),
+        (Usage(input=10**9), 10_000, 0),
+        (Usage(), 10_000, 0),
+        (Usage(input=500), 400, 0),
+    ],
+    ids=["more", "cached as well", "less", "without what is cached", "nonsense", "not counted", "too short to tell"],
+)
+def test_what_a_provider_counts_weighs_later_estimates(usage: Usage, estimate: int, weight: int) -> None:
+    assert weight_of(usage, estimate) == weight

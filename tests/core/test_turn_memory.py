@@ -24,6 +24,7 @@ memories = st.builds(
     summaries=counts,
     amendments=st.frozensets(st.sampled_from(Amendment)),
     provider=counts,
+    weight_percent=st.integers(0, 300),
 )
 
 
