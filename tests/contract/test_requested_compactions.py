@@ -34,9 +34,9 @@ def turns(store: Store, server: StrictServer) -> Turns:
     return Turns.over(store, server.base_url)
 
 
-def talked(turns: Turns, server: StrictServer, *, steps: int = 8) -> str:
+def talked(turns: Turns, server: StrictServer, *, steps: int = 8, input: object = "count everything") -> str:
     server.says(*(Said(calls=(ToolUse(id=f"call_{n}", name="todo"),)) for n in range(steps)), Said(text="all counted"))
-    run_id = turns.submit(session_id="s", input="count everything", iterations_max=90)
+    run_id = turns.submit(session_id="s", input=input, iterations_max=90)
     for _ in range(steps):
         while isinstance(turns.store.due(run_id)[0], Iterate):
             turns.step(run_id)
@@ -89,6 +89,18 @@ def test_a_short_conversation_is_left_as_it_is(turns: Turns, server: StrictServe
     server.says(Said(text="fine"))
     turns.finish(turns.submit(session_id="s", input="and now"))
     assert "nothing to summarise" not in json.dumps(server.accepted[-1])
+    check(turns.store)
+
+
+def test_the_answer_is_the_summary_where_a_picture_stays_beside_it(turns: Turns, server: StrictServer) -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    talked(turns, server, input=[{"type": "text", "text": "count this"}, picture])
+    server.says(Said(text="## Goal\nnumbers were counted"))
+    view = turns.store.views.run(asked(turns))
+    assert "numbers were counted" in (view.output or "") and "iVBOR" not in (view.output or "")
+    server.says(Said(text="and on we go"))
+    turns.finish(turns.submit(session_id="s", input="go on"))
+    assert "iVBORw0KGgo=" in json.dumps(server.accepted[-1]), "it is still sent"
     check(turns.store)
 
 
