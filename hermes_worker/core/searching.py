@@ -22,7 +22,7 @@ import re
 import unicodedata
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
 QUERY_CHARS_MAX: Final = 2048
@@ -73,9 +73,17 @@ def _patterns() -> _Patterns:
 
 def _marks() -> str:
     """A character class of marks that belong to the letter in front of them, such as vowel signs of Devanagari."""
-    found = (chr(code) for code in range(0x300, 0x20000) if unicodedata.category(chr(code)).startswith("M"))
+    found = (code for code in range(0x300, 0x20000) if unicodedata.category(chr(code)).startswith("M"))
     # Selectors of variants and the frame of a key stand behind symbols, which are no words.
-    return "".join(re.escape(char) for char in found if char not in "\u20e3" and not "\ufe00" <= char <= "\ufe0f")
+    wanted = [code for code in found if code != 0x20E3 and not 0xFE00 <= code <= 0xFE0F]
+    # As ranges, of which there is a tenth as many: a class is read sign by sign each time a pattern with it is made.
+    ranges: list[list[int]] = []
+    for code in wanted:
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1][1] = code
+        else:
+            ranges.append([code, code])
+    return "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges)
 
 
 # --- texts -----------------------------------------------------------------------------------------------------------
@@ -189,6 +197,10 @@ class Term:
     """Of the folded text, as a regular expression."""
     words: tuple[Wanted, ...]
     """Every text with this term has all of them."""
+    ascii_pattern: str = ""
+    """The same, of a term of ASCII alone, for texts in which other signs stand for their kind (``_by_kind``); empty for
+    other terms. ``pattern`` names all marks of Unicode, and to compile it takes longer than to look through hundreds of
+    messages."""
 
     @property
     def is_exact(self) -> bool:
@@ -255,27 +267,47 @@ def _term(text: str, is_prefix: bool) -> Term | None:
     same = folded(text)
     patterns = _patterns()
     pattern: list[str] = []
+    ascii_pattern: list[str] = []
     words: list[Wanted] = []
     end = None
     units = list(patterns.unit.finditer(same))
     for number, unit in enumerate(units):
         if end is not None and end < unit.start():
             pattern.append(patterns.gap)
+            ascii_pattern.append(_ASCII_GAP)
         end = unit.end()
         is_open = is_prefix and number == len(units) - 1
+        ascii_pattern += [_whole_of_ascii(unit[0]), "" if is_open else _ASCII_ENDS]
         if _is_cjk(unit[0][0]):
             pattern.append(re.escape(unit[0]))
             words += _wanted_of_cjk(unit[0])
             continue
         pattern += [_whole(unit[0]), "" if is_open else patterns.ends]
         words += _wanted_of_chain(unit[0], is_open)
-    return Term(pattern="".join(pattern), words=tuple(dict.fromkeys(words))) if units else None
+    if not units:
+        return None
+    has_ascii = all(unit[0].isascii() for unit in units)
+    return Term(
+        pattern="".join(pattern),
+        words=tuple(dict.fromkeys(words)),
+        ascii_pattern="".join(ascii_pattern) if has_ascii else "",
+    )
 
 
 def _whole(unit: str) -> str:
     """``unit`` where no letter stands in front of it. It is looked for first, which is fast, and then behind it."""
     literal = re.escape(unit)
     return rf"{literal}(?<!{_LETTER}{literal})(?<![{_patterns().marks}]{literal})"
+
+
+_KIND_LETTER, _KIND_CJK, _KIND_OTHER = "\u00e0", "\u6f22", "\u2026"
+_ASCII_ENDS = f"(?![a-z0-9{_KIND_LETTER}])"
+_ASCII_GAP = f"[^a-z0-9{_KIND_LETTER}{_KIND_CJK}]*"
+
+
+def _whole_of_ascii(unit: str) -> str:
+    literal = re.escape(unit)
+    return f"{literal}(?<![a-z0-9{_KIND_LETTER}]{literal})"
 
 
 def _wanted_of_cjk(unit: str) -> list[Wanted]:
@@ -322,22 +354,60 @@ def hits(query: Query, text: str) -> int:
 
 def _hits_of_group(group: Alternative, text: str) -> int:
     counts = [_count(term, text) for term in group.all_of]
-    if not all(counts) or any(_pattern(term.pattern).search(text) for term in group.none_of):
+    if not all(counts) or any(_has(term, text) for term in group.none_of):
         return 0
     return sum(counts)
 
 
+def _has(term: Term, text: str) -> bool:
+    return next(_found(term, text), None) is not None
+
+
 def _count(term: Term, text: str) -> int:
     found = 0
-    for _ in _pattern(term.pattern).finditer(text):
+    for _ in _found(term, text):
         found += 1
         if found == _HITS_MAX:
             break
     return found
 
 
-def _pattern(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)  # which remembers the last of them
+def _found(term: Term, text: str) -> Iterator[re.Match[str]]:
+    """Where a folded text has the term."""
+    if term.ascii_pattern:
+        return re.compile(term.ascii_pattern).finditer(_by_kind(text))  # it remembers the last patterns
+    return iter(()) if text.isascii() else re.compile(term.pattern).finditer(text)
+
+
+@lru_cache(maxsize=4)
+def _by_kind(text: str) -> str:
+    """``text``, as long as it is, with one sign for every letter or mark beyond ASCII, one for CJK and one for others:
+    a term of ASCII tells no more of them apart."""
+    return text if text.isascii() else text.translate(_kinds())
+
+
+class _Kinds(dict[int, str]):
+    """By code point, looked up when a text has it first."""
+
+    def __init__(self) -> None:
+        super().__init__({code: chr(code) for code in range(128)})
+        self._is_letter = re.compile(rf"{_LETTER}|[{_patterns().marks}]").match
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        kind = _KIND_LETTER if self._is_letter(char) else _KIND_CJK if _is_cjk(char) else _KIND_OTHER
+        if len(self) < _KINDS_MAX:
+            self[code] = kind
+        return kind
+
+
+@cache
+def _kinds() -> _Kinds:
+    return _Kinds()
+
+
+_KINDS_MAX = 20_000
+"""Code points that a process remembers."""
 
 
 def snippet(query: Query, text: str) -> str:
@@ -359,7 +429,7 @@ def snippet(query: Query, text: str) -> str:
 
 
 def _places(term: Term, text: str) -> Iterator[tuple[int, int]]:
-    for number, found in enumerate(_pattern(term.pattern).finditer(text)):
+    for number, found in enumerate(_found(term, text)):
         if number == _HITS_MAX:
             return
         yield found.span()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hermes_worker.core.searching import (
     QUERY_CHARS_MAX,
     SNIPPET_WORDS,
     TEXT_CHARS_MAX,
     Wanted,
+    _found,
     folded,
     hits,
     read_query,
@@ -102,6 +106,37 @@ def test_a_hostile_text_costs_no_more_than_its_length() -> None:
     assert hits(asked, text) == 0
     assert len(text) == TEXT_CHARS_MAX
     assert sum(len(word.encode()) for word in words_of(folded("\ufdfa" * TEXT_CHARS_MAX))) < 2**20
+
+
+ASKED = ("a", "ab", '"a b"', "a*", "a-b", '"a b9"*', "9")
+"""Few, because the pattern for all of Unicode takes 20 ms each."""
+SIGNS = st.text(st.sampled_from("ab9_-. \n'(\u00e9\u0301\u0939\u093f\u6f22\u3042\u2026\u2764\ufe0f\U0001f600"), max_size=24)  # fmt: skip  # noqa: E501
+
+
+@given(query=st.sampled_from(ASKED), text=SIGNS)
+def test_terms_of_ascii_are_found_where_the_pattern_for_all_of_unicode_finds_them(query: str, text: str) -> None:
+    asked = read_query(query)
+    if asked is None:
+        return
+    same = folded(text)
+    for group in asked.groups:
+        for term in group.all_of:
+            assert term.ascii_pattern
+            slow = [found.span() for found in re.finditer(term.pattern, same)]
+            assert [found.span() for found in _found(term, same)] == slow
+
+
+def test_a_query_of_ascii_needs_no_table_of_unicode(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = read_query('"over the" hill* NOT a-b.c')
+    assert asked is not None
+    for group in asked.groups:
+        for term in (*group.all_of, *group.none_of):
+            assert 0 < len(term.ascii_pattern) < 120 < len(term.pattern)
+    made: list[str] = []
+    compiled = re.compile
+    monkeypatch.setattr(re, "compile", lambda pattern: made.append(pattern) or compiled(pattern))
+    assert hits(asked, "over the hills") == hits(asked, "over\u2026 the \u2014 hills \u6f22") == 2
+    assert max(map(len, made)) < 120, made
 
 
 def test_a_snippet_marks_hits_in_the_letters_of_the_text() -> None:
