@@ -259,13 +259,13 @@ class SkillShelf:
             raise SkillNotFound(f"there is no skill {name!r}")
         before = self.folder(tenant, row.hash) if row is not None else ()
         after = tuple(rewrite(before))
-        place = checked_category(category) if category is not None or row is None else row.category
-        stays = row is not None and row.category == place
+        where = checked_category(category) if category is not None or row is None else row.category
+        stays = row is not None and row.category == where
         note = row.entry.facts.category_note if row is not None and stays else ""
         kept = KeptSkill(
             facts=replace(checked_version(name, before, after), category_note=note),
             files=after,
-            category=place,
+            category=where,
             origin=row.origin if row is not None and row.source_hash is not None else by,
             source_hash=row.source_hash if row is not None else None,
         )

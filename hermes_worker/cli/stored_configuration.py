@@ -34,7 +34,7 @@ class KeptConfiguration:
     created_at: float
 
 
-class ConfigurationPlace(Protocol):
+class ConfigurationBackend(Protocol):
     """Where the rows are; ``tenant`` is ``None`` for the fleet. Each call raises ``HermesError``s that say what is
     wrong."""
 
@@ -51,13 +51,17 @@ class ConfigurationPlace(Protocol):
         """What is said for the session then."""
 
 
-def open_configurations(home: Path | None) -> ConfigurationPlace:
+def open_configurations(home: Path | None) -> ConfigurationBackend:
     """The server that was chosen, or the database of a home. Raises ``ConfigurationError``, ``UnavailableError``."""
     client = server_client()
-    return HomeConfigurations(client_settings(home, needs_servers=False)) if client is None else _AtServer(client)
+    return (
+        LocalConfigurations(client_settings(home, needs_servers=False))
+        if client is None
+        else RemoteConfigurations(client)
+    )
 
 
-class HomeConfigurations:
+class LocalConfigurations:
     """In the database of a home."""
 
     def __init__(self, settings: Settings) -> None:
@@ -107,7 +111,7 @@ class HomeConfigurations:
             client.close()
 
 
-class _AtServer:
+class RemoteConfigurations:
     """Asks a server; the configuration of the fleet and of tenants is for keys of its operators."""
 
     def __init__(self, client: HermesClient) -> None:
@@ -139,8 +143,8 @@ class _AtServer:
 class StoredConfiguration:
     """The configuration of the fleet, or of ``tenant``, or what is said for ``session``."""
 
-    def __init__(self, place: ConfigurationPlace, *, tenant: str | None, session: str | None) -> None:
-        self._place = place
+    def __init__(self, backend: ConfigurationBackend, *, tenant: str | None, session: str | None) -> None:
+        self._backend = backend
         self._tenant = tenant
         self._session = session
 
@@ -154,18 +158,18 @@ class StoredConfiguration:
         """Write what ``after`` makes of the text; for a session ``said``. Raises ``ConfigurationError``."""
         if self._session is not None:
             return self._say(self._session, said, dry_run=dry_run)
-        before, version = self._place.newest(self._tenant)
+        before, version = self._backend.newest(self._tenant)
         text = after(before)
         show_difference(before, text)
         if dry_run or text == before:
             return 0
-        made = self._place.write(self._tenant, text, expected=version)
+        made = self._backend.write(self._tenant, text, expected=version)
         click.echo(f"Written as version {made}. {_LIVE}", err=True)
         return 0
 
     def versions(self, number: int | None) -> int:
         """List the versions, or print one. Raises ``ConfigurationError``."""
-        found = self._place.kept(self._tenant)
+        found = self._backend.kept(self._tenant)
         if number is not None:
             one = next((row for row in found if row.version == number), None)
             if one is None:
@@ -181,6 +185,6 @@ class StoredConfiguration:
         if dry_run:
             click.echo("\n".join(f"{key}: {value}" for key, value in wanted.items()))
             return 0
-        now = self._place.say(session, wanted)
+        now = self._backend.say(session, wanted)
         click.echo("\n".join(f"{key}: {value}" for key, value in sorted(now.items())) or "nothing is said for it")
         return 0
