@@ -68,7 +68,7 @@ class NamedSkills:
 @dataclass(frozen=True, slots=True)
 class _KnownSkills:
     looked_at: float
-    fingerprint: Sequence[tuple[str, str, str]]
+    fingerprint: Sequence[tuple[str, str, str, int]]
     found: SkillSet | None
     stored_at: float
 

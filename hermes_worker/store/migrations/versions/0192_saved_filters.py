@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0192"
-down_revision = "0181"
+down_revision = "0183"
 branch_labels = None
 depends_on = None
 works_with = "0103"
