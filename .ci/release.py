@@ -35,6 +35,7 @@ COPIES = {
     "docs/kubernetes.md": r"hermes-worker:(\d+\.\d+\.\d+)",
     "k8s/base/kustomization.yaml": r"newTag: (.+)$",
     "k8s/components/flower/kustomization.yaml": r"newTag: (.+)$",
+    "k8s/components/gateway/kustomization.yaml": r"newTag: (.+)$",
     "k8s/overlays/production/kustomization.yaml": r"newTag: (.+)$",
     "k8s/helm/hermes-worker/Chart.yaml": r"^(?:version|appVersion): (.+)$",
     "k8s/helm/hermes-worker/values-production.yaml": r"tag: (.+)$",

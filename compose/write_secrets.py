@@ -18,6 +18,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from hermes_worker.broker.rights import USER, rules
+from hermes_worker.channels.catalog import platforms
+from hermes_worker.channels.inbound.declaration import InboundMode
 from hermes_worker.settings.role_secrets import DELIVERY_SECRETS, PROVIDER_SECRETS, SECRET_SETTINGS, ProcessRole
 
 PROVIDER_KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY")
@@ -53,10 +55,24 @@ def _secrets_of(*roles: ProcessRole) -> frozenset[str]:
     return frozenset(row.variables[0] for row in SECRET_SETTINGS if not row.roles.isdisjoint(roles))
 
 
+def _listening() -> frozenset[str]:
+    """What a gateway needs of the platforms that it listens to itself. The secret of their webhooks is with it: where
+    that is set, the platform is not asked."""
+    rows = [row for row in platforms().values() if row.receiving is not None]
+    held = [row for row in rows if row.receiving and set(row.receiving.modes) != {InboundMode.WEBHOOK}]
+    return frozenset(variable for row in held for variable in row.gateway_secrets)
+
+
+def _brought() -> frozenset[str]:
+    """What the API knows requests of platforms by."""
+    return frozenset(variable for row in platforms().values() for variable in row.webhook_secrets)
+
+
 VOLUMES: Mapping[str, frozenset[str]] = {
     "state": _secrets_of(ProcessRole.TOOLS, ProcessRole.BEAT),
     "flower": frozenset({"HERMES_BROKER_URL", "HERMES_FLOWER_PASSWORD"}),
-    "api": _secrets_of(ProcessRole.API),
+    "api": _secrets_of(ProcessRole.API).union(_brought()),
+    "gateway": _secrets_of(ProcessRole.GATEWAY).union(_listening()),
     "model": _secrets_of(ProcessRole.MODEL, ProcessRole.DELIVERY).union(
         PROVIDER_KEYS, PROVIDER_SECRETS, DELIVERY_SECRETS
     ),

@@ -22,9 +22,11 @@ import pytest
 import yaml
 from support.containers import seconds
 
+from hermes_worker import installed
 from hermes_worker import settings as settings_module
 from hermes_worker.api.server import GRACE_S
 from hermes_worker.channels import adapters, catalog
+from hermes_worker.channels.receivers import receivers
 from hermes_worker.cli.entry import commands
 from hermes_worker.settings import describe, load
 from hermes_worker.settings.role_secrets import SECRET_SETTINGS, ProcessRole, owners
@@ -37,13 +39,14 @@ SCHEMA = Path(__file__).parent / "cases" / "compose_spec.json"
 github.com/compose-spec/compose-go, Apache 2.0: compose_spec.LICENSE)."""
 
 JOBS = ("secrets", "migrate")
-OURS = ("secrets", "migrate", "api", "worker-model", "worker-tools", "beat", "flower", "scripted-model")
+OURS = ("secrets", "migrate", "api", "worker-model", "worker-tools", "beat", "gateway", "flower", "scripted-model")
 ROLES: dict[str, tuple[ProcessRole, ...]] = {
     "migrate": (ProcessRole.SYSTEM,),
     "api": (ProcessRole.API,),
     "worker-model": (ProcessRole.MODEL, ProcessRole.DELIVERY, ProcessRole.SYSTEM),
     "worker-tools": (ProcessRole.TOOLS,),
     "beat": (ProcessRole.BEAT,),
+    "gateway": (ProcessRole.GATEWAY,),
 }
 DOCUMENT: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = DOCUMENT["services"]
@@ -93,6 +96,7 @@ def test_there_are_the_services_of_a_deployment() -> None:
     profiles = {name: tuple(service.get("profiles", ())) for name, service in SERVICES.items()}
     assert {name for name, found in profiles.items() if not found} == wanted | {"secrets"}
     assert {name for name, found in profiles.items() if found == ("observe",)} == {"prometheus", "grafana"}
+    assert profiles["gateway"] == ("gateway",)
 
 
 # --- what every service may do ---------------------------------------------------------------------------------------
@@ -204,16 +208,26 @@ def settings_variables() -> frozenset[str]:
 def channel_variables() -> frozenset[str]:
     """Those that are no secret: addresses, names and home channels."""
     named = {variable for adapter in adapters.adapters().values() for variable in adapter.variables.values()}
+    listened = receivers()
+    named |= {variable for one in listened.values() for variable in one.receiving.variables.values()}
+    named |= {f"{name.upper()}_{whom}" for name in listened for whom in ("ALLOWED_USERS", "GUESTS")}
     homes = [catalog.platform_named(name) for name in catalog.platforms()]
     named |= {platform.home_variable for platform in homes if platform and platform.home_variable}
-    return frozenset(named | set(adapters.EMAIL_VARIABLES.values())) - adapters.secret_variables()
+    others = adapters.secret_variables() | set(installed.current().secret_variables)
+    return frozenset(named | set(adapters.EMAIL_VARIABLES.values())) - others
+
+
+def test_what_is_no_secret_of_a_channel_can_stand_in_dotenv() -> None:
+    given = {variable for name in OURS for variable in SERVICES[name]["environment"]}
+    bridged = {row.home_variable for row in catalog.platforms().values() if not row.has_adapter}
+    assert channel_variables() - bridged - given == set()
 
 
 @pytest.mark.parametrize("name", OURS)
 def test_every_variable_of_a_service_is_one_that_the_product_knows(name: str) -> None:
     given = {variable.removesuffix("_FILE") for variable in SERVICES[name]["environment"]}
     channels = channel_variables() | {f"{variable}_THREAD_ID" for variable in channel_variables()}
-    others = {variable for variable in given - settings_variables() - channels if owners(variable, "x") is None}
+    others = {variable for variable in given - settings_variables() - channels if not owners_of(variable)}
     assert others - PASSWORDS - {"EMAIL_SMTP_TLS"} == set()
 
 
@@ -226,7 +240,20 @@ def test_a_service_gets_each_secret_of_its_roles_by_file_and_no_other(name: str)
     held = {variable.removesuffix("_FILE") for variable in files}
     needed = {row.variables[0] for row in SECRET_SETTINGS if not row.roles.isdisjoint(ROLES[name])}
     assert needed <= held
-    assert {variable for variable in held if (owners(variable, "x") or frozenset()).isdisjoint(ROLES[name])} == set()
+    assert {variable for variable in held if owners_of(variable).isdisjoint(ROLES[name])} == set()
+
+
+def owners_of(variable: str) -> frozenset[ProcessRole]:
+    declared = installed.current().secret_variables.get(variable, ())
+    return frozenset(ProcessRole(role) for role in declared) | (owners(variable, "x") or frozenset())
+
+
+@pytest.mark.parametrize("name", ["api", "gateway"])
+def test_a_service_gets_what_it_listens_to_accounts_with(name: str) -> None:
+    """A platform that is new belongs into these services and into the job ``secrets``."""
+    files = {variable.removesuffix("_FILE") for variable in SERVICES[name]["environment"] if variable.endswith("_FILE")}
+    assert files == writer()["VOLUMES"][name]
+    assert {"api": "SLACK_SIGNING_SECRET", "gateway": "TELEGRAM_BOT_TOKEN"}[name] in files
 
 
 def is_secret_variable(variable: str) -> bool:
@@ -393,7 +420,7 @@ def test_the_images_are_pinned_by_the_block_of_the_readme(tmp_path: Path) -> Non
 def test_the_health_check_knows_every_role() -> None:
     script = (COMPOSE / "healthy.sh").read_text(encoding="utf-8")
     subprocess.run(["bash", "-n", COMPOSE / "healthy.sh"], check=True)
-    for name in ("worker-model", "worker-tools", "beat"):
+    for name in ("worker-model", "worker-tools", "beat", "gateway"):
         command = SERVICES[name]["command"]
         assert command[command.index("--alive-file") + 1] == "/tmp/alive" and "/tmp/alive" in script
     assert ast.literal_eval(str(SERVICES["scripted-model"]["command"]))[-1] == "8900"

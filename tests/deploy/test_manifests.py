@@ -35,7 +35,7 @@ def settings_of(container: Manifest, tmp_path: Any) -> Any:
 
 
 def test_the_roles_are_there() -> None:
-    assert set(ROLES) == {f"hermes-{role}" for role in ("api", "beat", "flower", "migrate")} | set(WORKERS)
+    assert set(ROLES) == {f"hermes-{role}" for role in ("api", "beat", "flower", "gateway", "migrate")} | set(WORKERS)
     assert set(WORKERS) == {f"hermes-worker-{role}" for role in ("model", "tools", "delivery")}
 
 
@@ -100,7 +100,7 @@ def test_a_scheduler_is_given_more_than_it_takes_to_notice_its_end() -> None:
 # --- probes ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*WORKERS, "hermes-beat"])
+@pytest.mark.parametrize("name", [*WORKERS, "hermes-beat", "hermes-gateway"])
 def test_liveness_is_the_age_of_the_file_that_the_role_touches(name: str) -> None:
     container = main_of(ROLES[name][1])
     alive = container["args"][container["args"].index("--alive-file") + 1]
@@ -170,9 +170,10 @@ def secrets_of(pod: Manifest) -> set[str]:
 
 def test_each_role_gets_the_secrets_that_it_needs() -> None:
     assert {name: secrets_of(pod) for name, (_, pod) in ROLES.items()} == {
-        "hermes-api": {"hermes-state", "hermes-server"},
+        "hermes-api": {"hermes-state", "hermes-server", "hermes-webhooks"},
         "hermes-beat": {"hermes-state"},
         "hermes-flower": {"hermes-state", "hermes-flower"},
+        "hermes-gateway": {"hermes-state", "hermes-gateway"},
         "hermes-migrate": {"hermes-state"},
         "hermes-worker-delivery": {"hermes-state", "hermes-channels"},
         "hermes-worker-model": {"hermes-state", "hermes-models"},
@@ -281,12 +282,13 @@ def test_the_api_alone_takes_requests_and_metrics_are_for_monitoring() -> None:
         assert all("namespaceSelector" in peer for peer in spec["ingress"][0]["from"])
 
 
-def test_workers_reach_the_outside_and_nothing_inside() -> None:
-    ports = {"model": {443}, "tools": {80, 443}, "delivery": {443, 465, 587}}
+def test_workers_and_gateways_reach_the_outside_and_nothing_inside() -> None:
+    workers = {"worker-model": {443}, "worker-tools": {80, 443}, "worker-delivery": {443, 465, 587}}
+    ports = {**workers, "gateway": {443, 993, 6697}}
     outside = {name: spec for name, spec in policies().items() if "0.0.0.0/0" in str(spec.get("egress"))}
-    assert set(outside) == set(WORKERS)
+    assert set(outside) == {*WORKERS, "hermes-gateway"}
     for role, allowed in ports.items():
-        [rule] = outside[f"hermes-worker-{role}"]["egress"]
+        [rule] = outside[f"hermes-{role}"]["egress"]
         assert {port["port"] for port in rule["ports"]} == allowed
         four, six = (peer["ipBlock"] for peer in rule["to"])
         assert {"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"} <= set(four["except"])

@@ -78,6 +78,7 @@ def test_helm_renders_the_objects_of_the_overlay(
         ("keda-metrics-api", {"scaling": {"source": "metrics-api"}}),
         ("hpa-prometheus", {"scaling": {"source": "prometheus"}}),
         ("flower", {"flower": {"enabled": True}}),
+        ("gateway", {"gateway": {"enabled": True}}),
     ],
 )
 def test_helm_renders_the_objects_of_the_component(
