@@ -300,6 +300,7 @@ def dispatcher_of(settings: Settings) -> Dispatcher:
         directory=output_dir(settings.home),
         allows_private=settings.delivery.allow_private_urls,
         channels=settings.delivery.channels,
+        rules=settings.gateway.rules,
     )
 
 
@@ -1172,7 +1173,9 @@ def _catalog_of(shared: _Shared) -> Catalog:
                 policy=skill_policy_of(shared.settings),
                 variables=_passed_on(shared.settings),
             ),
-            "messages": AgentMessages(Deliveries(database), Jobs(database), shared.client.publisher.send),
+            "messages": AgentMessages(
+                Deliveries(database), Jobs(database), shared.client.publisher.send, shared.settings.gateway.rules
+            ),
             "fetching": Fetcher(policy=policy),
             "past_sessions": AgentSessions(database, Memories(database)),
             "resources": Resources(database),

@@ -210,7 +210,9 @@ def channel_variables() -> frozenset[str]:
     named = {variable for adapter in adapters.adapters().values() for variable in adapter.variables.values()}
     listened = receivers()
     named |= {variable for one in listened.values() for variable in one.receiving.variables.values()}
-    named |= {f"{name.upper()}_{whom}" for name in listened for whom in ("ALLOWED_USERS", "GUESTS")}
+    named |= {
+        f"{name.upper()}_{whom}" for name in listened for whom in ("ALLOWED_USERS", "GUESTS", "GROUP_ALLOWED_CHATS")
+    }
     homes = [catalog.platform_named(name) for name in catalog.platforms()]
     named |= {platform.home_variable for platform in homes if platform and platform.home_variable}
     others = adapters.secret_variables() | set(installed.current().secret_variables)

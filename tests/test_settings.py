@@ -223,6 +223,8 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "chats.streaming": "true",
         "chats.reset_modes": "telegram=daily,group=idle",
         "chats.strangers": "ignore",
+        "chats.accounts": "telegram:ops,matrix:red",
+        "chats.rules": "telegram:ops/*=acme,telegram:default/-100=globex/red",
         "chats.busy_input_mode": "queue",
     }
     for row in describe():

@@ -18,6 +18,7 @@ from hermes_worker.channels.catalog import WEBHOOK, WEBHOOK_SENDING, Platform, S
 from hermes_worker.channels.exchange import Exchange, Part
 from hermes_worker.channels.platforms import email
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.chat_accounts import DEFAULT_ACCOUNT, usual_variable, values_of_account
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.extension import Extension, Installed, Reference, load
 
@@ -118,6 +119,17 @@ def secret_variables() -> frozenset[str]:
     """The variables whose values are secrets."""
     declared = (adapter.variables[name] for adapter in adapters().values() for name in adapter.sending.secrets)
     return frozenset((*declared, *(EMAIL_VARIABLES[item.name] for item in fields(email.Credentials) if not item.repr)))
+
+
+def secrets_in(values: Mapping[str, str]) -> tuple[str, ...]:
+    """The secrets among settings by variable name, those of all accounts."""
+    known = secret_variables()
+    return tuple(value.strip() for name, value in values.items() if usual_variable(name) in known)
+
+
+def values_for(target: Target, values: Mapping[str, str]) -> Mapping[str, str]:
+    """Settings by variable name as the account that sends to ``target`` has them."""
+    return values_of_account(values, target.account or DEFAULT_ACCOUNT, secret_variables())
 
 
 def credentials_for(platform: str, values: Mapping[str, str]) -> Any:

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from hermes_worker.channels import apprise_services
-from hermes_worker.channels.adapters import EMAIL, adapters, credentials_for, email_credentials, secret_variables
+from hermes_worker.channels.adapters import EMAIL, adapters, credentials_for, email_credentials, secrets_in, values_for
 from hermes_worker.channels.catalog import APPRISE, LOCAL, WEBHOOK, ChatForm, TextLimit, platforms, text_limit
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import Exchange, Outcome, Part, Receipt, Unsendable, perform
 from hermes_worker.channels.platforms import email
 from hermes_worker.channels.smtp import send_mail, tls_of
-from hermes_worker.channels.targets import Target, TargetError, parse_chat
+from hermes_worker.channels.targets import NO_RULES, Target, TargetError, parse_chat
+from hermes_worker.core.chat_accounts import ChatRules
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.net.urls import UrlPolicy
 from hermes_worker.net.wire import sender
@@ -40,6 +41,8 @@ class Dispatcher:
     """``webhook:`` and ``apprise:`` targets may name addresses of the local network."""
     channels: Sequence[str] = ()
     """Names for chats, each as ``platform:name=id``."""
+    rules: ChatRules = NO_RULES
+    """Whose chats are."""
 
     def send(self, part: Part, target: Target, *, at: datetime, file_name: str) -> Outcome:
         """Try once. ``file_name`` is the place of a ``local`` delivery below ``directory``."""
@@ -72,7 +75,7 @@ class Dispatcher:
 
     def _change(self, exchange: Callable[[Any], Exchange], target: Target) -> Outcome:
         try:
-            credentials = credentials_for(target.platform, self.values)
+            credentials = credentials_for(target.platform, values_for(target, self.values))
             return perform(exchange(credentials), sender(UrlPolicy(allows_private=True)))
         except (ConfigurationError, Unsendable) as error:
             return _refused(str(error))
@@ -101,8 +104,7 @@ class Dispatcher:
     @property
     def secrets(self) -> tuple[str, ...]:
         """The credentials themselves, which no message must contain."""
-        found = (self.values.get(name, "").strip() for name in secret_variables())
-        return tuple(value for value in found if len(value) >= _SECRET_CHARS_MIN)
+        return tuple(value for value in secrets_in(self.values) if len(value) >= _SECRET_CHARS_MIN)
 
     def homes(self) -> dict[str, Target]:
         """The home channels that are configured, by platform. One that cannot be read counts as none."""
@@ -134,14 +136,16 @@ class Dispatcher:
 
     def _request(self, part: Part, target: Target, at: datetime) -> Outcome:
         adapter = adapters()[target.platform]
-        exchange = adapter.send(part, target, credentials_for(target.platform, self.values), at)
+        credentials = credentials_for(target.platform, values_for(target, self.values))
+        exchange = adapter.send(part, target, credentials, at)
         # The address of a platform is the operator's own setting; that of a webhook may be anybody's.
         policy = UrlPolicy(allows_private=self.allows_private or target.platform != WEBHOOK)
         return perform(exchange, sender(policy))
 
     def _mail(self, part: Part, target: Target, at: datetime) -> Outcome:
-        credentials = email_credentials(self.values)
-        tls = tls_of(self.values.get("EMAIL_SMTP_TLS", ""), credentials.port)
+        values = values_for(target, self.values)
+        credentials = email_credentials(values)
+        tls = tls_of(values.get("EMAIL_SMTP_TLS", ""), credentials.port)
         return send_mail(email.build(part, target, credentials, at=at), credentials, tls)
 
     def _save(self, part: Part, file_name: str) -> Outcome:

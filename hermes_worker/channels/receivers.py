@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from datetime import datetime
 from functools import lru_cache
 from types import MappingProxyType
@@ -16,6 +16,7 @@ from hermes_worker.channels.inbound.declaration import InboundMode, Receiving
 from hermes_worker.channels.inbound.receiving import (
     Acknowledging,
     Downloading,
+    Identifying,
     KeysExchange,
     Polled,
     Polling,
@@ -23,6 +24,7 @@ from hermes_worker.channels.inbound.receiving import (
     WebhookAnswer,
     WebhookRequest,
 )
+from hermes_worker.core.chat_accounts import DEFAULT_ACCOUNT, account_of, named_variable, values_of_account
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.inbound import Inbound, InboundButton, MediaRef
 from hermes_worker.extension import Installed, Reference, load
@@ -72,6 +74,13 @@ class Receiver:
         found: Acknowledging = load(self.receiving.acknowledge)(press, credentials)
         return found
 
+    def identify(self, credentials: Any) -> Identifying | None:
+        """What asks whose the credentials are; ``None`` where the platform cannot be asked."""
+        if self.receiving.identify is None:
+            return None
+        found: Identifying = load(self.receiving.identify)(credentials)
+        return found
+
     def signing_keys(self, credentials: Any) -> KeysExchange | None:
         if self.receiving.signing_keys is None:
             return None
@@ -89,6 +98,11 @@ class Receiver:
         if missing:
             raise ConfigurationError(f"{self.platform} cannot be listened to: set {', '.join(missing)}.")
         return kind(**given)
+
+    def values_of(self, values: Mapping[str, str], name: str) -> Mapping[str, str]:
+        """Settings by variable name as the account called ``name`` has them."""
+        secrets = {self.receiving.variables[field] for field in self.receiving.secrets}
+        return values_of_account(values, name, secrets)
 
     def usable_modes(self, values: Mapping[str, str]) -> tuple[InboundMode, ...]:
         """The modes whose required variables are set, in the platform's order."""
@@ -118,16 +132,59 @@ def receivers() -> Mapping[str, Receiver]:
     return _receivers_of(installed.current())
 
 
-def held_by_gateways(values: Mapping[str, str]) -> list[tuple[Receiver, InboundMode]]:
-    """The platforms that have an account in ``values`` (settings, by variable name) and are listened to by asking or
-    over a connection that stays open, each with its mode."""
-    return [(one, mode) for mode in (InboundMode.POLL, InboundMode.SOCKET) for one in _listened_to(values, mode)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfiguredAccount:
+    """An account whose credentials are set."""
+
+    receiver: Receiver
+    name: str
+    mode: InboundMode
+    values: Mapping[str, str] = field(repr=False)
+    """Settings by variable name as this account has them."""
+
+    @property
+    def account(self) -> str:
+        return account_of(self.receiver.platform, self.name)
 
 
-def at_webhooks(values: Mapping[str, str]) -> Mapping[str, Receiver]:
-    """Those that bring events to the API, by name."""
-    return {one.platform: one for one in _listened_to(values, InboundMode.WEBHOOK)}
+def configured_accounts(values: Mapping[str, str], named: Collection[str] = ()) -> list[ConfiguredAccount]:
+    """The accounts that ``values`` (settings, by variable name) have: the usual one of each platform, and those that
+    are ``named``. Raises ``ConfigurationError`` for one that cannot be listened to."""
+    usual = [_configured(one, DEFAULT_ACCOUNT, values) for one in receivers().values()]
+    return [*(one for one in usual if one is not None), *(_named(account, values) for account in named)]
 
 
-def _listened_to(values: Mapping[str, str], mode: InboundMode) -> list[Receiver]:
-    return [one for one in receivers().values() if one.usable_modes(values)[:1] == (mode,)]
+def _named(account: str, values: Mapping[str, str]) -> ConfiguredAccount:
+    platform, _, name = account.partition(":")
+    receiver = receivers().get(platform)
+    if receiver is None:
+        raise ConfigurationError(f"HERMES_GATEWAY_ACCOUNTS names {account!r}, and {platform!r} is not listened to.")
+    if name == DEFAULT_ACCOUNT:
+        raise ConfigurationError(f"HERMES_GATEWAY_ACCOUNTS names {account!r}, which is there without being named.")
+    found = _configured(receiver, name, values)
+    if found is None:
+        usual = receiver.receiving.required.values()
+        needed = {named_variable(receiver.receiving.variables[one], name) for every in usual for one in every}
+        raise ConfigurationError(f"The account {account!r} cannot be listened to: set {' or '.join(sorted(needed))}.")
+    return found
+
+
+def _configured(receiver: Receiver, name: str, values: Mapping[str, str]) -> ConfiguredAccount | None:
+    own = receiver.values_of(values, name)
+    mode = next(iter(receiver.usable_modes(own)), None)
+    return None if mode is None else ConfiguredAccount(receiver=receiver, name=name, mode=mode, values=own)
+
+
+def held_by_gateways(values: Mapping[str, str], named: Collection[str] = ()) -> list[ConfiguredAccount]:
+    """The accounts that are listened to by asking or over a connection that stays open. Raises
+    ``ConfigurationError``."""
+    return [one for one in configured_accounts(values, named) if one.mode is not InboundMode.WEBHOOK]
+
+
+def at_webhook(values: Mapping[str, str], named: Collection[str], address: str) -> ConfiguredAccount | None:
+    """The account that brings events to the API below ``address``: ``telegram``, or ``telegram@ops``."""
+    platform, at, name = address.partition("@")
+    receiver = receivers().get(platform)
+    is_there = not at or account_of(platform, name) in named
+    found = _configured(receiver, name or DEFAULT_ACCOUNT, values) if receiver is not None and is_there else None
+    return found if found is not None and found.mode is InboundMode.WEBHOOK else None

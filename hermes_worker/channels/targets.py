@@ -23,15 +23,18 @@ from hermes_worker.channels.catalog import (
     platform_named,
     platforms,
 )
+from hermes_worker.core.chat_accounts import DEFAULT_ACCOUNT, ChatRules, account_of
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, parse_http_url
 
 TARGETS_MAX = 50
+NO_RULES = ChatRules()
 ACCEPTED = (
     "'local', 'origin', 'all', a platform such as 'telegram', '<platform>:<chat>[:<thread>]', 'webhook:<url>' or "
     "'apprise:<url>', separated by commas"
 )
+_ACCOUNT = re.compile(r"[a-z][a-z0-9]{0,29}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 # Services of apprise that act on the machine of the worker, or post to any address without the checks of 'webhook:'.
@@ -53,6 +56,13 @@ class Target:
     """A chat id, an address or a URL; empty for ``local``."""
     thread: str | None = None
     form: ChatForm = ChatForm.ID
+    account: str = ""
+    """The name of the account that sends, where it is not the platform's usual one: ``telegram@ops:42``."""
+
+    @property
+    def sender(self) -> str:
+        """Whose flood limits and blocks it meets."""
+        return f"{self.platform}@{self.account}" if self.account else self.platform
 
     @property
     def shown(self) -> str:
@@ -65,7 +75,7 @@ class Target:
             case "local":
                 return LOCAL
             case _:
-                return f"{self.platform}:{self.chat}" + (f":{self.thread}" if self.thread else "")
+                return f"{self.sender}:{self.chat}" + (f":{self.thread}" if self.thread else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +122,13 @@ _WITHOUT_CREDENTIALS = frozenset({LOCAL, WEBHOOK, APPRISE})
 """What is reached with nothing that the installation keeps."""
 
 
-def require_open_to(tenant: str, references: Sequence[TargetRef]) -> None:
+def require_open_to(tenant: str, references: Sequence[TargetRef], rules: ChatRules = NO_RULES) -> None:
     """Raises ``TargetError`` for what only the default tenant may send to: the bots, mailboxes and home channels that
-    the installation's credentials open are its own."""
+    the installation's credentials open are its own, but for the chats that ``rules`` give to the tenant."""
     for reference in references:
         if isinstance(reference, ChatRef):
-            is_open = reference.target.platform in _WITHOUT_CREDENTIALS
+            target = reference.target
+            is_open = target.platform in _WITHOUT_CREDENTIALS or _is_given_to(tenant, target, rules)
         else:
             is_open = isinstance(reference, SpecialRef) and reference.word == "local"
         if tenant != DEFAULT_TENANT and not is_open:
@@ -125,6 +136,12 @@ def require_open_to(tenant: str, references: Sequence[TargetRef]) -> None:
                 f"{text_of(reference)!r} is sent with the installation's own credentials, which tenant {tenant!r} may "
                 "not use; choose 'local', 'webhook:<url>' or 'apprise:<url>'"
             )
+
+
+def _is_given_to(tenant: str, target: Target, rules: ChatRules) -> bool:
+    """A name of a chat may mean any chat."""
+    account = account_of(target.platform, target.account or DEFAULT_ACCOUNT)
+    return target.form is not ChatForm.NAME and rules.owner_of(account, target.chat).tenant == tenant
 
 
 Lookup = Callable[[str, str], Target | None]
@@ -160,7 +177,7 @@ def text_of(reference: TargetRef) -> str:
             return platform
         case ChatRef(target=target):
             thread = f":{target.thread}" if target.thread else ""
-            return f"{target.platform}:{target.chat}{thread}"
+            return f"{target.sender}:{target.chat}{thread}"
         case _:
             assert_never(reference)
 
@@ -203,11 +220,18 @@ def resolve(
 
 def parse_chat(platform_name: str, reference: str) -> Target:
     """``reference`` on a platform, as in ``<platform>:<reference>``. Raises ``TargetError``."""
-    platform = platform_named(platform_name)
-    if platform is None:
+    word, at, account = platform_name.strip().lower().partition("@")
+    platform = platform_named(word)
+    if platform is None or (at and not _ACCOUNT.fullmatch(account)):
         raise TargetError(f"{platform_name[:60]!r} is not a platform; write {ACCEPTED}.")
     matched = match_chat(platform, reference)
-    return Target(platform=platform.name, chat=matched.chat, thread=matched.thread, form=matched.form)
+    return Target(
+        platform=platform.name,
+        chat=matched.chat,
+        thread=matched.thread,
+        form=matched.form,
+        account="" if account == DEFAULT_ACCOUNT else account,
+    )
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -230,7 +254,7 @@ def _is_url_target(part: str) -> bool:
 
 def _begins_target(piece: str) -> bool:
     head = piece.strip().partition(":")[0].lower()
-    return head in ("", LOCAL, "origin", "all", WEBHOOK, APPRISE) or platform_named(head) is not None
+    return head in ("", LOCAL, "origin", "all", WEBHOOK, APPRISE) or platform_named(head.partition("@")[0]) is not None
 
 
 def _parse_one(part: str) -> TargetRef:
@@ -249,7 +273,7 @@ def _parse_one(part: str) -> TargetRef:
             raise TargetError(f"{word!r} needs the URL to send to, as in '{word}:{_EXAMPLES[word]}'.")
         case _, "", _ if (platform := platform_named(word)) is not None:
             return PlatformRef(platform.name)
-        case _, ":", reference if reference and platform_named(word) is not None:
+        case _, ":", reference if reference and platform_named(word.partition("@")[0]) is not None:
             return ChatRef(parse_chat(word, reference))
         case _:
             raise TargetError(f"{part[:80]!r} is not a delivery target; write {ACCEPTED}.")

@@ -571,12 +571,14 @@ def _webhooks(settings: Settings) -> tuple[Grade, str]:
 
 def _chats(settings: Settings) -> tuple[Grade, str]:
     """Where people who write are listened to, and what was wrong with the last look."""
-    from hermes_worker.channels.receivers import at_webhooks, held_by_gateways
+    from hermes_worker.channels.receivers import configured_accounts
     from hermes_worker.store.gateway import GatewayRows
     from hermes_worker.wiring import open_database
 
-    held = [receiver for receiver, _ in held_by_gateways(settings.variables)]
-    found = [*held, *at_webhooks(settings.variables).values()]
+    try:
+        found = configured_accounts(settings.variables, settings.gateway.accounts)
+    except ConfigurationError as error:
+        return Grade.BROKEN, str(error)
     if not found:
         return Grade.NOTE, "HERMES_GATEWAY is true, and the credentials of no account are set (docs/gateway.md)"
     database = open_database(settings)
@@ -586,8 +588,8 @@ def _chats(settings: Settings) -> tuple[Grade, str]:
         database.close()
     if failed:
         return Grade.BROKEN, f"the last look failed: {'; '.join(failed)}"
-    text = f"people can write on {', '.join(one.platform for one in found)}"
-    if unverified := [one.platform for one in found if one.receiving.is_unverified]:
+    text = f"people can write on {', '.join(one.account.removesuffix(':default') for one in found)}"
+    if unverified := [one.receiver.platform for one in found if one.receiver.receiving.is_unverified]:
         return Grade.NOTE, f"{text}; unverified live: {', '.join(unverified)} (docs/gateway.md)"
     return Grade.OK, text
 

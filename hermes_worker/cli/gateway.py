@@ -12,6 +12,7 @@ from hermes_worker.cli.layout import moment, table
 from hermes_worker.cli.options import TEXT, OneOf, acts_as_this_user, common, load_settings
 from hermes_worker.cli.role_process import run_role
 from hermes_worker.cli.screen import one_line
+from hermes_worker.core.chat_accounts import account_of
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.gateway import ChatRole
 from hermes_worker.store.gateway import AccountView
@@ -76,6 +77,95 @@ def status(home: Path | None) -> None:
     click.echo(table(shown, ("ACCOUNT", "MODE", "HELD BY", "LAST LOOK", "PEOPLE", "ERROR")))
 
 
+@gateway.command()
+@common
+def accounts(home: Path | None) -> None:
+    """Show which accounts the settings have, how each is listened to, and whose its chats are."""
+    from hermes_worker.channels.receivers import configured_accounts
+
+    settings = load_settings(home)
+    rules = settings.gateway.rules
+    found = configured_accounts(settings.variables, settings.gateway.accounts)
+    if not found:
+        click.echo("The credentials of no account are set (docs/gateway.md).")
+        return
+    shown = []
+    for one in found:
+        given = [rule for rule in rules.rules if rule.startswith(f"{one.account}/")]
+        shown.append((one.account, one.mode.value, rules.owner_of_account(one.account).tenant, ", ".join(given) or "-"))
+    click.echo(table(shown, ("ACCOUNT", "MODE", "TENANT", "RULES")))
+
+
+@gateway.command(epilog="Example: hermes-worker gateway test telegram:ops")
+@common
+@click.argument("account", type=TEXT)
+def test(home: Path | None, account: str) -> None:
+    """Ask a platform whose the credentials of ACCOUNT are. Whoever listens is not disturbed."""
+    from hermes_worker.channels.errors import DeliveryError
+    from hermes_worker.channels.receivers import configured_accounts
+    from hermes_worker.gateway.identifying import identified
+
+    settings = load_settings(home)
+    called = account_called(account)
+    every = configured_accounts(settings.variables, settings.gateway.accounts)
+    found = next((one for one in every if one.account == called), None)
+    if found is None:
+        raise click.ClickException(
+            f"the credentials of {called} are not set; 'hermes-worker gateway accounts' lists them"
+        )
+    who = identified(found)
+    if isinstance(who, DeliveryError):
+        raise click.ClickException(f"{called}: {one_line(who.message, 200)}")
+    said = "its credentials are set; it cannot be asked" if who is None else f"it is {one_line(who, 120)}"
+    click.echo(f"{called} ({found.mode.value}): {said}")
+
+
+@gateway.command()
+@common
+@click.argument("account", type=TEXT, required=False)
+def people(home: Path | None, account: str | None) -> None:
+    """Show who was let in and who has a code that is still good, on ACCOUNT or everywhere."""
+    from hermes_worker.store.gateway import GatewayRows
+    from hermes_worker.wiring import database_of
+
+    database = database_of(load_settings(home))
+    try:
+        found = GatewayRows(database).known(None if account is None else account_called(account))
+    finally:
+        database.close()
+    if not found:
+        click.echo("Nobody was let in with a code, and nobody has one.")
+        return
+    shown = [
+        (one.account, one.tenant, one_line(one.person, 60), "asks" if one.role is None else one.role.value,
+         moment(one.expires_at if one.role is None else one.paired_at))
+        for one in found
+    ]  # fmt: skip
+    click.echo(table(shown, ("ACCOUNT", "TENANT", "PERSON", "ROLE", "SINCE, OR CODE UNTIL")))
+
+
+@gateway.command("clear-pending")
+@common
+@click.argument("account", type=TEXT)
+def clear_pending(home: Path | None, account: str) -> None:
+    """Take back all codes of ACCOUNT that nobody used."""
+    from hermes_worker.store.gateway import GatewayRows
+    from hermes_worker.wiring import database_of
+
+    acts_as_this_user()
+    database = database_of(load_settings(home))
+    try:
+        gone = GatewayRows(database).forget_askers(account_called(account))
+    finally:
+        database.close()
+    click.echo(f"Codes that were taken back: {gone}.")
+
+
+def account_called(text: str) -> str:
+    """An account as people call it: the usual one of a platform by the platform alone."""
+    return text if ":" in text else account_of(text)
+
+
 def _shown(row: AccountView, people: int, now: float) -> tuple[str, ...]:
     is_held = row.lease_until is not None and row.lease_until > now
     is_locked = row.locked_until is not None and row.locked_until > now
@@ -86,7 +176,7 @@ def _shown(row: AccountView, people: int, now: float) -> tuple[str, ...]:
 
 @gateway.command(epilog="Example: hermes-worker gateway pair telegram K7QF2MXA")
 @common
-@click.argument("platform", type=TEXT)
+@click.argument("account", type=TEXT)
 @click.argument("code", type=TEXT)
 @click.option(
     "--role",
@@ -95,37 +185,37 @@ def _shown(row: AccountView, people: int, now: float) -> tuple[str, ...]:
     show_default=True,
     help="What they may do.",
 )
-def pair(home: Path | None, platform: str, code: str, role: str) -> None:
-    """Let in whoever was given this code. After five wrong ones every code is refused for an hour."""
-    from hermes_worker.gateway.taking import account_of
+def pair(home: Path | None, account: str, code: str, role: str) -> None:
+    """Let in whoever was given this code on ACCOUNT: a platform, or platform:name.
+
+    After five wrong ones every code is refused for an hour."""
     from hermes_worker.store.gateway import GatewayRows
     from hermes_worker.wiring import database_of
 
     acts_as_this_user()
     database = database_of(load_settings(home))
     try:
-        person = GatewayRows(database).pair(account_of(platform), code, ChatRole(role))
+        person = GatewayRows(database).pair(account_called(account), code, ChatRole(role))
     finally:
         database.close()
-    click.echo(f"{person} may speak to the agent on {platform} now.")
+    click.echo(f"{person} may speak to the agent on {account} now.")
 
 
 @gateway.command()
 @common
-@click.argument("platform", type=TEXT)
+@click.argument("account", type=TEXT)
 @click.argument("person", type=TEXT)
-def revoke(home: Path | None, platform: str, person: str) -> None:
+def revoke(home: Path | None, account: str, person: str) -> None:
     """Let somebody who was paired speak no more."""
-    from hermes_worker.gateway.taking import account_of
     from hermes_worker.store.gateway import GatewayRows
     from hermes_worker.wiring import database_of
 
     acts_as_this_user()
     database = database_of(load_settings(home))
     try:
-        was_there = GatewayRows(database).revoke(account_of(platform), person)
+        was_there = GatewayRows(database).revoke(account_called(account), person)
     finally:
         database.close()
     if not was_there:
-        raise click.ClickException(f"nobody called {person!r} was let in on {platform}")
-    click.echo(f"{person} may not speak to the agent on {platform} any more.")
+        raise click.ClickException(f"nobody called {person!r} was let in on {account}")
+    click.echo(f"{person} may not speak to the agent on {account} any more.")

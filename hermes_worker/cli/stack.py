@@ -248,7 +248,7 @@ def _has_accounts(settings: Settings) -> bool:
         return False
     from hermes_worker.channels.receivers import held_by_gateways
 
-    return bool(held_by_gateways(settings.variables))
+    return bool(held_by_gateways(settings.variables, settings.gateway.accounts))
 
 
 def _lacks_browser(settings: Settings) -> str | None:

@@ -24,6 +24,7 @@ from hermes_worker.core.inbound import (
     ChatKind,
     Inbound,
     InboundButton,
+    InboundChat,
     InboundCommand,
     InboundMessage,
     InboundSender,
@@ -108,18 +109,21 @@ class Speakers:
     guests: Collection[str] = ()
     """The same for guests."""
     groups: GroupPolicy = GroupPolicy.KNOWN
+    open_groups: Collection[str] = ()
+    """Ids of groups in which everybody is a member."""
     pairs: bool = True
     """Strangers who write directly are given a code."""
 
-    def role_of(self, sender: InboundSender, kind: ChatKind, paired: ChatRole | None) -> ChatRole | None:
+    def role_of(self, sender: InboundSender, chat: InboundChat, paired: ChatRole | None) -> ChatRole | None:
         """The most that somebody may do in a chat; ``None`` for a stranger."""
         if _is_named(sender, self.allowed):
             return ChatRole.OWNER
         if paired in (ChatRole.OWNER, ChatRole.MEMBER):
             return paired
-        if EVERYBODY in self.allowed:
+        is_group = chat.kind is not ChatKind.DIRECT
+        if EVERYBODY in self.allowed or (is_group and chat.id in self.open_groups):
             return ChatRole.MEMBER
-        is_open = EVERYBODY in self.guests or (kind is not ChatKind.DIRECT and self.groups is GroupPolicy.GUESTS)
+        is_open = EVERYBODY in self.guests or (is_group and self.groups is GroupPolicy.GUESTS)
         return ChatRole.GUEST if is_open or _is_named(sender, self.guests) else paired
 
 
@@ -207,7 +211,7 @@ def read_event(event: Inbound, speakers: Speakers, paired: ChatRole | None) -> R
     is_direct = event.chat.kind is ChatKind.DIRECT
     if speakers.groups is GroupPolicy.OFF and not is_direct:
         return Disregarded(reason=Silence.GROUPS_OFF)
-    role = speakers.role_of(event.sender, event.chat.kind, paired)
+    role = speakers.role_of(event.sender, event.chat, paired)
     if isinstance(event, InboundButton):
         return _pressed(event.value, role)
     if role is None:

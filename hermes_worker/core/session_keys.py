@@ -40,6 +40,9 @@ class ChatOrigin:
     scope: str = ""
     """What the chat's id is unique in: the workspace, on Slack."""
     profile: str = ""
+    account: str = ""
+    """The name of the account that hears the chat, where it is not the platform's usual one. A person has the same id
+    in their chats with two accounts."""
 
     @property
     def is_direct(self) -> bool:
@@ -62,7 +65,8 @@ def session_key(origin: ChatOrigin, sharing: SessionSharing | None = None) -> st
     parts = _direct(origin) if origin.is_direct else _of_group(origin, sharing or SessionSharing())
     scope = [origin.scope] if origin.platform == "slack" and origin.scope else []
     namespace = _namespace(origin.profile)
-    written = [_written(part) for part in (origin.platform, origin.chat_type, *scope, *parts)]
+    platform = f"{origin.platform}@{origin.account}" if origin.account else origin.platform
+    written = [_written(part) for part in (platform, origin.chat_type, *scope, *parts)]
     key = ":".join(["agent", namespace, *written])
     if len(key) <= SESSION_KEY_CHARS_MAX:
         return key

@@ -23,11 +23,12 @@ from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.inbound.declaration import InboundMode
 from hermes_worker.channels.inbound.receiving import Polled
 from hermes_worker.channels.receivers import Receiver, held_by_gateways
+from hermes_worker.core.chat_accounts import DEFAULT_ACCOUNT, account_of
 from hermes_worker.core.errors import LeaseLost, UnavailableError
 from hermes_worker.core.gateway import LOOK_AGAIN_S_MAX, look_again_in_s, standby_s
 from hermes_worker.core.inbound import Inbound, InboundButton
 from hermes_worker.gateway.sockets import SocketAccount, SocketListening, asked
-from hermes_worker.gateway.taking import Arrival, Taker, account_of
+from hermes_worker.gateway.taking import Arrival, Taker
 from hermes_worker.observe import count, log
 from hermes_worker.settings import Settings
 from hermes_worker.store.gateway import AccountHold, GatewayRows
@@ -50,10 +51,11 @@ class ListenedAccount:
     """By asking, or over a connection that stays open."""
     credentials: Any
     token_hash: str
+    name: str = DEFAULT_ACCOUNT
 
     @property
     def account(self) -> str:
-        return account_of(self.receiver.platform)
+        return account_of(self.receiver.platform, self.name)
 
 
 def listened_accounts(settings: Settings) -> list[ListenedAccount]:
@@ -61,15 +63,15 @@ def listened_accounts(settings: Settings) -> list[ListenedAccount]:
     ``ConfigurationError``."""
     if not settings.gateway.is_enabled:
         return []
-    values = settings.variables
     return [
         ListenedAccount(
-            receiver=receiver,
-            mode=mode,
-            credentials=receiver.credentials(values),
-            token_hash=_token_hash(receiver, mode, values),
+            receiver=one.receiver,
+            mode=one.mode,
+            credentials=one.receiver.credentials(one.values),
+            token_hash=_token_hash(one.receiver, one.mode, one.values),
+            name=one.name,
         )
-        for receiver, mode in held_by_gateways(values)
+        for one in held_by_gateways(settings.variables, settings.gateway.accounts)
     ]
 
 
@@ -170,6 +172,7 @@ class GatewayListener:
         held = SocketAccount(
             account=account.account,
             platform=account.receiver.platform,
+            name=account.name,
             open_talk=lambda: account.receiver.socket(account.credentials),
             hold=hold,
             lease_s=self._lease_s,
@@ -234,6 +237,7 @@ class GatewayListener:
             is_last = number == last
             arrival = Arrival(
                 platform=account.receiver.platform,
+                account_name=account.name,
                 event=event,
                 hold=hold,
                 cursor=found.cursor if is_last else None,

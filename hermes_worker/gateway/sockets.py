@@ -61,6 +61,8 @@ class SocketAccount:
 
     account: str
     platform: str
+    name: str
+    """Of the account, among those of its platform."""
     open_talk: Callable[[], SocketTalk]
     hold: AccountHold
     lease_s: float
@@ -170,7 +172,13 @@ class SocketListening:
         for number, event in enumerate(heard.inbound):
             is_last = number == len(heard.inbound) - 1
             cursor = self._cursor if is_last else None
-            arrival = Arrival(platform=self._held.platform, event=event, hold=self._held.hold, cursor=cursor)
+            arrival = Arrival(
+                platform=self._held.platform,
+                account_name=self._held.name,
+                event=event,
+                hold=self._held.hold,
+                cursor=cursor,
+            )
             if self._taker.take(arrival) is None:
                 continue  # it came before
             self._brought = True

@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.channels.catalog import platforms
 from hermes_worker.channels.targets import ChatRef, TargetError, parse_chat, text_of
+from hermes_worker.core.chat_accounts import DEFAULT_ACCOUNT, ChatOwner, account_of, named_variable
 from hermes_worker.core.chat_context import context_block
 from hermes_worker.core.errors import LeaseLost, UnavailableError
 from hermes_worker.core.gateway import (
@@ -72,30 +73,32 @@ from hermes_worker.store.runs.waits import (
 from hermes_worker.store.sessions import Changes, Sessions, SessionTotals, TitleTaken
 from hermes_worker.wiring import Client
 
+_NOBODY = ChatOwner()
 _NAME_CHARS_MAX = 80
 _TRIES_MAX = 3
 _CLOCKS_APART_S = 5.0
 """A platform's clock may be this far behind the database's."""
 
 
-def account_of(platform: str, name: str = "default") -> str:
-    """What an account is called in rows."""
-    return f"{platform}:{name}"
-
-
-def speakers_of(settings: Settings, platform: str) -> Speakers:
-    """Who may speak on a platform."""
+def speakers_of(settings: Settings, platform: str, name: str = DEFAULT_ACCOUNT, owner: ChatOwner = _NOBODY) -> Speakers:
+    """Who may speak in the chats of an account that belong to ``owner``. Lists are about the chats of the tenant that
+    the account belongs to; in those of others only who was paired for them may speak."""
 
     def named(variable: str) -> tuple[str, ...]:
-        own = settings.variables.get(f"{platform.upper()}_{variable}", "")
-        return tuple(name.strip() for name in own.split(",") if name.strip())
+        own = settings.variables.get(named_variable(f"{platform.upper()}_{variable}", name), "")
+        return tuple(each.strip() for each in own.split(",") if each.strip())
 
     said = settings.gateway
+    pairs, groups = said.strangers == "pair", GroupPolicy(said.groups)
+    if owner.tenant != said.rules.owner_of_account(account_of(platform, name)).tenant:
+        return Speakers(groups=GroupPolicy.KNOWN if groups is GroupPolicy.GUESTS else groups, pairs=pairs)
+    is_of_operators = owner.tenant == DEFAULT_TENANT
     return Speakers(
-        allowed=(*said.allowed_users, *named("ALLOWED_USERS")),
-        guests=(*said.guests, *named("GUESTS")),
-        groups=GroupPolicy(said.groups),
-        pairs=said.strangers == "pair",
+        allowed=(*(said.allowed_users if is_of_operators else ()), *named("ALLOWED_USERS")),
+        guests=(*(said.guests if is_of_operators else ()), *named("GUESTS")),
+        groups=groups,
+        open_groups=named("GROUP_ALLOWED_CHATS"),
+        pairs=pairs,
     )
 
 
@@ -104,17 +107,30 @@ class Arrival:
     """An event, and how it came."""
 
     platform: str
+    account_name: str = DEFAULT_ACCOUNT
     event: Inbound
     hold: AccountHold | None = None
     """``None`` for one that the platform brought to a webhook."""
     cursor: str | None = None
     """How far the account is read with this event."""
+    owner: ChatOwner = _NOBODY
+    """Whose the chat is, once that is known."""
     role: ChatRole = ChatRole.GUEST
     """What its sender may do, once that is known."""
 
     @property
     def account(self) -> str:
-        return account_of(self.platform)
+        return account_of(self.platform, self.account_name)
+
+    @property
+    def known_as(self) -> str:
+        """What people call the account: the usual one by its platform."""
+        return self.platform if self.account_name == DEFAULT_ACCOUNT else self.account
+
+    @property
+    def _named(self) -> str:
+        """The account's name where it is not the usual one."""
+        return "" if self.account_name == DEFAULT_ACCOUNT else self.account_name
 
     @property
     def row(self) -> InboundEvent:
@@ -130,6 +146,8 @@ class Arrival:
             thread=chat.thread,
             user=sender.id,
             scope=chat.scope,
+            profile=self.owner.profile,
+            account=self._named,
         )
 
     @property
@@ -138,7 +156,8 @@ class Arrival:
         chat = self.event.chat
         reference = f"{chat.id}:{chat.thread}" if chat.thread else chat.id
         try:
-            return text_of(ChatRef(parse_chat(self.platform, reference)))
+            sender = f"{self.platform}@{self._named}" if self._named else self.platform
+            return text_of(ChatRef(parse_chat(sender, reference)))
         except TargetError:
             return None
 
@@ -168,15 +187,20 @@ class _ChatPlace:
 class Taker:
     """Takes events of all accounts of one installation. Thread-safe."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, tenant: str = DEFAULT_TENANT) -> None:
         self._client = client
-        self._rows = GatewayRows(client.database)
+        self._tenant = tenant
+        self._rows = GatewayRows(client.database, tenant)
 
     def take(self, arrival: Arrival) -> str | None:
         """Do what an event asks for; what became of it, or ``None`` for one that was taken before. Safe to repeat and
         safe for several at once. An event on which our code breaks is left behind at the third try, whoever tries.
         Raises ``LeaseLost``, ``UnavailableError``, and before the third try what broke."""
-        with acting(Actor(tenant=DEFAULT_TENANT, name=self._principal(arrival))):
+        owner = self._client.settings.gateway.rules.owner_of(arrival.account, arrival.event.chat.id)
+        if owner.tenant != self._tenant:
+            return Taker(self._client, owner.tenant).take(arrival)
+        arrival = replace(arrival, owner=owner)
+        with acting(Actor(tenant=self._tenant, name=self._principal(arrival))):
             try:
                 return self._take(arrival)
             except (LeaseLost, UnavailableError):
@@ -193,7 +217,8 @@ class Taker:
         event = arrival.event
         paired = self._rows.role_of(arrival.account, event.sender.id)
         try:
-            match read_event(event, speakers_of(self._client.settings, arrival.platform), paired):
+            speakers = speakers_of(self._client.settings, arrival.platform, arrival.account_name, arrival.owner)
+            match read_event(event, speakers, paired):
                 case Disregarded(reason=reason):
                     outcome = self._settle(arrival, lambda _: _Replied(reason.value))
                 case OfferCode():
@@ -232,7 +257,7 @@ class Taker:
             input=text,
             instructions=self._context(arrival),
             session_id=place.session,
-            principal=Principal(name=self._principal(arrival), scopes=frozenset()),
+            principal=Principal(tenant=self._tenant, name=self._principal(arrival), scopes=frozenset()),
             source=arrival.role.source,
             toolsets=GUEST_TOOLSETS if is_guest else None,
             approvals=Unattended.DENY.value if is_guest else None,
@@ -287,7 +312,7 @@ class Taker:
         is_ours = self._rows.begin_anew(connection, arrival.account, _counted_as(arrival), place.generation)
         policy = self._reset_policy(arrival)
         told = reset_notice(policy, place.reset, arrival.platform, had_activity=True) if is_ours else None
-        return [] if told is None else owe(connection, [arrival.target], body=told)
+        return [] if told is None else owe(connection, [arrival.target], body=told, tenant=self._tenant)
 
     def _attributed(self, arrival: Arrival, text: str) -> str:
         """Where several people share a session, each message says who wrote it. A name is one line without brackets,
@@ -470,7 +495,7 @@ class Taker:
         if self._rows.is_known(arrival.row):
             raise EventKnown  # what a message did once, its repetition does not do to what was said since
         place = self._place(arrival)
-        kept = Sessions(self._client.database, source=arrival.role.source)
+        kept = Sessions(self._client.database, self._tenant, arrival.role.source)
         try:
             session = kept.get(place.session)
         except SessionNotFound:
@@ -502,7 +527,7 @@ class Taker:
             return _Replied(Silence.STRANGER.value)
         said = (
             f"I do not know you yet. Your code is {code}. Whoever operates this agent lets you in with:\n"
-            f"hermes-worker gateway pair {arrival.platform} {code}"
+            f"hermes-worker gateway pair {arrival.known_as} {code}"
         )
         return _Replied("paired", said)
 
@@ -513,7 +538,7 @@ class Taker:
             # The event's row first: whoever comes second waits for it, and does nothing.
             done = self._taken(connection, arrival, do)
             if done.text is not None and arrival.target is not None:
-                owed = owe(connection, [arrival.target], body=done.text)
+                owed = owe(connection, [arrival.target], body=done.text, tenant=self._tenant)
         if done.stopped is not None:
             self._stop_below(done.stopped, done.hints)
         else:

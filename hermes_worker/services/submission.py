@@ -21,9 +21,17 @@ from hermes_worker.agent.prompt.pipeline import import_history
 from hermes_worker.agent.prompt.sources import PromptBlock
 from hermes_worker.agent.sourced import client_definition, with_deferred
 from hermes_worker.agent.tools.catalog import catalog_with, has_tool_sources
-from hermes_worker.channels.targets import TargetError, normalize_deliver, parse_targets, require_open_to, text_of
+from hermes_worker.channels.targets import (
+    NO_RULES,
+    TargetError,
+    normalize_deliver,
+    parse_targets,
+    require_open_to,
+    text_of,
+)
 from hermes_worker.core.artifacts import PATTERNS_MAX, wrong_pattern
 from hermes_worker.core.budget import NANO, BudgetMode
+from hermes_worker.core.chat_accounts import ChatRules
 from hermes_worker.core.client_tools import NAME, ClientTool
 from hermes_worker.core.deferred import BRIDGE
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
@@ -455,7 +463,7 @@ def new_run(
         multitask=submission.multitask,
         fingerprint=_fingerprint(submission),
         proof=submission.proof,
-        deliver=deliver_list(submission.deliver, submission.principal.tenant),
+        deliver=deliver_list(submission.deliver, submission.principal.tenant, settings.gateway.rules),
         not_before=submission.not_before,
         delay_s=submission.delay_s,
         deadline=submission.deadline,
@@ -525,13 +533,16 @@ def usual_toolsets(kind: str) -> tuple[str, ...]:
     return ("hermes-cli",) if kind == "cli" else ("hermes-api-server",)
 
 
-def deliver_list(deliver: str | Sequence[str] | None, tenant: str = DEFAULT_TENANT) -> list[str]:
-    """The targets one by one, as they are written. Raises ``InvalidSubmission``."""
+def deliver_list(
+    deliver: str | Sequence[str] | None, tenant: str = DEFAULT_TENANT, rules: ChatRules = NO_RULES
+) -> list[str]:
+    """The targets one by one, as they are written. ``rules`` say which chats are the tenant's. Raises
+    ``InvalidSubmission``."""
     if not deliver:
         return []
     try:
         references = parse_targets(normalize_deliver(deliver))
-        require_open_to(tenant, references)
+        require_open_to(tenant, references, rules)
         return [text_of(reference) for reference in references]
     except TargetError as error:
         raise InvalidSubmission("deliver", str(error)) from error

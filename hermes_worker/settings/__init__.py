@@ -33,6 +33,7 @@ import yaml
 
 from hermes_worker import installed
 from hermes_worker.core.budget import BudgetMode
+from hermes_worker.core.chat_accounts import ACCOUNT_PATTERN, RULE_PATTERN, ChatRules, usual_variable
 from hermes_worker.core.credentials import Strategy
 from hermes_worker.core.delegation import TURNS_MAX
 from hermes_worker.core.errors import ConfigurationError
@@ -866,8 +867,22 @@ class GatewaySettings:
     """Whether agents are shown ids of people and chats as hashes, on platforms where no message needs the real ones."""
     streams: bool = _setting("chats.streaming", "HERMES_GATEWAY_STREAMING", SWITCH, False)
     """Whether an answer is shown while it is written, as one message that is edited, where the platform can do that."""
+    accounts: tuple[str, ...] = _setting(
+        "chats.accounts", "HERMES_GATEWAY_ACCOUNTS", names(ACCOUNT_PATTERN, "accounts, as `telegram:ops`"), ()
+    )
+    """More accounts than one of a platform. The variables of `telegram:ops` end with its name:
+    `TELEGRAM_BOT_TOKEN__OPS`."""
+    chats: tuple[str, ...] = _setting(
+        "chats.rules", "HERMES_GATEWAY_CHATS", names(RULE_PATTERN, "`ACCOUNT/CHAT=TENANT`"), ()
+    )
+    """Whose chats are: `telegram:ops/*=acme,telegram:default/-100123=globex`, with `TENANT/PROFILE` for sessions of
+    their own. Others are the default tenant's."""
     lease_s: float = _setting("chats.lease_s", "HERMES_GATEWAY_LEASE_S", number(2.0, 600.0, "seconds"), 60.0)
     """For how long a gateway holds an account without renewing; another takes it then."""
+
+    @property
+    def rules(self) -> ChatRules:
+        return ChatRules(self.chats)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1229,7 +1244,8 @@ class Settings:
         served = (self.server.key, *self.server.previous_keys, self.flower.password)
         keys = (model.api_key, *model.more_keys, *logins, *served, *model.vendor_keys.values())
         texts = (key for key in self.encryption.keys if key.reveal() != NO_TEXT_KEY)
-        others = (self.environ.get(name, "").strip() for name in installed.current().secret_variables)
+        declared = installed.current().secret_variables
+        others = (value.strip() for name, value in self.environ.items() if usual_variable(name) in declared)
         return (
             *(key for key in keys if key),
             *texts,
@@ -1852,7 +1868,7 @@ def handed_to(settings: Settings, *roles: ProcessRole) -> tuple[dict[str, str], 
 
 def _owners(variable: str, value: str) -> frozenset[ProcessRole] | None:
     """As ``owners``; of a secret that an extension declares, the roles that it names."""
-    roles = installed.current().secret_variables.get(variable)
+    roles = installed.current().secret_variables.get(usual_variable(variable))
     return owners(variable, value) if roles is None else frozenset(ProcessRole(role) for role in roles)
 
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
+from hermes_worker.core.chat_accounts import usual_variable
 from hermes_worker.settings.servers import servers_url_of
 
 
@@ -100,7 +101,9 @@ _SOUNDS_SECRET = re.compile(
 
 
 def owners(variable: str, value: str) -> Roles | None:
-    """The roles that get a variable; ``None`` for one that is no secret, which all get."""
+    """The roles that get a variable; ``None`` for one that is no secret, which all get. That of an account with a name
+    is for those of the usual account's."""
+    variable = usual_variable(variable)
     if row := _KEY_OF_VARIABLE.get(variable):
         return row.roles
     if variable in DELIVERY_SECRETS:

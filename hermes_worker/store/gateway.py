@@ -87,8 +87,22 @@ class AccountView:
     locked_until: float | None
 
 
+class ChatPerson(NamedTuple):
+    """Somebody who was let in, or whose code is still good. Times in epoch seconds."""
+
+    account: str
+    tenant: str
+    """For the chats of which tenant."""
+    person: str
+    role: ChatRole | None
+    """``None`` for a stranger who has a code."""
+    paired_at: float | None
+    expires_at: float | None
+
+
 class _CodeRow(NamedTuple):
     person: str
+    tenant: str
     salt: str
     code_hash: str
 
@@ -135,10 +149,11 @@ class _QuestionRow(NamedTuple):
 
 
 class GatewayRows:
-    """The accounts of one database. Thread-safe."""
+    """The accounts of one database, and the chats that belong to one tenant. Thread-safe."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, tenant: str = DEFAULT_TENANT) -> None:
         self._database = database
+        self._tenant = tenant
 
     # --- leases ------------------------------------------------------------------------------------------------------
 
@@ -235,7 +250,7 @@ class GatewayRows:
             self._require(moved.rowcount, event.hold)
         else:
             _enter_webhook(connection, event.account)
-        if _entered(connection, event, outcome=outcome, run_id=run_id):
+        if _entered(connection, event, tenant=self._tenant, outcome=outcome, run_id=run_id):
             return
         broken = _row_of(event) & (inbound.c.outcome == _BROKEN)
         taken = connection.execute(sa.update(inbound).where(broken).values(outcome=outcome, run_id=run_id))
@@ -247,7 +262,7 @@ class GatewayRows:
         not taken by that."""
         tries = sa.func.coalesce(inbound.c.tries, 0) + 1
         with self._database.write() as connection:
-            if _entered(connection, event, outcome=_BROKEN, tries=1):
+            if _entered(connection, event, tenant=self._tenant, outcome=_BROKEN, tries=1):
                 return 1
             broken = _row_of(event) & (inbound.c.outcome == _BROKEN)
             counted = sa.update(inbound).where(broken).values(tries=tries).returning(inbound.c.tries)
@@ -277,14 +292,14 @@ class GatewayRows:
         this = _chat(account, session_key)
         if after is not None:
             this &= chats.c.generation == after
-        row = {"account": account, "session_key": session_key, "tenant": DEFAULT_TENANT, "generation": 0}
+        row = {"account": account, "session_key": session_key, "tenant": self._tenant, "generation": 0}
         connection.execute(insert_ignoring(connection, chats).values(**row, updated_at=db_now()))
         values = {"generation": chats.c.generation + 1, "updated_at": db_now()}
         return bool(connection.execute(sa.update(chats).where(this).values(**values)).rowcount)
 
     def activity(self, source: str, name: str) -> SessionActivity | None:
         """When something was last said in a chat's session; ``None`` while it does not exist. One statement."""
-        this = session_is(DEFAULT_TENANT, source, name)
+        this = session_is(self._tenant, source, name)
         own = runs.alias()
         newest = sa.select(sa.func.max(own.c.pk)).where(own.c.session_pk == sessions.c.pk).correlate(sessions)
         started = sa.select(sa.func.max(processes.c.started_at)).where(
@@ -308,7 +323,7 @@ class GatewayRows:
     def stop(self, connection: Connection, source: str, name: str, by: str) -> StoppedChat | None:
         """Stop the run at work in a chat's session; ``None`` when there is none. What it caused is to be stopped
         afterwards, by whoever asks or by the sweeper."""
-        pk: int | None = connection.execute(_active_run(source, name)).scalar()
+        pk: int | None = connection.execute(_active_run(self._tenant, source, name)).scalar()
         loaded = None if pk is None else lock_run(connection, pk)
         if loaded is None or loaded.run.status.is_terminal:
             return None
@@ -318,21 +333,21 @@ class GatewayRows:
 
     def at_work(self, source: str, name: str) -> tuple[str | None, int]:
         """The id of the run at work in a chat's session, and how many wait behind it."""
-        this = session_is(DEFAULT_TENANT, source, name)
+        this = session_is(self._tenant, source, name)
         waiting = (
             sa.select(sa.func.count())
             .select_from(runs)
             .join(sessions, sessions.c.pk == runs.c.session_pk)
             .where(this, runs.c.status == RunStatus.QUEUED.value, runs.c.pk != sessions.c.active_run_pk)
         )
-        active = sa.select(runs.c.run_id).where(runs.c.pk == _active_run(source, name).scalar_subquery())
+        active = sa.select(runs.c.run_id).where(runs.c.pk == _active_run(self._tenant, source, name).scalar_subquery())
         with self._database.read() as connection:
             return connection.execute(active).scalar(), int(connection.execute(waiting).scalar_one())
 
     def newest_question(self, source: str, name: str) -> OpenQuestion | None:
         """What the run at work in a chat's session, or what it caused, asked last and nobody has answered."""
         active = sa.select(sa.func.coalesce(runs.c.root_pk, runs.c.pk))
-        first = active.where(runs.c.pk == _active_run(source, name).scalar_subquery()).scalar_subquery()
+        first = active.where(runs.c.pk == _active_run(self._tenant, source, name).scalar_subquery()).scalar_subquery()
         wanted = (
             sa.select(waits.c.pk, waits.c.run_pk, waits.c.kind, waits.c.request, waits.c.opened_at)
             .join(runs, runs.c.pk == waits.c.run_pk)
@@ -350,16 +365,19 @@ class GatewayRows:
 
     # --- people ------------------------------------------------------------------------------------------------------
 
+    def _one(self, account: str, person: str) -> sa.ColumnElement[bool]:
+        return _person(account, person) & (chat_people.c.tenant == self._tenant)
+
     def role_of(self, account: str, person: str) -> ChatRole | None:
         """What a paired person may do; ``None`` for a stranger."""
         with self._database.read() as connection:
-            role = connection.execute(sa.select(chat_people.c.role).where(_person(account, person))).scalar()
+            role = connection.execute(sa.select(chat_people.c.role).where(self._one(account, person))).scalar()
         return None if role is None else ChatRole(role)
 
     def offer_code(self, connection: Connection, account: str, person: str) -> str | None:
         """A code for a stranger, whose hash is kept; ``None`` when it is too soon for another, too many are open, or
         the account is locked."""
-        this = _person(account, person)
+        this = self._one(account, person)
         _locked_account(connection, account)
         open_ones = sa.select(sa.func.count()).where(_has_open_code(account))
         asked = connection.execute(
@@ -367,7 +385,7 @@ class GatewayRows:
         ).scalar()
         if asked or _is_locked(connection, account):
             return None
-        others = open_ones.where(chat_people.c.person != person)
+        others = open_ones.where(sa.not_(this))
         if connection.execute(others).scalar_one() >= CODES_MAX:
             return None
         code, hashed = new_code()
@@ -376,7 +394,7 @@ class GatewayRows:
             sa.insert(chat_people).values(
                 account=account,
                 person=plain(person),
-                tenant=DEFAULT_TENANT,
+                tenant=self._tenant,
                 salt=hashed.salt,
                 code_hash=hashed.hash,
                 expires_at=db_now() + CODE_LIVES_S,
@@ -386,26 +404,25 @@ class GatewayRows:
         return code
 
     def pair(self, account: str, code: str, role: ChatRole) -> str:
-        """Let in whoever was given ``code``; their id. Raises ``PairingRefused``: after five wrong codes every code is
-        refused for an hour."""
+        """Let in whoever was given ``code``, for the chats of the tenant in one of which it was given; their id. Raises
+        ``PairingRefused``: after five wrong codes every code is refused for an hour."""
         with self._database.write() as connection:
             _locked_account(connection, account)
             if _is_locked(connection, account):
                 raise PairingRefused("too many wrong codes were tried; try again in an hour")
-            wanted = sa.select(chat_people.c.person, chat_people.c.salt, chat_people.c.code_hash).where(
-                _has_open_code(account)
-            )
-            asked = [_CodeRow(*row) for row in connection.execute(wanted)]
-            person = next((one.person for one in asked if one.hashed.is_of(code)), None)
-            if person is not None:
+            columns = (chat_people.c.person, chat_people.c.tenant, chat_people.c.salt, chat_people.c.code_hash)
+            asked = [_CodeRow(*row) for row in connection.execute(sa.select(*columns).where(_has_open_code(account)))]
+            found = next((one for one in asked if one.hashed.is_of(code)), None)
+            if found is not None:
                 connection.execute(
                     sa.update(chat_people)
-                    .where(_person(account, person))
+                    .where(_person(account, found.person), chat_people.c.tenant == found.tenant)
                     .values(role=role.value, paired_at=db_now(), salt=None, code_hash=None, expires_at=None)
                 )
                 connection.execute(sa.update(channels).where(channels.c.account == account).values(failures=0))
-                record(connection, Act.CHAT_PAIR, account, after={"person": person, "role": role.value})
-                return person
+                told = {"person": found.person, "role": role.value, "tenant": found.tenant}
+                record(connection, Act.CHAT_PAIR, account, after=told)
+                return found.person
             failures = channels.c.failures + 1
             is_last = failures >= FAILURES_MAX
             connection.execute(
@@ -419,7 +436,7 @@ class GatewayRows:
         raise PairingRefused("no open request has this code; codes are good for an hour")
 
     def revoke(self, account: str, person: str) -> bool:
-        """Let somebody in no more; whether they were let in."""
+        """Let somebody in no more, whosever chats they were let into; whether they were let in."""
         with self._database.write() as connection:
             gone = connection.execute(sa.delete(chat_people).where(_person(account, person)))
             if gone.rowcount:
@@ -435,6 +452,27 @@ class GatewayRows:
             rows = connection.execute(wanted.order_by(chat_people.c.paired_at))
             return [(person, ChatRole(role)) for person, role in rows]
 
+    def known(self, account: str | None = None) -> list[ChatPerson]:
+        """Who was let in and whose code is still good, of one account or of all."""
+        columns = [chat_people.c[name] for name in ChatPerson._fields]
+        is_known = chat_people.c.role.is_not(None) | (chat_people.c.expires_at > db_now())
+        wanted = sa.select(*columns).where(is_known).order_by(*columns[:3])
+        if account is not None:
+            wanted = wanted.where(chat_people.c.account == account)
+        with self._database.read() as connection:
+            found = [ChatPerson(*row) for row in connection.execute(wanted)]
+        return [one._replace(role=None if one.role is None else ChatRole(one.role)) for one in found]
+
+    def forget_askers(self, account: str) -> int:
+        """Take back all codes of an account that nobody used; how many. Whoever had one may ask again at once."""
+        with self._database.write() as connection:
+            gone = connection.execute(
+                sa.delete(chat_people).where(chat_people.c.account == account, chat_people.c.role.is_(None))
+            ).rowcount
+            if gone:
+                record(connection, Act.CHAT_FORGET, account, before={"codes": gone})
+            return gone
+
 
 def _enter_webhook(connection: Connection, account: str) -> None:
     """The row of an account whose events come by themselves. One that is there as it should be is only read."""
@@ -448,7 +486,7 @@ def _enter_webhook(connection: Connection, account: str) -> None:
 
 def _entered(connection: Connection, event: InboundEvent, **values: object) -> bool:
     """Whether an event had no row, and now has one."""
-    row = {"tenant": DEFAULT_TENANT, "account": event.account, "event_key": plain(event.key), **values}
+    row = {"account": event.account, "event_key": plain(event.key), **values}
     written = insert_ignoring(connection, inbound).values(**row, received_at=db_now()).returning(inbound.c.pk)
     return connection.execute(written).first() is not None
 
@@ -475,8 +513,8 @@ def _person(account: str, person: str) -> sa.ColumnElement[bool]:
     return (chat_people.c.account == account) & (chat_people.c.person == plain(person))
 
 
-def _active_run(source: str, name: str) -> sa.Select[Any]:
-    return sa.select(sessions.c.active_run_pk).where(session_is(DEFAULT_TENANT, source, name))
+def _active_run(tenant: str, source: str, name: str) -> sa.Select[Any]:
+    return sa.select(sessions.c.active_run_pk).where(session_is(tenant, source, name))
 
 
 def _locked_account(connection: Connection, account: str) -> None:

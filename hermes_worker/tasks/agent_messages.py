@@ -7,7 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.channels.catalog import platforms
-from hermes_worker.channels.targets import ACCEPTED, SpecialRef, TargetError, parse_targets, require_open_to, text_of
+from hermes_worker.channels.targets import (
+    ACCEPTED,
+    NO_RULES,
+    SpecialRef,
+    TargetError,
+    parse_targets,
+    require_open_to,
+    text_of,
+)
+from hermes_worker.core.chat_accounts import ChatRules
 from hermes_worker.core.sources import RequestKeys
 from hermes_worker.store.jobs.jobs import Jobs
 from hermes_worker.store.outbox.deliveries import Deliveries
@@ -19,7 +28,14 @@ _SOURCE = "tool:send_message"
 class AgentMessages:
     """``agent.tools.messaging.MessageSender`` of one database. Thread-safe."""
 
-    def __init__(self, outbox: Deliveries, jobs: Jobs, send: Callable[[Sequence[Hint]], object]) -> None:
+    def __init__(
+        self,
+        outbox: Deliveries,
+        jobs: Jobs,
+        send: Callable[[Sequence[Hint]], object],
+        rules: ChatRules = NO_RULES,
+    ) -> None:
+        self._rules = rules
         self._outbox = outbox
         self._jobs = jobs
         self._send = send
@@ -30,7 +46,7 @@ class AgentMessages:
         if len(found) != 1 or isinstance(found[0], SpecialRef):
             raise TargetError("Name one target: a platform, '<platform>:<chat>[:<thread>]' or 'webhook:<url>'.")
         tenant = context.origin.tenant
-        require_open_to(tenant, found)
+        require_open_to(tenant, found, self._rules)
         wanted = text_of(found[0])
         if wanted in self._jobs.answered_to(context.session_id):
             return {"sent": False, "note": f"your answer goes to {wanted} by itself when you end; nothing was sent"}

@@ -174,7 +174,7 @@ class _Sending:
         """Raises ``TargetError``."""
         dispatcher = self._parts.dispatcher
         references = parse_targets(reference)
-        require_open_to(self._claim.tenant, references)
+        require_open_to(self._claim.tenant, references, dispatcher.rules)
         return resolve(references, origin=None, homes=dispatcher.homes(), lookup=dispatcher.named)
 
     def _meant_by_others(self, *, yields: bool = False) -> dict[Target, str]:
@@ -313,7 +313,7 @@ class _Sending:
     def _why_dead(self, target: Target) -> str | None:
         if target.platform in _NEVER_DEAD:
             return None
-        return self._parts.outbox.why_dead(dead_target_key(target.platform, target.chat), tenant=self._claim.tenant)
+        return self._parts.outbox.why_dead(dead_target_key(target.sender, target.chat), tenant=self._claim.tenant)
 
     def _conceal(self, text: str) -> str:
         return redact(mask_known(text, self._parts.secrets))
@@ -335,7 +335,7 @@ class _Sending:
         match next_step(error, attempt, self._parts.policy, random.random()):
             case GiveUpDelivery(reason=reason, is_abandoned=is_abandoned):
                 why = dead_target_reason(target.platform, error)
-                dead = (dead_target_key(target.platform, target.chat), self._conceal(why)) if why else None
+                dead = (dead_target_key(target.sender, target.chat), self._conceal(why)) if why else None
                 failure = Failure(kind=error.kind, message=self._conceal(reason))
                 return self._fail(failure, is_abandoned=is_abandoned, dead=dead)
             case TryAgain(delay_s=delay_s, adjustment=adjustment, is_counted=is_counted):
@@ -356,7 +356,7 @@ class _Sending:
                 return []
 
     def _succeed(self, target: Target, receipt: str | None, *, was_dead: bool = False) -> list[Hint]:
-        revived = dead_target_key(target.platform, target.chat) if was_dead else None
+        revived = dead_target_key(target.sender, target.chat) if was_dead else None
         self._write(partial(self._parts.outbox.delivered, self._claim, receipt, revived=revived))
         count("delivery.delivered")
         log.info("delivery.delivered", target=target.shown)

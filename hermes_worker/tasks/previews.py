@@ -51,7 +51,7 @@ class ChatPace:
 
 
 def _place(target: Target) -> KeyPlace:
-    chat = hashlib.sha256(f"{target.platform}:{target.chat}".encode()).hexdigest()[:24]
+    chat = hashlib.sha256(f"{target.sender}:{target.chat}".encode()).hexdigest()[:24]
     return KeyPlace(provider="chats", credential=chat)
 
 

@@ -453,7 +453,7 @@ def _defect(place: Place, label: str) -> Answer:
         patch.setattr(capabilities, "AuthObject", None)
         patch.setattr(capabilities, "SkillList", None)
         patch.setattr(models, "offered", None)
-        patch.setattr(inbound, "at_webhooks", None)
+        patch.setattr(inbound, "at_webhook", None)
         return with_context(place, RuntimeError("a defect"), method, _reading(place, label))
 
 

@@ -80,6 +80,24 @@ def test_one_event_that_comes_to_several_servers_at_once_begins_one_run(
         assert rows(servers[0], channels.c.mode) == ["webhook"]
 
 
+def test_an_account_with_a_name_has_an_address_and_a_secret_of_its_own(
+    serve: Callable[..., Served], environ: dict[str, str]
+) -> None:
+    named = {"HERMES_GATEWAY_ACCOUNTS": "telegram:ops", "TELEGRAM_WEBHOOK_SECRET__OPS": "another_secret"}
+    api = serve(load(environ | named | {"TELEGRAM_ALLOWED_USERS__OPS": "4242"}))
+
+    def status(path: str, secret: str) -> int:
+        return httpx.post(f"{api.url}{path}", json=GENUINE, headers={HEADER: secret}, timeout=60).status_code
+
+    assert status("/inbound/telegram@ops", SECRET) == 401
+    assert status(PATH, "another_secret") == 401
+    assert status("/inbound/telegram@sales", SECRET) == 404
+    assert status("/inbound/telegram@", SECRET) == 404
+    assert status("/inbound/telegram@ops", "another_secret") == 200
+    assert rows(api, inbound.c.account) == ["telegram:ops"]
+    assert rows(api, runs.c.deliver) == ['["telegram@ops:4242"]']
+
+
 def test_a_server_that_is_killed_between_commit_and_answer_leaves_nothing_to_do_again(
     environ: dict[str, str], serve: Callable[..., Served], listened: Settings
 ) -> None:

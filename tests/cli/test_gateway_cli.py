@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from support.migrated import bring_up
+from support.telegram_server import TOKEN as OPS_TOKEN
+from support.telegram_server import TelegramServer
 
 from hermes_worker import settings as settings_module
 from hermes_worker.cli.entry import main
@@ -85,3 +87,68 @@ def test_an_account_is_free_as_soon_as_its_gateway_is_known_to_have_ended(rows: 
     assert rows.hold(ACCOUNT, mode="poll", token_hash="t", holder="host:2", lease_s=60) is None
     rows.release_held_by("host:1")
     assert rows.hold(ACCOUNT, mode="poll", token_hash="t", holder="host:2", lease_s=60) is not None
+
+
+def test_accounts_are_listed_with_whose_their_chats_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HERMES_HOME", str(tmp_path))
+    assert call("gateway", "accounts") == 0
+    assert "no account" in capsys.readouterr().out
+    monkeypatch.setenv("TELEGRAM_BOT_TOKEN__OPS", OPS_TOKEN)
+    monkeypatch.setenv("SLACK_SIGNING_SECRET", "secret")
+    monkeypatch.setenv("HERMES_GATEWAY_ACCOUNTS", "telegram:ops")
+    monkeypatch.setenv("HERMES_GATEWAY_CHATS", "telegram:ops/*=acme")
+    assert call("gateway", "accounts") == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert lines == [
+        ["slack:default", "webhook", "default", "-"],
+        ["telegram:ops", "poll", "acme", "telegram:ops/*=acme"],
+    ]
+    monkeypatch.delenv("TELEGRAM_BOT_TOKEN__OPS")
+    assert call("gateway", "accounts") != 0
+    assert "TELEGRAM_BOT_TOKEN__OPS" in capsys.readouterr().err
+
+
+def test_a_platform_is_asked_whose_credentials_they_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HERMES_HOME", str(tmp_path))
+    monkeypatch.setenv("SLACK_SIGNING_SECRET", "secret")
+    monkeypatch.setenv("HERMES_GATEWAY_ACCOUNTS", "telegram:ops")
+    monkeypatch.setenv("TELEGRAM_BOT_TOKEN__OPS", OPS_TOKEN)
+    with TelegramServer() as telegram:
+        monkeypatch.setenv("TELEGRAM_BASE_URL", telegram.url)
+        assert call("gateway", "test", "telegram:ops") == 0
+        assert "telegram:ops (poll): it is @ops_bot (77)" in capsys.readouterr().out
+        assert telegram.looks == 0
+        monkeypatch.setenv("TELEGRAM_BOT_TOKEN__OPS", "78:other")
+        assert call("gateway", "test", "telegram:ops") != 0
+        assert "telegram:ops: " in capsys.readouterr().err
+    assert call("gateway", "test", "slack") == 0
+    assert "cannot be asked" in capsys.readouterr().out
+    assert call("gateway", "test", "matrix") != 0
+
+
+def test_who_asks_is_listed_until_their_codes_are_taken_back(
+    rows: GatewayRows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    acme = GatewayRows(rows._database, "acme")
+    with rows._database.write() as connection:
+        mine = rows.offer_code(connection, ACCOUNT, "42")
+        assert acme.offer_code(connection, ACCOUNT, "42") is not None
+    assert mine is not None
+    rows.pair(ACCOUNT, mine, ChatRole.MEMBER)
+    assert call("gateway", "people", "telegram") == 0
+    lines = [line.split()[:4] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert lines == [[ACCOUNT, "acme", "42", "asks"], [ACCOUNT, "default", "42", "member"]]
+    assert call("gateway", "clear-pending", "telegram") == 0
+    assert "taken back: 1" in capsys.readouterr().out
+    assert [(one.tenant, one.role) for one in rows.known()] == [("default", ChatRole.MEMBER)]
+    assert call("gateway", "clear-pending", "telegram") == 0
+    assert call("gateway", "people", "telegram:ops") == 0
+    assert "Nobody" in capsys.readouterr().out
+    forgotten = [
+        row.subject for row in AuditLog(rows._database).page("default", limit=50) if row.act == Act.CHAT_FORGET
+    ]
+    assert forgotten == [ACCOUNT]

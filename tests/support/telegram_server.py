@@ -99,6 +99,9 @@ class TelegramServer:
         path = request.head.split(" ")[1]
         if path == f"/bot{TOKEN}/getUpdates":
             self._updates(request.document, reply)
+        elif path == f"/bot{TOKEN}/getMe":
+            me = {"id": 77, "is_bot": True, "first_name": "Bot", "username": "ops_bot"}
+            reply.document(200, {"ok": True, "result": me})
         elif path == f"/bot{TOKEN}/answerCallbackQuery":
             self.acknowledged.append(request.document["callback_query_id"])
             reply.document(200, {"ok": True, "result": True})

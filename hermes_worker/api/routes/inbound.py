@@ -24,7 +24,7 @@ from hermes_worker.channels.inbound.receiving import (
     UnreadableInbound,
     WebhookRequest,
 )
-from hermes_worker.channels.receivers import Receiver, at_webhooks
+from hermes_worker.channels.receivers import ConfiguredAccount, Receiver, at_webhook
 from hermes_worker.core.inbound import Inbound
 from hermes_worker.gateway.taking import Arrival, Taker
 from hermes_worker.observe import count, log
@@ -79,8 +79,8 @@ async def take(context: Context, platform: str, request: Request) -> Response:
 
 async def _taken(context: ApiContext, platform: str, request: Request) -> Response:
     try:
-        receiver = _receiver(context.client.settings, platform, request.method)
-        credentials = receiver.credentials(context.client.settings.variables)
+        account = _account(context.client.settings, platform, request.method)
+        receiver, credentials = account.receiver, account.receiver.credentials(account.values)
         came = WebhookRequest(
             method=request.method,
             url=str(request.url),
@@ -90,7 +90,8 @@ async def _taken(context: ApiContext, platform: str, request: Request) -> Respon
         if came.method == "POST":
             came = replace(came, keys=await context.store(context.signing_keys.of, receiver, credentials))
         for event in _read(receiver, came, credentials):
-            await context.store(Taker(context.client).take, Arrival(platform=platform, event=event))
+            arrival = Arrival(platform=receiver.platform, account_name=account.name, event=event)
+            await context.store(Taker(context.client).take, arrival)
     except FlatRefusal as refused:
         return refused.response
     told = receiver.answer(came, credentials, datetime.now(UTC))
@@ -99,10 +100,11 @@ async def _taken(context: ApiContext, platform: str, request: Request) -> Respon
     return Response(told.body, told.status, media_type=told.media_type)
 
 
-def _receiver(settings: Settings, platform: str, method: str) -> Receiver:
+def _account(settings: Settings, address: str, method: str) -> ConfiguredAccount:
     """Raises ``FlatRefusal``."""
-    found = at_webhooks(settings.variables).get(platform) if settings.gateway.is_enabled else None
-    if found is None or (method == "GET" and not found.receiving.asks_by_get):
+    said = settings.gateway
+    found = at_webhook(settings.variables, said.accounts, address) if said.is_enabled else None
+    if found is None or (method == "GET" and not found.receiver.receiving.asks_by_get):
         raise FlatRefusal(404, "Unknown platform")
     return found
 

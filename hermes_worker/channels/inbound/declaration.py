@@ -42,6 +42,7 @@ class Receiving:
     download: Reference | None = None
     signing_keys: Reference | None = None
     acknowledge: Reference | None = None
+    identify: Reference | None = None
     poll_s: float = 0.0
     """Seconds between two looks; 0 where the platform itself holds a look until there is something."""
     is_unverified: bool = False
@@ -68,7 +69,7 @@ def receiving_by(
 ) -> Receiving:
     """By a module that has ``Credentials`` and what its modes need by the usual names: ``receive`` for webhooks,
     ``poll`` for polling, ``Socket`` for sockets; ``also`` names of ``answer``, ``fetch`` (then there is no ``poll``),
-    ``download``, ``signing_keys`` and ``acknowledge`` those that it has."""
+    ``download``, ``signing_keys``, ``acknowledge`` and ``identify`` those that it has."""
     has = frozenset(also)
     polls = InboundMode.POLL in modes and "fetch" not in has
     return Receiving(
@@ -86,6 +87,7 @@ def receiving_by(
         download=f"{module}:download" if "download" in has else None,
         signing_keys=f"{module}:signing_keys" if "signing_keys" in has else None,
         acknowledge=f"{module}:acknowledge" if "acknowledge" in has else None,
+        identify=f"{module}:identify" if "identify" in has else None,
         poll_s=poll_s,
         is_unverified=is_unverified,
         asks_by_get=asks_by_get,

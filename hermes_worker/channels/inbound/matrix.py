@@ -25,7 +25,7 @@ from hermes_worker.channels.exchange import (
     path_segment,
     service_url,
 )
-from hermes_worker.channels.inbound.receiving import Polled, Polling
+from hermes_worker.channels.inbound.receiving import Identifying, Polled, Polling
 from hermes_worker.channels.platforms.matrix import classify
 from hermes_worker.core.inbound import (
     EVENT_KEY_CHARS_MAX,
@@ -189,6 +189,13 @@ def _without_quote(body: str) -> str:
 def _names(body: str, me: str) -> bool:
     local = re.escape(me.removeprefix("@").partition(":")[0])
     return bool(local) and re.search(rf"(?:\A|[\s(])@?{local}\b", body, re.IGNORECASE) is not None
+
+
+def identify(credentials: Credentials) -> Identifying:
+    """whoami: it disturbs no look."""
+    response = yield _get("v3/account/whoami", {}, credentials)
+    me = text_of(json_object(response).get("user_id"))
+    return me or _failed(response)
 
 
 def _get(path: str, fields: Mapping[str, str], credentials: Credentials) -> HttpRequest:

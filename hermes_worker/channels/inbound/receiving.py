@@ -22,6 +22,8 @@ What a platform's module has, by the names in its ``Receiving`` (``declaration``
 * ``download(media, credentials) -> Downloading``: an exchange that ends with the request for a file's bytes.
 * ``acknowledge(press, credentials) -> Acknowledging``: an exchange that tells the platform that a press of a button was
   taken, where a gateway has to do that by itself. Best effort, after the commit.
+* ``identify(credentials) -> Identifying``: an exchange that asks the platform whose credentials these are, and takes
+  nothing from whoever listens.
 * ``signing_keys(credentials) -> KeysExchange``: public keys of the platform that ``receive`` needs (JWKS), by id. They
   are kept for an hour and handed to ``receive`` in ``request.keys``.
 """
@@ -99,6 +101,8 @@ Downloading = Generator[HttpRequest, HttpResponse, HttpRequest | DeliveryError]
 """Ends with the request whose answer is the file. It is made without following redirects, to public addresses only, and
 its answer is read as a stream."""
 Acknowledging = Generator[HttpRequest, HttpResponse, None]
+Identifying = Generator[HttpRequest, HttpResponse, str | DeliveryError]
+"""Ends with what the platform calls the account."""
 KeysExchange = Generator[HttpRequest, HttpResponse, Mapping[str, Mapping[str, object]] | DeliveryError]
 
 

@@ -47,7 +47,7 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             },
             secrets=("token", "webhook_secret"),
             webhook_secrets=("webhook_secret",),
-            also=("answer", "download", "acknowledge"),
+            also=("answer", "download", "acknowledge", "identify"),
             is_unverified=True,
         ),
         "matrix": receiving_by(
@@ -56,6 +56,7 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             required={InboundMode.POLL: ("homeserver", "access_token")},
             variables={"homeserver": "MATRIX_HOMESERVER", "access_token": "MATRIX_ACCESS_TOKEN"},
             secrets=("access_token",),
+            also=("identify",),
         ),
         "slack": _by_webhook(
             "slack",

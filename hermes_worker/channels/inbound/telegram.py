@@ -16,6 +16,7 @@ from hermes_worker.channels.inbound.receiving import (
     Acknowledging,
     Downloading,
     Forged,
+    Identifying,
     Polled,
     Polling,
     UnreadableInbound,
@@ -132,6 +133,16 @@ def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> W
 def acknowledge(press: InboundButton, credentials: Credentials) -> Acknowledging:
     """Until this comes, people see that the button is still being pressed."""
     yield json_request("POST", _method_url("answerCallbackQuery", credentials), {"callback_query_id": press.press_id})
+
+
+def identify(credentials: Credentials) -> Identifying:
+    """getMe: it disturbs no look."""
+    response = yield json_request("POST", _method_url("getMe", credentials), {})
+    answer = json_object(response)
+    if not is_success(response) or answer.get("ok") is not True:
+        return _failed(response)
+    me = mapping_of(answer.get("result"))
+    return f"@{text_of(me.get('username'))} ({id_of(me.get('id'))})"
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:

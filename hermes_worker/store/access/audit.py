@@ -87,6 +87,7 @@ class Act(StrEnum):
     WORKER_DRAIN = "worker.drain"
     CHAT_PAIR = "chat.pair"
     CHAT_REVOKE = "chat.revoke"
+    CHAT_FORGET = "chat.forget"
     DELIVERY_RETRY = "delivery.retry"
     SKILL_KEEP = "skill.keep"
     SKILL_REMOVE = "skill.remove"

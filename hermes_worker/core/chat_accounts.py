@@ -1,0 +1,86 @@
+"""Accounts on platforms by name, and whose the chats of an account are. Pure.
+
+An account is called ``PLATFORM:NAME``; the one that the platform's usual variables open is ``PLATFORM:default``. The
+variables of another one end with its name: ``TELEGRAM_BOT_TOKEN__OPS`` is the token of ``telegram:ops``. It shares
+nothing with the usual account but the addresses (``..._URL``) that it does not name itself.
+
+A rule gives chats of an account to a tenant: ``telegram:ops/*=acme`` all of them, ``telegram:default/-100=globex`` one.
+What no rule names belongs to the default tenant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from hermes_worker.core.principals import DEFAULT_TENANT
+
+DEFAULT_ACCOUNT: Final = "default"
+ACCOUNT_PATTERN: Final = r"[a-z][a-z0-9_]{0,29}:[a-z][a-z0-9]{0,29}"
+RULE_PATTERN: Final = (
+    rf"{ACCOUNT_PATTERN}/[^\s,=]{{1,200}}=[a-z0-9]([a-z0-9-]{{0,38}}[a-z0-9])?(/[a-z][a-z0-9-]{{0,29}})?"
+)
+EVERY_CHAT: Final = "*"
+_OF_ACCOUNT = re.compile(r"(?P<variable>[A-Z][A-Z0-9_]*[A-Z0-9])__(?P<name>[A-Z][A-Z0-9]{0,29})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatOwner:
+    """Whose a chat is."""
+
+    tenant: str = DEFAULT_TENANT
+    profile: str = ""
+    """The name space of its sessions."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRules:
+    """Whose the chats of accounts are, as the operator set it: each as ``ACCOUNT/CHAT=TENANT[/PROFILE]``."""
+
+    rules: Sequence[str] = ()
+
+    def owner_of(self, account: str, chat: str) -> ChatOwner:
+        """A rule for the chat comes before one for all chats of the account."""
+        found = self._by_place()
+        return found.get(f"{account}/{chat}") or self.owner_of_account(account)
+
+    def owner_of_account(self, account: str) -> ChatOwner:
+        return self._by_place().get(f"{account}/{EVERY_CHAT}") or ChatOwner()
+
+    def _by_place(self) -> Mapping[str, ChatOwner]:
+        found: dict[str, ChatOwner] = {}
+        for rule in self.rules:
+            place, _, whose = rule.rpartition("=")
+            tenant, _, profile = whose.partition("/")
+            found.setdefault(place, ChatOwner(tenant=tenant, profile=profile))
+        return found
+
+
+def account_of(platform: str, name: str = DEFAULT_ACCOUNT) -> str:
+    """What an account is called in rows."""
+    return f"{platform}:{name}"
+
+
+def usual_variable(variable: str) -> str:
+    """The variable of the usual account that means the same: ``TELEGRAM_BOT_TOKEN`` for ``TELEGRAM_BOT_TOKEN__OPS``;
+    any other as it is."""
+    found = _OF_ACCOUNT.fullmatch(variable)
+    return found["variable"] if found is not None else variable
+
+
+def named_variable(variable: str, name: str) -> str:
+    """A platform's variable for the account called ``name``."""
+    return variable if name == DEFAULT_ACCOUNT else f"{variable}__{name.upper()}"
+
+
+def values_of_account(values: Mapping[str, str], name: str, secrets: Collection[str] = ()) -> Mapping[str, str]:
+    """Settings by variable name as the account called ``name`` has them, under their usual names. ``secrets`` are the
+    variables that hold secrets; none of the usual account's is among the result."""
+    if name == DEFAULT_ACCOUNT:
+        return values
+    ending = f"__{name.upper()}"
+    shared = {key: value for key, value in values.items() if key.endswith("_URL") and key not in secrets}
+    own = {key.removesuffix(ending): value for key, value in values.items() if key.endswith(ending)}
+    return {**shared, **own}
