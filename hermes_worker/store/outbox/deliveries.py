@@ -236,6 +236,33 @@ def _whose(run_pk: int | None, job_pk: int | None, tenant: str) -> str | sa.Scal
     return tenant
 
 
+def _claim_of(row: _TakenDelivery, asked: _AnsweringRun | None, token: str) -> DeliveryClaim:
+    return DeliveryClaim(
+        token=token,
+        delivery_id=row.delivery_id,
+        tenant=row.tenant,
+        target=row.target,
+        body=row.body,
+        run_id=asked.run_id if asked else None,
+        spec=asked.spec if asked else None,
+        attempt=row.attempts,
+        losses=row.losses,
+        parts_sent=row.parts_sent,
+        adjustments=tuple(filter(None, row.adjustments.split(","))),
+        is_in_doubt=bool(row.is_in_doubt),
+        age_s=max(0.0, float(row.age_s)),
+        workspace=asked.workspace if asked else None,
+        is_preview=bool(row.is_preview),
+        buttons=tuple(ChatButton(label=label, value=value) for label, value in json.loads(row.buttons or "[]")),
+        standing=ChatStanding(
+            message_id=row.message_id,
+            shown_hash=row.shown_hash,
+            idle_s=max(0.0, float(row.idle_s)),
+            is_in_doubt=bool(row.is_in_doubt),
+        ),
+    )
+
+
 class Deliveries:
     """The outbox of one database. Thread-safe."""
 
@@ -282,30 +309,7 @@ class Deliveries:
                 .where(runs.c.pk == row.run_pk)
             )
             asked = row_of(of_run, _AnsweringRun)
-        return DeliveryClaim(
-            token=token,
-            delivery_id=row.delivery_id,
-            tenant=row.tenant,
-            target=row.target,
-            body=row.body,
-            run_id=asked.run_id if asked else None,
-            spec=asked.spec if asked else None,
-            attempt=row.attempts,
-            losses=row.losses,
-            parts_sent=row.parts_sent,
-            adjustments=tuple(filter(None, row.adjustments.split(","))),
-            is_in_doubt=bool(row.is_in_doubt),
-            age_s=max(0.0, float(row.age_s)),
-            workspace=asked.workspace if asked else None,
-            is_preview=bool(row.is_preview),
-            buttons=tuple(ChatButton(label=label, value=value) for label, value in json.loads(row.buttons or "[]")),
-            standing=ChatStanding(
-                message_id=row.message_id,
-                shown_hash=row.shown_hash,
-                idle_s=max(0.0, float(row.idle_s)),
-                is_in_doubt=bool(row.is_in_doubt),
-            ),
-        )
+        return _claim_of(row, asked, token)
 
     def owe_once(
         self, request: RequestKeys, targets: Sequence[str], body: str, *, run_id: str | None = None
