@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
+import statistics
+import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +35,7 @@ from hermes_worker.wiring import database_of
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
 
 PATIENCE_S = 240.0
+LEASE_S = 2.0
 
 
 class Gateways:
@@ -42,7 +46,8 @@ class Gateways:
         self._database = database
         self._numbers = count(1)
         self._alive: dict[str, BaseProcess] = {}
-        self._frozen: list[BaseProcess] = []
+        self.silent_s: list[float] = []
+        """How long nobody listened after each hurt."""
         for _ in range(3):
             self._start()
 
@@ -61,7 +66,10 @@ class Gateways:
         process = self._alive.pop(name)
         process.kill()
         process.join()
+        began = time.monotonic()
         self._start()
+        until(self.holder, "somebody else to listen", patience_s=PATIENCE_S)
+        self.silent_s.append(time.monotonic() - began)
 
     def freeze(self) -> None:
         """The one that listens, until another one does."""
@@ -69,8 +77,10 @@ class Gateways:
         frozen = self._alive.pop(name)
         assert frozen.pid is not None
         os.kill(frozen.pid, signal.SIGSTOP)
+        began = time.monotonic()
         try:
             until(self.holder, "somebody else to listen", patience_s=PATIENCE_S)
+            self.silent_s.append(time.monotonic() - began)
         finally:
             os.kill(frozen.pid, signal.SIGCONT)
         self._alive[name] = frozen
@@ -93,7 +103,7 @@ def gateways(telegram: TelegramServer, url: str, broker_url: str, directory: Pat
         "HERMES_BROKER_URL": broker_url,
         "HERMES_PROVIDER": "scripted",
         "HERMES_GATEWAY": "true",
-        "HERMES_GATEWAY_LEASE_S": "2",
+        "HERMES_GATEWAY_LEASE_S": f"{LEASE_S:.0f}",
         "HERMES_GATEWAY_BUSY_INPUT_MODE": "queue",
         "GATEWAY_ALLOWED_USERS": "*",
         "TELEGRAM_BOT_TOKEN": TOKEN,
@@ -118,37 +128,62 @@ def written(database: Database) -> dict[str, list[str]]:
     return dict(found)
 
 
-@pytest.mark.parametrize(
-    ("chats", "each", "hurts", "odds"),
-    [
-        pytest.param(4, 10, 4, 0.1, id="sample"),
-        pytest.param(400, 25, 60, 0.1, id="10000 messages", marks=pytest.mark.slow),
-    ],
-)
-def test_every_message_becomes_one_run_in_its_order(
-    chats: int, each: int, hurts: int, odds: float, postgres_url: str, broker_url: str, tmp_path: Path
-) -> None:
+def test_every_message_becomes_one_run_in_its_order(postgres_url: str, broker_url: str, tmp_path: Path) -> None:
     random = Random(21)
+    chats, each, hurts = 4, 10, 4
     with (
-        TelegramServer(looked_max=4, conflict_odds=odds) as telegram,
+        TelegramServer(looked_max=4, conflict_odds=0.1) as telegram,
         gateways(telegram, postgres_url, broker_url, tmp_path) as running,
     ):
-        for number in range(each):
-            for chat in range(1, chats + 1):
-                telegram.write(chat, f"message {number}")
+        write(telegram, chats, each)
         for part in range(1, hurts + 1):
             due = part * chats * each // (hurts + 1)
             until(lambda due=due: taken(running) >= due or None, f"{due} messages to be taken", patience_s=PATIENCE_S)
             running.freeze() if random.random() < 0.5 else running.kill()
-        until(lambda: not telegram.updates or None, "everything to be read", patience_s=PATIENCE_S)
-        asked = written(running._database)
-        assert asked == {
-            f"agent:main:telegram:dm:{chat}": [f"message {number}" for number in range(each)]
-            for chat in range(1, chats + 1)
-        }
-        assert taken(running) == chats * each
-        assert telegram.overlaps == 0
-        assert telegram.conflicts > 0
+        assert_each_is_one_run(telegram, running, chats, each)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_ten_thousand_messages_while_the_listener_is_hurt_every_two_seconds(
+    postgres_url: str, broker_url: str, tmp_path: Path
+) -> None:
+    random = Random(21)
+    chats, each = 400, 25
+    with (
+        TelegramServer(looked_max=20, conflict_odds=0.1) as telegram,
+        gateways(telegram, postgres_url, broker_url, tmp_path) as running,
+    ):
+        write(telegram, chats, each)
+        while taken(running) < chats * each:
+            until(running.holder, "somebody to listen", patience_s=PATIENCE_S)
+            threading.Event().wait(2.0)
+            running.freeze() if random.random() < 0.5 else running.kill()
+        assert_each_is_one_run(telegram, running, chats, each)
+        parts = statistics.quantiles(running.silent_s, n=20)
+        print(
+            f"{len(running.silent_s)} hurts, {telegram.conflicts} conflicts; nobody listened for "
+            f"p50 {parts[9]:.2f} s, p95 {parts[18]:.2f} s, at most {max(running.silent_s):.2f} s"
+        )
+        assert parts[18] <= LEASE_S + 2.0
+
+
+def write(telegram: TelegramServer, chats: int, each: int) -> None:
+    for number in range(each):
+        for chat in range(1, chats + 1):
+            telegram.write(chat, f"message {number}")
+
+
+def assert_each_is_one_run(telegram: TelegramServer, running: Gateways, chats: int, each: int) -> None:
+    until(lambda: not telegram.updates or None, "everything to be read", patience_s=PATIENCE_S)
+    asked = written(running._database)
+    assert asked == {
+        f"agent:main:telegram:dm:{chat}": [f"message {number}" for number in range(each)]
+        for chat in range(1, chats + 1)
+    }
+    assert taken(running) == chats * each
+    assert telegram.overlaps == 0
+    assert telegram.conflicts > 0
 
 
 def taken(running: Gateways) -> int:
