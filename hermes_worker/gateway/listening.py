@@ -87,6 +87,8 @@ class GatewayListener:
     """Listens to the accounts of one installation until it is told to stop."""
 
     def __init__(self, client: Client, accounts: list[ListenedAccount], *, name: str, alive_file: Path | None) -> None:
+        # Frozen in the middle of a transaction it would keep the account's row, and others from listening.
+        client.database.end_idle_transactions(client.settings.gateway.lease_s)
         self._client = client
         self._rows = GatewayRows(client.database)
         self._taker = Taker(client)

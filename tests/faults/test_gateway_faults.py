@@ -26,11 +26,14 @@ from support.migrated import bring_up
 from support.rig import until
 from support.telegram_server import TOKEN, TelegramServer
 
+from hermes_worker.core.errors import UnavailableError
+from hermes_worker.gateway.listening import GatewayListener
 from hermes_worker.settings import load
 from hermes_worker.store.engine.database import Database
+from hermes_worker.store.gateway import GatewayRows
 from hermes_worker.store.runs.inputs import stored_spec
 from hermes_worker.store.tables import channels, inbound, runs, sessions
-from hermes_worker.wiring import database_of
+from hermes_worker.wiring import database_of, open_client
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
 
@@ -166,6 +169,31 @@ def test_ten_thousand_messages_while_the_listener_is_hurt_every_two_seconds(
             f"p50 {parts[9]:.2f} s, p95 {parts[18]:.2f} s, at most {max(running.silent_s):.2f} s"
         )
         assert parts[18] <= LEASE_S + 2.0
+
+
+def test_a_gateway_that_is_frozen_in_a_transaction_does_not_keep_its_account(
+    postgres_url: str, broker_url: str, tmp_path: Path
+) -> None:
+    """As frozen as can be done within one process: nothing happens in the transaction any more."""
+    bring_up(postgres_url)
+    environ = {
+        "HOME": str(tmp_path),
+        "HERMES_HOME": str(tmp_path),
+        "HERMES_DATABASE_URL": postgres_url,
+        "HERMES_BROKER_URL": broker_url,
+        "HERMES_GATEWAY_LEASE_S": f"{LEASE_S:.0f}",
+    }
+    client, others = open_client(load(environ)), database_of(load(environ))
+    GatewayListener(client, [], name="gw", alive_file=None)
+    account, how = "telegram:default", {"mode": "poll", "token_hash": "t", "lease_s": LEASE_S}
+    assert GatewayRows(client.database).hold(account, holder="gw", **how) is not None
+    with pytest.raises(UnavailableError), client.database.write() as connection:
+        connection.execute(sa.update(channels).values(cursor="7"))
+        until(lambda: GatewayRows(others).hold(account, holder="other", **how), "the account to be free")
+    with others.read() as connection:
+        assert connection.execute(sa.select(channels.c.holder, channels.c.cursor)).all() == [("other", None)]
+    client.close()
+    others.close()
 
 
 def write(telegram: TelegramServer, chats: int, each: int) -> None:
