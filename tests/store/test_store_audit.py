@@ -148,6 +148,9 @@ def do_everything(store: Store) -> None:
         code = chats.offer_code(connection, "telegram:default", "42")
     chats.pair("telegram:default", str(code), ChatRole.OWNER)
     chats.revoke("telegram:default", "42")
+    with database.write() as connection:
+        chats.offer_code(connection, "telegram:default", "43")
+    chats.forget_askers("telegram:default")
     note_prune(database, "acme")
     store.workers.drain(store.worker("somewhere").worker_id)
     logins, somebody = PageLogins(database, "somebody"), Principal(tenant="default", name="somebody")
