@@ -283,7 +283,10 @@ _ROWS: tuple[Platform, ...] = (
         limit=TextLimit(size_max=50_000),
         home_variable="EMAIL_HOME_ADDRESS",
         shapes=(
-            _shape(r"(?P<chat>[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})*)"),
+            _shape(
+                r"(?P<chat>[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})*)"
+                r"(?::(?P<thread>[A-Za-z0-9_-]{1,1000}))?"
+            ),
         ),
     ),
     Platform(

@@ -54,9 +54,9 @@ class Receiver:
         found: Polling = self._load(self.receiving.poll, "poll")(cursor, credentials, at, hold_s)
         return found
 
-    def fetch(self, cursor: str, credentials: Any, at: datetime) -> Polled | DeliveryError:
-        """Blocks, and opens its own connection."""
-        found: Polled | DeliveryError = self._load(self.receiving.fetch, "fetch")(cursor, credentials, at)
+    def fetch(self, cursor: str, credentials: Any, at: datetime, hold_s: float) -> Polled | DeliveryError:
+        """Blocks, opens its own connection, and looks for ``hold_s`` seconds while there is nothing."""
+        found: Polled | DeliveryError = self._load(self.receiving.fetch, "fetch")(cursor, credentials, at, hold_s)
         return found
 
     def socket(self, credentials: Any) -> SocketTalk:

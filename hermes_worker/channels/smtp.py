@@ -97,7 +97,7 @@ def _connected(credentials: Credentials, tls: SmtpTls) -> smtplib.SMTP:
 def _log_in(server: smtplib.SMTP, credentials: Credentials) -> None:
     if not credentials.password:
         return
-    if not isinstance(server.sock, ssl.SSLSocket) and not _is_loopback(credentials.host):
+    if not isinstance(server.sock, ssl.SSLSocket) and not is_loopback(credentials.host):
         raise smtplib.SMTPNotSupportedError("the server offers no TLS, and a password is not sent without it")
     try:
         server.login(credentials.username or credentials.sender, credentials.password)
@@ -119,7 +119,7 @@ def _as_data(content: bytes) -> bytes:
     return re.sub(rb"(?m)^\.", b"..", lines.rstrip(b"\r\n") + b"\r\n") + b".\r\n"
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:

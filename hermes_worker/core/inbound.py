@@ -43,6 +43,8 @@ class InboundChat:
     """As people see it."""
     topic: str = ""
     """What people wrote about the chat."""
+    answered_as: str = ""
+    """What a delivery names for the thread, where that is more than ``thread``: a mail's subject and its references."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

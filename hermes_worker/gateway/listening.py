@@ -168,7 +168,8 @@ class GatewayListener:
                 continue
             failures, error = 0, None
             cursor = self._take(account, hold, cursor, found)
-            self._pause(hold, account.receiver.receiving.poll_s, None, stopping)
+            if not found.has_more:
+                self._pause(hold, account.receiver.receiving.poll_s, None, stopping)
 
     def _keep_connected(self, account: ListenedAccount, hold: AccountHold, stopping: threading.Event) -> None:
         held = SocketAccount(
@@ -214,11 +215,11 @@ class GatewayListener:
 
     def _look(self, account: ListenedAccount, cursor: str, ends_at: float) -> Polled | DeliveryError:
         """Ask once, until ``ends_at`` of the monotonic clock. Raises ``LeaseLost``."""
-        if account.receiver.receiving.fetch is not None:
-            # It keeps its own time. What it brings after the end of the lease is refused by the rows.
-            return account.receiver.fetch(cursor, account.credentials, datetime.now(UTC))
         # Counted from now: whoever was frozen behind the renewal has less left of the lease.
         hold_s = _HELD_PART * max(0.0, ends_at - time.monotonic())
+        if account.receiver.receiving.fetch is not None:
+            # It keeps its own time. What it brings after the end of the lease is refused by the rows.
+            return account.receiver.fetch(cursor, account.credentials, datetime.now(UTC), hold_s)
         exchange = account.receiver.poll(cursor, account.credentials, datetime.now(UTC), hold_s)
         return asked(exchange, account.account, ends_at)
 

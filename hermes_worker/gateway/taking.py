@@ -88,8 +88,9 @@ def speakers_of(settings: Settings, platform: str, name: str = DEFAULT_ACCOUNT, 
         own = settings.variables.get(named_variable(f"{platform.upper()}_{variable}", name), "")
         return tuple(each.strip() for each in own.split(",") if each.strip())
 
-    said = settings.gateway
-    pairs, groups = said.strangers == "pair", GroupPolicy(said.groups)
+    said, receiving = settings.gateway, platforms()[platform].receiving
+    pairs = said.strangers == "pair" and (receiving is None or receiving.pairs)
+    groups = GroupPolicy(said.groups)
     if owner.tenant != said.rules.owner_of_account(account_of(platform, name)).tenant:
         return Speakers(groups=GroupPolicy.KNOWN if groups is GroupPolicy.GUESTS else groups, pairs=pairs)
     is_of_operators = owner.tenant == DEFAULT_TENANT
@@ -154,7 +155,8 @@ class Arrival:
     def target(self) -> str | None:
         """Where the answer goes: the chat, and the thread in it. ``None`` for a chat that no target can name."""
         chat = self.event.chat
-        reference = f"{chat.id}:{chat.thread}" if chat.thread else chat.id
+        thread = chat.answered_as or chat.thread
+        reference = f"{chat.id}:{thread}" if thread else chat.id
         try:
             sender = f"{self.platform}@{self._named}" if self._named else self.platform
             return text_of(ChatRef(parse_chat(sender, reference)))

@@ -341,10 +341,10 @@ def test_a_mail_is_taken_deferred_refused_or_in_doubt(
 
 
 def test_a_password_is_not_sent_without_tls(tmp_path: Path) -> None:
-    from hermes_worker.channels.smtp import _is_loopback, tls_of
+    from hermes_worker.channels.smtp import is_loopback, tls_of
 
-    assert not _is_loopback("mail.example.org")
-    assert not _is_loopback("10.0.0.1")
+    assert not is_loopback("mail.example.org")
+    assert not is_loopback("10.0.0.1")
     assert tls_of("", 465).value == "implicit"
 
 

@@ -325,6 +325,14 @@ CASES: dict[str, InboundCase] = {
         page=matrix_page(matrix_event("$1", "first"), matrix_event("$2", "second")),
         page_cursor="s1",
     ),
+    "email": InboundCase(
+        values={
+            "EMAIL_IMAP_HOST": "imap.here.example",
+            "EMAIL_ADDRESS": "agent@here.example",
+            "EMAIL_PASSWORD": _SECRET,
+            "EMAIL_AUTHSERV_ID": "mx.here.example",
+        },
+    ),
     "slack": InboundCase(
         values={"SLACK_SIGNING_SECRET": _SECRET},
         secret=_SECRET,

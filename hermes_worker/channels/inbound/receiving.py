@@ -16,8 +16,8 @@ What a platform's module has, by the names in its ``Receiving`` (``declaration``
   and after the commit. It needs no check of its own.
 * ``poll(cursor, credentials, at, hold_s) -> Polling``: an exchange that asks once, from a cursor on; ``""`` is the
   first. The platform may hold the answer back for ``hold_s`` seconds while there is nothing.
-* ``fetch(cursor, credentials, at) -> Polled | DeliveryError``: the same for what is not HTTP (IMAP); it opens its own
-  connection and closes it.
+* ``fetch(cursor, credentials, at, hold_s) -> Polled | DeliveryError``: the same for what is not HTTP (IMAP); it opens
+  its own connection, closes it, and keeps its own time.
 * ``Socket(credentials)``: one connection's conversation, a ``SocketTalk``.
 * ``download(media, credentials) -> Downloading``: an exchange that ends with the request for a file's bytes.
 * ``acknowledge(press, credentials) -> Acknowledging``: an exchange that tells the platform that a press of a button was
@@ -94,6 +94,8 @@ class Polled:
     inbound: tuple[Inbound, ...]
     cursor: str
     """From where to ask next; the one that was asked from when there was nothing."""
+    has_more: bool = False
+    """There was more than one look takes: the next one comes at once."""
 
 
 Polling = Generator[HttpRequest, HttpResponse, Polled | DeliveryError]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from hermes_worker.channels.inbound.declaration import InboundMode, Receiving, receiving_by
@@ -57,6 +58,27 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             variables={"homeserver": "MATRIX_HOMESERVER", "access_token": "MATRIX_ACCESS_TOKEN"},
             secrets=("access_token",),
             also=("identify",),
+        ),
+        "email": replace(
+            receiving_by(
+                f"{_FOLDER}.email",
+                modes=(InboundMode.POLL,),
+                required={InboundMode.POLL: ("host", "address", "password", "authserv_id")},
+                variables={
+                    "host": "EMAIL_IMAP_HOST",
+                    "port": "EMAIL_IMAP_PORT",
+                    "tls": "EMAIL_IMAP_TLS",
+                    "folder": "EMAIL_IMAP_FOLDER",
+                    "username": "EMAIL_IMAP_USERNAME",
+                    "address": "EMAIL_ADDRESS",
+                    "password": "EMAIL_PASSWORD",
+                    "authserv_id": "EMAIL_AUTHSERV_ID",
+                },
+                secrets=("password",),
+                also=("fetch",),
+                pairs=False,
+            ),
+            fetch="hermes_worker.channels.imap:fetch",
         ),
         "slack": _by_webhook(
             "slack",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -22,6 +24,10 @@ _ADDRESS = re.compile(
     r"(?P<user>[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64})@(?P<domain>[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})*)"
 )
 
+_OWN = "hermes-"
+"""How the ids of our mails begin."""
+_MESSAGE_ID = re.compile(r"<[!-;=?-~]{1,250}>")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
@@ -32,6 +38,47 @@ class Credentials:
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     sender_name: str = "Hermes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailThread:
+    """The mails that an answer belongs to."""
+
+    root: str
+    """The id of the first of them, with its brackets."""
+    answers: str
+    """That of the mail that is answered."""
+    subject: str
+    """Without ``Re:``."""
+
+
+THREAD_CHARS_MAX = 1_000
+"""Of a thread as a target names it."""
+
+
+def thread_token(thread: MailThread) -> str:
+    """A thread as a target names it; empty for one that is too long to be named."""
+    said = "\n".join((thread.root, thread.answers, thread.subject[:SUBJECT_CHARS_MAX]))
+    token = base64.urlsafe_b64encode(said.encode("utf-8", "replace")).decode().rstrip("=")
+    return token if len(token) <= THREAD_CHARS_MAX else ""
+
+
+def thread_of(token: str) -> MailThread | None:
+    """What ``thread_token`` named; ``None`` for anything else."""
+    try:
+        said = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
+    except (binascii.Error, ValueError):
+        return None
+    root, _, rest = said.partition("\n")
+    answers, _, subject = rest.partition("\n")
+    if not (_MESSAGE_ID.fullmatch(root) and _MESSAGE_ID.fullmatch(answers)):
+        return None
+    return MailThread(root=root, answers=answers, subject=one_line(subject)[:SUBJECT_CHARS_MAX])
+
+
+def is_own_id(message_id: str, domain: str) -> bool:
+    """Whether ``build`` gave a mail this id."""
+    return re.fullmatch(rf"<{_OWN}[0-9a-f]{{40}}@{re.escape(domain)}>", message_id, re.IGNORECASE) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +96,16 @@ def build(part: Part, target: Target, credentials: Credentials, *, at: datetime)
     message = EmailMessage(policy=SMTP)
     message["From"] = Address(display_name=one_line(credentials.sender_name), addr_spec=sender)
     message["To"] = Address(addr_spec=recipient)
-    message["Subject"] = one_line(part.title)[:SUBJECT_CHARS_MAX] or DEFAULT_SUBJECT
+    thread = thread_of(target.thread) if target.thread else None
+    title = f"Re: {thread.subject}" if thread is not None and thread.subject else part.title
+    message["Subject"] = one_line(title)[:SUBJECT_CHARS_MAX] or DEFAULT_SUBJECT
     message["Date"] = format_datetime(at)
-    message["Message-ID"] = f"<{key_token(part.idempotency_key, 40)}@{sender.rpartition('@')[2]}>"
+    message["Message-ID"] = f"<{_OWN}{key_token(part.idempotency_key, 40)}@{sender.rpartition('@')[2]}>"
+    if thread is not None:
+        message["In-Reply-To"] = thread.answers
+        message["References"] = " ".join(dict.fromkeys((thread.root, thread.answers)))
     # RFC 3834: no holiday notice answers a machine.
-    message["Auto-Submitted"] = "auto-generated"
+    message["Auto-Submitted"] = "auto-generated" if thread is None else "auto-replied"
     text = part.text.encode("utf-8", "replace").decode()
     message.set_content(text + "\n", cte="quoted-printable")
     if not part.is_plain:

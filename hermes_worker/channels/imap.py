@@ -1,0 +1,246 @@
+"""Looking into a mailbox over IMAP4rev1 (RFC 3501), which nothing is changed in: it is opened to be read only.
+
+The cursor is ``UIDVALIDITY:UID:CAME:SINCE``: the last mail that was read, when it came, and before when a mail is not
+ours to answer, in epoch seconds. The first look only learns where we are. When the server numbers the mailbox anew
+(another ``UIDVALIDITY``), everything since a day before the last mail is read once more, and the event's key, which is
+made of what a mail says, tells those that were taken before.
+
+A password goes over TLS or not at all; servers on this machine are taken at their word.
+"""
+
+from __future__ import annotations
+
+import imaplib
+import re
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.errors import MessageError
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from hermes_worker.channels.errors import DeliveryError, SendErrorKind
+from hermes_worker.channels.exchange import one_line
+from hermes_worker.channels.inbound import email as mails
+from hermes_worker.channels.inbound.email import Credentials, Letter
+from hermes_worker.channels.inbound.mail_structure import UnreadableAnswer, fetched, parts_of
+from hermes_worker.channels.inbound.receiving import Polled
+from hermes_worker.channels.smtp import is_loopback
+from hermes_worker.core.inbound import InboundMessage
+
+TIMEOUT_S = 20.0
+"""For each command."""
+MAILS_MAX = 50
+"""In one look."""
+TEXT_BYTES_MAX = 262_144
+"""Of the text of a mail, as it is encoded."""
+HEADER_BYTES_MAX = 65_536
+AGAIN_S = 5.0
+"""Between two looks over one connection."""
+_RENUMBERED_S = 86_400.0
+_CURSOR = re.compile(r"(\d{1,10}):(\d{1,10}):(\d{1,12}):(\d{1,12})", re.ASCII)
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, AssertionError, RecursionError, MessageError)
+"""What Python's parsers raise for mails that strangers made on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class MailCursor:
+    """How far a mailbox was read."""
+
+    validity: int
+    uid: int
+    came_s: int
+    since_s: int
+
+    def __str__(self) -> str:
+        return f"{self.validity}:{self.uid}:{self.came_s}:{self.since_s}"
+
+    @classmethod
+    def read(cls, text: str) -> MailCursor | None:
+        found = _CURSOR.fullmatch(text)
+        return None if found is None else cls(*map(int, found.groups()))
+
+
+class MailboxRefused(Exception):
+    """The server does not let us in, or we do not let it have the password."""
+
+
+def fetch(cursor: str, credentials: Credentials, at: datetime, hold_s: float) -> Polled | DeliveryError:
+    """What came since ``cursor``, ``MAILS_MAX`` mails at most; looks again over the same connection for ``hold_s``
+    seconds while there is nothing."""
+    try:
+        with opened(credentials) as mailbox:
+            return _looked(mailbox, cursor, credentials, at, hold_s)
+    except MailboxRefused as refused:
+        return DeliveryError(kind=SendErrorKind.AUTH, message=one_line(f"IMAP: {refused}"))
+    except ssl.SSLCertVerificationError as error:
+        return DeliveryError(kind=SendErrorKind.AUTH, message=one_line(f"IMAP: {error}"))
+    except (OSError, imaplib.IMAP4.error, UnreadableAnswer) as error:
+        words = str(error) if isinstance(error, imaplib.IMAP4.error | UnreadableAnswer) else type(error).__name__
+        return DeliveryError(kind=SendErrorKind.TRANSIENT, message=one_line(f"IMAP: {credentials.host}: {words}"))
+
+
+@contextmanager
+def opened(credentials: Credentials) -> Iterator[imaplib.IMAP4]:
+    """A connection that is logged in and has the folder open. Raises ``MailboxRefused``, ``OSError``,
+    ``imaplib.IMAP4.error``."""
+    server = _connected(credentials)
+    try:
+        _log_in(server, credentials)
+        status, said = server.select(_quoted(credentials.folder), readonly=True)
+        if status != "OK":
+            raise MailboxRefused(f"the folder {credentials.folder!r} cannot be opened: {_words(said)}")
+        yield server
+    finally:
+        with suppress(OSError, imaplib.IMAP4.error):
+            server.logout()
+
+
+def _looked(
+    mailbox: imaplib.IMAP4, cursor: str, credentials: Credentials, at: datetime, hold_s: float
+) -> Polled | DeliveryError:
+    ends_at = time.monotonic() + hold_s
+    validity = _number(mailbox, "UIDVALIDITY")
+    before = MailCursor.read(cursor)
+    if before is None:
+        last = _newest(mailbox)
+        return Polled(inbound=(), cursor=str(MailCursor(validity, last, int(at.timestamp()), 0)))
+    if before.validity != validity:
+        since_s = max(0, int(before.came_s - _RENUMBERED_S))
+        before = MailCursor(validity, 0, before.came_s, max(since_s, before.since_s))
+    uids = _since(mailbox, before.uid)
+    while not uids and (left_s := ends_at - time.monotonic()) > 0:
+        time.sleep(min(AGAIN_S, left_s))
+        mailbox.noop()
+        uids = _since(mailbox, before.uid)
+    if not uids:
+        return Polled(inbound=(), cursor=str(before))
+    taken = uids[:MAILS_MAX]
+    letters = [one for one in _letters(mailbox, validity, taken) if one.came_at >= before.since_s]
+    came_s = max([before.came_s, *(int(min(one.came_at, at.timestamp())) for one in letters)])
+    return Polled(
+        inbound=tuple(_message(mailbox, letter, credentials) for letter in letters),
+        cursor=str(MailCursor(validity, taken[-1], came_s, before.since_s)),
+        has_more=len(uids) > len(taken),
+    )
+
+
+def _message(mailbox: imaplib.IMAP4, letter: Letter, credentials: Credentials) -> InboundMessage:
+    try:
+        head = mails.head_of(letter, credentials)
+        part = letter.text_part if head.is_heard else None
+        content = b"" if part is None else section(mailbox, letter.uid, part.section, 0, TEXT_BYTES_MAX)
+        return mails.read(letter, head, content)
+    except UnreadableAnswer:
+        raise  # the server's, and not the mail's
+    except _UNREADABLE:
+        return mails.unreadable(letter)
+
+
+def section(mailbox: imaplib.IMAP4, uid: int, number: str, begin: int, length: int) -> bytes:
+    """Bytes of a part of a mail, as it is encoded; empty behind its end, and where there is no such mail."""
+    status, said = mailbox.uid("FETCH", str(uid), f"(BODY.PEEK[{number}]<{begin}.{length}>)")
+    _require(status, said)
+    for items in fetched(said):
+        for name, value in items.items():
+            if name.startswith("BODY[") and isinstance(value, bytes):
+                return value[:length]
+    return b""
+
+
+def _letters(mailbox: imaplib.IMAP4, validity: int, uids: list[int]) -> list[Letter]:
+    asked = f"(UID INTERNALDATE BODYSTRUCTURE BODY.PEEK[HEADER]<0.{HEADER_BYTES_MAX}>)"
+    status, said = mailbox.uid("FETCH", ",".join(map(str, uids)), asked)
+    _require(status, said)
+    found = {}
+    for items in fetched(said):
+        uid, header = items.get("UID"), items.get("BODY[HEADER]<0>")
+        if not isinstance(uid, bytes) or not uid.isdigit() or not isinstance(header, bytes | None):
+            continue  # the server tells that flags of another mail changed
+        found[int(uid)] = Letter(
+            validity=validity,
+            uid=int(uid),
+            came_at=_came_at(items.get("INTERNALDATE")),
+            header=(header or b"")[:HEADER_BYTES_MAX],
+            parts=tuple(parts_of(items.get("BODYSTRUCTURE"))),
+        )
+    return [found[uid] for uid in uids if uid in found]
+
+
+def _since(mailbox: imaplib.IMAP4, uid: int) -> list[int]:
+    """The mails behind ``uid``, in their order."""
+    status, said = mailbox.uid("SEARCH", f"UID {uid + 1}:*")
+    _require(status, said)
+    numbers = b" ".join(piece for piece in said if isinstance(piece, bytes)).split()
+    # ``*`` is the last mail, and a range counts from either end: the last one is always in it.
+    return sorted({int(one) for one in numbers if one.isdigit() and int(one) > uid})
+
+
+def _newest(mailbox: imaplib.IMAP4) -> int:
+    return max(_since(mailbox, 0), default=0)
+
+
+def _number(mailbox: imaplib.IMAP4, name: str) -> int:
+    _, said = mailbox.response(name)
+    text = said[0] if said and isinstance(said[0], bytes) else b""
+    if not text.isdigit():
+        raise UnreadableAnswer(f"it does not tell {name}")
+    return int(text)
+
+
+def _came_at(value: Any) -> float:
+    try:
+        return parsedate_to_datetime(value.decode("ascii").strip().replace("-", " ", 2)).timestamp()
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        return datetime.now(UTC).timestamp()
+
+
+def _require(status: str, said: list[Any]) -> None:
+    if status != "OK":
+        raise UnreadableAnswer(f"{status} {_words(said)}")
+
+
+def _connected(credentials: Credentials) -> imaplib.IMAP4:
+    if not (credentials.port.isascii() and credentials.port.isdigit() and 0 < int(credentials.port) < 65536):
+        raise MailboxRefused(f"EMAIL_IMAP_PORT is a port from 1 to 65535, not {credentials.port[:20]!r}")
+    mode = credentials.tls.lower()
+    if mode not in ("implicit", "starttls", "none"):
+        raise MailboxRefused(f"EMAIL_IMAP_TLS is one of implicit, starttls, none, not {mode[:20]!r}")
+    if mode == "none" and not is_loopback(credentials.host):
+        raise MailboxRefused("a password is not sent without TLS; set EMAIL_IMAP_TLS to implicit or starttls")
+    context = ssl.create_default_context()
+    if mode == "implicit":
+        return imaplib.IMAP4_SSL(credentials.host, int(credentials.port), ssl_context=context, timeout=TIMEOUT_S)
+    server = imaplib.IMAP4(credentials.host, int(credentials.port), timeout=TIMEOUT_S)
+    if mode == "starttls":
+        try:
+            server.starttls(ssl_context=context)
+        except BaseException:
+            server.shutdown()
+            raise
+    return server
+
+
+def _log_in(server: imaplib.IMAP4, credentials: Credentials) -> None:
+    try:
+        if "AUTH=PLAIN" in server.capabilities:
+            secret = f"\0{credentials.user}\0{credentials.password}".encode()
+            server.authenticate("PLAIN", lambda _: secret)
+        else:
+            server.login(credentials.user, credentials.password)
+    except imaplib.IMAP4.abort:
+        raise
+    except (imaplib.IMAP4.error, UnicodeEncodeError) as error:
+        raise MailboxRefused(f"the server does not take the user name or the password: {error}") from None
+
+
+def _quoted(folder: str) -> str:
+    escaped = folder.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _words(said: list[Any]) -> str:
+    return one_line(b" ".join(one for one in said if isinstance(one, bytes)).decode("utf-8", "replace"))

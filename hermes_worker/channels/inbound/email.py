@@ -1,0 +1,189 @@
+"""Mail, coming in: what a mail that a mailbox has says (RFC 5322, RFC 3834). Connecting is ``channels.imap``.
+
+A mail is a direct message of its sender, and a thread of mails is a conversation: it goes by the first mail that the
+others refer to. What a program sent is marked so, and so nobody answers it; what the receiving server did not check is
+from nobody (``mail_origin``).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import quopri
+import re
+from dataclasses import dataclass, field
+from email.message import Message
+from email.parser import BytesHeaderParser
+
+from hermes_worker.channels.inbound.mail_origin import header_of, headers_of, is_automatic, is_proven, sender_of
+from hermes_worker.channels.inbound.mail_structure import MailPart, decoded_text, words
+from hermes_worker.channels.inbound.mail_text import text_of_html, unquoted
+from hermes_worker.channels.platforms.email import MailThread, is_own_id, thread_token
+from hermes_worker.core.inbound import InboundChat, InboundMessage, InboundSender, MediaRef
+from hermes_worker.core.media_kinds import kind_of_media_type
+
+FILES_MAX = 20
+"""Of a mail that are taken."""
+_ID = re.compile(r"<[!-;=?-~]{1,250}>")
+_REPLY = re.compile(r"\A(?:(?:re|aw|sv|antw|fwd?|wg)\s*(?:\[\d{1,3}\])?\s*:\s*)+", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    host: str
+    address: str
+    """Our own: what is from it is not answered."""
+    password: str = field(repr=False)
+    authserv_id: str
+    """The name under which the server that receives our mail says what it checked."""
+    username: str = ""
+    port: str = "993"
+    tls: str = "implicit"
+    """``implicit``, ``starttls`` or ``none``; a password goes without TLS to this machine only."""
+    folder: str = "INBOX"
+
+    @property
+    def user(self) -> str:
+        return self.username or self.address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """A mail as far as it was looked at."""
+
+    validity: int
+    """With ``uid`` it names the mail in its mailbox."""
+    uid: int
+    came_at: float
+    """Epoch seconds, by the server's clock."""
+    header: bytes = field(repr=False)
+    parts: tuple[MailPart, ...] = ()
+
+    @property
+    def text_part(self) -> MailPart | None:
+        """The part that says what was written."""
+        texts = [part for part in self.parts if not part.is_file]
+        plain = [part for part in texts if part.media_type == "text/plain"]
+        return next(iter(plain or [part for part in texts if part.media_type == "text/html"]), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterHead:
+    """Who a mail is from, and whether anything follows from it."""
+
+    mail: Message = field(repr=False)
+    address: str
+    name: str
+    is_automatic: bool
+    is_proven: bool
+
+    @property
+    def is_heard(self) -> bool:
+        return self.is_proven and not self.is_automatic
+
+
+def head_of(letter: Letter, credentials: Credentials) -> LetterHead:
+    mail = BytesHeaderParser().parsebytes(letter.header)
+    address, name = sender_of(mail)
+    ours = credentials.address.lower()
+    is_ours = address == ours or is_own_id(_id_of(mail, "message-id"), ours.rpartition("@")[2])
+    return LetterHead(
+        mail=mail,
+        address=address,
+        name=name,
+        is_automatic=is_ours or is_automatic(mail, address),
+        is_proven=is_proven(mail, address, credentials.authserv_id),
+    )
+
+
+def read(letter: Letter, head: LetterHead, content: bytes) -> InboundMessage:
+    """What a mail says. ``content`` is its ``text_part``, as it is encoded; it may be cut."""
+    mail, part = head.mail, letter.text_part
+    written = _written(part, content) if part is not None and head.is_heard else ""
+    own = _id_of(mail, "message-id")
+    root = next(iter(_ids(header_of(mail, "references")) or _ids(header_of(mail, "in-reply-to"))), "") or own
+    subject = _REPLY.sub("", words(header_of(mail, "subject")))
+    thread = MailThread(root=root, answers=own or root, subject=subject) if root else None
+    begins = not header_of(mail, "references") and not header_of(mail, "in-reply-to")
+    if subject and begins and not written.startswith("/"):
+        written = f"Subject: {subject}\n\n{written}"
+    return InboundMessage(
+        event_key=_key(letter, mail, content),
+        text=written,
+        media=_files(letter) if head.is_heard else (),
+        message_id=own,
+        chat=InboundChat(
+            id=head.address,
+            thread=hashlib.sha256(root.encode()).hexdigest()[:24] if root else "",
+            answered_as="" if thread is None else thread_token(thread),
+        ),
+        sender=InboundSender(id=head.address if head.is_proven else "", name=head.name, is_bot=head.is_automatic),
+        sent_at=letter.came_at,
+    )
+
+
+def unreadable(letter: Letter) -> InboundMessage:
+    """For a mail that nobody can read: it is written down, and those behind it are heard."""
+    key = f"mail:{hashlib.sha256(letter.header).hexdigest()}"
+    return InboundMessage(event_key=key, chat=InboundChat(id=""), sender=InboundSender(id=""), sent_at=letter.came_at)
+
+
+def part_bytes(content: bytes, encoding: str) -> bytes:
+    """A part as it was before it was encoded for transport; one that was cut up to where that is possible. Total."""
+    match encoding:
+        case "base64":
+            signs = re.sub(rb"[^A-Za-z0-9+/]", b"", content.partition(b"=")[0])
+            whole = signs[: len(signs) - (len(signs) % 4 == 1)]
+            try:
+                return base64.b64decode(whole + b"=" * (-len(whole) % 4))
+            except binascii.Error:
+                return b""
+        case "quoted-printable":
+            return quopri.decodestring(content)
+        case _:
+            return content
+
+
+def _written(part: MailPart, content: bytes) -> str:
+    text = decoded_text(part_bytes(content, part.encoding), part.charset).replace("\0", "")
+    return unquoted(text_of_html(text) if part.media_type == "text/html" else text)
+
+
+def _key(letter: Letter, mail: Message, content: bytes) -> str:
+    """The same for a mail that comes twice, or stands in a mailbox that was made anew. A mail without an id of its own
+    is known by all that the servers on its way wrote."""
+    if own := _id_of(mail, "message-id"):
+        known = [own, *(value for name in ("from", "date", "subject") for value in headers_of(mail, name))]
+        told = "\0".join(known).encode("utf-8", "replace") + b"\0" + content
+    else:
+        told = letter.header + content
+    return f"mail:{hashlib.sha256(told).hexdigest()}"
+
+
+def _files(letter: Letter) -> tuple[MediaRef, ...]:
+    files = [part for part in letter.parts if part.is_file][:FILES_MAX]
+    return tuple(
+        MediaRef(
+            kind=kind_of_media_type(part.media_type),
+            id=f"{letter.validity}:{letter.uid}:{part.section}:{part.encoding}",
+            name=part.name,
+            media_type=part.media_type,
+            size_bytes=_decoded_size(part),
+        )
+        for part in files
+    )
+
+
+def _decoded_size(part: MailPart) -> int | None:
+    if part.size_bytes is None:
+        return None
+    return part.size_bytes * 73 // 100 if part.encoding == "base64" else part.size_bytes
+
+
+def _id_of(mail: Message, name: str) -> str:
+    return next(iter(_ids(header_of(mail, name))), "")
+
+
+def _ids(text: str) -> list[str]:
+    return _ID.findall(text)

@@ -1,0 +1,124 @@
+"""Who a mail is from, as far as that is proven, and whether a program wrote it. Pure.
+
+Anybody can write any address into ``From``. It counts only where the server that received the mail says that it checked
+it: in ``Authentication-Results`` (RFC 8601) under the name that the operator configured, in the topmost of these
+headers, since everything below may be the sender's. That server has to take away headers of strangers with its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from email.message import Message
+from email.utils import getaddresses
+
+from hermes_worker.channels.inbound.mail_structure import words
+
+HEADER_CHARS_MAX = 4_000
+"""Of one header that is looked at."""
+_ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})*")
+_AUTOMATIC = ("list-id", "list-post", "list-unsubscribe", "x-auto-response-suppress", "x-autoreply", "x-autorespond")
+_BULK = frozenset({"bulk", "list", "junk", "auto_reply"})
+_NOBODY = re.compile(r"(?:mailer-daemon|postmaster|no-?reply|do-?not-?reply|bounces?)(?:[+=-].*)?", re.IGNORECASE)
+
+
+def header_of(mail: Message, name: str) -> str:
+    """The first header of this name; empty for none."""
+    return next(iter(headers_of(mail, name)), "")
+
+
+def headers_of(mail: Message, name: str) -> list[str]:
+    """All headers of a name, the topmost first, each as one line."""
+    return [" ".join(str(value)[:HEADER_CHARS_MAX].split()) for value in mail.get_all(name) or ()]
+
+
+def sender_of(mail: Message) -> tuple[str, str]:
+    """The address, in lower case, and the name of the one who is said to have written; empty where that is not exactly
+    one."""
+    written = headers_of(mail, "from")
+    addresses = getaddresses(written) if len(written) == 1 else []
+    if len(addresses) != 1 or not _ADDRESS.fullmatch(addresses[0][1]):
+        return "", ""
+    return addresses[0][1].lower(), words(addresses[0][0])
+
+
+def is_automatic(mail: Message, address: str) -> bool:
+    """Whether a program wrote it, or it came over a list: an answer could begin a loop (RFC 3834)."""
+    submitted = header_of(mail, "auto-submitted").partition(";")[0].strip().lower()
+    return (
+        submitted not in ("", "no")
+        or header_of(mail, "precedence").lower() in _BULK
+        or any(name in mail for name in _AUTOMATIC)
+        or header_of(mail, "return-path").replace(" ", "") == "<>"
+        or header_of(mail, "content-type").lower().startswith("multipart/report")
+        or _NOBODY.fullmatch(address.partition("@")[0]) is not None
+    )
+
+
+def is_proven(mail: Message, address: str, authserv_id: str) -> bool:
+    """Whether the server that received the mail says that ``address`` is really its sender's: DMARC passed for its
+    domain, or, where nothing is said of that, SPF or DKIM did. Total."""
+    domain = address.rpartition("@")[2]
+    for header in headers_of(mail, "authentication-results"):
+        statements = _statements(header)
+        if not statements or statements[0].partition(" ")[0].lower() != authserv_id.strip().lower():
+            continue
+        return bool(domain) and _passed(statements[1:], domain)
+    return False
+
+
+def _passed(statements: list[str], domain: str) -> bool:
+    found: dict[str, list[tuple[str, Mapping[str, str]]]] = {}
+    for statement in statements:
+        head, *properties = statement.split()
+        method, _, result = head.lower().partition("=")
+        pairs = [one.partition("=") for one in properties]
+        if len({name.lower() for name, _, _ in pairs}) != len(pairs):
+            return False  # something is said twice
+        found.setdefault(method.partition("/")[0], []).append(
+            (result, {name.lower(): value for name, _, value in pairs})
+        )
+    policy = found.get("dmarc", [])
+    if len(policy) > 1:
+        return False
+    if policy and policy[0][0] != "none":
+        result, said = policy[0]
+        return result == "pass" and said.get("header.from", "").lower() == domain
+    return any(
+        result == "pass" and (said.get(name) or "").rpartition("@")[2].lower() == domain
+        for method, names in (("spf", ("smtp.mailfrom",)), ("dkim", ("header.d",)))
+        for result, said in found.get(method, ())
+        for name in names
+    )
+
+
+def _statements(header: str) -> list[str]:
+    """A header's parts between semicolons, without comments; empty where it does not hold together."""
+    parts = [""]
+    depth, is_quoted, is_escaped = 0, False, False
+    for sign in header:
+        if is_escaped:
+            is_escaped = False
+            sign = "_"  # whatever it is, it means nothing
+        elif sign == "\\" and (is_quoted or depth):
+            is_escaped = True
+            continue
+        elif sign == '"' and not depth:
+            is_quoted = not is_quoted
+            continue
+        elif sign == "(" and not is_quoted:
+            depth += 1
+            continue
+        elif sign == ")" and not is_quoted:
+            depth -= 1
+            if depth < 0:
+                return []
+            continue
+        elif sign == ";" and not is_quoted and not depth:
+            parts.append("")
+            continue
+        if not depth:
+            parts[-1] += "_" if is_quoted and not (sign.isalnum() or sign in "@.+-") else sign
+    if depth or is_quoted or is_escaped:
+        return []
+    return [part.strip() for part in parts if part.strip()]
