@@ -238,6 +238,21 @@ def _feishu(body: bytes, secret: str, at: datetime) -> WebhookRequest:
     return posted("feishu", whole, **named)
 
 
+def _dingtalk(body: bytes, secret: str, at: datetime) -> WebhookRequest:
+    """open.dingtalk.com, "Receive messages of a robot": the time is signed, in milliseconds."""
+    stamp = f"{int(at.timestamp())}123"
+    proof = base64.b64encode(_hmac(secret, f"{stamp}\n{secret}".encode())).decode()
+    return posted("dingtalk", body, timestamp=stamp, sign=proof)
+
+
+def dingtalk_message(text: str, **more: Any) -> dict[str, Any]:
+    """What a robot is told."""
+    who = {"senderId": "$:LWCP_v1:$x", "senderNick": "Ada", "senderStaffId": "user123", "chatbotUserId": "$:LWCP_v1:$b"}
+    where = {"conversationId": "cidX/y+z==", "conversationType": "2", "conversationTitle": "Ops", "isInAtList": True}
+    said = {"msgId": "msg1", "createAt": 1795600000000, "msgtype": "text", "text": {"content": f" {text}"}}
+    return {**who, **where, **said, **more}
+
+
 def feishu_event(text: str, **more: Any) -> dict[str, Any]:
     """``im.message.receive_v1``"""
     message = {"message_id": "om_1", "chat_id": "oc_5ce6d572455d361153b7cb51da133945", "chat_type": "p2p"}
@@ -401,6 +416,18 @@ CASES: dict[str, InboundCase] = {
         signs_time=True,
         chat="oc_5ce6d572455d361153b7cb51da133945",
         sender="ou_84aad35d",
+    ),
+    "dingtalk": InboundCase(
+        values={"DINGTALK_APP_SECRET": _SECRET, "DINGTALK_CONVERSATION_ID": "cidX/y+z=="},
+        secret=_SECRET,
+        sign=_dingtalk,
+        message=dingtalk_message("hello"),
+        proofs=("timestamp", "sign"),
+        signs_body=False,
+        signs_time=True,
+        chat="cidX_y-z",
+        sender="user123",
+        kind=ChatKind.GROUP,
     ),
     "teams": InboundCase(
         values={"TEAMS_CLIENT_ID": "app-id"},

@@ -122,6 +122,13 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             verification_token="FEISHU_VERIFICATION_TOKEN",
             bot_open_id="FEISHU_BOT_OPEN_ID",
         ),
+        "dingtalk": _by_webhook(
+            "dingtalk",
+            "app_secret",
+            needs=("conversation_id",),
+            app_secret="DINGTALK_APP_SECRET",
+            conversation_id="DINGTALK_CONVERSATION_ID",
+        ),
         "teams": _by_webhook(
             "teams",
             needs=("app_id",),
