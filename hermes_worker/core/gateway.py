@@ -56,6 +56,8 @@ LOOK_AGAIN_S_MAX: Final = 60.0
 """After a look that failed an account is asked again no later than this."""
 STANDBY_S: Final = (2.0, 30.0)
 """For how long a gateway without an account waits before it asks again whether its holder is gone: from, to."""
+BURST_CHARS_MAX: Final = 50_000
+"""Of what somebody wrote in a burst, and is one turn."""
 EVERYBODY: Final = "*"
 
 
@@ -256,6 +258,13 @@ HELP = (
     "/approve – allow what I asked about, once; /approve session or /approve always for longer\n"
     "/deny REASON – do not allow it"
 )
+
+
+def in_one_turn(waiting: str, text: str) -> str | None:
+    """A text that waits for its turn and what the same person wrote soon after, as one turn; ``None`` where that would
+    be too long."""
+    whole = f"{waiting}\n\n{text}"
+    return whole if len(whole) <= BURST_CHARS_MAX else None
 
 
 # --- questions -------------------------------------------------------------------------------------------------------

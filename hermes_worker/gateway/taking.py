@@ -58,7 +58,7 @@ from hermes_worker.services.compressing import FOCUS_CHARS_MAX
 from hermes_worker.services.submission import InvalidSubmission, Submission, accept, announce
 from hermes_worker.settings import Settings
 from hermes_worker.store.access.audit import Actor, acting
-from hermes_worker.store.gateway import AccountHold, EventKnown, GatewayRows, InboundEvent, OpenQuestion
+from hermes_worker.store.gateway import AccountHold, ChatBurst, EventKnown, GatewayRows, InboundEvent, OpenQuestion
 from hermes_worker.store.outbox.deliveries import owe, owe_preview
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.runs import Created, Multitask, SessionBusy, SessionNotFound
@@ -164,6 +164,10 @@ class Arrival:
             return None
 
 
+class _BeganMeanwhile(Exception):
+    """What waited for its turn waits no more: what belongs to it is a turn of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Replied:
     """What was done in a transaction beside the event's row: its outcome, and what to send."""
@@ -250,8 +254,29 @@ class Taker:
     # --- the conversation --------------------------------------------------------------------------------------------
 
     def _converse(self, arrival: Arrival, place: _ChatPlace, text: str, multitask: Multitask) -> str:
-        submission = self._submission(arrival, place, self._attributed(arrival, text), multitask)
-        return self._submit(arrival, place, submission)
+        said = self._attributed(arrival, text)
+        if multitask is Multitask.QUEUE and place.reset is None and self._joins(arrival, place.session, said):
+            return "joined"
+        return self._submit(arrival, place, self._submission(arrival, place, said, multitask))
+
+    def _joins(self, arrival: Arrival, session: str, text: str) -> bool:
+        """Whether a text belongs to the turn of the same person that waits, and was added to it: people write in
+        bursts."""
+        within_s = self._client.settings.gateway.burst_s
+        burst = ChatBurst(principal=self._principal(arrival), text=text, within_s=within_s)
+        source = arrival.role.source
+        if not within_s or not self._rows.is_waited_for(source, session, burst):
+            return False
+        try:
+            with self._client.database.write() as connection:
+                self._rows.take(connection, arrival.row, "joined")
+                run_id = self._rows.add_to_waiting(connection, source, session, burst)
+                if run_id is None:
+                    raise _BeganMeanwhile
+                self._rows.became(connection, arrival.row, "joined", run_id)
+        except _BeganMeanwhile:
+            return False
+        return True
 
     def _submission(self, arrival: Arrival, place: _ChatPlace, text: str, multitask: Multitask) -> Submission:
         is_guest = arrival.role is ChatRole.GUEST

@@ -863,6 +863,8 @@ class GatewaySettings:
         "chats.busy_input_mode", "HERMES_GATEWAY_BUSY_INPUT_MODE", choice("interrupt", "queue", "steer"), "interrupt"
     )
     """What a message does while the agent works on another: stop it, wait for it, or be said to it."""
+    burst_s: float = _setting("chats.burst_s", "HERMES_GATEWAY_BURST_S", number(0.0, 60.0, "seconds"), 3.0)
+    """What somebody writes so soon after a message of theirs that waits is one turn with it; 0 for never."""
     redacts_ids: bool = _setting("chats.redact_pii", "HERMES_GATEWAY_REDACT_PII", SWITCH, False)
     """Whether agents are shown ids of people and chats as hashes, on platforms where no message needs the real ones."""
     streams: bool = _setting("chats.streaming", "HERMES_GATEWAY_STREAMING", SWITCH, False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -25,6 +25,7 @@ from hermes_worker.core.gateway import (
     ChatRole,
     HashedCode,
     asked_in_chat,
+    in_one_turn,
     new_code,
 )
 from hermes_worker.core.principals import DEFAULT_TENANT
@@ -35,6 +36,7 @@ from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import row_of
 from hermes_worker.store.rows import Hint, insert_ignoring, lock_run, plain
 from hermes_worker.store.runs.chains import stop_run
+from hermes_worker.store.runs.inputs import change_input, stored_spec
 from hermes_worker.store.runs.runs import session_is
 from hermes_worker.store.tables import channels, chat_people, chats, inbound, processes, runs, sessions, waits
 
@@ -138,6 +140,21 @@ class SessionActivity(NamedTuple):
     is_at_work: bool
     process_at: float | None
     """When the youngest of its background processes that live was started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatBurst:
+    """Something that may belong to what the same person wrote shortly before."""
+
+    principal: str
+    text: str
+    within_s: float
+    """How soon after the message before."""
+
+
+class _WaitingRow(NamedTuple):
+    pk: int
+    run_id: str
 
 
 class _QuestionRow(NamedTuple):
@@ -344,6 +361,28 @@ class GatewayRows:
         with self._database.read() as connection:
             return connection.execute(active).scalar(), int(connection.execute(waiting).scalar_one())
 
+    def is_waited_for(self, source: str, name: str, burst: ChatBurst) -> bool:
+        """Whether the newest turn of a chat's session waits for another, and what ``burst`` says belongs to it. One
+        statement."""
+        with self._database.read() as connection:
+            return connection.execute(_waiting(DEFAULT_TENANT, source, name, burst)).first() is not None
+
+    def add_to_waiting(self, connection: Connection, source: str, name: str, burst: ChatBurst) -> str | None:
+        """Say more in the turn that waits: its run; ``None`` where there is none any more, and nothing was written.
+        Nobody begins the run meanwhile, since that takes the row of its session."""
+        this = session_is(DEFAULT_TENANT, source, name)
+        connection.execute(sa.select(sessions.c.pk).where(this).with_for_update())
+        found = row_of(connection.execute(_waiting(DEFAULT_TENANT, source, name, burst)), _WaitingRow)
+        spec = None if found is None else stored_spec(connection, found.pk)
+        if found is None or spec is None or not isinstance(spec.input, str) or spec.compress is not None:
+            return None
+        whole = in_one_turn(spec.input, burst.text)
+        if whole is None:
+            return None
+        change_input(connection, found.pk, replace(spec, input=whole))
+        connection.execute(sa.update(runs).where(runs.c.pk == found.pk).values(updated_at=db_now()))
+        return found.run_id
+
     def newest_question(self, source: str, name: str) -> OpenQuestion | None:
         """What the run at work in a chat's session, or what it caused, asked last and nobody has answered."""
         active = sa.select(sa.func.coalesce(runs.c.root_pk, runs.c.pk))
@@ -515,6 +554,26 @@ def _person(account: str, person: str) -> sa.ColumnElement[bool]:
 
 def _active_run(tenant: str, source: str, name: str) -> sa.Select[Any]:
     return sa.select(sessions.c.active_run_pk).where(session_is(tenant, source, name))
+
+
+def _waiting(tenant: str, source: str, name: str, burst: ChatBurst) -> sa.Select[Any]:
+    newer = runs.alias()
+    newest = sa.select(sa.func.max(newer.c.pk)).where(newer.c.session_pk == sessions.c.pk).correlate(sessions)
+    return (
+        sa.select(runs.c.pk, runs.c.run_id)
+        .select_from(sessions)
+        .join(runs, runs.c.pk == newest.scalar_subquery())
+        .where(
+            session_is(tenant, source, name),
+            runs.c.status == RunStatus.QUEUED.value,
+            runs.c.hinted_at.is_(None),
+            runs.c.not_before.is_(None),
+            runs.c.principal == burst.principal,
+            runs.c.updated_at >= db_now() - burst.within_s,
+            sessions.c.active_run_pk.is_not(None),
+            sessions.c.active_run_pk != runs.c.pk,
+        )
+    )
 
 
 def _locked_account(connection: Connection, account: str) -> None:

@@ -108,6 +108,7 @@ def gateways(telegram: TelegramServer, url: str, broker_url: str, directory: Pat
         "HERMES_GATEWAY": "true",
         "HERMES_GATEWAY_LEASE_S": f"{LEASE_S:.0f}",
         "HERMES_GATEWAY_BUSY_INPUT_MODE": "queue",
+        "HERMES_GATEWAY_BURST_S": "0",
         "GATEWAY_ALLOWED_USERS": "*",
         "TELEGRAM_BOT_TOKEN": TOKEN,
         "TELEGRAM_BASE_URL": telegram.url,

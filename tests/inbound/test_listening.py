@@ -161,6 +161,31 @@ def test_a_chat_begins_anew_by_itself_after_silence_and_says_so_once(
 
 
 @pytest.mark.usefixtures("listening")
+def test_what_somebody_writes_in_a_burst_is_one_turn_while_another_is_at_work(
+    client: Client, telegram: TelegramServer
+) -> None:
+    telegram.write(42, "at work")
+    telegram.write(42, "first")
+    telegram.write(42, "second")
+    telegram.write(43, "of another chat")
+    until(lambda: len(outcomes(client)) == 4)
+    assert outcomes(client) == ["run", "run", "joined", "run"]
+    found = rows_of(client, runs.c.pk, runs.c.run_id)
+    with client.database.read() as connection:
+        assert [stored_spec(connection, pk).input for pk, _ in found] == [
+            "at work",
+            "first\n\nsecond",
+            "of another chat",
+        ]
+    assert rows_of(client, inbound.c.run_id)[1] == rows_of(client, inbound.c.run_id)[2] == (found[1][1],)
+    with client.database.write() as connection:
+        connection.execute(sa.update(runs).values(updated_at=runs.c.updated_at - 4))
+    telegram.write(42, "third, and later")
+    until(lambda: len(outcomes(client)) == 5)
+    assert outcomes(client)[4] == "run"
+
+
+@pytest.mark.usefixtures("listening")
 def test_stop_stops_the_run_of_this_chat_only(client: Client, telegram: TelegramServer) -> None:
     for chat, text in ((42, "a"), (43, "b"), (42, "/status"), (42, "/stop")):
         telegram.write(chat, text)

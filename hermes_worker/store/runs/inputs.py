@@ -44,6 +44,11 @@ def keep_specs(connection: Connection, specs: Iterable[tuple[int, RunSpec]]) -> 
     _INSERT_SPEC.run_each(connection, [{"run_pk": pk, "spec": spec.to_json()} for pk, spec in specs])
 
 
+def change_input(connection: Connection, run_pk: int, spec: RunSpec) -> None:
+    """Keep something else for a run that has not begun. The caller's transaction holds the row of its session."""
+    connection.execute(sa.update(run_inputs).where(run_inputs.c.run_pk == run_pk).values(spec=spec.to_json()))
+
+
 def first_message(spec: RunSpec, seq: int) -> Message:
     """The user's message with which a run begins its turn, for place ``seq``."""
     if spec.compress is not None:
