@@ -261,8 +261,8 @@ HELP = (
 
 
 def in_one_turn(waiting: str, text: str) -> str | None:
-    """A text that waits for its turn and what the same person wrote soon after, as one turn; ``None`` where that would
-    be too long."""
+    """The input of a run that has not begun, and what the same person wrote soon after, as one; ``None`` where that
+    would be too long."""
     whole = f"{waiting}\n\n{text}"
     return whole if len(whole) <= BURST_CHARS_MAX else None
 

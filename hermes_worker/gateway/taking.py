@@ -165,7 +165,7 @@ class Arrival:
 
 
 class _BeganMeanwhile(Exception):
-    """What waited for its turn waits no more: what belongs to it is a turn of its own."""
+    """The run that waited has begun: what was to be added to it is a run of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +260,7 @@ class Taker:
         return self._submit(arrival, place, self._submission(arrival, place, said, multitask))
 
     def _joins(self, arrival: Arrival, session: str, text: str) -> bool:
-        """Whether a text belongs to the turn of the same person that waits, and was added to it: people write in
+        """Whether a text belongs to a run of the same person that has not begun, and was added to it: people write in
         bursts."""
         within_s = self._client.settings.gateway.burst_s
         burst = ChatBurst(principal=self._principal(arrival), text=text, within_s=within_s)

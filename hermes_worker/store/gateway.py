@@ -362,13 +362,13 @@ class GatewayRows:
             return connection.execute(active).scalar(), int(connection.execute(waiting).scalar_one())
 
     def is_waited_for(self, source: str, name: str, burst: ChatBurst) -> bool:
-        """Whether the newest turn of a chat's session waits for another, and what ``burst`` says belongs to it. One
+        """Whether the newest run of a chat's session has not begun, and what ``burst`` says belongs to it. One
         statement."""
         with self._database.read() as connection:
             return connection.execute(_waiting(DEFAULT_TENANT, source, name, burst)).first() is not None
 
     def add_to_waiting(self, connection: Connection, source: str, name: str, burst: ChatBurst) -> str | None:
-        """Say more in the turn that waits: its run; ``None`` where there is none any more, and nothing was written.
+        """Add to the input of that run: its id; ``None`` where it began meanwhile, and nothing was written.
         Nobody begins the run meanwhile, since that takes the row of its session."""
         this = session_is(DEFAULT_TENANT, source, name)
         connection.execute(sa.select(sessions.c.pk).where(this).with_for_update())

@@ -44,7 +44,7 @@ def unquoted(text: str) -> str:
 
 def text_of_html(html: str) -> str:
     """What an HTML mail says, without what it quotes."""
-    reader = _Reader()
+    reader = _ShownText()
     reader.feed(html[:HTML_CHARS_MAX])
     lines = (" ".join(line.split()) for line in unescape("".join(reader.pieces)).split("\n"))
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
@@ -77,7 +77,7 @@ def _is_quoted(line: str) -> bool:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _ShownText:
     """The texts of a document that are shown and not quoted. Python's own reader takes time that grows with the square
     of what strangers leave open."""
 
