@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-__all__ = ["epoch_of", "id_of", "list_of", "mapping_of", "number_of", "size_of", "stripped_of", "text_of"]
+__all__ = ["epoch_of", "id_of", "list_of", "mapping_of", "number_of", "object_in", "size_of", "stripped_of", "text_of"]
 
 
 def text_of(value: object) -> str:
@@ -27,6 +28,14 @@ def id_of(value: object) -> str:
 def mapping_of(value: object) -> Mapping[str, Any]:
     """An object; anything else is empty."""
     return value if isinstance(value, Mapping) else {}
+
+
+def object_in(text: str | bytes) -> Mapping[str, Any]:
+    """The JSON object that a text is; anything else is empty, also one that is nested too deeply."""
+    try:
+        return mapping_of(json.loads(text))
+    except (ValueError, RecursionError):
+        return {}
 
 
 def list_of(value: object) -> Sequence[Any]:

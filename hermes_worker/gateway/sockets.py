@@ -16,14 +16,15 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
-from hermes_worker.channels.exchange import Unsendable, one_line, perform
-from hermes_worker.channels.inbound.receiving import HeardFrame, SocketAddress, SocketTalk
+from hermes_worker.channels.exchange import Unsendable, failure, one_line, perform
+from hermes_worker.channels.inbound.receiving import Following, HeardFrame, SocketAddress, SocketTalk
 from hermes_worker.core.errors import ConfigurationError, LeaseLost
 from hermes_worker.gateway.taking import Arrival, Taker
-from hermes_worker.net.frames import FrameConnection, open_frames
+from hermes_worker.net.frames import FrameConnection, FramesEnded, open_frames
 from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
 from hermes_worker.net.wire import send
+from hermes_worker.observe import count, log
 from hermes_worker.store.gateway import AccountHold, GatewayRows
 
 USEFUL_S = 30.0
@@ -39,12 +40,15 @@ _Found = TypeVar("_Found")
 
 
 def asked(
-    exchange: Generator[HttpRequest, HttpResponse, _Found | DeliveryError], account: str, ends_at: float
+    exchange: Generator[HttpRequest, HttpResponse, _Found | DeliveryError],
+    account: str,
+    ends_at: float | Callable[[], float],
 ) -> _Found | DeliveryError:
-    """Make the requests of an exchange, until ``ends_at`` of the monotonic clock. Raises ``LeaseLost``."""
+    """Make the requests of an exchange, until ``ends_at`` of the monotonic clock, which each request may ask for anew.
+    Raises ``LeaseLost``."""
 
     def ask(request: HttpRequest) -> HttpResponse:
-        left_s = ends_at - time.monotonic()
+        left_s = (ends_at() if callable(ends_at) else ends_at) - time.monotonic()
         if left_s <= 0:
             raise LeaseLost(f"the lease of {account!r} ended before it was used")
         return send(request, _OURS, total_s=left_s)
@@ -106,12 +110,23 @@ class SocketListening:
         try:
             error = self._connect_and_hear(stopping)
         except NoAnswer as ended:
-            error = DeliveryError(kind=SendErrorKind.TRANSIENT, message=one_line(ended.reason))
+            error = self._why(ended)
         except (Unsendable, UnsafeUrl, ConfigurationError) as refused:
             error = DeliveryError(kind=SendErrorKind.REFUSED, message=one_line(str(refused)))
         self._commit_cursor()
         was_useful = self._brought or stopping.is_set() or time.monotonic() - began_at >= USEFUL_S
         return ConnectionEnd(cursor=self._cursor, error=error, was_useful=was_useful)
+
+    def _why(self, ended: NoAnswer) -> DeliveryError:
+        """What the end of a connection means."""
+        if isinstance(ended, FramesEnded) and ended.response is not None:
+            return failure(ended.response)
+        if isinstance(ended, FramesEnded) and ended.code is not None:
+            heard = self._talk.closed(ended.code)
+            self._take(heard)
+            if heard.error is not None:
+                return heard.error
+        return DeliveryError(kind=SendErrorKind.TRANSIENT, message=one_line(ended.reason))
 
     def _connect_and_hear(self, stopping: threading.Event) -> DeliveryError | None:
         address = asked(self._talk.address(self._cursor, datetime.now(UTC)), self._held.account, self._ends_at)
@@ -141,11 +156,21 @@ class SocketListening:
                 frame_or_none = connection.receive(self._patience_s(now))
                 if frame_or_none is None:
                     continue
-                heard = self._talk.hear(frame_or_none, datetime.now(UTC))
-            self._do(heard, connection)
+                heard = self._understood(frame_or_none)
+            heard = self._do(heard, connection)
             if heard.is_over or heard.error is not None:
                 return heard.error
         return None
+
+    def _understood(self, frame: str) -> HeardFrame:
+        """What a frame means. One on which our own code breaks costs that frame: after a reconnection it would come
+        again."""
+        try:
+            return self._talk.hear(frame, datetime.now(UTC))
+        except Exception:
+            count("gateway.frame_broke")
+            log.exception("gateway.frame_broke", account=self._held.account)
+            return HeardFrame()
 
     def _patience_s(self, now: float) -> float:
         due = [now + _LOOK_UP_S, self._renew_at]
@@ -153,7 +178,8 @@ class SocketListening:
             due.append(self._beat_at)
         return max(0.0, min(due) - now)
 
-    def _do(self, heard: HeardFrame, connection: FrameConnection) -> None:
+    def _do(self, heard: HeardFrame, connection: FrameConnection) -> HeardFrame:
+        """Do what a frame asks for; what it, or what was missed, came to at last."""
         if time.monotonic() >= self._ends_at:
             raise LeaseLost(f"the lease of {self._held.account!r} ended while it slept")
         for frame in heard.replies:
@@ -164,6 +190,20 @@ class SocketListening:
         if heard.beat_s is not None:
             self._beat_s = heard.beat_s
             self._beat_at = time.monotonic() + heard.beat_s
+        if heard.then is None:
+            return heard
+        found = self._followed(heard.then)
+        return HeardFrame(error=found) if isinstance(found, DeliveryError) else self._do(found, connection)
+
+    def _followed(self, exchange: Following) -> HeardFrame | DeliveryError:
+        """May take longer than a lease."""
+
+        def ends_at() -> float:
+            if time.monotonic() >= self._renew_at:
+                self._renew()
+            return self._ends_at
+
+        return asked(exchange, self._held.account, ends_at)
 
     def _take(self, heard: HeardFrame) -> None:
         """Commit what a frame brings, in order, the cursor with the last of it."""

@@ -9,14 +9,15 @@ from __future__ import annotations
 import socket
 import ssl
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 import h11
 
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.net.http import NoAnswer
+from hermes_worker.net.http import HttpResponse, NoAnswer
 from hermes_worker.net.urls import HttpUrl, UrlPolicy, parse_http_url
 from hermes_worker.net.wire import CONNECT_S, connected
 
@@ -27,18 +28,32 @@ FRAME_BYTES_MAX = 4_000_000
 _READ_BYTES = 65_536
 _SCHEMES = {"ws": "http", "wss": "https", "irc": "http", "ircs": "https", "http": "http", "https": "https"}
 _PORTS = {"irc": 6667, "ircs": 6697}
+_GOING = 4000
+"""Why we close a websocket: with a code for applications, since Discord forgets a session that is closed with 1000."""
+
+
+class FramesEnded(NoAnswer):
+    """A connection that was refused, or is over."""
+
+    def __init__(
+        self, reason: str, *, was_sent: bool = True, code: int | None = None, response: HttpResponse | None = None
+    ) -> None:
+        super().__init__(reason, was_sent=was_sent)
+        self.code = code
+        """With which the other side closed a websocket (RFC 6455 §7.4)."""
+        self.response = response
+        """What a server answered instead of opening it, without its body."""
 
 
 class FrameConnection(Protocol):
     """One open connection."""
 
     def receive(self, timeout_s: float) -> str | None:
-        """The next frame; ``None`` when none came within ``timeout_s``. Raises ``NoAnswer`` when the connection is
-        over."""
+        """The next frame; ``None`` when none came within ``timeout_s``. Raises ``FramesEnded``."""
         ...
 
     def send(self, frame: str) -> None:
-        """Raises ``NoAnswer``."""
+        """Raises ``FramesEnded``."""
         ...
 
     def close(self) -> None:
@@ -62,8 +77,12 @@ def open_frames(url: str, headers: Mapping[str, str], policy: UrlPolicy) -> Fram
     return _Lines(sock, target.host) if scheme in _PORTS else _Streamed(sock, url, target.host, headers)
 
 
-def _over(host: str, why: str) -> NoAnswer:
-    return NoAnswer(f"the connection to {host} ended: {why}", was_sent=True)
+def _over(host: str, why: str, *, code: int | None = None, response: HttpResponse | None = None) -> FramesEnded:
+    return FramesEnded(f"the connection to {host} ended: {why}", code=code, response=response)
+
+
+def _without_body(status: int, headers: Iterable[tuple[str, str]]) -> HttpResponse:
+    return HttpResponse(status=status, headers={name.lower(): value for name, value in headers})
 
 
 class _Websocket:
@@ -71,16 +90,17 @@ class _Websocket:
 
     def __init__(self, url: str, target: HttpUrl, headers: Mapping[str, str], policy: UrlPolicy) -> None:
         try:
-            from websockets.exceptions import WebSocketException
+            from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
             from websockets.sync.client import connect
         except ImportError:
             raise ConfigurationError("Listening over a websocket needs: pip install 'hermes-worker[gateway]'") from None
         self._errors = (WebSocketException, OSError, EOFError)
+        self._closed = ConnectionClosed
         self._host = target.host
         is_tls = target.scheme == "https"
         sock = connected(target, policy, is_tls=False)
         try:
-            self._socket: ClientConnection = connect(
+            opening = connect(
                 url,
                 sock=sock,
                 ssl=ssl.create_default_context() if is_tls else None,
@@ -91,27 +111,40 @@ class _Websocket:
                 max_size=FRAME_BYTES_MAX,
                 proxy=None,
             )
+            self._socket: ClientConnection = ExitStack().enter_context(opening)
+        except InvalidStatus as error:
+            sock.close()
+            answer = _without_body(error.response.status_code, error.response.headers.raw_items())
+            reason = f"no websocket at {target.host}: HTTP {answer.status}"
+            raise FramesEnded(reason, was_sent=False, response=answer) from None
         except (*self._errors, TimeoutError) as error:
             sock.close()
-            raise NoAnswer(f"no websocket at {target.host}: {type(error).__name__}", was_sent=False) from None
+            raise FramesEnded(f"no websocket at {target.host}: {type(error).__name__}", was_sent=False) from None
 
     def receive(self, timeout_s: float) -> str | None:
         try:
-            frame = self._socket.recv(timeout=max(0.0, timeout_s))
+            # As bytes: a text that is no UTF-8 would end the connection.
+            frame = self._socket.recv(timeout=max(0.0, timeout_s), decode=False)
         except TimeoutError:
             return None
         except self._errors as error:
-            raise _over(self._host, type(error).__name__) from None
-        return frame if isinstance(frame, str) else frame.decode("utf-8", "replace")
+            raise self._ended(error) from None
+        return bytes(frame).decode("utf-8", "replace")
 
     def send(self, frame: str) -> None:
         try:
             self._socket.send(frame)
         except self._errors as error:
-            raise _over(self._host, type(error).__name__) from None
+            raise self._ended(error) from None
 
     def close(self) -> None:
-        self._socket.close()
+        self._socket.close(_GOING)
+
+    def _ended(self, error: Exception) -> FramesEnded:
+        said = error.rcvd if isinstance(error, self._closed) else None
+        if said is None:
+            return _over(self._host, type(error).__name__)
+        return _over(self._host, f"it was closed with {said.code} {said.reason}", code=said.code)
 
 
 class _SocketReader:
@@ -206,8 +239,9 @@ class _Streamed(_SocketReader):
             case h11.Response(status_code=200, headers=headers):
                 kinds = [value for name, value in headers if name == b"content-type"]
                 self._are_events = any(kind.startswith(b"text/event-stream") for kind in kinds)
-            case h11.Response(status_code=status):
-                raise _over(self._host, f"HTTP {status}")
+            case h11.Response(status_code=status, headers=headers):
+                named = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+                raise _over(self._host, f"HTTP {status}", response=_without_body(status, named))
             case h11.Data(data=data):
                 lines = self._lines(bytes(data))
                 self._frames += self._events(lines) if self._are_events else [line for line in lines if line.strip()]

@@ -349,7 +349,7 @@ CASES: dict[str, InboundCase] = {
         },
     ),
     "slack": InboundCase(
-        values={"SLACK_SIGNING_SECRET": _SECRET},
+        values={"SLACK_SIGNING_SECRET": _SECRET, "SLACK_APP_TOKEN": "xapp-1-secret"},
         secret=_SECRET,
         sign=_slack,
         message=slack_event("hello"),
@@ -360,7 +360,8 @@ CASES: dict[str, InboundCase] = {
     ),
     "discord": InboundCase(
         values={
-            "DISCORD_PUBLIC_KEY": discord_key(_SECRET).public_key().public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
+            "DISCORD_PUBLIC_KEY": discord_key(_SECRET).public_key().public_bytes(Encoding.Raw, PublicFormat.Raw).hex(),
+            "DISCORD_BOT_TOKEN": "discord-secret",
         },
         secret=_SECRET,
         sign=_discord,
@@ -369,6 +370,9 @@ CASES: dict[str, InboundCase] = {
         signs_time=True,
         chat="1100000000000000001",
         sender="80351110224678912",
+    ),
+    "mattermost": InboundCase(
+        values={"MATTERMOST_URL": "http://service.example", "MATTERMOST_TOKEN": "mattermost-secret"}
     ),
     "whatsapp_cloud": InboundCase(
         values={"WHATSAPP_CLOUD_APP_SECRET": _SECRET, "WHATSAPP_CLOUD_VERIFY_TOKEN": "verify-me"},

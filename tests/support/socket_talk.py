@@ -48,6 +48,9 @@ class Socket:
     def beat(self, at: datetime) -> HeardFrame:
         return HeardFrame(replies=('{"beat": true}',))
 
+    def closed(self, code: int) -> HeardFrame:
+        return HeardFrame()
+
 
 @dataclass
 class Platform:

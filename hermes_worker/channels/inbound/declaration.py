@@ -66,10 +66,12 @@ def receiving_by(
     is_unverified: bool = False,
     asks_by_get: bool = False,
     pairs: bool = True,
+    socket_module: str | None = None,
 ) -> Receiving:
     """By a module that has ``Credentials`` and what its modes need by the usual names: ``receive`` for webhooks,
-    ``poll`` for polling, ``Socket`` for sockets; ``also`` names of ``answer``, ``fetch`` (then there is no ``poll``),
-    ``download``, ``signing_keys``, ``acknowledge`` and ``identify`` those that it has."""
+    ``poll`` for polling, ``Socket`` for sockets (in ``socket_module``, where that is another one); ``also`` names of
+    ``answer``, ``fetch`` (then there is no ``poll``), ``download``, ``signing_keys``, ``acknowledge`` and ``identify``
+    those that it has."""
     has = frozenset(also)
     polls = InboundMode.POLL in modes and "fetch" not in has
     return Receiving(
@@ -83,7 +85,7 @@ def receiving_by(
         answer=f"{module}:answer" if "answer" in has else None,
         poll=f"{module}:poll" if polls else None,
         fetch=f"{module}:fetch" if "fetch" in has else None,
-        socket=f"{module}:Socket" if InboundMode.SOCKET in modes else None,
+        socket=f"{socket_module or module}:Socket" if InboundMode.SOCKET in modes else None,
         download=f"{module}:download" if "download" in has else None,
         signing_keys=f"{module}:signing_keys" if "signing_keys" in has else None,
         acknowledge=f"{module}:acknowledge" if "acknowledge" in has else None,

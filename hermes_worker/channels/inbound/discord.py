@@ -1,6 +1,7 @@
 """Discord, coming in: interactions over HTTP (docs.discord.com/developers/interactions, 2026-11).
 
-Discord sends no messages of people this way, only commands and presses of buttons. The command ``/ask`` is what a
+Discord sends no messages of people this way, only commands and presses of buttons; for messages there is its gateway
+(``discord_gateway``). The command ``/ask`` is what a
 person says; each other one is a command of ours.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -41,6 +42,9 @@ _KINDS = {1: ChatKind.DIRECT, 3: ChatKind.GROUP, 10: ChatKind.THREAD, 11: ChatKi
 class Credentials:
     public_key: str = ""
     """Of the application, in hex. It is no secret."""
+    token: str = field(default="", repr=False)
+    """Of the bot, for the gateway."""
+    base_url: str = "https://discord.com/api/v10"
 
 
 def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
@@ -57,12 +61,16 @@ def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> 
 
 def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> WebhookAnswer | None:
     """A pong for Discord's ping. A command is confirmed to whoever gave it; what comes of it is a message of ours."""
-    kind = json_of(request.body).get("type")
-    if kind == _PING:
-        return _told({"type": _PONG})
-    if kind == _COMPONENT:
-        return _told({"type": _UPDATED_LATER})
-    return _told({"type": _SAID, "data": {"content": "Taken.", "flags": _ONLY_FOR_THEM}})
+    interaction = json_of(request.body)
+    told = {"type": _PONG} if interaction.get("type") == _PING else confirmation(interaction)
+    return WebhookAnswer(body=json.dumps(told).encode())
+
+
+def confirmation(interaction: Mapping[str, Any]) -> dict[str, Any]:
+    """What a command or a press is confirmed with."""
+    if interaction.get("type") == _COMPONENT:
+        return {"type": _UPDATED_LATER}
+    return {"type": _SAID, "data": {"content": "Taken.", "flags": _ONLY_FOR_THEM}}
 
 
 def read(interaction: Mapping[str, Any]) -> tuple[Inbound, ...]:
@@ -71,18 +79,19 @@ def read(interaction: Mapping[str, Any]) -> tuple[Inbound, ...]:
     channel = mapping_of(interaction.get("channel"))
     chat_id = id_of(interaction.get("channel_id")) or id_of(channel.get("id"))
     kind, data = interaction.get("type"), mapping_of(interaction.get("data"))
+    member = mapping_of(interaction.get("member"))
     if not number or not chat_id or kind not in (_COMMAND, _COMPONENT):
         return ()
     common: dict[str, Any] = {
         "event_key": event_key(number),
         "chat": InboundChat(
             id=chat_id,
-            kind=_kind(channel.get("type"), interaction),
+            kind=kind_of_channel(channel.get("type"), is_of_server=bool(interaction.get("guild_id") or member)),
             scope=id_of(interaction.get("guild_id")),
             name=text_of(channel.get("name")),
         ),
-        "sender": _sender(interaction),
-        "sent_at": _made_at(number),
+        "sender": sender_of(mapping_of(member.get("user")) or mapping_of(interaction.get("user")), member),
+        "sent_at": made_at(number),
     }
     if kind == _COMPONENT:
         message = id_of(mapping_of(interaction.get("message")).get("id"))
@@ -94,9 +103,8 @@ def read(interaction: Mapping[str, Any]) -> tuple[Inbound, ...]:
     return (InboundCommand(name=name, arguments=said, **common),)
 
 
-def _sender(interaction: Mapping[str, Any]) -> InboundSender:
-    member = mapping_of(interaction.get("member"))
-    user = mapping_of(member.get("user")) or mapping_of(interaction.get("user"))
+def sender_of(user: Mapping[str, Any], member: Mapping[str, Any]) -> InboundSender:
+    """A user, and what they are called in a server."""
     names = (text_of(who.get(name)) for who, name in ((member, "nick"), (user, "global_name"), (user, "username")))
     return InboundSender(
         id=id_of(user.get("id")),
@@ -106,10 +114,11 @@ def _sender(interaction: Mapping[str, Any]) -> InboundSender:
     )
 
 
-def _kind(channel_type: object, interaction: Mapping[str, Any]) -> ChatKind:
+def kind_of_channel(channel_type: object, *, is_of_server: bool) -> ChatKind:
+    """Who can write there, where the type of the channel says it or not."""
     if isinstance(channel_type, int) and channel_type in _KINDS:
         return _KINDS[channel_type]
-    return ChatKind.CHANNEL if interaction.get("guild_id") or interaction.get("member") else ChatKind.DIRECT
+    return ChatKind.CHANNEL if is_of_server else ChatKind.DIRECT
 
 
 def _said(options: object) -> str:
@@ -118,12 +127,8 @@ def _said(options: object) -> str:
     return " ".join(filter(None, (id_of(value) for value in values)))
 
 
-def _made_at(snowflake: str) -> float | None:
+def made_at(snowflake: str) -> float | None:
     """The time within an id of Discord's, in epoch seconds."""
     if not (snowflake.isascii() and snowflake.isdigit() and len(snowflake) <= 20):
         return None
     return ((int(snowflake) >> 22) + _EPOCH_MS) / 1000
-
-
-def _told(answer: Mapping[str, Any]) -> WebhookAnswer:
-    return WebhookAnswer(body=json.dumps(answer).encode())

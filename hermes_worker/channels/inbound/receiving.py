@@ -120,6 +120,7 @@ class SocketAddress:
 
 
 Addressing = Generator[HttpRequest, HttpResponse, SocketAddress | DeliveryError]
+Following = Generator[HttpRequest, HttpResponse, "HeardFrame | DeliveryError"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +136,9 @@ class HeardFrame:
     """Frames to send after the commit."""
     beat_s: float | None = None
     """From now on ``beat`` is asked this often, in seconds; ``None`` leaves it as it is."""
+    then: Following | None = None
+    """An exchange to make after the commit and before anything else is heard: for what was written while nobody was
+    connected. Its end is treated like another frame, and its failure ends the connection."""
     is_over: bool = False
     """Close, and connect again."""
     error: DeliveryError | None = None
@@ -154,4 +158,9 @@ class SocketTalk(Protocol):
 
     def beat(self, at: datetime) -> HeardFrame:
         """What is due after ``beat_s`` seconds."""
+        ...
+
+    def closed(self, code: int) -> HeardFrame:
+        """What it means that the platform closed the websocket with ``code``: a failure, or another cursor. Empty where
+        it just ended."""
         ...

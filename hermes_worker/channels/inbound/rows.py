@@ -34,6 +34,19 @@ def _by_webhook(
     )
 
 
+def _by_socket(module: str, *secrets: str, needs: tuple[str, ...] = (), **variables: str) -> Receiving:
+    """A platform that is listened to over a connection which stays open. ``needs`` and ``secrets`` have to be set. All
+    of them follow the documentation, and no server of the real kind was at hand."""
+    return receiving_by(
+        f"{_FOLDER}.{module}",
+        modes=(InboundMode.SOCKET,),
+        required={InboundMode.SOCKET: (*needs, *secrets)},
+        variables=variables,
+        secrets=secrets,
+        is_unverified=True,
+    )
+
+
 RECEIVING: Mapping[str, Receiving] = MappingProxyType(
     {
         "telegram": receiving_by(
@@ -80,13 +93,37 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             ),
             fetch="hermes_worker.channels.imap:fetch",
         ),
-        "slack": _by_webhook(
-            "slack",
-            "signing_secret",
+        "slack": receiving_by(
+            f"{_FOLDER}.slack",
+            modes=(InboundMode.WEBHOOK, InboundMode.SOCKET),
+            required={InboundMode.WEBHOOK: ("signing_secret",), InboundMode.SOCKET: ("app_token",)},
+            variables={
+                "signing_secret": "SLACK_SIGNING_SECRET",
+                "app_token": "SLACK_APP_TOKEN",
+                "base_url": "SLACK_BASE_URL",
+            },
+            secrets=("signing_secret", "app_token"),
+            webhook_secrets=("signing_secret",),
             also=("answer",),
-            signing_secret="SLACK_SIGNING_SECRET",
+            is_unverified=True,
         ),
-        "discord": _by_webhook("discord", needs=("public_key",), also=("answer",), public_key="DISCORD_PUBLIC_KEY"),
+        "discord": receiving_by(
+            f"{_FOLDER}.discord",
+            modes=(InboundMode.WEBHOOK, InboundMode.SOCKET),
+            required={InboundMode.WEBHOOK: ("public_key",), InboundMode.SOCKET: ("token",)},
+            variables={
+                "public_key": "DISCORD_PUBLIC_KEY",
+                "token": "DISCORD_BOT_TOKEN",
+                "base_url": "DISCORD_BASE_URL",
+            },
+            secrets=("token",),
+            also=("answer",),
+            socket_module=f"{_FOLDER}.discord_gateway",
+            is_unverified=True,
+        ),
+        "mattermost": _by_socket(
+            "mattermost", "token", needs=("base_url",), base_url="MATTERMOST_URL", token="MATTERMOST_TOKEN"
+        ),
         "whatsapp_cloud": _by_webhook(
             "whatsapp_cloud",
             "app_secret",

@@ -1,4 +1,5 @@
-"""Slack, coming in: the Events API, slash commands and buttons (docs.slack.dev/apis/events-api, 2026-11).
+"""Slack, coming in: events, slash commands and buttons (docs.slack.dev/apis/events-api, 2026-11), which Slack brings to
+a webhook or, in Socket Mode, over a websocket (docs.slack.dev/apis/events-api/using-socket-mode).
 
 A message that names the app comes as two events, ``message`` and ``app_mention``, with ids of their own. So the key of
 an event is that of its message: the channel and the time, which Slack promises to be unique together.
@@ -14,6 +15,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from hermes_worker.channels.errors import DeliveryError, SendErrorKind
+from hermes_worker.channels.exchange import bearer, form_request, json_object, preparing, service_url
 from hermes_worker.channels.inbound.proofs import (
     check_fresh,
     check_same,
@@ -23,7 +26,14 @@ from hermes_worker.channels.inbound.proofs import (
     json_of,
     secret_bytes,
 )
-from hermes_worker.channels.inbound.receiving import WebhookAnswer, WebhookRequest
+from hermes_worker.channels.inbound.receiving import (
+    Addressing,
+    HeardFrame,
+    SocketAddress,
+    WebhookAnswer,
+    WebhookRequest,
+)
+from hermes_worker.channels.platforms.slack import classify
 from hermes_worker.core.inbound import (
     ChatKind,
     Inbound,
@@ -35,7 +45,7 @@ from hermes_worker.core.inbound import (
     InboundSender,
     MediaRef,
 )
-from hermes_worker.core.json_values import id_of, list_of, mapping_of, size_of, text_of
+from hermes_worker.core.json_values import id_of, list_of, mapping_of, object_in, size_of, text_of
 from hermes_worker.core.media_kinds import MediaKind, kind_of_media_type
 
 _PEOPLE = frozenset({"", "file_share", "thread_broadcast", "me_message", "bot_message"})
@@ -47,6 +57,9 @@ _ENTITY = re.compile(r"<([^<>|]{1,3000})(?:\|([^<>]{0,3000}))?>")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
     signing_secret: str = field(default="", repr=False)
+    app_token: str = field(default="", repr=False)
+    """Of the app (``xapp-``), for Socket Mode."""
+    base_url: str = "https://slack.com/api"
 
 
 def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
@@ -86,6 +99,53 @@ def read(payload: Mapping[str, Any]) -> tuple[Inbound, ...]:
     if subtype == "message_changed":
         return _edit(event, team, me)
     return (_message(event, team, me),) if subtype in _PEOPLE and id_of(event.get("ts")) else ()
+
+
+class Socket:
+    """Socket Mode: each payload comes in an envelope and comes again, over this connection or another, until it is
+    acknowledged. So there is no cursor."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+
+    def address(self, cursor: str, at: datetime) -> Addressing:
+        url = service_url(self._credentials.base_url, "apps.connections.open")
+        response = yield preparing(form_request(url, {}, headers=bearer(self._credentials.app_token)))
+        outcome = classify(response)
+        if isinstance(outcome, DeliveryError):
+            return outcome
+        found = text_of(json_object(response).get("url"))
+        if not found.startswith(("wss://", "ws://")):
+            return DeliveryError(kind=SendErrorKind.TRANSIENT, message="Slack named no address of a websocket")
+        return SocketAddress(url=found)
+
+    def hear(self, frame: str, at: datetime) -> HeardFrame:
+        envelope = object_in(frame)
+        if envelope.get("type") == "disconnect":
+            return self._disconnected(text_of(envelope.get("reason")))
+        number = id_of(envelope.get("envelope_id"))
+        if not number:
+            return HeardFrame()
+        # An envelope that says nothing to us is acknowledged as well, or it would come again.
+        return HeardFrame(
+            inbound=read(mapping_of(envelope.get("payload"))),
+            acknowledgements=(json.dumps({"envelope_id": number}),),
+        )
+
+    def beat(self, at: datetime) -> HeardFrame:
+        """Slack pings by itself."""
+        return HeardFrame()
+
+    def closed(self, code: int) -> HeardFrame:
+        return HeardFrame()
+
+    @staticmethod
+    def _disconnected(reason: str) -> HeardFrame:
+        """Slack replaces connections every few hours, and says so before."""
+        if reason != "link_disabled":
+            return HeardFrame(is_over=True)
+        said = "Socket Mode is turned off in the settings of the app"
+        return HeardFrame(is_over=True, error=DeliveryError(kind=SendErrorKind.AUTH, message=said))
 
 
 def _message(event: Mapping[str, Any], team: str, me: str) -> Inbound:

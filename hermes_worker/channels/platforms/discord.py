@@ -59,9 +59,9 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     url = service_url(credentials.base_url, f"channels/{channel}/messages")
     payload = _message(part) | {"nonce": key_token(part.idempotency_key, NONCE_CHARS_MAX), "enforce_nonce": True}
     if part.attachment is None:
-        return json_request("POST", url, payload, headers=_headers(credentials))
+        return json_request("POST", url, payload, headers=api_headers(credentials.token))
     form = {"payload_json": json.dumps(payload, ensure_ascii=False)}
-    return multipart_request(url, form, "files[0]", part.attachment, headers=_headers(credentials))
+    return multipart_request(url, form, "files[0]", part.attachment, headers=api_headers(credentials.token))
 
 
 def classify(response: HttpResponse) -> Outcome:
@@ -87,13 +87,13 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 def edit(part: Part, message_id: str, target: Target, credentials: Credentials) -> Exchange:
     """Edit Message: https://discord.com/developers/docs/resources/message."""
     url = _message_url(message_id, target, credentials)
-    return classify((yield json_request("PATCH", url, _message(part), headers=_headers(credentials))))
+    return classify((yield json_request("PATCH", url, _message(part), headers=api_headers(credentials.token))))
 
 
 def remove(message_id: str, target: Target, credentials: Credentials) -> Exchange:
     """A message that is gone already (10008) is removed."""
     url = _message_url(message_id, target, credentials)
-    response = yield HttpRequest(method="DELETE", url=url, headers=_headers(credentials))
+    response = yield HttpRequest(method="DELETE", url=url, headers=api_headers(credentials.token))
     is_gone = json_object(response).get("code") == _UNKNOWN_MESSAGE
     return Receipt(message_id=message_id) if is_gone else classify(response)
 
@@ -109,7 +109,7 @@ def _build_thread(part: Part, target: Target, credentials: Credentials) -> HttpR
     # A new thread has no nonce: nothing but words can tell that it is the second.
     if part.may_be_duplicate:
         part = replace(part, text=f"{DUPLICATE_REMARK}\n\n{part.text}")
-    return json_request("POST", url, {"name": name, "message": _message(part)}, headers=_headers(credentials))
+    return json_request("POST", url, {"name": name, "message": _message(part)}, headers=api_headers(credentials.token))
 
 
 def _message(part: Part) -> dict[str, object]:
@@ -117,5 +117,6 @@ def _message(part: Part) -> dict[str, object]:
     return {"content": part.text, "allowed_mentions": {"parse": []}}
 
 
-def _headers(credentials: Credentials) -> dict[str, str]:
-    return {"Authorization": f"Bot {header_value(credentials.token)}", "User-Agent": _USER_AGENT}
+def api_headers(token: str) -> dict[str, str]:
+    """What every request has. Raises ``Unsendable``."""
+    return {"Authorization": f"Bot {header_value(token)}", "User-Agent": _USER_AGENT}

@@ -55,6 +55,7 @@ _KINDS: Mapping[str, SendErrorKind] = {
     "token_revoked": SendErrorKind.AUTH,
     "token_expired": SendErrorKind.AUTH,
     "missing_scope": SendErrorKind.AUTH,
+    "not_allowed_token_type": SendErrorKind.AUTH,
 }
 
 

@@ -1,0 +1,340 @@
+"""Platforms of the tests that are listened to over a websocket: HTTP and the websocket on one port, each by its
+vendor's documentation and strict about it: what breaks the rules is kept in ``broken`` and ends the connection."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+from websockets.exceptions import ConnectionClosed
+from websockets.server import ServerProtocol
+from websockets.sync.server import Server, ServerConnection
+
+from support.inbound_cases import slack_event
+from support.socket_cases import (
+    MATTERMOST_DIRECT,
+    MATTERMOST_ME,
+    discord_dispatch,
+    discord_message,
+    discord_ready,
+    mattermost_post,
+    mattermost_posted,
+    slack_envelope,
+)
+
+
+class SocketPlatform(ThreadingHTTPServer):
+    """What all of them have."""
+
+    daemon_threads = True
+    variables: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Rest)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.socket_url = f"ws://127.0.0.1:{self.server_port}/socket"
+        self._sockets = Server(self.socket, lambda *_: None)
+        self.connections = 0
+        self.ready = threading.Event()
+        """Somebody is connected, and what is said from now on is for them."""
+        self.broken: list[str] = []
+        self.lock = threading.RLock()
+        self.open: ServerConnection | None = None
+
+    @property
+    def values(self) -> dict[str, str]:
+        """Variables of an account here."""
+        return {name: value.replace("URL", self.url) for name, value in self.variables.items()}
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        head = request.recv(65_536, socket.MSG_PEEK).lower()
+        if b"upgrade: websocket" not in head:
+            return super().finish_request(request, client_address)
+        connection = ServerConnection(request, ServerProtocol(max_size=None), self._sockets, close_timeout=1)
+        connection.handshake()
+        with self.lock:
+            self.connections += 1
+            self.open = connection
+        try:
+            self.talk(connection)
+        except ConnectionClosed:
+            pass
+        except (AssertionError, KeyError, ValueError) as error:
+            self.broken.append(f"{type(error).__name__}: {error}")
+        finally:
+            with self.lock:
+                self.open = None if self.open is connection else self.open
+            with suppress(OSError):
+                connection.close()
+        return None
+
+    def answer(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, Any]:
+        raise NotImplementedError
+
+    def talk(self, connection: ServerConnection) -> None:
+        raise NotImplementedError
+
+    def say(self, number: int, text: str) -> None:
+        """A person writes in a direct chat, whether somebody is connected or not."""
+        raise NotImplementedError
+
+    def say_as_program(self, number: int, text: str) -> None:
+        raise NotImplementedError
+
+    def key(self, number: int) -> str:
+        """The key of the event of that message."""
+        raise NotImplementedError
+
+    def send(self, frame: Any) -> None:
+        """To whoever is connected; lost where nobody is."""
+        with self.lock:
+            if self.open is not None:
+                with suppress(ConnectionClosed):
+                    self.open.send(frame if isinstance(frame, str | bytes) else json.dumps(frame), text=True)
+
+    def send_bytes(self, content: bytes) -> None:
+        with self.lock:
+            assert self.open is not None
+            self.open.send(content)
+
+    def cut(self) -> None:
+        """End the connection as a network does."""
+        with self.lock:
+            if self.open is not None:
+                with suppress(OSError):
+                    self.open.socket.shutdown(socket.SHUT_RDWR)
+                self.open = None
+
+
+class _Rest(BaseHTTPRequestHandler):
+    server: SocketPlatform
+
+    def do_GET(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        status, found = self.server.answer(self.command, self.path, body, self.headers)
+        content = json.dumps(found).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_POST = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+class SlackPlatform(SocketPlatform):
+    """Socket Mode. An envelope that is not acknowledged comes again over the next connection."""
+
+    variables: ClassVar[Mapping[str, str]] = {"SLACK_APP_TOKEN": "xapp-1-secret", "SLACK_BASE_URL": "URL/api"}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tickets: set[str] = set()
+        self.waiting: dict[str, dict[str, Any]] = {}
+        self.acknowledged: list[str] = []
+        self.forgets = False
+        """Acknowledgements are lost."""
+
+    def answer(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, Any]:
+        if (method, path) != ("POST", "/api/apps.connections.open"):
+            return 404, {"ok": False, "error": "unknown_method"}
+        if headers.get("Authorization") != "Bearer xapp-1-secret":
+            return 200, {"ok": False, "error": "invalid_auth"}
+        ticket = f"t{self.connections}"
+        self.tickets.add(ticket)
+        return 200, {"ok": True, "url": f"{self.socket_url}?ticket={ticket}"}
+
+    def talk(self, connection: ServerConnection) -> None:
+        assert connection.request is not None
+        self.tickets.remove(parse_qs(urlsplit(connection.request.path).query)["ticket"][0])  # good for one connection
+        connection.send(json.dumps({"type": "hello", "num_connections": 1}))
+        for envelope in list(self.waiting.values()):
+            connection.send(json.dumps(envelope | {"retry_attempt": 1, "retry_reason": "timeout"}))
+        self.ready.set()
+        for frame in connection:
+            number = json.loads(frame)["envelope_id"]
+            assert number in self.waiting, f"{number} was acknowledged and does not wait"
+            self.acknowledged.append(number)
+            if not self.forgets:
+                del self.waiting[number]
+
+    def _bring(self, number: str, event: dict[str, Any]) -> None:
+        self.waiting[number] = slack_envelope(event, number)
+        self.send(self.waiting[number])
+
+    def say(self, number: int, text: str) -> None:
+        self._bring(f"e{number}", slack_event(text, ts=f"1795600000.{number:06d}"))
+
+    def say_as_program(self, number: int, text: str) -> None:
+        event = slack_event(text, ts=f"1795600000.{number:06d}", bot_id="B1", subtype="bot_message")
+        self._bring(f"e{number}", event)
+
+    def key(self, number: int) -> str:
+        return f"D024BE91L:1795600000.{number:06d}"
+
+
+class MattermostPlatform(SocketPlatform):
+    """A server with one channel, a direct chat."""
+
+    variables: ClassVar[Mapping[str, str]] = {"MATTERMOST_URL": "URL", "MATTERMOST_TOKEN": "mattermost-secret"}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.posts = [mattermost_post(0, "said before")]
+        self.seq = 0
+
+    def answer(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, Any]:
+        if headers.get("Authorization") != "Bearer mattermost-secret":
+            return 401, {"id": "api.context.session_expired.app_error", "message": "Invalid session"}
+        parts, channel = urlsplit(path), {"id": MATTERMOST_DIRECT, "type": "D", "display_name": "", "team_id": ""}
+        match (method, parts.path.removeprefix("/api/v4/")):
+            case ("GET", "users/me"):
+                return 200, {"id": MATTERMOST_ME, "username": "hermes"}
+            case ("GET", where) if where == f"users/{MATTERMOST_ME}/channels":
+                with self.lock:
+                    self.ready.set()
+                    return 200, [{**channel, "last_post_at": self.posts[-1]["create_at"]}]
+            case ("GET", where) if where == f"channels/{MATTERMOST_DIRECT}/posts":
+                since = int(parse_qs(parts.query)["since"][0])
+                found = [post for post in reversed(self.posts) if post["create_at"] > since]
+                return 200, {"order": [post["id"] for post in found], "posts": {post["id"]: post for post in found}}
+            case ("POST", "users/ids"):
+                return 200, [{"id": number, "username": "ada", "is_bot": False} for number in json.loads(body)]
+        return 404, {"id": "not_found", "message": path}
+
+    def talk(self, connection: ServerConnection) -> None:
+        challenge = json.loads(connection.recv())
+        if challenge["action"] != "authentication_challenge" or challenge["data"]["token"] != "mattermost-secret":
+            return
+        with self.lock:
+            connection.send(json.dumps({"status": "OK", "seq_reply": challenge["seq"]}))
+            connection.send(json.dumps({"event": "hello", "data": {}, "broadcast": {}, "seq": 0}))
+            self.seq = 1
+        for frame in connection:
+            assert not frame, f"nothing is sent to the server, but {frame!r}"
+
+    def _post(self, post: dict[str, Any], name: str) -> None:
+        with self.lock:
+            self.posts.append(post)
+            self.send(mattermost_posted(post, self.seq, name))
+            self.seq += 1
+
+    def say(self, number: int, text: str) -> None:
+        self._post(mattermost_post(number, text), "@ada")
+
+    def say_unheard(self, number: int, text: str) -> None:
+        """The server drops the event, since somebody reads too slowly."""
+        with self.lock:
+            self.posts.append(mattermost_post(number, text))
+            self.seq += 1
+
+    def say_as_program(self, number: int, text: str) -> None:
+        self._post(mattermost_post(number, text, user_id="c" * 26, props={"from_bot": "true"}), "@bot")
+
+    def key(self, number: int) -> str:
+        return f"{number:026d}"
+
+
+class DiscordPlatform(SocketPlatform):
+    """The gateway with one session, whose events are kept."""
+
+    variables: ClassVar[Mapping[str, str]] = {"DISCORD_BOT_TOKEN": "discord-secret", "DISCORD_BASE_URL": "URL/api/v10"}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[dict[str, Any]] = []
+        self.begun: list[str] = []
+        """How each connection began: ``identify`` or ``resume``."""
+        self.session = ""
+        self.refuses_with: int | None = None
+
+    def answer(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, Any]:
+        if headers.get("Authorization") != "Bot discord-secret":
+            return 401, {"message": "401: Unauthorized", "code": 0}
+        if (method, path) != ("GET", "/api/v10/gateway/bot"):
+            return 404, {"message": path, "code": 0}
+        return 200, {"url": self.socket_url, "session_start_limit": {"remaining": 10}}
+
+    def talk(self, connection: ServerConnection) -> None:
+        connection.send(json.dumps({"op": 10, "d": {"heartbeat_interval": 1000}}))
+        for frame in connection:
+            said = json.loads(frame)
+            match said["op"]:
+                case 1:
+                    assert said["d"] is None or 0 <= said["d"] <= len(self.events)
+                    connection.send(json.dumps({"op": 11}))
+                case 2 if self.refuses_with is not None:
+                    return connection.close(self.refuses_with)
+                case 2:
+                    self._identify(said["d"])
+                case 6:
+                    self._resume(said["d"])
+                case _:
+                    raise AssertionError(f"{frame!r} is nothing that a bot sends here")
+        return None
+
+    def _identify(self, asked: Mapping[str, Any]) -> None:
+        assert (asked["token"], asked["intents"] & (1 << 15)) == ("discord-secret", 1 << 15)
+        assert asked["properties"].keys() >= {"os", "browser", "device"}
+        with self.lock:
+            self.begun.append("identify")
+            self.session, self.events = f"s{self.connections}", []
+            self._dispatch(discord_ready(self.session, self.socket_url))
+            self.ready.set()
+
+    def _resume(self, asked: Mapping[str, Any]) -> None:
+        assert asked["token"] == "discord-secret"
+        with self.lock:
+            self.begun.append("resume")
+            if asked["session_id"] != self.session:
+                return self.send({"op": 9, "d": False})
+            for event in self.events[asked["seq"] :]:
+                self.send(event)
+            return self._dispatch(discord_dispatch("RESUMED", {}, 0))
+
+    def _dispatch(self, event: dict[str, Any]) -> None:
+        with self.lock:
+            self.events.append(event | {"s": len(self.events) + 1})
+            self.send(self.events[-1])
+
+    def say(self, number: int, text: str) -> None:
+        self._dispatch(discord_dispatch("MESSAGE_CREATE", discord_message(number, text), 0))
+
+    def say_as_program(self, number: int, text: str) -> None:
+        message = discord_message(number, text, author={"id": "9", "username": "other", "bot": True})
+        self._dispatch(discord_dispatch("MESSAGE_CREATE", message, 0))
+
+    def key(self, number: int) -> str:
+        return str(1_443_000_000_000_000_000 + number)
+
+
+_P = TypeVar("_P", bound=SocketPlatform)
+
+
+@contextmanager
+def played(kind: type[_P]) -> Iterator[_P]:
+    platform = kind()
+    thread = threading.Thread(target=platform.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    try:
+        yield platform
+    finally:
+        platform.cut()
+        platform.shutdown()
+        platform.server_close()
+        thread.join()
+
+
+SOCKET_PLATFORMS: dict[str, type[SocketPlatform]] = {
+    "slack": SlackPlatform,
+    "mattermost": MattermostPlatform,
+    "discord": DiscordPlatform,
+}
