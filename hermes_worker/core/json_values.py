@@ -44,8 +44,11 @@ def list_of(value: object) -> Sequence[Any]:
 
 
 def number_of(value: object) -> float | None:
-    """A number; ``None`` for anything else, ``true`` and ``false`` too."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    """A number; ``None`` for anything else, ``true`` and ``false`` too, and a whole one that no float is near."""
+    try:
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    except OverflowError:
+        return None
 
 
 def size_of(value: object) -> int | None:

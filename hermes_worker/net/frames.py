@@ -32,6 +32,17 @@ _GOING = 4000
 """Why we close a websocket: with a code for applications, since Discord forgets a session that is closed with 1000."""
 
 
+_KEPT_ALIVE = {
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE): 1,
+    **{
+        (socket.IPPROTO_TCP, getattr(socket, name)): value
+        for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
+        if hasattr(socket, name)
+    },
+}
+"""A side that is gone without a word is noticed within two minutes."""
+
+
 class FramesEnded(NoAnswer):
     """A connection that was refused, or is over."""
 
@@ -74,6 +85,8 @@ def open_frames(url: str, headers: Mapping[str, str], policy: UrlPolicy) -> Fram
     if scheme in ("ws", "wss"):
         return _Websocket(url, target, headers, policy)
     sock = connected(target, policy)
+    for name, value in _KEPT_ALIVE.items():
+        sock.setsockopt(*name, value)
     return _Lines(sock, target.host) if scheme in _PORTS else _Streamed(sock, url, target.host, headers)
 
 

@@ -381,7 +381,8 @@ def test_ntfy_gets_json_with_a_title(platform, deliver):
     )
     request = platform.received[0]
     assert (request.method, request.path) == ("POST", "/")
-    assert request.json == {"topic": "mine", "message": "Régen", "markdown": True, "title": "Wétter X"}
+    said = {"topic": "mine", "message": "Régen", "markdown": True, "title": "Wétter X"}
+    assert request.json == {**said, "tags": ["hermes-worker"]}
     assert request.headers["Authorization"] == "Bearer tk_1"
 
 
@@ -401,6 +402,7 @@ def test_ntfy_gets_a_file_with_an_encoded_name(platform, deliver):
     assert (request.method, request.path, request.body) == ("PUT", "/mine", PNG)
     assert request.headers["Filename"].startswith("=?utf-8?")
     assert "\n" not in request.headers["Message"]
+    assert request.headers["Tags"] == "hermes-worker"
     assert "Authorization" not in request.headers
 
 

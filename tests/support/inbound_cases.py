@@ -374,6 +374,10 @@ CASES: dict[str, InboundCase] = {
     "mattermost": InboundCase(
         values={"MATTERMOST_URL": "http://service.example", "MATTERMOST_TOKEN": "mattermost-secret"}
     ),
+    "ntfy": InboundCase(
+        values={"NTFY_TOPICS": "mine, other", "NTFY_SERVER_URL": "http://service.example", "NTFY_TOKEN": "ntfy-secret"}
+    ),
+    "signal": InboundCase(values={"SIGNAL_HTTP_URL": "http://service.example", "SIGNAL_ACCOUNT": "+15550001111"}),
     "whatsapp_cloud": InboundCase(
         values={"WHATSAPP_CLOUD_APP_SECRET": _SECRET, "WHATSAPP_CLOUD_VERIFY_TOKEN": "verify-me"},
         secret=_SECRET,

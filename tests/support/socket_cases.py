@@ -88,6 +88,22 @@ def discord_ready(session: str, url: str, seq: int = 1) -> dict[str, Any]:
     return discord_dispatch("READY", {"v": 10, "user": me, "session_id": session, "resume_gateway_url": url}, seq)
 
 
+def ntfy_message(number: int, text: str, **more: Any) -> dict[str, Any]:
+    """docs.ntfy.sh/subscribe/api, "JSON message format" """
+    said = {"id": f"ntfy{number:08d}", "time": 1_795_600_000 + number, "event": "message", "topic": "mine"}
+    return {**said, "message": text, **more}
+
+
+def signal_received(number: int, text: str, **more: Any) -> dict[str, Any]:
+    """signal-cli-jsonrpc(5): what a ``receive`` tells."""
+    stamp = 1_795_600_000_000 + number
+    source = {"source": "+15551234567", "sourceNumber": "+15551234567", "sourceUuid": SIGNAL_ADA, "sourceName": "Ada"}
+    data = {"timestamp": stamp, "message": text, "expiresInSeconds": 0, "viewOnce": False}
+    envelope = {**source, "sourceDevice": 1, "timestamp": stamp, "dataMessage": data | more}
+    return {"envelope": envelope, "account": "+15550001111"}
+
+
+SIGNAL_ADA = "0b7a1b9e-7d1c-4a33-9a54-0c2d5d0c7a11"
 SOCKET_CASES: dict[str, SocketCase] = {
     "slack": SocketCase(
         answer={"ok": True, "url": "wss://wss.slack.example/link/?ticket=t"},
@@ -121,5 +137,20 @@ SOCKET_CASES: dict[str, SocketCase] = {
         bot=discord_dispatch("MESSAGE_CREATE", discord_message(1, "hello", author={"id": "9", "bot": True}), 2),
         chat="1100000000000000001",
         sender=DISCORD_ADA,
+    ),
+    "ntfy": SocketCase(
+        url="http://service.example/mine,other/json",
+        opening=({"id": "o", "time": 1_795_600_000, "event": "open", "topic": "mine,other"},),
+        message=ntfy_message(1, "hello"),
+        own=ntfy_message(1, "hello", tags=["hermes-worker"]),
+        chat="mine",
+        sender="mine",
+    ),
+    "signal": SocketCase(
+        url="http://service.example/api/v1/events?account=%2B15550001111",
+        message=signal_received(1, "hello"),
+        own={"envelope": signal_received(1, "hello")["envelope"] | {"sourceNumber": "+15550001111"}},
+        chat="+15551234567",
+        sender=SIGNAL_ADA,
     ),
 }

@@ -1,5 +1,6 @@
-"""Platforms of the tests that are listened to over a websocket: HTTP and the websocket on one port, each by its
-vendor's documentation and strict about it: what breaks the rules is kept in ``broken`` and ends the connection."""
+"""Platforms of the tests that are listened to over an open connection: HTTP and the websocket, or the stream, on one
+port, each by its vendor's documentation and strict about it: what breaks the rules is kept in ``broken`` and ends the
+connection."""
 
 from __future__ import annotations
 
@@ -20,11 +21,14 @@ from support.inbound_cases import slack_event
 from support.socket_cases import (
     MATTERMOST_DIRECT,
     MATTERMOST_ME,
+    SIGNAL_ADA,
     discord_dispatch,
     discord_message,
     discord_ready,
     mattermost_post,
     mattermost_posted,
+    ntfy_message,
+    signal_received,
     slack_envelope,
 )
 
@@ -34,6 +38,10 @@ class SocketPlatform(ThreadingHTTPServer):
 
     daemon_threads = True
     variables: ClassVar[Mapping[str, str]] = {}
+    keeps = True
+    """What is said while nobody is connected comes later."""
+    tells_programs = True
+    """It says which messages are of programs."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Rest)
@@ -116,6 +124,8 @@ class _Rest(BaseHTTPRequestHandler):
     server: SocketPlatform
 
     def do_GET(self) -> None:
+        if isinstance(self.server, StreamedPlatform):
+            return self.server.stream(self)
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
         status, found = self.server.answer(self.command, self.path, body, self.headers)
         content = json.dumps(found).encode()
@@ -123,11 +133,131 @@ class _Rest(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
+        return None
 
     do_POST = do_GET
 
     def log_message(self, format: str, *args: object) -> None:
         pass
+
+
+class StreamedPlatform(SocketPlatform):
+    """One whose events are a response that does not end."""
+
+    media_type = ""
+    path = ""
+    authorization: str | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._to: BaseHTTPRequestHandler | None = None
+
+    def stream(self, to: BaseHTTPRequestHandler) -> None:
+        parts = urlsplit(to.path)
+        if parts.path != self.path or to.headers.get("Authorization") != self.authorization:
+            return to.send_error(403)
+        to.protocol_version = "HTTP/1.1"
+        to.send_response(200)
+        to.send_header("Content-Type", self.media_type)
+        to.send_header("Transfer-Encoding", "chunked")
+        to.end_headers()
+        with self.lock:
+            self.connections += 1
+            self._to = to
+            self.begin(parse_qs(parts.query))
+            self.ready.set()
+        with suppress(OSError):
+            to.connection.recv(1)  # nothing more is said to us
+        return None
+
+    def begin(self, asked: Mapping[str, list[str]]) -> None:
+        """What is said first."""
+
+    def framed(self, frame: str | bytes) -> bytes:
+        content = frame if isinstance(frame, bytes) else frame.encode()
+        return content + b"\n"
+
+    def send(self, frame: Any) -> None:
+        content = self.framed(frame if isinstance(frame, str | bytes) else json.dumps(frame))
+        with self.lock:
+            if self._to is not None:
+                with suppress(OSError):
+                    self._to.wfile.write(b"%x\r\n%s\r\n" % (len(content), content))
+
+    def send_bytes(self, content: bytes) -> None:
+        self.send(content)
+
+    def cut(self) -> None:
+        with self.lock:
+            if self._to is not None:
+                with suppress(OSError):
+                    self._to.connection.shutdown(socket.SHUT_RDWR)
+                self._to = None
+
+
+class NtfyPlatform(StreamedPlatform):
+    """A server that keeps what was published."""
+
+    variables: ClassVar[Mapping[str, str]] = {
+        "NTFY_TOPICS": "mine",
+        "NTFY_SERVER_URL": "URL",
+        "NTFY_TOKEN": "ntfy-secret",
+    }
+    media_type = "application/x-ndjson; charset=utf-8"
+    path = "/mine/json"
+    authorization = "Bearer ntfy-secret"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = [ntfy_message(0, "said before")]
+
+    def begin(self, asked: Mapping[str, list[str]]) -> None:
+        self.send({"id": "o", "time": self.kept[-1]["time"] + 1, "event": "open", "topic": "mine"})
+        for message in self.kept if "since" in asked else ():
+            if message["time"] >= int(asked["since"][0]):
+                self.send(message)
+        self.send({"id": "k", "time": self.kept[-1]["time"] + 1, "event": "keepalive", "topic": "mine"})
+
+    def _publish(self, message: dict[str, Any]) -> None:
+        with self.lock:
+            self.kept.append(message)
+            self.send(message)
+
+    def say(self, number: int, text: str) -> None:
+        self._publish(ntfy_message(number, text))
+
+    def say_as_program(self, number: int, text: str) -> None:
+        self._publish(ntfy_message(number, text, tags=["hermes-worker"]))
+
+    def key(self, number: int) -> str:
+        return f"mine:ntfy{number:08d}"
+
+
+class SignalPlatform(StreamedPlatform):
+    """A signal-cli daemon, which keeps nothing."""
+
+    variables: ClassVar[Mapping[str, str]] = {"SIGNAL_HTTP_URL": "URL", "SIGNAL_ACCOUNT": "+15550001111"}
+    media_type = "text/event-stream"
+    path = "/api/v1/events"
+    keeps = False
+    tells_programs = False
+
+    def begin(self, asked: Mapping[str, list[str]]) -> None:
+        assert asked["account"] == ["+15550001111"]
+
+    def framed(self, frame: str | bytes) -> bytes:
+        content = frame if isinstance(frame, bytes) else frame.encode()
+        return b":\nevent:receive\ndata:" + content + b"\n\n"
+
+    def say(self, number: int, text: str) -> None:
+        self.send(signal_received(number, text))
+
+    def say_as_program(self, number: int, text: str) -> None:
+        ours = signal_received(number, text)["envelope"] | {"sourceNumber": "+15550001111"}
+        self.send({"envelope": ours, "account": "+15550001111"})
+
+    def key(self, number: int) -> str:
+        return f"{SIGNAL_ADA}:{1_795_600_000_000 + number}"
 
 
 class SlackPlatform(SocketPlatform):
@@ -337,4 +467,6 @@ SOCKET_PLATFORMS: dict[str, type[SocketPlatform]] = {
     "slack": SlackPlatform,
     "mattermost": MattermostPlatform,
     "discord": DiscordPlatform,
+    "ntfy": NtfyPlatform,
+    "signal": SignalPlatform,
 }

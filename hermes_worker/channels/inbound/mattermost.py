@@ -30,7 +30,7 @@ from hermes_worker.core.inbound import (
     InboundSender,
     MediaRef,
 )
-from hermes_worker.core.json_values import id_of, list_of, mapping_of, object_in, size_of, text_of
+from hermes_worker.core.json_values import id_of, list_of, mapping_of, number_of, object_in, size_of, text_of
 from hermes_worker.core.media_kinds import kind_of_media_type
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
@@ -201,7 +201,7 @@ def _is_of_people(post: Mapping[str, Any], me: _Account) -> bool:
 
 
 def _common(post: Mapping[str, Any], channel: Mapping[str, Any], name: str, is_bot: bool) -> dict[str, Any]:
-    made = size_of(post.get("create_at"))
+    made = number_of(post.get("create_at"))
     props = mapping_of(post.get("props"))
     return {
         "chat": InboundChat(

@@ -34,16 +34,17 @@ def _by_webhook(
     )
 
 
-def _by_socket(module: str, *secrets: str, needs: tuple[str, ...] = (), **variables: str) -> Receiving:
-    """A platform that is listened to over a connection which stays open. ``needs`` and ``secrets`` have to be set. All
-    of them follow the documentation, and no server of the real kind was at hand."""
+def _by_socket(module: str, *secrets: str, needs: tuple[str, ...], pairs: bool = True, **variables: str) -> Receiving:
+    """A platform that is listened to over a connection which stays open, when ``needs`` are set. All of them follow the
+    documentation, and no server of the real kind was at hand."""
     return receiving_by(
         f"{_FOLDER}.{module}",
         modes=(InboundMode.SOCKET,),
-        required={InboundMode.SOCKET: (*needs, *secrets)},
+        required={InboundMode.SOCKET: needs},
         variables=variables,
         secrets=secrets,
         is_unverified=True,
+        pairs=pairs,
     )
 
 
@@ -122,7 +123,22 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             is_unverified=True,
         ),
         "mattermost": _by_socket(
-            "mattermost", "token", needs=("base_url",), base_url="MATTERMOST_URL", token="MATTERMOST_TOKEN"
+            "mattermost", "token", needs=("base_url", "token"), base_url="MATTERMOST_URL", token="MATTERMOST_TOKEN"
+        ),
+        "ntfy": _by_socket(
+            "ntfy",
+            "token",
+            "password",
+            needs=("topics",),  # a public one needs no secret
+            pairs=False,  # the code would be shown to whoever reads the topic
+            topics="NTFY_TOPICS",
+            base_url="NTFY_SERVER_URL",
+            token="NTFY_TOKEN",
+            username="NTFY_USERNAME",
+            password="NTFY_PASSWORD",
+        ),
+        "signal": _by_socket(
+            "signal", needs=("base_url", "account"), base_url="SIGNAL_HTTP_URL", account="SIGNAL_ACCOUNT"
         ),
         "whatsapp_cloud": _by_webhook(
             "whatsapp_cloud",

@@ -27,6 +27,8 @@ from hermes_worker.core.json_values import id_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 TITLE_CHARS_MAX = 200
+OWN_TAG = "hermes-worker"
+"""By which whoever listens to a topic knows what we published there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +45,16 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     """Raises ``Unsendable`` for a setting that cannot be used."""
     if part.attachment is not None:
         return _build_file(part, part.attachment, target, credentials)
-    payload: dict[str, object] = {"topic": target.chat, "message": part.text, "markdown": not part.is_plain}
+    payload: dict[str, object] = {
+        "topic": target.chat,
+        "message": part.text,
+        "markdown": not part.is_plain,
+        "tags": [OWN_TAG],
+    }
     if part.title:
         payload["title"] = " ".join(part.title.split())[:TITLE_CHARS_MAX]
     # Published as JSON to the root: a header could not carry a title that is not ASCII.
-    return json_request("POST", service_url(credentials.base_url, "/"), payload, headers=_authorization(credentials))
+    return json_request("POST", service_url(credentials.base_url, "/"), payload, headers=_headers(credentials))
 
 
 def classify(response: HttpResponse) -> Outcome:
@@ -64,18 +71,23 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 
 
 def _build_file(part: Part, attachment: Attachment, target: Target, credentials: Credentials) -> HttpRequest:
-    headers = {"User-Agent": USER_AGENT, "Filename": _encoded(attachment.name)} | _authorization(credentials)
+    headers = {"User-Agent": USER_AGENT, "Filename": _encoded(attachment.name), "Tags": OWN_TAG} | _headers(credentials)
     if part.text:
         headers["Message"] = _encoded(" ".join(part.text.split()))
     url = service_url(credentials.base_url, path_segment(target.chat))
     return HttpRequest(method="PUT", url=url, headers=headers, body=attachment.content)
 
 
-def _authorization(credentials: Credentials) -> dict[str, str]:
-    if credentials.token:
-        return bearer(credentials.token)
-    if credentials.username and credentials.password:
-        pair = base64.b64encode(f"{credentials.username}:{credentials.password}".encode()).decode()
+def _headers(credentials: Credentials) -> dict[str, str]:
+    return authorization(credentials.token, credentials.username, credentials.password)
+
+
+def authorization(token: str | None, username: str | None, password: str | None) -> dict[str, str]:
+    """The header of whichever is there; none for a public topic. Raises ``Unsendable``."""
+    if token:
+        return bearer(token)
+    if username and password:
+        pair = base64.b64encode(f"{username}:{password}".encode()).decode()
         return {"Authorization": f"Basic {pair}"}
     return {}
 
