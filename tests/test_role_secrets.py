@@ -160,7 +160,8 @@ def test_a_role_reads_the_same_settings_but_for_the_secrets_of_others(
     assert found.model.provider == given.model.provider
     assert found.model.client_id == "me"
     assert found.server.host == "0.0.0.0"
-    assert found.environ.get("DISCORD_BOT_TOKEN") == ("in-a-file" if role is ProcessRole.DELIVERY else None)
+    sends_or_listens = role in (ProcessRole.DELIVERY, ProcessRole.GATEWAY)
+    assert found.environ.get("DISCORD_BOT_TOKEN") == ("in-a-file" if sends_or_listens else None)
     assert (found.server.key is not None) == (role is ProcessRole.API)
     assert (found.database.url is not None) == (role is not ProcessRole.SCRIPTED)
     assert (found.model.api_key is not None) == (role in owners("HERMES_API_KEY", "x"))
