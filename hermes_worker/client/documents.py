@@ -282,6 +282,7 @@ class StoppedDocument(TypedDict):
     dry_run: bool
     run_ids: list[str]
     has_more: bool
+    next_cursor: str | None
 
 
 class EndDocument(TypedDict):

@@ -354,7 +354,8 @@ def stop(run_id: str) -> ApiRequest[StoppingDocument]:
 
 
 def stop_all(*, dry_run: bool = False, **filters: Any) -> ApiRequest[list[str]]:
-    """Stop the open runs that match, at most ``limit`` of them; which they are, or would be. Idempotent."""
+    """Stop the open runs that match, at most ``limit`` of them; which they are, or would be. One request looks at the
+    newest 200,000 open runs at most, and at fewer where texts are read. Idempotent."""
     body = {"dry_run": dry_run, **filters}
 
     def read(answer: ApiAnswer) -> list[str]:
@@ -885,6 +886,23 @@ def save_filter(name: str, query: str) -> ApiRequest[list[dict[str, Any]]]:
 def remove_saved_filter(name: str) -> ApiRequest[None]:
     """Remove a filter of the holder of the key."""
     return ApiRequest(method="DELETE", template="/v1/page/filters", read=_nothing, params={"name": name})
+
+
+def gateway_accounts() -> ApiRequest[list[dict[str, Any]]]:
+    """The accounts that people write to: by whom they are listened to, who was let in and who asks to be."""
+    return _get("/v1/gateway/accounts", _reads(list[dict[str, Any]], "data"))
+
+
+def pair_person(account: str, code: str, *, role: str = "owner") -> ApiRequest[str]:
+    """Let in whoever was given ``code`` in a chat of ``account``, such as ``telegram:default``; their id."""
+    body = {"account": account, "code": code, "role": role}
+    return _post("/v1/gateway/pairings", _reads(str, "person"), body=body)
+
+
+def remove_chat_person(account: str, person: str) -> ApiRequest[None]:
+    """Let somebody who was let in speak no more, or refuse somebody who asks."""
+    params = {"account": account, "person": person}
+    return ApiRequest(method="DELETE", template="/v1/gateway/people", read=_nothing, params=params)
 
 
 def mcp_servers() -> ApiRequest[list[dict[str, Any]]]:

@@ -106,6 +106,20 @@ export function stopOf({ status, tag, ...others }) {
 }
 
 const STOPPED_MAX = 1000;
+
+/** Stop all that fit, or only say which these are. The server looks at so many runs in one request, and no more. */
+async function stopFitting(body) {
+  const ids = [];
+  let cursor;
+  for (let n = 0; n < LOOKS_MAX && ids.length < body.limit; n++) {
+    const told = await ask("POST", "v1/batch/stop", { body: { ...body, limit: body.limit - ids.length, ...(cursor && { cursor }) } });
+    ids.push(...told.run_ids);
+    cursor = told.next_cursor;
+    if (!cursor) break;
+  }
+  return { ids, hasMore: Boolean(cursor) };
+}
+
 const PAGE = 100;
 const LOOKS_MAX = 5;
 const AGAIN_MS = 2000;
@@ -223,13 +237,13 @@ function Batch({ runs, picked, query, done }) {
   };
   const all = async () => {
     try {
-      const stopped = await ask("POST", "v1/batch/stop", { body: plan.body });
-      told(`${number(stopped.run_ids.length)} done${stopped.has_more ? ", and there are more" : ""}.`);
+      const { ids, hasMore } = await stopFitting(plan.body);
+      told(`${number(ids.length)} done${hasMore ? ", and there are more" : ""}.`);
     } catch (refusal) { told(refusal.message); }
   };
   const planAll = async () => {
     try {
-      const { run_ids: ids, has_more: hasMore } = await ask("POST", "v1/batch/stop", { body: { ...fitting, dry_run: true } });
+      const { ids, hasMore } = await stopFitting({ ...fitting, dry_run: true });
       if (ids.length) setPlan({ verb: "stop", hasMore, runs: ids.map((id) => ({ run_id: id })), body: fitting });
       else setOutcome("No open run fits.");
     } catch (refusal) { setOutcome(refusal.message); }

@@ -13,6 +13,7 @@ from serving import Served, hints_waiting, until
 from support.plans import statements
 from support.store import Store
 
+from hermes_worker.api.routes import batches
 from hermes_worker.core.messages import ModelReply
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.replay import Replay
@@ -125,6 +126,26 @@ def test_open_runs_are_stopped_by_text_source_parent_and_cost_beyond_an_empty_pa
     assert named(parent_run_id=parent) == set(children)
     assert named(min_cost_usd=1.0) == {dear}
     assert dear not in named(max_cost_usd=1.0)
+
+
+def test_a_stop_looks_at_so_many_runs_and_goes_on_where_it_is_told_to(
+    api: Served, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "LOOKED_AT_MAX", 2)
+    monkeypatch.setattr(batches, "_PAGES_MAX", 2)
+    oldest, *_ = [api.submit() for _ in range(7)]
+    with store.database.write() as connection:
+        connection.execute(sa.update(runs).where(runs.c.run_id == oldest).values(cost_nano_usd=2_000_000_000))
+    body: dict[str, Any] = {"min_cost_usd": 1.0, "dry_run": True}
+    first = api.http.post("/v1/batch/stop", json=body).json()
+    assert (first["run_ids"], first["has_more"]) == ([], True)
+    found, looks, cursor = [], 1, first["next_cursor"]
+    while cursor is not None:
+        said = api.http.post("/v1/batch/stop", json={**body, "cursor": cursor}).json()
+        found, looks, cursor = found + said["run_ids"], looks + 1, said["next_cursor"]
+    assert (found, looks) == ([oldest], 2)
+    other = api.http.post("/v1/batch/stop", json={"tag": ["t"], "cursor": first["next_cursor"]})
+    assert (other.status_code, other.json()["error"]["code"]) == (400, "invalid_cursor")
 
 
 def test_a_request_waits_for_the_end_of_a_run(api: Served, store: Store) -> None:

@@ -11,6 +11,7 @@ from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, WRITES, Caller
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
+from hermes_worker.api.cursors import CURSOR, below_of, cursor_of
 from hermes_worker.api.errors import ApiError, run_not_found, submission_error, wrong_field
 from hermes_worker.api.formats import NO_NUL
 from hermes_worker.api.owners import OwnRun
@@ -29,6 +30,8 @@ from hermes_worker.store.runs.views import LastStatus
 router = APIRouter(prefix="/v1", tags=["runs"], route_class=JsonRoute, responses=schema.errors(503))
 
 WAIT_S_MAX = 60.0
+_PAGES_MAX = 10
+"""Pages of the list that one request looks at (``store.runs.listing`` bounds each)."""
 _RunId = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=NO_NUL)]
 
 
@@ -140,6 +143,7 @@ class StopMatching(BaseModel):
     text: str | None = Field(None, min_length=1, max_length=QUERY_CHARS_MAX, pattern=NO_NUL)
     dry_run: bool = Field(False, description="Only say which runs these are.")
     limit: Annotated[int, schema.WHOLE] = Field(100, ge=1, le=BATCH_MAX, description="The newest so many of them.")
+    cursor: str | None = Field(None, pattern=CURSOR, description="'next_cursor' of the answer before.")
 
 
 class StoppedRuns(BaseModel):
@@ -148,36 +152,39 @@ class StoppedRuns(BaseModel):
     dry_run: bool
     run_ids: list[str]
     has_more: bool
-    """There may be more of them: ask again."""
+    """There may be more of them: ask again with ``next_cursor``."""
+    next_cursor: str | None
+    """Where to go on. A request looks at so many runs and no more, and may find none of those that match."""
 
 
 @router.post("/batch/stop", response_model=StoppedRuns, responses=schema.errors(408), dependencies=[WRITES])
 async def stop_matching(context: Context, caller: Caller, body: StopMatching) -> StoppedRuns:
     """Stop the open runs that match, each with all that it caused; or only say which these are. Without a filter these
     are all open runs of the tenant. Idempotent."""
-    said = schema.ListRuns(**body.model_dump(exclude={"dry_run", "limit", "status"}))
+    said = schema.ListRuns(**body.model_dump(exclude={"dry_run", "limit", "status", "cursor"}))
     said.status = [status for status in body.status or RunStatus if status not in TERMINAL]
     if not said.status:
-        return StoppedRuns(dry_run=body.dry_run, run_ids=[], has_more=False)
-    run_ids, has_more = await context.store(
-        _newest, Listing(context.client.database), run_filter(said, caller.tenant), body.limit
-    )
+        return StoppedRuns(dry_run=body.dry_run, run_ids=[], has_more=False, next_cursor=None)
+    meant = run_filter(said, caller.tenant)
+    below = below_of(context.keyring, meant, body.cursor) if body.cursor else None
+    run_ids, below = await context.store(_newest, Listing(context.client.database), meant, body.limit, below)
     if not body.dry_run:
         for run_id in run_ids:
             await stop(context, run_id, by=caller.known_as)
-    return StoppedRuns(dry_run=body.dry_run, run_ids=run_ids, has_more=has_more)
+    cursor = None if below is None else cursor_of(context.keyring, meant, below)
+    return StoppedRuns(dry_run=body.dry_run, run_ids=run_ids, has_more=below is not None, next_cursor=cursor)
 
 
-def _newest(listing: Listing, wanted: RunFilter, limit: int) -> tuple[list[str], bool]:
-    """The newest so many runs, and whether there may be more. A page may come short, or empty, before the last one."""
+def _newest(listing: Listing, wanted: RunFilter, limit: int, below: int | None) -> tuple[list[str], int | None]:
+    """The newest so many runs below a number, and the number to go on below; ``None`` at the end."""
     found: list[str] = []
-    below = None
-    while True:
+    for _ in range(_PAGES_MAX):
         page = listing.page(wanted, limit=limit - len(found), below=below)
         found += [view.run_id for view in page.views]
         below = page.below
         if below is None or len(found) == limit:
-            return found, below is not None
+            break
+    return found, below
 
 
 # --- wait ------------------------------------------------------------------------------------------------------------
