@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import shutil
+import sys
 import time
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -55,6 +56,15 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size(fallback=(0, 0)).columns or None
 
 
+def is_dumb() -> bool:
+    """Whether this is a terminal that cannot move its cursor, as ``TERM`` says."""
+    if not sys.stdout.isatty():
+        return False
+    from prompt_toolkit.utils import is_dumb_terminal
+
+    return is_dumb_terminal()
+
+
 def in_tree_order(parents: Mapping[str, str | None]) -> Iterator[tuple[str, int]]:
     """Each id behind its parent, and how far below the first it stands; siblings keep their order.
 
@@ -71,6 +81,17 @@ def in_tree_order(parents: Mapping[str, str | None]) -> Iterator[tuple[str, int]
         yield name, level
         left.extend((child, level + 1) for child in reversed(below.get(name, [])))
     yield from ((name, 0) for name in parents if name not in told)
+
+
+def led_to(parents: Mapping[str, str | None], names: Iterable[str]) -> set[str]:
+    """These names and all that stand above them."""
+    found: set[str] = set()
+    for name in names:
+        at: str | None = name
+        while at is not None and at in parents and at not in found:
+            found.add(at)
+            at = parents[at]
+    return found
 
 
 def show_difference(before: str, after: str, before_name: str = "now", after_name: str = "then") -> None:

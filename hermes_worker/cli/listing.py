@@ -56,10 +56,10 @@ class _Moment(click.ParamType):  # type: ignore[type-arg]
 AGO = _Moment(is_ahead=False)
 AHEAD = _Moment(is_ahead=True)
 
-_STATUSES = OneOf([status.value for status in RunStatus])
+STATUSES = OneOf([status.value for status in RunStatus])
 _USD = click.FloatRange(0)
 _FILTERS: tuple[Callable[[Any], Any], ...] = (
-    click.option("--status", "statuses", multiple=True, type=_STATUSES, help="Of this status; may be repeated."),
+    click.option("--status", "statuses", multiple=True, type=STATUSES, help="Of this status; may be repeated."),
     click.option("--tag", "tags", multiple=True, type=TEXT, help="With this tag; repeated, with all of them."),
     click.option(
         "--session",

@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from hermes_worker.cli.layout import in_tree_order, in_words, table
+from hermes_worker.cli.layout import in_tree_order, in_words, led_to, table
+from hermes_worker.cli.listing import STATUSES
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
 from hermes_worker.cli.run_backend import TreeLine, open_backend
 from hermes_worker.cli.screen import clean, coloured, duration, one_line
@@ -24,23 +25,39 @@ _ANSWER_CHARS = 60
 # --- trees -----------------------------------------------------------------------------------------------------------
 
 
-@click.command(epilog="Example: hermes-worker runs tree run_0123...")
+@click.command(epilog="Example: hermes-worker runs tree run_0123... --status failed --depth 2")
 @reachable
 @of_tenant
 @click.argument("run_id", type=TEXT)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
-def tree(home: Path | None, run_id: str, as_json: bool) -> None:
+@click.option("--status", "statuses", multiple=True, type=STATUSES, help="Runs of this status; may be repeated.")
+@click.option("--depth", type=click.IntRange(min=0), metavar="N", help="Runs that were delegated at most N times over.")
+@click.option("--model", type=TEXT, help="Runs that ask this model.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line, for the runs that fit and no others.")
+def tree(
+    home: Path | None, run_id: str, statuses: tuple[str, ...], depth: int | None, model: str | None, as_json: bool
+) -> None:
     """The tree that a run is in: what was delegated, and the turns that background answers began. A run that stands
-    further right was begun by the one above it."""
+    further right was begun by the one above it. With filters, runs that fit are shown below those that led to them."""
     backend = open_backend(home)
     lines, total = backend.tree(backend.run_id(run_id))
+    fitting = [
+        line
+        for line in lines
+        if (not statuses or line.status.value in statuses)
+        and (depth is None or line.depth <= depth)
+        and (model is None or line.model == model)
+    ]
     if as_json:
-        for line in lines:
+        for line in fitting:
             click.echo(json.dumps({**asdict(line), "status": line.status.value}))
+    elif not fitting:
+        click.echo("no run of the tree fits", err=True)
     else:
         header = ("RUN", "STATUS", "CALL", "TOOK", "USD", "ANSWER OR ERROR")
         by_id = {line.run_id: line for line in lines}
-        placed = in_tree_order({line.run_id: line.parent_run_id for line in lines})
+        parents = {line.run_id: line.parent_run_id for line in lines}
+        kept = led_to(parents, [line.run_id for line in fitting])
+        placed = [place for place in in_tree_order(parents) if place[0] in kept]
         rows = [_tree_row(by_id[run_id], level) for run_id, level in placed]
         click.echo(table(rows, header, ids=(0,), whole=(0, 1)))
     if total > len(lines):

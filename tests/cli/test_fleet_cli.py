@@ -89,6 +89,23 @@ def test_a_tree_is_shown_each_run_below_the_one_that_began_it(hermes: CommandLin
     ]
 
 
+def test_a_tree_is_narrowed_to_runs_that_fit_and_those_that_led_to_them(hermes: CommandLine, store: Store) -> None:
+    root = store.with_tools(Replay.PURE)
+    first, second = store.delegate(root, 2)
+    store.ask_tools(first, asks(Replay.PURE))
+    [grandchild] = store.delegate(first, 1)
+    store.answer(grandchild)
+
+    def shown(*words: str) -> list[str]:
+        return [line.split()[0] for line in hermes("runs", "tree", root, *words).out.splitlines()[1:]]
+
+    assert shown("--status", "completed") == [root, first, grandchild]
+    assert shown("--depth", "1") == [root, first, second]
+    assert shown("--model", "nobody's") == []
+    [only] = documents(hermes("runs", "tree", root, "--status", "completed", "--json"))
+    assert only["run_id"] == grandchild
+
+
 def test_a_tree_keeps_its_shape_on_a_narrow_terminal(hermes: CommandLine, store: Store) -> None:
     root = store.with_tools(Replay.PURE)
     [child] = store.delegate(root, 1)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes_worker.cli.entry import EXIT_FAILED, EXIT_INTERRUPTED
+from hermes_worker.cli.layout import is_dumb
 from hermes_worker.cli.options import PROMPT_BYTES_MAX, TEXT, reachable, toolset_names, toolsets_option
 from hermes_worker.core.errors import ConfigurationError
 
@@ -31,6 +32,9 @@ _GIVES_UP_AFTER_S = 300.0
 @click.option("--continue", "goes_on", is_flag=True, help="Go on with the last conversation of this machine.")
 @click.option("--model", type=TEXT, help="Model to ask. Default: the configured one.")
 @toolsets_option
+@click.option(
+    "--plain", is_flag=True, help="Write whole lines and draw nothing, for screen readers; so it is with TERM=dumb."
+)
 def chat(
     home: Path | None,
     query: str | None,
@@ -38,6 +42,7 @@ def chat(
     goes_on: bool,
     model: str | None,
     toolsets: str | None,
+    plain: bool,
 ) -> int:
     """Talk with an agent: over the HTTP API of 'hermes-worker up', or of --server.
 
@@ -62,7 +67,7 @@ def chat(
         gives_up_after_s=None if text is None else _GIVES_UP_AFTER_S,
     )
     with reached.open(_PATIENCE_S) as client, reached.open(0.0) as streams:
-        begun = _ChatStart(client, streams, options, session_id, folder, reached.place)
+        begun = _ChatStart(client, streams, options, session_id, folder, reached.place, plain or is_dumb())
         return _ask(begun, text) if text is not None else _converse(begun)
 
 
@@ -76,6 +81,8 @@ class _ChatStart:
     session_id: str | None
     folder: ChatFolder
     place: str
+    is_plain: bool
+    """Whole lines, and nothing is drawn again."""
 
     def talk(self, painter: Painter) -> Talk:
         from hermes_worker.cli.chat.talk import Talk
@@ -111,18 +118,20 @@ def _last(folder: ChatFolder, place: str) -> str:
     return found
 
 
-def _painter(*, tells_of_begun_calls: bool) -> Painter:
-    from hermes_worker.cli.chat.painting import PlainPainter, TerminalPainter
+def _painter(*, tells_of_begun_calls: bool, is_plain: bool) -> Painter:
+    from hermes_worker.cli.chat.painting import LinePainter, PlainPainter, TerminalPainter
 
     if not sys.stdout.isatty():
         return PlainPainter()
+    if is_plain:
+        return LinePainter()
     has_colour = click.get_current_context().find_root().color is not False
     return TerminalPainter(tells_of_begun_calls=tells_of_begun_calls, has_colour=has_colour)
 
 
 def _ask(begun: _ChatStart, text: str) -> int:
     """One thing: returns the exit code. Ctrl-C stops the run."""
-    talk = begun.talk(_painter(tells_of_begun_calls=True))
+    talk = begun.talk(_painter(tells_of_begun_calls=True, is_plain=begun.is_plain))
     talk.session_id = begun.session_id
     run_id = talk.say(text)
     if talk.session_id is not None:
@@ -137,10 +146,10 @@ def _ask(begun: _ChatStart, text: str) -> int:
 
 
 def _converse(begun: _ChatStart) -> int:
-    from hermes_worker.cli.chat.prompting import ChatPrompt
+    from hermes_worker.cli.chat.prompting import ChatPrompt, PlainLines
     from hermes_worker.client import RefusedError
 
-    talk = begun.talk(_painter(tells_of_begun_calls=False))
+    talk = begun.talk(_painter(tells_of_begun_calls=False, is_plain=begun.is_plain))
     health = begun.client.health()  # before a line is typed for nobody
     first_run = None
     if begun.session_id is not None:
@@ -151,5 +160,6 @@ def _converse(begun: _ChatStart) -> int:
                 raise
             talk.session_id = begun.session_id  # a name that a conversation gets
     talk.note(f"Hermes worker {health.get('version', '')}; /help shows the commands, Ctrl-D leaves")
-    ChatPrompt(talk, begun.folder.history(), begun.note_session).run(first_run)
+    lines = PlainLines() if begun.is_plain else None
+    ChatPrompt(talk, begun.folder.history(), begun.note_session, lines).run(first_run)
     return 0

@@ -125,6 +125,20 @@ class TerminalPainter:
         self._console.print(Text(text, style=style))
 
 
+class LinePainter(TerminalPainter):
+    """For people whose terminal or screen reader wants whole lines: nothing is rendered, coloured or drawn again."""
+
+    def __init__(self) -> None:
+        super().__init__(tells_of_begun_calls=True, has_colour=False)
+
+    def _prose(self, shown: Prose) -> None:
+        if text := shown.block.text.strip("\n"):
+            self._line(text, "")
+
+    def _line(self, text: str, style: str) -> None:
+        click.echo(clean(text))
+
+
 def question_lines(question: PendingQuestion) -> list[str]:
     """What the run asks."""
     until = f" ({question.until})" if question.until else ""

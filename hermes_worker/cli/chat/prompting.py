@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
@@ -27,11 +29,26 @@ _LEAVE_WITHIN_S = 2.0
 _TOOLBAR_CHARS_MAX = 400
 
 
+class PlainLines:
+    """Lines as the terminal itself lets them be written; nothing is drawn."""
+
+    def prompt(self) -> str:
+        """Raises ``EOFError`` when the person leaves."""
+        line = sys.stdin.readline()
+        if not line:
+            raise EOFError
+        return line.removesuffix("\n")
+
+
 class ChatPrompt:
     """Reads lines until the person leaves."""
 
-    def __init__(self, talk: Talk, history: Path | None, on_session: Callable[[str], None]) -> None:
-        """``on_session`` is told the id of each conversation that is talked in."""
+    def __init__(
+        self, talk: Talk, history: Path | None, on_session: Callable[[str], None], plain: PlainLines | None
+    ) -> None:
+        """``on_session`` is told the id of each conversation that is talked in. With ``plain`` lines are read from
+        there, and there is no line that is edited and drawn."""
+        self._plain = plain
         self._talk = talk
         self._history = history
         self._on_session = on_session
@@ -43,8 +60,8 @@ class ChatPrompt:
         from prompt_toolkit.patch_stdout import patch_stdout
 
         follower = threading.Thread(target=self._follow, name="chat-follower", daemon=True)
-        session = self._session()
-        with patch_stdout(raw=True):
+        session = self._plain or self._session()
+        with nullcontext() if self._plain else patch_stdout(raw=True):
             if first_run is not None:
                 self._begin(first_run)
             follower.start()

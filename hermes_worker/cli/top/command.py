@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from hermes_worker.cli.layout import is_dumb
 from hermes_worker.cli.options import reachable
 
 _PATIENCE_S = 2.0
@@ -21,7 +22,7 @@ def top(home: Path | None, every_s: float, once: bool) -> int:
     """Show what runs, waits and asks, with keys to open, stop, pause and approve.
 
     Over the HTTP API of 'hermes-worker up', or of --server: what the key may not see is said. Where standard output is
-    no terminal, one look is printed as plain text.
+    no terminal, or one with TERM=dumb, one look is printed as plain text.
     """
     from hermes_worker.cli.reaching import reach
     from hermes_worker.cli.top.view import TopState, lines
@@ -30,7 +31,7 @@ def top(home: Path | None, every_s: float, once: bool) -> int:
     with reach(home).open(_PATIENCE_S) as client:
         client.health()  # a wrong address is an error, and no empty screen
         watch = FleetWatch(client)
-        if once or not (sys.stdout.isatty() and sys.stdin.isatty()):
+        if once or is_dumb() or not (sys.stdout.isatty() and sys.stdin.isatty()):
             for line in lines(TopState(fleet=watch.look())):
                 click.echo(line.text)
             return 0
