@@ -55,6 +55,7 @@ EXTENSION = Extension(
         RouterDeclaration(name="mcp", implementation="hermes_worker.api.mcp.routes:router"),
         RouterDeclaration(name="page_logins", implementation="hermes_worker.api.routes.page_logins:router"),
         RouterDeclaration(name="saved_filters", implementation="hermes_worker.api.routes.saved_filters:router"),
+        RouterDeclaration(name="gateway", implementation="hermes_worker.api.routes.gateway:router"),
         RouterDeclaration(name="trees", implementation="hermes_worker.api.routes.trees:router"),
     ),
 )

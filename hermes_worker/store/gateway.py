@@ -121,6 +121,22 @@ class StoppedChat:
     hints: list[Hint]
 
 
+class PairedChatPerson(NamedTuple):
+    """Somebody who was let in."""
+
+    person: str
+    role: ChatRole
+    paired_at: float
+
+
+class ChatAsker(NamedTuple):
+    """A stranger whose code is still good. Times in epoch seconds."""
+
+    person: str
+    asked_at: float
+    expires_at: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenQuestion:
     """A question to the people of a chat."""
@@ -401,6 +417,38 @@ class GatewayRows:
         if asked_in_chat(question) is None:
             return None
         return OpenQuestion(wait_id=found.pk, run_pk=found.run_pk, kind=question.kind, opened_at=found.opened_at)
+
+    # --- who is in and who asks to be --------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """The database's clock."""
+        return self._database.now()
+
+    def paired(self, account: str) -> list[PairedChatPerson]:
+        """Who was let in, the first one first."""
+        columns = (chat_people.c.person, chat_people.c.role, chat_people.c.paired_at)
+        wanted = sa.select(*columns).where(chat_people.c.account == account, chat_people.c.role.is_not(None))
+        with self._database.read() as connection:
+            rows = connection.execute(wanted.order_by(chat_people.c.paired_at, chat_people.c.person))
+            return [PairedChatPerson(person, ChatRole(role), at) for person, role, at in rows]
+
+    def askers(self, account: str) -> list[ChatAsker]:
+        """Who was given a code that is still good, the first one first."""
+        wanted = sa.select(chat_people.c.person, chat_people.c.asked_at, chat_people.c.expires_at)
+        with self._database.read() as connection:
+            rows = connection.execute(wanted.where(_has_open_code(account)).order_by(chat_people.c.asked_at))
+            return [ChatAsker(*row) for row in rows]
+
+    def deny(self, account: str, person: str) -> bool:
+        """Take back the code of somebody who asks to be let in; whether there was one. They get another one no sooner
+        than they would have."""
+        asks = _has_open_code(account) & _person(account, person)
+        no_code = {"salt": None, "code_hash": None, "expires_at": None}
+        with self._database.write() as connection:
+            taken = connection.execute(sa.update(chat_people).where(asks).values(no_code)).rowcount
+            if taken:
+                record(connection, Act.CHAT_DENY, account, before={"person": person})
+            return bool(taken)
 
     # --- people ------------------------------------------------------------------------------------------------------
 

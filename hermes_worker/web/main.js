@@ -2,6 +2,7 @@
 import { ask, basePath, brief, Dialog, everybodys, html, may, Notice, render, setUser, useEffect, useField, usePoll, useRef, useRoute, user, useState, useUser, visible } from "./core.js";
 import { Deliveries, Fleet, Schedule, Audit } from "./operations.js";
 import { Access } from "./access.js";
+import { Gateway } from "./gateway.js";
 import { Inbox } from "./inbox.js";
 import { Money } from "./money.js";
 import { Now, Runs } from "./runs.js";
@@ -18,6 +19,7 @@ const VIEWS = [
   { path: "deliveries", title: "Deliveries", keys: "d", of: Deliveries },
   { path: "money", title: "Money", keys: "m", of: Money },
   { path: "fleet", title: "Fleet", keys: "f", of: Fleet, scope: "ops:read", operator: true },
+  { path: "gateway", title: "Gateway", keys: "w", of: Gateway, scope: "admin", operator: true },
   { path: "settings", title: "Settings", keys: "e", of: Settings, scope: "admin", operator: true },
   { path: "access", title: "Access", keys: "k", of: Access, scope: "admin" },
   { path: "audit", title: "Audit", keys: "a", of: Audit, scope: "admin" },

@@ -269,6 +269,7 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "POST /v1/conversations/{conversation_id}/items": {"items": [{"role": "user", "content": "x"}]},
     "PUT /v1/page/login": {},
     "PUT /v1/page/filters": {"name": "x", "query": "tag=x"},
+    "POST /v1/gateway/pairings": {"account": "telegram:default", "code": "WRONGONE"},
     "POST /webhooks/{name}": {"text": "x"},
     "POST /webhooks/{tenant}/{name}": {"text": "x"},
     "POST /inbound/{platform}": telegram_update(1, "x"),
@@ -295,6 +296,8 @@ def usual(label: str, **names: str) -> Asked:
         return replace(asked, path=f"{asked.path}?q=x")
     if label == "DELETE /v1/page/filters":
         return replace(asked, path=f"{asked.path}?name=nobodys")
+    if label == "DELETE /v1/gateway/people":
+        return replace(asked, path=f"{asked.path}?account=telegram:default&person=nobody")
     if label == "GET /inbound/{platform}":
         platform = names.get("platform", "whatsapp_cloud")
         asked = replace(asked, path=f"/inbound/{platform}?hub.verify_token={VERIFIES}&hub.challenge=1")

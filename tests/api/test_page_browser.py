@@ -27,6 +27,7 @@ from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
 from hermes_worker.safety.approvals import Choice
+from hermes_worker.store.gateway import GatewayRows
 from hermes_worker.store.jobs.jobs import Jobs
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.search.indexing import Indexer
@@ -605,6 +606,59 @@ def test_settings_are_shown_with_who_said_so_and_no_secret(api: Served, visit: C
     assert "words=server.key" in page.url
 
 
+def test_settings_of_a_session_and_of_a_run_are_told_apart_by_who_said_so(
+    api: Served, visit: Callable[..., PageVisitor]
+) -> None:
+    before = api.submit(session_id="talk")
+    said = api.http.put("/v1/sessions/talk/settings", json={"settings": {"agent.max_turns": "7"}})
+    assert said.status_code == 200, said.text
+    visitor = visit()
+    page = visitor.page
+    visitor.open("settings", "Settings")
+    table = page.get_by_label("Settings", exact=True)
+    row = table.get_by_role("row").filter(has=page.get_by_role("cell", name="agent.max_turns", exact=True))
+    page.get_by_label("Of a session").fill("talk")
+    row.locator(".tag", has_text="session").wait_for()
+    row.get_by_text("7", exact=True).wait_for()
+    page.get_by_label("Said by").select_option(label="session")
+    page.get_by_text("1 of ").wait_for()
+    page.get_by_label("Of a run").fill(before)
+    page.get_by_text("Name one of").wait_for()
+    assert table.count() == 0, "nothing is told of both"
+    page.get_by_label("Of a session").fill("")
+    page.get_by_label("Said by").select_option(label="anybody")
+    page.get_by_text("as this run was accepted with").wait_for()
+    assert row.locator(".tag", has_text="session").count() == 0, "it was accepted before"
+
+
+def test_whoever_asks_in_a_chat_is_let_in_by_their_code_or_refused(
+    api: Served, visit: Callable[..., PageVisitor]
+) -> None:
+    chats = _chats(api)
+    codes = {person: _code_for(chats, person) for person in ("42", "43")}
+    visitor = visit()
+    page = visitor.page
+    visitor.open("gateway", "Gateway")
+    page.get_by_label("Accounts").get_by_text("it says Conflict").wait_for()
+    asking = page.get_by_label("Asks to be let in")
+    asking.get_by_role("row").nth(2).wait_for()
+    assert codes["42"] not in page.content()
+    page.get_by_label("Code that they were given").fill("WRONGONE")
+    page.keyboard.press("Enter")
+    page.get_by_text("no open request has this code").wait_for()
+    page.get_by_label("Code that they were given").fill(codes["42"])
+    page.get_by_label("Role").select_option("member")
+    page.get_by_role("button", name="Let in").click()
+    let_in = page.get_by_label("Let in with a code").get_by_role("row").filter(has_text="42")
+    let_in.get_by_text("member").wait_for()
+    asking.get_by_role("button", name="Refuse").click()
+    page.get_by_text("Nobody asks.").wait_for()
+    let_in.get_by_role("button", name="Revoke").click()
+    assert chats.people("telegram:default"), "nothing was done yet"
+    page.get_by_role("dialog").get_by_role("button", name="Do it").click()
+    page.get_by_text("Nobody was let in with a code.").wait_for()
+
+
 def test_money_is_added_up_in_the_way_that_the_address_says(
     api: Served, store: Store, visit: Callable[..., PageVisitor]
 ) -> None:
@@ -653,6 +707,7 @@ def test_the_keyboard_alone_gets_everywhere(api: Served, store: Store, visit: Ca
         "d": "Deliveries",
         "m": "Money",
         "f": "Fleet",
+        "w": "Gateway",
         "e": "Settings",
         "k": "Access",
         "a": "Audit",
@@ -694,12 +749,15 @@ def test_every_view_fits_every_width(
     waiting(store, WaitKind.INPUT)
     Waits(store.database).approve(waiting(store), Choice.SESSION, by="ann")
     tree = _delegated(api, store)
+    chats = _chats(api)
+    for person in ("ann", "bob"):
+        _code_for(chats, person)
     visitor = visit(color_scheme=scheme, viewport={"width": 1280, "height": 800})
     page = visitor.page
     views = {
         "": "Now", "runs": "Runs", "inbox": "Inbox", f"runs/{asking}": asking, f"runs/{tree}": tree,
         "sessions": "Sessions", "schedule": "Schedule", "deliveries": "Deliveries", "money": "Money",
-        "fleet": "Fleet", "settings": "Settings", "access": "Access", "audit": "Audit",
+        "fleet": "Fleet", "gateway": "Gateway", "settings": "Settings", "access": "Access", "audit": "Audit",
     }  # fmt: skip
     for route, heading in views.items():
         visitor.open(route, heading)
@@ -712,6 +770,22 @@ def test_every_view_fits_every_width(
         wide = page.evaluate("() => document.documentElement.scrollWidth")
         assert wide <= 320, f"{heading} is {wide} px wide"
         page.set_viewport_size({"width": 1280, "height": 800})
+
+
+def _chats(api: Served) -> GatewayRows:
+    """An account that is listened to, and whose last look failed."""
+    chats = GatewayRows(api.client.database)
+    hold = chats.hold("telegram:default", mode="poll", token_hash="t", holder="host:1", lease_s=600)
+    assert hold is not None
+    chats.renew(hold, 600, error="it says Conflict")
+    return chats
+
+
+def _code_for(chats: GatewayRows, person: str) -> str:
+    with chats._database.write() as connection:
+        code = chats.offer_code(connection, "telegram:default", person)
+    assert code is not None
+    return code
 
 
 def _delegated(api: Served, store: Store) -> str:

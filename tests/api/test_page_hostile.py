@@ -35,7 +35,7 @@ TEXTS = hostile_texts()
 VIEWS = {
     "": "Now", "runs": "Runs", "inbox": "Inbox", "sessions": "Sessions", "sessions?q=x": "Sessions",
     "schedule": "Schedule",
-    "schedule?job=x": "Schedule", "settings": "Settings",
+    "schedule?job=x": "Schedule", "settings": "Settings", "gateway": "Gateway",
     "deliveries": "Deliveries", "money": "Money", "fleet": "Fleet", "access": "Access", "audit": "Audit",
 }  # fmt: skip
 _OURS = (

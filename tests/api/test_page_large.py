@@ -1,7 +1,8 @@
 """The page in Debian's Chromium beside much: how long it takes, how much it draws, and how much memory it holds.
 
-Times are those of the browser's own clock. They mean something on an idle machine; the usual run looks at what does not
-depend on one: how many elements there are, and that every row is reached.
+Times are those of the browser's own clock, and mean something on an idle machine. So the CPU time of the page's main
+thread is measured as well, as Chromium traces it: that is what these take where nobody else wants the processor. The
+usual run looks at how many elements there are, and that every row is reached.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -146,6 +149,45 @@ def scrolled(page: Any, box: str, look: Callable[[], Any], *, step_px: int = 600
             return
 
 
+_TRACED = ("disabled-by-default-devtools.timeline", "devtools.timeline", "loading")
+DEBOUNCE_MS = 120
+"""What the page waits for the next letter."""
+
+
+@dataclass
+class MainThread:
+    """CPU time of a page's main thread in milliseconds, task by task."""
+
+    tasks_ms: list[float] = field(default_factory=list)
+    before_paint_ms: float = 0.0
+
+    @property
+    def longest_ms(self) -> float:
+        return max(self.tasks_ms, default=0.0)
+
+
+@contextmanager
+def traced(page: Any) -> Iterator[MainThread]:
+    """Filled when the block ends."""
+    told = MainThread()
+    browser = page.context.browser
+    browser.start_tracing(page=page, categories=list(_TRACED))
+    try:
+        yield told
+    finally:
+        found = json.loads(browser.stop_tracing())["traceEvents"]
+    mains = {each["tid"] for each in found if each["ph"] == "M" and each["args"].get("name") == "CrRendererMain"}
+    threads: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for each in found:
+        if each["name"] == "RunTask" and "tdur" in each and each["tid"] in mains:
+            threads.setdefault((each["pid"], each["tid"]), []).append(each)
+    assert threads, "the trace names no task"
+    ran = max(threads.values(), key=lambda tasks: sum(task["tdur"] for task in tasks))
+    told.tasks_ms = [task["tdur"] / 1000 for task in ran]
+    paints = [each["ts"] for each in found if each["name"] == "firstContentfulPaint" and each["pid"] == ran[0]["pid"]]
+    told.before_paint_ms = sum(task["tdur"] for task in ran if paints and task["ts"] <= min(paints)) / 1000
+
+
 class Large:
     """A browser on one of the large things, and what it took."""
 
@@ -153,8 +195,11 @@ class Large:
         self.page = visitor.page
         self.page.add_init_script(_NOTE_TASKS)
         self.page.goto("about:blank")
-        visitor.open(route, heading)
-        self.paint_ms = first_paint_ms(self.page)
+        with traced(self.page) as opening:
+            visitor.open(route, heading)
+            self.paint_ms = first_paint_ms(self.page)
+        self.paint_cpu_ms = opening.before_paint_ms
+        self.scrolling = MainThread()
         self.nodes_max = 0
 
     def look(self) -> None:
@@ -162,8 +207,9 @@ class Large:
 
     def scroll(self, box: str, most: int) -> None:
         self.page.evaluate("() => { window.tasks.length = 0; }")
-        for _ in scrolled(self.page, box, self.look, most=most):
-            pass
+        with traced(self.page) as self.scrolling:
+            for _ in scrolled(self.page, box, self.look, most=most):
+                pass
 
     @property
     def longest_task_ms(self) -> float:
@@ -171,9 +217,18 @@ class Large:
 
     def report(self, what: str) -> None:
         print(
-            f"{what}: first paint {self.paint_ms:.0f} ms, at most {self.nodes_max} elements, "
-            f"longest task while scrolling {self.longest_task_ms:.0f} ms, load {os.getloadavg()[0]:.1f}"
+            f"{what}: first paint {self.paint_ms:.0f} ms ({self.paint_cpu_ms:.0f} of CPU), at most {self.nodes_max} "
+            f"elements, longest task while scrolling {self.longest_task_ms:.0f} ms ({self.scrolling.longest_ms:.0f} of "
+            f"CPU), load {os.getloadavg()[0]:.1f}"
         )
+
+    def holds(self) -> None:
+        """What is said of large things."""
+        assert 0 < self.paint_cpu_ms <= PAINT_MS_MAX
+        assert self.paint_ms <= PAINT_MS_MAX * busyness()
+        assert 0 < self.scrolling.longest_ms <= TASK_MS_MAX
+        assert self.longest_task_ms <= TASK_MS_MAX * busyness()
+        assert self.nodes_max <= NODES_MAX
 
 
 @pytest.mark.machine
@@ -257,14 +312,20 @@ def test_a_hundred_thousand_runs(api: Served, store: Store, visit: Callable[...,
     large.report("100,000 runs")
     page.evaluate(_NOTE_FILTERING)
     page.locator("#filter-model").focus()
-    page.keyboard.insert_text("rare")
-    page.wait_for_function("() => window.filtered")
+    with traced(page) as filtering:
+        page.keyboard.insert_text("rare")
+        page.wait_for_function("() => window.filtered")
     filter_ms = page.evaluate("() => window.filtered")
-    print(f"filter {filter_ms:.0f} ms")
-    assert large.paint_ms <= PAINT_MS_MAX * busyness()
+    large.holds()
+    page.context.close()  # or its own requests would count
+    began = time.process_time()
+    assert len(api.http.get("/v1/runs", params={"model": "rare", "limit": 100}).json()["data"]) == 100
+    server_ms = (time.process_time() - began) * 1000  # of the reader here as well
+    browser_ms = sum(filtering.tasks_ms)
+    cpu_ms = DEBOUNCE_MS + browser_ms + server_ms
+    print(f"filter {filter_ms:.0f} ms; of CPU: the page {browser_ms:.0f} ms, the server {server_ms:.0f} ms")
     assert filter_ms <= FILTER_MS_MAX * busyness()
-    assert large.longest_task_ms <= TASK_MS_MAX
-    assert large.nodes_max <= NODES_MAX
+    assert cpu_ms <= FILTER_MS_MAX
 
 
 @pytest.mark.slow
@@ -285,9 +346,7 @@ def test_ten_thousand_events_and_a_tree_of_a_thousand(
     tree.scroll(".tall:has(table[aria-label='The tree of this run'])", most=400)
     tree.report("a tree of 1,000")
     for large in (events_, tree):
-        assert large.paint_ms <= PAINT_MS_MAX * busyness()
-        assert large.longest_task_ms <= TASK_MS_MAX
-        assert large.nodes_max <= NODES_MAX
+        large.holds()
 
 
 @pytest.mark.slow

@@ -87,6 +87,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /v1/tenants": {"name": "made"},
     "POST /v1/tenants/{tenant}/disable": {},
     "PUT /v1/page/filters": {"name": "mine", "query": "tag=x"},
+    "POST /v1/gateway/pairings": {"account": "telegram:default", "code": "WRONGONE"},
     "POST /v1/keys": {"holder": "x"},
     "POST /v1/keys/{key_id}/rotate": {},
     "POST /v1/mcp-servers": {"name": "mine", "url": "https://mcp.example.org/mcp"},
@@ -413,12 +414,13 @@ def test_every_operation_needs_the_scope_it_names(
             assert f"lacks the scope {wanted.value!r}" in error["message"]
 
 
+FOR_OPERATORS = ["/v1/workers", "/v1/gateway/accounts"]
 FOR_ALL = [f"/v1/{path}?all_tenants=true" for path in ("audit", "approvals", "approvals/history", "spend")]
 
 
 def test_only_an_operator_sees_the_whole_installation(guest: Side, host: Side) -> None:
     assert host.http.get("/health/detailed").status_code == 200
-    for path in ("/health/detailed", "/v1/backlog", "/v1/providers/states", "/v1/alerts", "/v1/workers", *FOR_ALL):
+    for path in ("/health/detailed", "/v1/backlog", "/v1/providers/states", "/v1/alerts", *FOR_OPERATORS, *FOR_ALL):
         refused = guest.http.get(path)
         assert refused.status_code == 403
         assert "whole installation" in refused.json()["error"]["message"]

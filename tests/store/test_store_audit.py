@@ -150,6 +150,9 @@ def do_everything(store: Store) -> None:
     chats.revoke("telegram:default", "42")
     with database.write() as connection:
         chats.offer_code(connection, "telegram:default", "43")
+    chats.deny("telegram:default", "43")
+    with database.write() as connection:
+        chats.offer_code(connection, "telegram:default", "44")
     chats.forget_askers("telegram:default")
     note_prune(database, "acme")
     store.workers.drain(store.worker("somewhere").worker_id)

@@ -86,6 +86,7 @@ class Act(StrEnum):
     ROUTE_REMOVE = "route.remove"
     WORKER_DRAIN = "worker.drain"
     CHAT_PAIR = "chat.pair"
+    CHAT_DENY = "chat.deny"
     CHAT_REVOKE = "chat.revoke"
     CHAT_FORGET = "chat.forget"
     DELIVERY_RETRY = "delivery.retry"

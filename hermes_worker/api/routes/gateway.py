@@ -1,0 +1,142 @@
+"""Accounts that people write to, and who may speak to the agent there. For operators."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from hermes_worker.api import schema
+from hermes_worker.api.auth import FOR_OPERATORS
+from hermes_worker.api.bodies import JsonRoute
+from hermes_worker.api.context import Context
+from hermes_worker.api.errors import ApiError
+from hermes_worker.api.formats import NO_NUL
+from hermes_worker.core.gateway import ChatRole
+from hermes_worker.safety.redaction import redact
+from hermes_worker.store.gateway import GatewayRows, PairingRefused
+
+router = APIRouter(
+    prefix="/v1/gateway",
+    tags=["gateway"],
+    route_class=JsonRoute,
+    dependencies=[FOR_OPERATORS],
+    responses=schema.errors(503),
+)
+_Account = Annotated[str, Query(min_length=1, max_length=100, pattern=NO_NUL)]
+_Person = Annotated[str, Query(min_length=1, max_length=200, pattern=NO_NUL)]
+
+
+class ChatPersonObject(BaseModel):
+    """Somebody who was let in with a code."""
+
+    person: str
+    """Their id on the platform."""
+    role: ChatRole
+    paired_at: float
+    """Epoch seconds."""
+
+
+class ChatAskerObject(BaseModel):
+    """A stranger who was given a code that is still good. Only they know it."""
+
+    person: str
+    asked_at: float
+    expires_at: float
+    """Epoch seconds, as all times here."""
+
+
+class GatewayAccountObject(BaseModel):
+    """An account that is or was listened to. Who is allowed by settings is not told here."""
+
+    object: Literal["hermes.gateway_account"] = "hermes.gateway_account"
+    account: str
+    mode: str
+    """How its events come: ``poll``, ``webhook`` or ``socket``."""
+    holder: str | None
+    """The gateway that listens now."""
+    looked_at: float | None
+    error: str | None
+    """What was wrong with the last look."""
+    error_at: float | None
+    codes_locked_until: float | None
+    """Too many wrong codes were tried: none is taken before that."""
+    people: list[ChatPersonObject]
+    asking: list[ChatAskerObject]
+
+
+class GatewayAccountList(BaseModel):
+    """All accounts that were ever listened to, by name."""
+
+    object: Literal["list"] = "list"
+    data: list[GatewayAccountObject]
+
+
+class PairPerson(BaseModel):
+    """A code that somebody was given in a chat."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    account: str = Field(min_length=1, max_length=100, pattern=NO_NUL, description="As 'telegram:default'.")
+    code: str = Field(min_length=1, max_length=40, pattern=NO_NUL)
+    role: Annotated[ChatRole, Field(strict=False)] = Field(ChatRole.OWNER, description="What they may do.")
+
+
+class PairedPerson(BaseModel):
+    """Who was let in."""
+
+    object: Literal["hermes.paired_person"] = "hermes.paired_person"
+    account: str
+    person: str
+    role: ChatRole
+
+
+@router.get("/accounts", response_model=GatewayAccountList)
+async def list_gateway_accounts(context: Context) -> GatewayAccountList:
+    """Which accounts are listened to, by whom, what was wrong with the last look, who was let in and who asks to be."""
+    return await context.store(_accounts, GatewayRows(context.client.database))
+
+
+def _accounts(rows: GatewayRows) -> GatewayAccountList:
+    now = rows.now()
+    found = [
+        GatewayAccountObject(
+            account=each.account,
+            mode=each.mode,
+            holder=each.holder if each.lease_until is not None and each.lease_until > now else None,
+            looked_at=each.looked_at,
+            error=None if each.error is None else redact(each.error),
+            error_at=each.error_at,
+            codes_locked_until=each.locked_until if each.locked_until is not None and each.locked_until > now else None,
+            people=[ChatPersonObject.model_validate(one, from_attributes=True) for one in rows.paired(each.account)],
+            asking=[ChatAskerObject.model_validate(one, from_attributes=True) for one in rows.askers(each.account)],
+        )
+        for each in rows.accounts()
+    ]
+    return GatewayAccountList(data=found)
+
+
+@router.post("/pairings", response_model=PairedPerson, responses=schema.errors(408, 409))
+async def pair_person(context: Context, body: PairPerson) -> PairedPerson:
+    """Let in whoever was given this code. After five wrong ones every code of the account is refused for an hour."""
+    rows = GatewayRows(context.client.database)
+    try:
+        person = await context.store(rows.pair, body.account, body.code, body.role)
+    except PairingRefused as error:
+        raise ApiError(409, f"{error}.", code="pairing_refused", param="code") from None
+    return PairedPerson(account=body.account, person=person, role=body.role)
+
+
+@router.delete("/people", status_code=204, responses=schema.errors(404))
+async def remove_chat_person(context: Context, account: _Account, person: _Person) -> None:
+    """Let somebody who was let in speak no more, or refuse somebody who asks: their code is good no longer, and they
+    get another one no sooner than before."""
+    if not await context.store(_turned_away, GatewayRows(context.client.database), account, person):
+        message = f"Nobody called {person[:80]!r} was let in on {account[:80]!r}, and nobody so called asks to be."
+        raise ApiError(404, message, code="person_not_found", param="person")
+
+
+def _turned_away(rows: GatewayRows, account: str, person: str) -> bool:
+    is_in = any(each.person == person for each in rows.paired(account))
+    return rows.revoke(account, person) if is_in else rows.deny(account, person)
