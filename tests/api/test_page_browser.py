@@ -46,6 +46,8 @@ _NOTE_SETTLED = """() => {
 }"""
 TAKEN_OVER_S_MAX = 2.0
 """On an idle machine: from the end of the tab that read for all until every other tab shows what came after it."""
+TOLD_MS_MAX = 1_000
+"""On an idle machine: from a click that answers until whoever looks on reads who was first."""
 BROWSER_PATIENCE_S = 4 * PATIENCE_S
 """For what a browser shows: it is the heaviest program here."""
 CHROMIUM = shutil.which("chromium")
@@ -194,7 +196,9 @@ def test_two_people_answer_and_one_learns_who_was_first(
     second.page.get_by_role("button", name="Allow once").click()
     second.page.get_by_text("was first: deny").first.wait_for()
     third.page.get_by_text("was first: deny").wait_for()  # who only looks on is told as well
-    print(f"told {third.page.evaluate('() => window.toldAt') - deny_at:.0f} ms after the answer")
+    told_ms = third.page.evaluate("() => window.toldAt") - deny_at
+    print(f"told {told_ms:.0f} ms after the answer at a load of {os.getloadavg()[0]:.1f}")
+    assert told_ms <= TOLD_MS_MAX * busyness()
     assert first.page.get_by_text("was first").count() == 0
     assert store.status(run_id).value != "waiting_for_approval"
 
@@ -609,15 +613,16 @@ def test_settings_are_shown_with_who_said_so_and_no_secret(api: Served, visit: C
 def test_settings_of_a_session_and_of_a_run_are_told_apart_by_who_said_so(
     api: Served, visit: Callable[..., PageVisitor]
 ) -> None:
-    before = api.submit(session_id="talk")
-    said = api.http.put("/v1/sessions/talk/settings", json={"settings": {"agent.max_turns": "7"}})
+    before = api.submit()
+    session = api.http.get(f"/v1/runs/{before}").json()["session_id"]
+    said = api.http.put(f"/v1/sessions/{session}/settings", json={"settings": {"agent.max_turns": "7"}})
     assert said.status_code == 200, said.text
     visitor = visit()
     page = visitor.page
     visitor.open("settings", "Settings")
     table = page.get_by_label("Settings", exact=True)
     row = table.get_by_role("row").filter(has=page.get_by_role("cell", name="agent.max_turns", exact=True))
-    page.get_by_label("Of a session").fill("talk")
+    page.get_by_label("Of a session").fill(session)
     row.locator(".tag", has_text="session").wait_for()
     row.get_by_text("7", exact=True).wait_for()
     page.get_by_label("Said by").select_option(label="session")
