@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
-from hermes_worker.core.overrides import OVERRIDABLE
+from hermes_worker.core.overrides import LIVE
 from hermes_worker.observe import log
 from hermes_worker.settings import (
     SettingLayer,
@@ -212,7 +212,7 @@ class LiveSettings:
         """What the file said when the process was started, taken back."""
         taken_back = {
             key: ""
-            for key in OVERRIDABLE
+            for key in LIVE
             if (known := self._settings.origins.get(key)) is not None and known.layer is SettingLayer.FILE
         }
         return _Known(values=taken_back)
@@ -256,7 +256,7 @@ def with_fleet(settings: Settings, database: Database, overrides: Mapping[str, o
     looked up anew while it runs. Without rows that can be read and used, ``settings`` as they are."""
     for row in Configurations(database).versions_if_any(_EARLIER_TRIED):
         try:
-            values = {key: value for key, value in _parsed(row).values.items() if key not in OVERRIDABLE}
+            values = {key: value for key, value in _parsed(row).values.items() if key not in LIVE}
             return load(home=settings.home, overrides=overrides, fleet=values) if values else settings
         except ConfigurationError as error:
             log.error("configuration.refused", place="fleet", error=str(error))
@@ -272,7 +272,7 @@ def _whose(row: ConfigurationVersion) -> str:
 
 
 def _live(values: Overrides) -> Overrides:
-    return {key: value for key, value in values.items() if key in OVERRIDABLE}
+    return {key: value for key, value in values.items() if key in LIVE}
 
 
 def _tell(state: _State, name: str, problem: str) -> None:

@@ -7,6 +7,7 @@ a second, and the API, beat and every short command would pay for it.
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import sys
@@ -54,7 +55,7 @@ from hermes_worker.safety.redaction import Redactor, is_secret_name
 from hermes_worker.safety.threats import Scope, scan
 from hermes_worker.settings import Settings
 from hermes_worker.settings.kinds import NamedModel, named_model
-from hermes_worker.settings.overriding import overridden
+from hermes_worker.settings.overriding import Overrides, overridden
 from hermes_worker.settings.role_secrets import ProcessRole
 from hermes_worker.settings.servers import servers_url_of
 from hermes_worker.settings.text_keys import current_keys
@@ -83,7 +84,7 @@ from hermes_worker.tracing.recording import flush, recorder, tell_ends, tracepar
 
 if TYPE_CHECKING:
     from hermes_worker.agent.prompt.compactors import Compactor
-    from hermes_worker.agent.tools.base import Tool
+    from hermes_worker.agent.tools.base import Tool, ToolPolicies
     from hermes_worker.agent.tools.catalog import Catalog
     from hermes_worker.channels.dispatcher import Dispatcher
     from hermes_worker.channels.files import FileOutbox
@@ -121,6 +122,7 @@ if TYPE_CHECKING:
     from hermes_worker.workspaces.remote.ssh import SshAccount
     from hermes_worker.workspaces.sandbox.ladder import Sandbox
     from hermes_worker.workspaces.sandbox.network import NetworkRules
+    from hermes_worker.workspaces.sandbox.policy import CommandLimits
 
 _TENANT_WORKSPACE_MB = 10_240
 _KINDS_OF_ALL = ("docker", "kubernetes")
@@ -666,7 +668,6 @@ def sandbox_of(settings: Settings, is_shared: Callable[[], bool] = lambda: False
     from hermes_worker.workspaces.sandbox.ladder import Sandbox
     from hermes_worker.workspaces.sandbox.network import Egress
     from hermes_worker.workspaces.sandbox.policy import (
-        CommandLimits,
         Profile,
         SandboxMode,
         SandboxPolicy,
@@ -681,19 +682,12 @@ def sandbox_of(settings: Settings, is_shared: Callable[[], bool] = lambda: False
     )
     interpreter = (sys.prefix, sys.base_prefix, str(Path(hermes_worker.__file__).parent))
     profile = Profile(chosen.profile)
-    limits = CommandLimits(
-        processes=chosen.processes_max,
-        open_files=chosen.open_files_max,
-        file_bytes=chosen.file_mb_max and chosen.file_mb_max * 1024**2,
-        memory_bytes=chosen.memory_mb_max and chosen.memory_mb_max * 1024**2,
-        cpu_s=chosen.cpu_s_max,
-    )
     policy = SandboxPolicy(
         profile=profile,
         egress=Egress(hosts=chosen.network_hosts, ports=Egress().ports | {int(port) for port in chosen.network_ports}),
         readable=unseen(interpreter, profile, hidden),
         hidden=hidden,
-        limits=limits,
+        limits=command_limits(settings),
     )
     guests = replace(policy, profile=Profile.TENANT, readable=unseen(interpreter, Profile.TENANT, hidden))
     default = SandboxMode.AUTO if settings.server.is_loopback else SandboxMode.REQUIRE
@@ -705,6 +699,20 @@ def sandbox_of(settings: Settings, is_shared: Callable[[], bool] = lambda: False
         may_call_us=chosen.allow_hermes_worker,
         guests=guests,
         is_shared=is_shared if chosen.sandbox is None else lambda: False,
+    )
+
+
+def command_limits(settings: Settings) -> CommandLimits:
+    """What a command on this machine may use."""
+    from hermes_worker.workspaces.sandbox.policy import CommandLimits
+
+    chosen = settings.terminal
+    return CommandLimits(
+        processes=chosen.processes_max,
+        open_files=chosen.open_files_max,
+        file_bytes=chosen.file_mb_max and chosen.file_mb_max * 1024**2,
+        memory_bytes=chosen.memory_mb_max and chosen.memory_mb_max * 1024**2,
+        cpu_s=chosen.cpu_s_max,
     )
 
 
@@ -1023,22 +1031,23 @@ def _step_parts(shared: _Shared) -> Parts:
         workspace=opening_workspaces(settings, shared.sandbox),
         now=client.database.now,
         delegation=delegation_policy(settings),
-        overridden_by=_overriding(settings, _compactor_of(shared)),
+        policies=tool_policies(settings, {}),
+        overridden_by=_overriding(shared, _compactor_of(shared)),
         checkpoints=_checkpointing(settings),
-        reviewing=_reviewing_of(shared),
+        reviewing=_reviewing_of(shared, settings),
         processes=Processes(client.database),
     )
 
 
-def _reviewing_of(shared: _Shared) -> Reviewing | None:
-    """What looks back at conversations, where that is asked for and there is a model that could learn something."""
+def _reviewing_of(shared: _Shared, settings: Settings) -> Reviewing | None:
+    """What looks back at conversations under these settings, where that is asked for and there is a model that could
+    learn something."""
     from hermes_worker.store.memories import Memories
     from hermes_worker.store.runs.calls import ToolCalls
     from hermes_worker.store.runs.reviews import Reviews
     from hermes_worker.tasks.reviews import Reviewing
 
-    settings, database = shared.settings, shared.client.database
-    said = settings.memory
+    database, said = shared.client.database, settings.memory
     policy = ReviewPolicy(
         turns=said.nudge_interval,
         iterations=settings.skills.creation_nudge_interval,
@@ -1056,21 +1065,42 @@ def _reviewing_of(shared: _Shared) -> Reviewing | None:
     )
 
 
-def _overriding(settings: Settings, compactor: Compactor | None) -> Callable[[Parts, str], Parts]:
+def _overriding(shared: _Shared, compactor: Compactor | None) -> Callable[[Parts, str], Parts]:
     """What a run with settings of its own is served with. The parts that hold connections stay what they are."""
+    settings = shared.settings
 
     @lru_cache(_OVERRIDES_KNOWN_MAX)
-    def policies(overrides: str) -> dict[str, Any]:
-        chosen = overridden(settings, json.loads(overrides))
+    def served(overrides: str) -> dict[str, Any]:
+        said = json.loads(overrides)
+        chosen = overridden(settings, said)
         is_built_in = compactor is not None and settings.model.compactor == "summary"
-        return {
+        found = {
             "delegation": delegation_policy(chosen),
             "approvals": approval_rules(chosen),
             "guardrails": guardrail_rules(chosen),
             "model": model_options(chosen, compactor=_built_in_compactor(chosen) if is_built_in else compactor),
+            "policies": tool_policies(chosen, said),
         }
+        if any(key.startswith(("memory.", "skills.")) for key in said):
+            found["reviewing"] = _reviewing_of(shared, chosen)
+        if (limits := command_limits(chosen)) != command_limits(settings):
+            found["workspace"] = opening_workspaces(settings, shared.sandbox.with_limits(limits))
+        return found
 
-    return lambda parts, overrides: replace(parts, **policies(overrides))
+    return lambda parts, overrides: replace(parts, **served(overrides))
+
+
+def tool_policies(settings: Settings, said: Overrides) -> ToolPolicies:
+    """What these settings decide for tools; ``said`` is what of them differs from those of the process."""
+    from hermes_worker.agent.tools.base import ToolPolicies
+    from hermes_worker.agent.tools.builtin import COMMAND_S_MAX
+
+    return ToolPolicies(
+        memory=memory_policy_of(settings),
+        skills=skill_policy_of(settings),
+        command_s=min(COMMAND_S_MAX, math.ceil(settings.terminal.timeout_s)),
+        network=settings.terminal.network if "terminal.network" in said else None,
+    )
 
 
 def _checkpointing(settings: Settings) -> Checkpointing | None:
@@ -1134,12 +1164,17 @@ def _hooks_of(shared: _Shared) -> Hooks:
         called |= HOOK_EVENTS.keys() - MODEL_EVENTS
     plugins.preload([hook.implementation for hook in found.hooks.values() if called & set(expanded(hook.events))])
     database = shared.client.database
-    memories, allowed = Memories(database), memory_policy_of(shared.settings).writers
+    memories = Memories(database)
+
+    def may_remember(run_id: str) -> bool:
+        said = memories.overrides(run_id)
+        return memories.writers(run_id) <= memory_policy_of(overridden(shared.settings, said)).writers
+
     return Hooks(
         runner=HookRunner(loaded_hooks(found, called)),
         store=HookCalls(database),
         observed=database.observed,
-        may_remember=lambda run_id: memories.writers(run_id) <= allowed,
+        may_remember=may_remember,
         memory_tools=frozenset(tool.name for one in found.having("memory_providers") for tool in one.tools),
     )
 
@@ -1165,12 +1200,11 @@ def _catalog_of(shared: _Shared) -> Catalog:
         *shared.options.more_tools,
         services={
             "jobs": AgentJobs(Jobs(database)),
-            "memories": AgentMemories(Memories(database), memory_policy_of(shared.settings)),
+            "memories": AgentMemories(Memories(database)),
             "skills": AgentSkills(
                 shared.client.skills,
                 Views(database).tools,
                 writers_of=Memories(database).writers,
-                policy=skill_policy_of(shared.settings),
                 variables=_passed_on(shared.settings),
             ),
             "messages": AgentMessages(

@@ -106,6 +106,18 @@ def test_nothing_cites_a_document_that_readers_do_not_have() -> None:
     assert [place for place, text in committed_texts() if _ELSEWHERE.search(text)] == []
 
 
+def test_every_test_that_the_page_of_behaviour_names_is_there() -> None:
+    page = (ROOT / "docs" / "behaviour.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(test_[a-z0-9_]+)`", page))
+    there = {
+        name
+        for place, text in committed_texts()
+        if place.startswith("tests/")
+        for name in re.findall(r"def (test_[a-z0-9_]+)", text)
+    }
+    assert named and named - there == set()
+
+
 def test_every_section_that_code_cites_is_there_and_every_behaviour_is_cited() -> None:
     cited = {
         (document, section)

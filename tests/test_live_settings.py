@@ -6,19 +6,26 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hermes_worker import wiring
 from hermes_worker.agent.prompt.compaction import Protected
+from hermes_worker.agent.tools.base import ToolPolicies
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
+from hermes_worker.core.memories import MemoryTarget, MemoryWriter
 from hermes_worker.core.overrides import OverrideLevel
+from hermes_worker.core.skill_changes import SkillWrites
 from hermes_worker.live_settings import LiveSettings
 from hermes_worker.settings import Settings, load
 from hermes_worker.settings.overriding import bounded_overrides, checked_overrides, fleet_values, overridden
 from hermes_worker.store.configurations import ConfigurationVersion
+from hermes_worker.tasks.calls.call_tool import _origin
 from hermes_worker.tasks.iteration.requests import ModelOptions
+from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
+from hermes_worker.workspaces.sandbox.network import RunOrigin
 
 
 class Rows:
@@ -176,7 +183,7 @@ def test_rows_hold_no_secret_and_nothing_that_runs_code(text: str, reason: str) 
 
 @pytest.mark.parametrize("level", list(OverrideLevel))
 @pytest.mark.parametrize(
-    "key", ["model.api_key", "model.base_url", "terminal.network", "server.key", "home", "no.such", ""]
+    "key", ["model.api_key", "model.base_url", "terminal.workspace", "server.key", "home", "no.such", ""]
 )
 def test_nobody_overrides_what_is_not_on_the_list(key: str, level: OverrideLevel) -> None:
     with pytest.raises(ConfigurationError, match="cannot be overridden"):
@@ -186,7 +193,13 @@ def test_nobody_overrides_what_is_not_on_the_list(key: str, level: OverrideLevel
 def test_callers_hear_what_is_too_much(process: Process) -> None:
     above = overridden(process.settings, {"agent.max_turns": "10", "approvals.mode": "manual"})
     assert bounded_overrides(above, {"agent.max_turns": "10"}, place="settings")
-    for said in ({"agent.max_turns": "11"}, {"approvals.mode": "off"}, {"agent.gateway_timeout": "0"}):
+    for said in (
+        {"agent.max_turns": "11"},
+        {"approvals.mode": "off"},
+        {"agent.gateway_timeout": "0"},
+        {"memory.writers": "person,webhook"},
+        {"terminal.memory_mb_max": "9000"},
+    ):
         with pytest.raises(ConfigurationError, match="may not allow more than what stands above"):
             bounded_overrides(above, said, place="settings")
 
@@ -199,11 +212,22 @@ class _Served:
     approvals: object = None
     guardrails: object = None
     model: ModelOptions | None = None
+    policies: ToolPolicies | None = None
+    workspace: object = None
+    reviewing: object = None
+
+
+def serving(settings: Settings, compactor: object) -> Any:
+    """What a worker with these settings serves runs with that have settings of their own."""
+    shared: Any = SimpleNamespace(
+        settings=settings, sandbox=wiring.sandbox_of(settings), client=SimpleNamespace(database=None)
+    )
+    return wiring._overriding(shared, compactor)  # type: ignore[arg-type]
 
 
 def test_what_is_said_of_compaction_reaches_the_compactor_of_a_run(tmp_path: Path) -> None:
     settings = load({}, home=tmp_path)
-    serve: Any = wiring._overriding(settings, wiring._built_in_compactor(settings))
+    serve = serving(settings, wiring._built_in_compactor(settings))
     said = {"compression.protect_first_n": "1", "compression.protect_last_n": "40", "compression.target_ratio": "0.4"}
     model = serve(_Served(), json.dumps(said)).model
     assert model.compactor.protected == Protected(head_rows=1, tail_rows=40, tail_part=0.4)
@@ -213,6 +237,68 @@ def test_what_is_said_of_compaction_reaches_the_compactor_of_a_run(tmp_path: Pat
 
 def _with_own_compactor(home: Path, compactor: object) -> ModelOptions:
     settings = load({"HERMES_COMPACTOR": "short"}, home=home)
-    serve: Any = wiring._overriding(settings, compactor)  # type: ignore[arg-type]
-    model: ModelOptions = serve(_Served(), "{}").model
+    model: ModelOptions = serving(settings, compactor)(_Served(), "{}").model
     return model
+
+
+def test_what_is_said_of_memory_skills_and_commands_reaches_the_tools_of_a_run(tmp_path: Path) -> None:
+    settings = load({"HERMES_MODEL": "m", "HERMES_BASE_URL": "http://127.0.0.1:1/v1"}, home=tmp_path)
+    serve = serving(settings, None)
+    said = {
+        "memory.profile": "work",
+        "memory.user_profile_enabled": "false",
+        "memory.write_approval": "true",
+        "memory.nudge_interval": "3",
+        "skills.writes": "off",
+        "skills.writers": "child",
+        "terminal.timeout": "7.5",
+        "terminal.network": "proxy",
+    }
+    served = serve(_Served(workspace="usual"), json.dumps(said))
+    memory, skills = served.policies.memory, served.policies.skills
+    assert (memory.profile, memory.targets, memory.is_staged) == ("work", {MemoryTarget.MEMORY}, True)
+    assert (skills.writes, skills.writers) == (SkillWrites.OFF, {MemoryWriter.CHILD})
+    assert (served.policies.command_s, served.policies.network) == (8, "proxy")
+    assert served.reviewing.policy.turns == 3 and served.reviewing.memory.profile == "work"
+    assert served.workspace == "usual"
+    other = serve(_Served(reviewing="usual"), json.dumps({"agent.max_turns": "5"}))
+    assert other.policies.network is None and other.reviewing == "usual"
+
+
+def test_limits_of_commands_that_are_said_for_a_run_are_those_of_its_workspace(tmp_path: Path) -> None:
+    settings = load({"HERMES_SANDBOX": "off"}, home=tmp_path / "home")
+    said = {"terminal.cpu_s_max": "5", "terminal.open_files_max": "100"}
+    served = serving(settings, None)(_Served(), json.dumps(said))
+    root = tmp_path / "work"
+    root.mkdir()
+    workspace = served.workspace(WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(root)).to_json())
+    found = workspace.execute(
+        "ulimit -n; ulimit -t", cwd=None, env={}, timeout_s=30, output_bytes_max=1_000, should_stop=lambda: False
+    )
+    assert found.output.decode().split() == ["100", "5"]
+
+
+def test_what_processes_use_themselves_is_live_for_tenants_and_not_for_the_fleet(process: Process) -> None:
+    process.rows.write("terminal: {network: none}\nmemory: {memory_char_limit: 500}")
+    process.rows.write("terminal: {network: proxy}", "acme")
+    process.now += 1.0
+    assert process.live.chosen("default").overrides == {"memory.memory_char_limit": "500"}
+    assert process.live.chosen("acme").overrides["terminal.network"] == "proxy"
+
+
+@pytest.mark.parametrize(
+    ("of_job", "said", "asked"),
+    [
+        (None, None, None),
+        ("none", None, "none"),
+        (None, "proxy", "proxy"),
+        ("proxy", "none", "none"),
+        ("none", "open", "none"),
+    ],
+)
+def test_the_narrower_network_of_a_job_and_its_settings_counts(
+    of_job: str | None, said: str | None, asked: str | None
+) -> None:
+    parts: Any = SimpleNamespace(policies=ToolPolicies(network=said))
+    claim: Any = SimpleNamespace(loaded=SimpleNamespace(origin="cron", network=of_job))
+    assert _origin(parts, claim, "acme") == RunOrigin(source="cron", asked=asked, tenant="acme")

@@ -18,6 +18,7 @@ from hermes_worker.core.memories import (
     chars_of,
 )
 from hermes_worker.core.messages import canonical_json
+from hermes_worker.live_settings import live_settings_of
 from hermes_worker.store.memories import Memories, MemoryView
 from hermes_worker.wiring import memory_policy_of
 
@@ -76,7 +77,8 @@ class LocalMemory:
 
     def __init__(self, records: Records, profile: str | None) -> None:
         self._tenant = records.tenant
-        self._policy = memory_policy_of(records.settings)
+        chosen = live_settings_of(records.settings, records.database).chosen(records.tenant)
+        self._policy = memory_policy_of(chosen.settings)
         self._profile = profile or self._policy.profile
         self._memories = Memories(records.database)
 

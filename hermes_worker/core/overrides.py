@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-__all__ = ["OVERRIDABLE", "Overridable", "OverrideLevel", "Widening", "widens"]
+__all__ = ["LIVE", "OVERRIDABLE", "Overridable", "OverrideLevel", "Widening", "widens"]
 
 
 class OverrideLevel(StrEnum):
@@ -36,6 +36,8 @@ class Widening(StrEnum):
     """A switch may only be switched on."""
     LAXER = "laxer"
     """A policy may only become stricter."""
+    LONGER = "longer"
+    """A list may only lose names: they are allowed something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,9 @@ class Overridable:
     """The values of a policy, for ``LAXER``."""
     for_callers: bool = True
     """Sessions and runs may say it; otherwise operators alone, for a tenant."""
+    at_start: bool = False
+    """Processes have a use for it beside runs, so what ``config.yaml`` and the fleet say of it counts at their start,
+    and not while they run."""
 
     @property
     def levels(self) -> tuple[OverrideLevel, ...]:
@@ -93,9 +98,31 @@ _TABLE = (
         for stage in ("warn_after", "hard_stop_after")
         for what in ("exact_failure", "same_tool_failure", "idempotent_no_progress")
     ),
+    Overridable(key="memory.memory_enabled", forbidden=Widening.ON),
+    Overridable(key="memory.user_profile_enabled", forbidden=Widening.ON),
+    Overridable(key="memory.memory_char_limit", for_callers=False),
+    Overridable(key="memory.user_char_limit", for_callers=False),
+    Overridable(key="memory.write_approval", forbidden=Widening.OFF),
+    Overridable(key="memory.writers", forbidden=Widening.LONGER),
+    Overridable(key="memory.profile", for_callers=False),
+    Overridable(key="memory.nudge_interval", for_callers=False),
+    Overridable(key="memory.review_tokens_max", forbidden=Widening.MORE),
+    Overridable(key="skills.writes", forbidden=Widening.LAXER, strictest_first=("off", "ask", "allow")),
+    Overridable(key="skills.writers", forbidden=Widening.LONGER),
+    Overridable(key="skills.creation_nudge_interval", for_callers=False),
+    Overridable(key="terminal.timeout", forbidden=Widening.MORE),
+    Overridable(
+        key="terminal.network", forbidden=Widening.LAXER, strictest_first=("none", "proxy", "open"), at_start=True
+    ),
+    *(
+        Overridable(key=f"terminal.{what}_max", forbidden=Widening.MORE, at_start=True)
+        for what in ("processes", "open_files", "file_mb", "memory_mb", "cpu_s")
+    ),
 )
 OVERRIDABLE: Mapping[str, Overridable] = MappingProxyType({each.key: each for each in _TABLE})
 """By key. A run reads these once, when it is accepted, so a change of one is taken up while processes run."""
+LIVE: frozenset[str] = frozenset(each.key for each in _TABLE if not each.at_start)
+"""Those that are looked up anew in what the fleet and the file say."""
 
 
 def widens(which: Overridable, above: object, wanted: object) -> bool:
@@ -112,3 +139,9 @@ def widens(which: Overridable, above: object, wanted: object) -> bool:
         case Widening.LAXER:
             order = which.strictest_first
             return order.index(str(wanted)) > order.index(str(above))
+        case Widening.LONGER:
+            return not _names(wanted) <= _names(above)
+
+
+def _names(value: object) -> frozenset[object]:
+    return frozenset(value) if isinstance(value, (tuple, list)) else frozenset()

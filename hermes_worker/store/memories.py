@@ -173,6 +173,12 @@ class Memories:
             guest = is_guest(connection, asker.tenant, asker.principal)
         return writers_of(asker.origin or "", is_child=asker.parent_pk is not None, is_guest=guest)
 
+    def overrides(self, run_id: str) -> Mapping[str, str]:
+        """The settings that a run was accepted with and its processes were not started with."""
+        with self._database.read() as connection:
+            said = connection.execute(sa.select(runs.c.overrides).where(runs.c.run_id == run_id)).scalar()
+        return json.loads(said) if said else {}
+
     # --- changing ---
 
     def change(

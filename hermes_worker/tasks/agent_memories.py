@@ -10,7 +10,6 @@ from hermes_worker.core.memories import (
     MemoryChanged,
     MemoryOperation,
     MemoryPlace,
-    MemoryPolicy,
     MemoryRefusal,
     MemoryRefused,
     MemoryRules,
@@ -25,31 +24,31 @@ from hermes_worker.store.memories import Memories
 class AgentMemories:
     """``agent.tools.memory.AgentMemory`` of one database. Thread-safe."""
 
-    def __init__(self, memories: Memories, policy: MemoryPolicy) -> None:
+    def __init__(self, memories: Memories) -> None:
         self._memories = memories
-        self._policy = policy
 
-    def rules(self, target: MemoryTarget) -> MemoryRules:
+    def rules(self, target: MemoryTarget, context: ToolContext) -> MemoryRules:
         """Raises ``MemoryRefused`` for a memory that is not in use."""
-        if target not in self._policy.targets:
+        policy = context.policies.memory
+        if target not in policy.targets:
             raise MemoryRefused(MemoryRefusal.NOT_ALLOWED, f"The memory {target.value!r} is not in use here.")
-        return self._policy.rules(target)
+        return policy.rules(target)
 
     def change(
         self, target: MemoryTarget, operations: Sequence[MemoryOperation], context: ToolContext
     ) -> MemoryChanged:
         """Raises ``MemoryRefused``, ``UnavailableError``."""
-        rules = self.rules(target)
+        rules, policy = self.rules(target, context), context.policies.memory
         try:
-            require_writer(self._memories.writers(context.run_id), self._policy.writers)
+            require_writer(self._memories.writers(context.run_id), policy.writers)
         except MemoryRefused as refused:
             count("memory.refused")
             log.info("memory.refused", reason=str(refused))
             raise
         tenant, name = context.origin.tenant, f"agent:{context.session_id}"
-        place = MemoryPlace(tenant=tenant, profile=self._policy.profile, target=target)
+        place = MemoryPlace(tenant=tenant, profile=policy.profile, target=target)
         author = MemoryAuthor(name=name, run_id=context.run_id, call_key=context.idempotency_key)
-        act = self._memories.stage if self._policy.is_staged else self._memories.change
+        act = self._memories.stage if policy.is_staged else self._memories.change
         with acting(Actor(tenant=tenant, name=name)):
             changed = act(place, operations, rules, author)
         count("memory.changed")

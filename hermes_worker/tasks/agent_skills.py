@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence, Set
 
 from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.core.memories import MemoryWriter
-from hermes_worker.core.skill_changes import SkillAction, SkillPolicy, SkillRewrite, SkillWish, require_skill_writer
+from hermes_worker.core.skill_changes import SkillAction, SkillRewrite, SkillWish, require_skill_writer
 from hermes_worker.core.skills import SkillEntry, SkillError, SkillFile, SkillMoved, SkillNotFound, SkillSet, shown_of
 from hermes_worker.observe import log
 from hermes_worker.skill_shelf import SkillShelf, surroundings
@@ -24,7 +24,6 @@ class AgentSkills:
         tools_of: Callable[[str], str],
         *,
         writers_of: Callable[[str], Collection[MemoryWriter]],
-        policy: SkillPolicy,
         variables: Set[str] = frozenset(),
     ) -> None:
         """``tools_of`` gives the stored tool definitions of a run's session, ``writers_of`` what the run is to whoever
@@ -33,7 +32,6 @@ class AgentSkills:
         self._shelf = shelf
         self._tools_of = tools_of
         self._writers_of = writers_of
-        self._policy = policy
         self._variables = variables
 
     @property
@@ -58,7 +56,7 @@ class AgentSkills:
         if (done := self._shelf.rows_of(tenant).change_of(context.idempotency_key)) is not None:
             return done.hash
         try:
-            require_skill_writer(self._writers_of(context.run_id), self._policy)
+            require_skill_writer(self._writers_of(context.run_id), context.policies.skills)
             with acting(Actor(tenant=tenant, name=f"agent:{context.session_id}")):
                 return self._changed(wish, rewrite, context).hash
         except SkillError as error:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from hermes_worker.agent.tools.base import ToolPolicies
 from hermes_worker.agent.tools.catalog import Catalog
 from hermes_worker.core import events as ev
 from hermes_worker.core.auxiliary import AuxiliaryAnswer, Consultation, Consulted
@@ -257,6 +258,8 @@ class Parts:
     """Looks back at conversations behind their turns; ``None`` where nobody does."""
     checkpoints: Checkpointing | None = None
     """Where the files of a workspace are kept before a call changes them; ``None`` where they are not."""
+    policies: ToolPolicies = field(default_factory=ToolPolicies)
+    """What the settings decide for tools."""
     overridden_by: Callable[[Parts, str], Parts] = lambda parts, overrides: parts
     """What serves a run that overrides settings (``RunSpec.overrides`` in canonical JSON)."""
     prices: Mapping[tuple[str, str], Price] = field(default_factory=dict)

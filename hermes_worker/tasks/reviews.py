@@ -92,6 +92,9 @@ class Reviewing:
             tags=[topic.tag for topic in topics],
             program=__version__,
             configuration=asked.configuration,
+            layers=asked.layers,
+            overrides=asked.overrides,
+            overridden_by=asked.overridden_by,
         )
         prompt = review_prompt(topics, self._blocks(session.tenant) if ReviewTopic.MEMORY in topics else ())
         return NewReview(spec=spec, system_prompt=prompt, tools=canonical_json(kept))

@@ -13,7 +13,14 @@ from support.commandline import CommandLine
 from support.store import Store
 
 from hermes_worker.client import HermesClient, RefusedError
-from hermes_worker.core.memories import MemoryAction, MemoryAuthor, MemoryOperation, MemoryPlace, MemoryRules
+from hermes_worker.core.memories import (
+    MemoryAction,
+    MemoryAuthor,
+    MemoryOperation,
+    MemoryPlace,
+    MemoryRules,
+    MemoryTarget,
+)
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.memories import Memories
@@ -121,6 +128,22 @@ def test_the_command_line_shows_the_same_here_and_over_a_server(
         here, there = local.inline("memory", *words), remote.inline("memory", *words)
         assert (here.code, here.out) == (there.code, there.out) and here.code == 0, (words, here.err, there.err)
     assert remote.inline("memory", "export", "--user").out == "likes tea\n"
+
+
+def test_a_tenants_configuration_says_which_of_its_memories_people_see_and_how_long_it_may_be(
+    both: tuple[CommandLine, CommandLine], client: HermesClient, store: Store
+) -> None:
+    local, remote = both
+    client.write_tenant_configuration("default", "memory: {profile: work, user_char_limit: 100}", 0)
+    for line in both:
+        assert json.loads(line.inline("memory", "list", "--json").out or "{}") == {}
+        refused = line.inline("memory", "add", "--user", "x" * 101)
+        assert refused.code != 0 and "100" in refused.err, refused
+    assert client.memory()["profile"] == "work"
+    assert remote.inline("memory", "add", "likes tea").code == 0
+    assert local.inline("memory", "list").out == remote.inline("memory", "list").out != ""
+    assert list(Memories(store.database).entries("default", "work")[MemoryTarget.MEMORY])
+    assert not list(Memories(store.database).entries("default", "default")[MemoryTarget.MEMORY])
 
 
 def test_entries_are_replaced_removed_and_brought_back_by_people(both: tuple[CommandLine, CommandLine]) -> None:

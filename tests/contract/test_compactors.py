@@ -227,6 +227,41 @@ def test_the_question_for_a_summary_fits_whoever_writes_it() -> None:
     assert replace(bounds, summary_window=2_000_000).question_chars == 2_000_000, "the conversation's own may write it"
 
 
+class Asked(Silent):
+    """Remembers what it was asked."""
+
+    def ask(self, *said: object, **__: object) -> ModelReply:
+        self.request = next(each for each in said if isinstance(each, ModelRequest))
+        return ModelReply(text="the key is sk-ant-REDACTED", finish_reason="stop")
+
+
+@pytest.mark.parametrize(
+    ("window", "words", "tokens"), [(100_000, 10, 2_000), (100_000, 14_000, 5_000), (400_000, 14_000, 10_000)]
+)
+def test_a_summary_has_a_fifth_of_what_it_stands_for_and_neither_holds_nor_is_told_a_secret(
+    window: int, words: int, tokens: int
+) -> None:
+    secret = "sk-ant-REDACTED"
+    bodies = [user("hello"), said("hello"), user(f"use {secret}"), said("word " * words), user("next"), *steps(0, 14)]
+    history, writer = rows(bodies), Asked()
+    bounds = Bounds(window=window, options=ModelOptions())
+    made = compact(
+        history,
+        bounds,
+        cast(Auxiliary, writer),
+        AbortSignal(),
+        model="m",
+        ticket="t",
+        bill=Bill(),
+        wish=Wish(tokens=tokens_in(history), focus=""),
+    )
+    assert made is not None
+    assert writer.request.output_tokens_max == tokens
+    assert secret not in "".join(writer.request.messages), "of what it stands for"
+    assert "sk-ant-REDACTED" not in made.body
+    assert all(f"{section}" in writer.request.messages[0] for section in ("Goal", "Blocked", "Critical Context"))
+
+
 def test_very_many_short_messages_become_few() -> None:
     """Nothing is near the window's tokens, so the tail must not be as long as those allow."""
     bodies = [user("begin"), *(body for n in range(400) for body in (said(f"so {n}"), user(f"and {n}")))]

@@ -29,6 +29,15 @@ from hermes_worker.settings import setting_of
         ("approvals.api_mode", "deny", "ask", True),
         ("approvals.api_mode", "approve", "deny", False),
         ("agent.reasoning_effort", "low", "ultra", False),
+        ("terminal.network", "proxy", "none", False),
+        ("terminal.network", "proxy", "open", True),
+        ("terminal.cpu_s_max", None, 60, False),
+        ("terminal.cpu_s_max", 60, None, True),
+        ("skills.writes", "allow", "ask", False),
+        ("skills.writes", "off", "ask", True),
+        ("memory.writers", ("person", "cron"), ("cron",), False),
+        ("memory.writers", ("person",), (), False),
+        ("memory.writers", ("person",), ("person", "webhook"), True),
     ],
 )
 def test_a_caller_may_only_allow_less(key: str, above: object, wanted: object, expected: bool) -> None:
@@ -38,7 +47,7 @@ def test_a_caller_may_only_allow_less(key: str, above: object, wanted: object, e
 def test_nothing_that_holds_a_secret_an_address_or_a_place_may_be_overridden() -> None:
     for key in OVERRIDABLE:
         assert not setting_of(key)[1].is_secret, key
-        assert not key.endswith(("url", "host", "key", "dirs", "image", "home", "passthrough", "network")), key
+        assert not key.endswith(("url", "host", "key", "dirs", "image", "home", "passthrough")), key
 
 
 def test_what_only_operators_say_is_for_tenants_alone() -> None:

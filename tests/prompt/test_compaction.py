@@ -154,6 +154,18 @@ def test_a_model_is_asked_with_as_much_as_fits_the_newest_first() -> None:
     assert "[calls look with" in asked
 
 
+def test_notes_are_about_the_topic_that_was_named_or_else_about_what_the_user_said_last() -> None:
+    said_last = [f"topic {n} " + "x" * 300 for n in range(5)]
+    bodies = [body for text in said_last for body in (user(text), said("well"))]
+    plan = plan_compaction(rows(*bodies, *long_turn(40)[1:]), trigger=2_000)
+    assert plan is not None
+    focus = summary_request(plan, chars_max=20_000)[1].partition("<focus>")[2].partition("</focus>")[0]
+    assert [f"topic {n}" in focus for n in range(5)] == [False, False, True, True, True]
+    assert len(json.loads(f'"{focus}"').strip()) <= 700
+    asked = summary_request(replace(plan, focus="the parser"), chars_max=20_000)[1]
+    assert "<focus>\\nthe parser\\n</focus>" in asked and "topic 4 " not in asked.partition("<focus>")[2]
+
+
 def test_notes_can_be_made_without_a_model() -> None:
     plan = plan_compaction(rows(*long_turn(200)), trigger=2_000)
     assert plan is not None

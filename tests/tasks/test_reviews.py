@@ -14,6 +14,7 @@ from support.fault_server import USAGE_CHUNK, FaultServer, Received, Reply, fini
 from support.store import Store, check, opened
 from support.turns import Turns, do_calls
 
+from hermes_worker.agent.tools.base import ToolPolicies
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.core.erasure import Person
 from hermes_worker.core.limits import Limit, LimitName, LimitReached
@@ -104,7 +105,7 @@ def scene(database_url: str, tmp_path: Path) -> Iterator[Scene]:
                 skills=SkillPolicy(),
                 spec_of=store.calls.spec_of,
             )
-            catalog = default_catalog(services={"memories": AgentMemories(memories, MemoryPolicy())})
+            catalog = default_catalog(services={"memories": AgentMemories(memories)})
             place = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(tmp_path))
             turns.parts = replace(
                 turns.parts, reviewing=reviewing, catalog=catalog, workspace=lambda _: open_workspace(place, _OPENING)
@@ -224,6 +225,25 @@ def spent_of_month(store: Store) -> int:
     with store.database.read() as connection:
         rows = connection.execute(sa.select(spending.c.period, spending.c.tokens)).all()
     return max((row.tokens for row in rows if len(row.period) == len("2026-11")), default=0)
+
+
+def test_a_review_has_the_settings_of_the_turn_that_it_follows(scene: Scene) -> None:
+    """So that it cannot keep more than the turn might."""
+    said = {"memory.write_approval": "true"}
+    scene.policy(policy=ReviewPolicy(turns=1))
+    staged = ToolPolicies(memory=MemoryPolicy(is_staged=True))
+    scene.turns.parts = replace(
+        scene.turns.parts,
+        overridden_by=lambda parts, found: replace(parts, policies=staged) if json.loads(found) == said else parts,
+    )
+    scene.says("I am Ann.", "talk", overrides=said)
+    [review] = scene.reviews()
+    scene.calls = [("memory", {"action": "add", "target": "user", "content": FACT})]
+    scene.finish(review)
+    memories = Memories(scene.store.database)
+    assert not memories.entries(DEFAULT_TENANT, "default")[MemoryTarget.USER]
+    assert [view.state for view in memories.views(DEFAULT_TENANT, "default")] == ["staged"]
+    assert memories.overrides(review) == said
 
 
 @pytest.mark.parametrize("changes", [{"source": "cron"}, {"source": "webhook:w"}, {"principal": "api:bob/key_1"}])

@@ -20,7 +20,6 @@ from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.skills import SKILLS_FOLDER
 from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
 from hermes_worker.core.run import RunStatus
-from hermes_worker.core.skill_changes import SkillPolicy
 from hermes_worker.safety.approvals import Choice, Unattended
 from hermes_worker.skill_shelf import SkillShelf
 from hermes_worker.store.memories import Memories
@@ -64,7 +63,6 @@ class Fleet:
                     shelf,
                     self.store.views.tools,
                     writers_of=Memories(self.store.database).writers,
-                    policy=SkillPolicy(),
                 )
             }
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hermes_worker.agent.tools.base import ToolContext, ToolResult
+from hermes_worker.agent.tools.base import ToolContext, ToolPolicies, ToolResult
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.workspaces.local import LocalWorkspace
@@ -37,6 +37,7 @@ class Session:
         self.catalog = default_catalog()
         self.cancelled = threading.Event()
         self.calls = 0
+        self.policies = ToolPolicies()
 
     def context(self) -> ToolContext:
         return ToolContext(
@@ -47,6 +48,7 @@ class Session:
             workspace=self.workspace,
             session=dict(self.documents),
             cancelled=self.cancelled,
+            policies=self.policies,
         )
 
     def result(self, name: str, /, **arguments: Any) -> ToolResult:

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 from support.store import Store, new_run, opened
 
-from hermes_worker.agent.tools.base import ToolContext, ToolResult
+from hermes_worker.agent.tools.base import ToolContext, ToolPolicies, ToolResult
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.memory import MemoryTool
 from hermes_worker.core.memories import MemoryPolicy, MemoryTarget, MemoryWriter
@@ -47,7 +47,7 @@ class Asking:
         with store.database.write() as connection:
             facts = {"origin": "cli", **facts}
             connection.execute(sa.update(runs).where(runs.c.run_id == self.run_id).values(**facts))
-        self.tool = MemoryTool(AgentMemories(Memories(store.database), policy))
+        self.tool = MemoryTool(AgentMemories(Memories(store.database)))
         self.documents: dict[str, Any] = {}
         self.calls = 0
         self.context = ToolContext(
@@ -58,6 +58,7 @@ class Asking:
             workspace=workspace,
             session={},
             cancelled=threading.Event(),
+            policies=ToolPolicies(memory=policy),
         )
 
     def __call__(self, key: str | None = None, **arguments: Any) -> dict[str, Any]:
@@ -106,10 +107,8 @@ def test_after_three_refusals_of_a_turn_the_model_is_told_to_stop(asking: Asking
         assert "current_entries" in told and told["usage"] == "0/50"
     told = asking(**full)
     assert told["done"] is True and "Stop trying" in told["error"] and "current_entries" not in told
-    asking.context = replace(asking.context, run_id="run_of_the_next_turn")
-    asking.tool = MemoryTool(
-        AgentMemories(Memories(asking.store.database), replace(POLICY, writers=frozenset(MemoryWriter)))
-    )
+    allowed = ToolPolicies(memory=replace(POLICY, writers=frozenset(MemoryWriter)))
+    asking.context = replace(asking.context, run_id="run_of_the_next_turn", policies=allowed)
     assert "current_entries" in asking(**full)
 
 

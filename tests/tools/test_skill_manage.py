@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from skills_ref.validator import validate
 from support.store import Store, new_run, opened
 
-from hermes_worker.agent.tools.base import ToolContext
+from hermes_worker.agent.tools.base import ToolContext, ToolPolicies
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.skill_manage import SkillManageTool
 from hermes_worker.agent.tools.skills import SkillViewTool
@@ -55,7 +55,7 @@ class Asking:
         with store.database.write() as connection:
             facts = {"origin": "cli", **facts}
             connection.execute(sa.update(runs).where(runs.c.run_id == self.run_id).values(**facts))
-        skills = AgentSkills(self.shelf, store.views.tools, writers_of=Memories(store.database).writers, policy=policy)
+        skills = AgentSkills(self.shelf, store.views.tools, writers_of=Memories(store.database).writers)
         self.tool, self.view = SkillManageTool(skills), SkillViewTool(skills)
         self.calls = 0
         self.context = ToolContext(
@@ -66,6 +66,7 @@ class Asking:
             workspace=workspace,
             session={},
             cancelled=threading.Event(),
+            policies=ToolPolicies(skills=policy),
         )
 
     def __call__(self, action: str, name: str = "tidy", /, key: str | None = None, **arguments: Any) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.skills import SKILLS_FOLDER, SkillsListTool, SkillViewTool
 from hermes_worker.core.memories import MemoryWriter
-from hermes_worker.core.skill_changes import SkillPolicy
 from hermes_worker.skill_shelf import SkillShelf
 from hermes_worker.store.skills import Skills
 from hermes_worker.tasks.agent_skills import AgentSkills
@@ -44,9 +43,7 @@ class Shelf:
         self.store = store
         self.place = place
         self.shelf = SkillShelf(Skills(store.database), place, disabled=("off",))
-        tools = AgentSkills(
-            self.shelf, store.views.tools, writers_of=no_writer, policy=SkillPolicy(), variables={"SET_KEY"}
-        )
+        tools = AgentSkills(self.shelf, store.views.tools, writers_of=no_writer, variables={"SET_KEY"})
         self.tools = {"skills_list": SkillsListTool(tools), "skill_view": SkillViewTool(tools)}
         self.workspace = workspace
 

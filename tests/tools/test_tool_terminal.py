@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from hermes_worker.agent.tools.base import ToolPolicies
+
 
 def test_a_command_returns_its_output_and_exit_code(session: Any) -> None:
     assert session("terminal", command="echo hi; echo there >&2") == {
@@ -21,6 +23,12 @@ def test_a_command_that_fails_is_an_error_result_with_its_output(session: Any) -
     result = session.result("terminal", command="echo before; exit 3")
     assert result.is_error
     assert json.loads(result.text) == {"output": "before\n", "exit_code": 3, "error": None}
+
+
+def test_a_command_has_the_time_that_the_settings_say_unless_its_call_says_another(session: Any) -> None:
+    session.policies = ToolPolicies(command_s=1)
+    assert "ended after 1 s" in session.error("terminal", command="sleep 5")
+    assert session("terminal", command="sleep 1.2; echo well", timeout=20)["output"] == "well\n"
 
 
 def test_an_exit_code_may_be_explained(session: Any) -> None:

@@ -13,10 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from hermes_worker.agent.tools.background import SessionProcesses
+from hermes_worker.agent.tools.builtin import COMMAND_S_DEFAULT
 from hermes_worker.core.auxiliary import AuxiliaryAnswer, Consultation
 from hermes_worker.core.delegation import ChildTask
+from hermes_worker.core.memories import MemoryPolicy
 from hermes_worker.core.questions import Question, Refusal
 from hermes_worker.core.remote_tasks import RemoteTask
+from hermes_worker.core.skill_changes import SkillPolicy
 from hermes_worker.extension import ToolSpec
 from hermes_worker.safety.redaction import Redactor
 from hermes_worker.workspaces.base import Workspace
@@ -40,6 +43,18 @@ class InnerTools(Protocol):
 
     def call(self, name: str, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Make one call, with the gate and under the rules of any call. Raises nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolPolicies:
+    """What the settings that a run was accepted with decide for its tools."""
+
+    memory: MemoryPolicy = field(default_factory=MemoryPolicy)
+    skills: SkillPolicy = field(default_factory=SkillPolicy)
+    command_s: int = COMMAND_S_DEFAULT
+    """Seconds that a command may run when the model asks for no other limit."""
+    network: str | None = None
+    """The network that commands have at most; ``None`` for what the installation allows them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +85,7 @@ class ToolContext:
     """The session's background processes; ``None`` where there can be none."""
     inner: InnerTools | None = None
     """For a tool that runs scripts; ``None`` for any other."""
+    policies: ToolPolicies = field(default_factory=ToolPolicies)
     redactor: Redactor = field(default_factory=Redactor)
     """Hides secrets. What a tool returns goes through it in any case; a tool that shows text to others before it
     returns (a file, a model) hides them itself."""

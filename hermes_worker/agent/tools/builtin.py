@@ -243,7 +243,7 @@ TERMINAL = ToolSpec(
         "ended with it. For a server, a watcher or long work use background=true: it returns a session_id at once, "
         "and the tool process looks at it, writes to it and ends it. /tmp is fresh in every call: what later calls "
         "need belongs in the workspace. Nobody answers questions, so pass flags like -y; pty=true gives programs "
-        f"that want a terminal one. timeout is {COMMAND_S_DEFAULT} s unless you set it, at most "
+        f"that want a terminal one. timeout is usually {COMMAND_S_DEFAULT} s unless you set it, at most "
         f"{COMMAND_S_MAX} s. The network may be limited to http and https through the proxy in $https_proxy, or "
         "absent; a refusal says so. Prefer read_file, search_files, write_file and patch for files."
     ),
@@ -260,7 +260,6 @@ TERMINAL = ToolSpec(
                 "type": "integer",
                 "description": f"Seconds after which the command is ended, at most {COMMAND_S_MAX}; in the background "
                 f"{PROCESS_S_MAX}, which is also what it has there if left out.",
-                "default": COMMAND_S_DEFAULT,
                 "minimum": 1,
             },
             "workdir": {

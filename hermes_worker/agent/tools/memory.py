@@ -36,7 +36,7 @@ _NOTE: Final = (
 class AgentMemory(Protocol):
     """Keeps memories. ``tasks.agent_memories``."""
 
-    def rules(self, target: MemoryTarget) -> MemoryRules:
+    def rules(self, target: MemoryTarget, context: ToolContext) -> MemoryRules:
         """Raises ``MemoryRefused`` for a memory that is not in use."""
 
     def change(
@@ -61,7 +61,7 @@ class MemoryTool:
             changed = self._memories.change(target, operations, context)
         except MemoryRefused as refused:
             return self._refused(refused, target, context)
-        rules = self._memories.rules(target)
+        rules = self._memories.rules(target, context)
         contents = [entry.content for entry in changed.entries]
         told: dict[str, object] = {
             "success": True,
@@ -91,7 +91,7 @@ class MemoryTool:
         told: dict[str, object] = {"success": False, "error": str(refused)}
         if refused.matches:
             told["matches"] = list(refused.matches)
-        rules = self._memories.rules(target)
+        rules = self._memories.rules(target, context)
         contents = [entry.content for entry in refused.entries]
         told |= {
             "current_entries": list(shown(contents, target, rules)),

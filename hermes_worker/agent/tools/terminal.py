@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.builtin import (
-    COMMAND_S_DEFAULT,
     COMMAND_S_MAX,
     CWD_KEY,
     ENV_KEY,
@@ -57,7 +56,7 @@ class TerminalTool:
         if refusal:
             return error_result(refusal)
         terminal = terminal_size(context.session.get(ENV_KEY)) if arguments.get("pty") else None
-        timeout_s = arguments.get("timeout", COMMAND_S_DEFAULT)
+        timeout_s = arguments.get("timeout", context.policies.command_s)
         context.workspace.require_free_space()
         started_in = _folder(arguments.get("workdir"), context)
         result = context.workspace.execute(
@@ -91,7 +90,7 @@ def _unsupported(arguments: Mapping[str, Any]) -> str | None:
     """Why the call asks for something that this tool does not do, and what to do instead."""
     if arguments.get("notify_on_complete") or arguments.get("watch_patterns"):
         return "notify_on_complete and watch_patterns are for background=true: you wait for this command anyway"
-    timeout = arguments.get("timeout", COMMAND_S_DEFAULT)
+    timeout = arguments.get("timeout", 0)
     if timeout > COMMAND_S_MAX:
         return (
             f"a timeout of {timeout} s is more than the {COMMAND_S_MAX} s a command may take; run it with "

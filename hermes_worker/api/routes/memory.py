@@ -195,7 +195,7 @@ class RedactBody(BaseModel):
 @router.get("")
 async def show_memory(context: Context, caller: Caller, profile: _Profile = None) -> MemoryObject:
     """Both memories of the tenant as they stand, with who wrote what, and the changes that wait for a person."""
-    policy = memory_policy_of(context.client.settings)
+    policy = await _policy(context, caller)
     views = await context.store(_memories(context).views, caller.tenant, profile or policy.profile)
     return MemoryObject(
         profile=profile or policy.profile,
@@ -211,7 +211,7 @@ async def change_memory(
 ) -> MemoryChangedObject:
     """Add, replace and remove entries, all together or nothing. A change that was made for what has changed meanwhile,
     and one that would be too much, is refused with what stands there (409, ``current_entries``)."""
-    place, rules, author = _asked(context, caller, target, profile)
+    place, rules, author = await _asked(context, caller, target, profile)
     try:
         operations = operations_of([one.model_dump(exclude_none=True) for one in body.operations])
         changed = await context.store(_memories(context).change, place, operations, rules, author)
@@ -225,7 +225,7 @@ async def undo_memory(
     context: Context, caller: Caller, target: _Target, body: UndoBody, profile: _Profile = None
 ) -> MemoryChangedObject:
     """Have an entry be what it was before its last change. Undoing that does it again."""
-    place, rules, author = _asked(context, caller, target, profile)
+    place, rules, author = await _asked(context, caller, target, profile)
     try:
         changed = await context.store(_memories(context).undo, place, rules, author, entry_id=body.entry_id)
     except MemoryRefused as refused:
@@ -238,8 +238,8 @@ async def undo_memory(
 @router.post("/{target}/settle", responses=schema.errors(404, 409))
 async def settle_memory(context: Context, caller: Caller, target: _Target, body: SettleBody) -> MemoryChangedObject:
     """Make a change that waits for a person, or drop it."""
-    _, rules, author = _asked(context, caller, target, None)
-    policy = memory_policy_of(context.client.settings)
+    _, rules, author = await _asked(context, caller, target, None)
+    policy = await _policy(context, caller)
     settle = _memories(context).settle_staged
     try:
         changed = await context.store(
@@ -275,7 +275,7 @@ async def memory_history(
     limit: Annotated[int, Query(ge=1, le=HISTORY_MAX)] = 100,
 ) -> MemoryVersionList:
     """Who made what of a memory, the newest first."""
-    place = _asked(context, caller, target, profile)[0]
+    place = (await _asked(context, caller, target, profile))[0]
     history = _memories(context).history
     found = await context.store(history, place, entry_id=entry_id, before=behind, limit=limit)
     return MemoryVersionList(data=[_version(view) for view in found])
@@ -285,10 +285,16 @@ def _memories(context: ApiContext) -> Memories:
     return Memories(context.client.database)
 
 
-def _asked(
+async def _policy(context: ApiContext, caller: Principal) -> MemoryPolicy:
+    """What holds for the memories of the caller's tenant now."""
+    chosen = await context.store(context.client.live_settings.chosen, caller.tenant)
+    return memory_policy_of(chosen.settings)
+
+
+async def _asked(
     context: ApiContext, caller: Principal, target: str, profile: str | None
 ) -> tuple[MemoryPlace, MemoryRules, MemoryAuthor]:
-    policy = memory_policy_of(context.client.settings)
+    policy = await _policy(context, caller)
     place = MemoryPlace(tenant=caller.tenant, profile=profile or policy.profile, target=MemoryTarget(target))
     return place, policy.rules(place.target), MemoryAuthor(name=caller.known_as)
 

@@ -57,6 +57,7 @@ class _FollowedRun(NamedTuple):
     endpoint: str | None
     origin: str | None
     network: str | None
+    overrides: str | None
     attempts_max: int
     place_rank: int | None
     halt: str | None
@@ -185,6 +186,7 @@ def _insert(connection: Connection, run_pk: int, followed: _FollowedRun, new: Ne
             endpoint=followed.endpoint,
             origin=followed.origin,
             network=followed.network,
+            overrides=followed.overrides,
             status=RunStatus.QUEUED.value,
             cause_pk=run_pk,
             root_pk=followed.root_pk or run_pk,

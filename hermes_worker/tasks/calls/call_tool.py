@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, partial, reduce
 from typing import Any
 
 from hermes_worker.agent.tools.base import Tool, ToolContext, ToolResult
@@ -47,7 +47,7 @@ from hermes_worker.tasks.parts import Parts
 from hermes_worker.tasks.steps import RunStep, StepDone, take, written
 from hermes_worker.tracing.recording import note, note_call
 from hermes_worker.workspaces.base import FILES_KEY, KnownFiles, WorkspaceError
-from hermes_worker.workspaces.sandbox.network import UNKNOWN, RunOrigin
+from hermes_worker.workspaces.sandbox.network import UNKNOWN, Network, RunOrigin, narrower
 
 
 def call_tool(parts: Parts, effect: RunTool, at: float) -> None:
@@ -155,8 +155,7 @@ def _run(
     documents = parts.calls.session_documents(claim.session_pk, keys)
     if remembered is not None:
         remembered.expect(documents.get(FILES_KEY))
-    judged = next((one for one in consulted if one.task is AuxTask.APPROVAL), None)
-    own = next((one for one in reversed(consulted) if one.task is not AuxTask.APPROVAL), None)
+    judged, own = _verdict_and_answer(consulted)
     context = ToolContext(
         run_id=claim.run_id,
         session_id=session.session_id,
@@ -166,10 +165,11 @@ def _run(
         session=documents,
         cancelled=abort,
         progress=partial(_tell_progress, parts, claim),
-        origin=RunOrigin(source=claim.loaded.origin or UNKNOWN, asked=claim.loaded.network, tenant=session.tenant),
+        origin=_origin(parts, claim, session.tenant),
         kept=partial(parts.calls.kept_result, claim.session_pk),
         task=task,
         finds_hints=finds_hints,
+        policies=parts.policies,
         redactor=parts.redactor,
         inner=ClaimedInnerTools(parts, claim, session, abort) if tool.spec.code_argument is not None else None,
         processes=None if parts.processes is None else ClaimedProcesses(parts, parts.processes, claim),
@@ -198,6 +198,19 @@ def _run(
     if remembered is None or remembered.identity in (None, documents.get(FILES_KEY)):
         return result
     return replace(result, session_updates={**result.session_updates, FILES_KEY: remembered.identity})
+
+
+def _verdict_and_answer(consulted: Sequence[Consulted]) -> tuple[Consulted | None, Consulted | None]:
+    """What a model said of the danger of the call, and what the tool itself asked one last."""
+    judged = next((one for one in consulted if one.task is AuxTask.APPROVAL), None)
+    return judged, next((one for one in reversed(consulted) if one.task is not AuxTask.APPROVAL), None)
+
+
+def _origin(parts: Parts, claim: CallClaim, tenant: str) -> RunOrigin:
+    """Where a call comes from, with the narrower of the networks that its job and its settings ask for."""
+    asked = [Network(each) for each in (claim.loaded.network, parts.policies.network) if each is not None]
+    narrowest = reduce(narrower, asked) if asked else None
+    return RunOrigin(source=claim.loaded.origin or UNKNOWN, asked=narrowest, tenant=tenant)
 
 
 @cache

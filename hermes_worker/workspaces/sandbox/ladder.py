@@ -142,7 +142,18 @@ class Sandbox:
             replace(each, readable=(*each.readable, path), writable=(*each.writable, place))
             for each in (self._policy, self._guests)
         )
-        shown = Sandbox(
+        shown = self._with(policy, guests)
+        shown._standing = self.standing()
+        return shown
+
+    def with_limits(self, limits: CommandLimits) -> Sandbox:
+        """The same sandbox with other limits of its commands."""
+        limited = self._with(replace(self._policy, limits=limits), replace(self._guests, limits=limits))
+        limited._standing = self._standing
+        return limited
+
+    def _with(self, policy: SandboxPolicy, guests: SandboxPolicy) -> Sandbox:
+        return Sandbox(
             self._mode,
             policy,
             self._rungs,
@@ -152,8 +163,6 @@ class Sandbox:
             guests=guests,
             is_shared=self._is_shared,
         )
-        shown._standing = self.standing()
-        return shown
 
     @property
     def known_name(self) -> str | None:
