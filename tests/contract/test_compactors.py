@@ -236,13 +236,15 @@ class Asked(Silent):
 
 
 @pytest.mark.parametrize(
-    ("window", "words", "tokens"), [(100_000, 10, 2_000), (100_000, 14_000, 5_000), (400_000, 14_000, 10_000)]
+    ("window", "words", "last", "tokens"),
+    [(100_000, 10, 20, 2_000), (100_000, 48_000, 100, 5_000), (400_000, 48_000, 100, 10_000)],
 )
 def test_a_summary_has_a_fifth_of_what_it_stands_for_and_neither_holds_nor_is_told_a_secret(
-    window: int, words: int, tokens: int
+    window: int, words: int, last: int, tokens: int
 ) -> None:
     secret = "sk-ant-REDACTED"
-    bodies = [user("hello"), said("hello"), user(f"use {secret}"), said("word " * words), user("next"), *steps(0, 14)]
+    long = [user("hello"), said("hello"), user(f"use {secret}"), said("word " * words)]
+    bodies = [*long, user("go on"), *steps(0, last)]
     history, writer = rows(bodies), Asked()
     bounds = Bounds(window=window, options=ModelOptions())
     made = compact(
