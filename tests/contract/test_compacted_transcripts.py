@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hermes_worker.agent.prompt.compaction import Protected, tokens_in
-from hermes_worker.agent.prompt.compactors import TAIL_ROWS_MIN, SummaryCompactor
+from hermes_worker.agent.prompt.compactors import SummaryCompactor
 from hermes_worker.agent.prompt.pipeline import prepare
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.compactions import facts_of, is_compaction, newest_compaction, visible
@@ -33,6 +33,8 @@ TOOL = canonical_json(
     {"type": "function", "function": {"name": "look", "description": "Look.", "parameters": {"type": "object"}}}
 )
 SYSTEM = canonical_json({"role": "system", "content": "Be careful."})
+TAIL_ROWS = 3
+"""So many rows at the end stay, whatever else does (docs/behaviour.md, "Compaction")."""
 
 
 def _nothing(_: str) -> str | None:
@@ -133,7 +135,7 @@ def require_whole(history: Sequence[Message], before: Sequence[Message]) -> None
     newest = next(row for row in reversed(before) if row.role is Role.USER and not is_compaction(row))
     said = json.loads(newest.body)["content"]
     assert newest in shown or said[:1_000] in json.loads(shown[facts_at(shown)].body)["content"]
-    tail = [row for row in before if not is_compaction(row)][-TAIL_ROWS_MIN:]
+    tail = [row for row in before if not is_compaction(row)][-TAIL_ROWS:]
     assert list(shown[-len(tail) :]) == tail, "to the byte"
     ends_with_answer = shown[-1].role is Role.ASSISTANT
     next_turn = [user_body("and now?")] if ends_with_answer else []
