@@ -82,6 +82,8 @@ class Pages:
 class OneSkill:
     """The skills of a run, of which one is long."""
 
+    variables: frozenset[str] = frozenset()
+
     def named(self, name: str, context: ToolContext) -> tuple[SkillEntry, Sequence[SkillFile]]:
         facts = SkillFacts(name=name, description="Tidies.")
         text = b"Tidy up everything that is in the way.\n" * 1_000
