@@ -24,6 +24,7 @@ from hermes_worker.workspaces.base import Ending, Excess, WorkspaceError
 from hermes_worker.workspaces.local import LocalWorkspace
 from hermes_worker.workspaces.sandbox import starting
 from hermes_worker.workspaces.sandbox.bubblewrap import Bubblewrap
+from hermes_worker.workspaces.sandbox.helper import keeper, namespace
 from hermes_worker.workspaces.sandbox.ladder import Sandbox
 from hermes_worker.workspaces.sandbox.landlock import Landlock
 from hermes_worker.workspaces.sandbox.network import Network
@@ -175,6 +176,7 @@ import os, sys
 from hermes_worker.workspaces.local import LocalWorkspace
 from hermes_worker.workspaces.sandbox.ladder import Sandbox
 from hermes_worker.workspaces.sandbox.bubblewrap import Bubblewrap
+from hermes_worker.workspaces.sandbox.helper import keeper, namespace
 from hermes_worker.workspaces.sandbox.landlock import Landlock
 from hermes_worker.workspaces.sandbox.policy import SandboxPolicy, SandboxMode
 rung = Bubblewrap() if sys.argv[2] == "bubblewrap" else Landlock()
@@ -451,6 +453,22 @@ def test_a_command_that_starts_too_many_processes_is_ended(tmp_path: Path) -> No
             assert result.excess is Excess.PROCESSES or b"fork" in result.output
             assert _alive(here.root) == []
         assert Path("/proc/sys/kernel/pid_max").read_text() == before
+
+
+def test_a_keeper_counts_its_processes_no_more_often_than_the_machine_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which others run thousands of tasks, as fifty browsers do: each keeper once read all of /proc at
+    every tick."""
+    counted: list[int] = []
+    machine_has, ours = 100, 10
+    monkeypatch.setattr(keeper, "_tasks", lambda: machine_has)
+    monkeypatch.setattr(keeper, "_descendants", lambda: counted.append(machine_has) or list(range(ours)))
+    plan = {"group": b"", "parent": 0, "processes_max": 50, "watched": []}
+    kept = keeper._KeptProcess(namespace.Started(), plan, verdict=-1)
+    for machine_has in (150, 151, 152, 180, 191, 192, 192):
+        assert kept._excess() is None
+    assert counted == [151, 192]
+    machine_has, ours = 233, 51
+    assert kept._excess() == keeper.TOO_MANY
 
 
 def test_an_interpreter_below_tmp_is_shown_and_cannot_be_changed(tmp_path: Path) -> None:

@@ -189,9 +189,12 @@ class _KeptProcess:
         return OVER if any(watch.is_over() for watch in self._watches) else None
 
     def _has_too_many(self) -> bool:
-        if not self._processes_max or _tasks() - self._tasks_before <= self._processes_max:
+        if not self._processes_max or (tasks := _tasks()) - self._tasks_before <= self._processes_max:
             return False
-        return len(_descendants()) > self._processes_max
+        found = len(_descendants())
+        # It reads all of /proc. What others have started meanwhile must not make it the work of every tick.
+        self._tasks_before = tasks - found
+        return found > self._processes_max
 
     def _stopped(self, grace_s: float) -> int:
         """As the worker asked."""
