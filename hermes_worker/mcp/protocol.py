@@ -19,6 +19,9 @@ KEY_META: Final = "hermes-worker/idempotency-key"
 """Where a server finds what names the call, the same at each attempt."""
 TASKS: Final = "io.modelcontextprotocol/tasks"
 """The extension for calls that take long."""
+INPUT_REQUIRED: Final = "input_required"
+_QUESTIONS_MAX: Final = 20
+_STATE_CHARS_MAX: Final = 64_000
 TASK_STATES: Final = frozenset({"working", "input_required", "completed", "failed", "cancelled"})
 _NAMED_BY: Final = {"tools/call": "name", "tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId"}
 _TASK_ID = re.compile(r"[!-~]{1,500}")
@@ -69,6 +72,16 @@ class TaskView:
     error: str = ""
     asked: Mapping[str, Any] = field(default_factory=dict)
     """What it asks, by its keys."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputWanted:
+    """What a server asks before it answers a call (SEP-2322). The call is sent once more, with the responses."""
+
+    asked: Mapping[str, Any] = field(repr=False)
+    """By the server's keys."""
+    server_state: str | None = field(repr=False)
+    """To be sent back as it is."""
 
 
 def stateless(
@@ -141,9 +154,29 @@ def _result(found: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(result, dict):
         raise McpError("the server ended its answer without a result")
     kind = result.get("resultType", "complete")
-    if kind not in ("complete", "task"):
-        raise McpError(f"the server wants to go on with {str(kind)[:40]!r}{_asked_in(result)}, which is refused here")
+    if kind not in ("complete", "task", INPUT_REQUIRED):
+        raise McpError(refusal_of(result))
     return result
+
+
+def refusal_of(result: Mapping[str, Any]) -> str:
+    """Of what is not done here for a server."""
+    kind = str(result.get("resultType"))[:40]
+    return f"the server wants to go on with {kind!r}{_asked_in(result)}, which is refused here"
+
+
+def input_wanted(result: Mapping[str, Any]) -> InputWanted | None:
+    """The questions in the result of ``tools/call``; ``None`` when it has none. Raises ``UnknownOutcome`` for what
+    nobody here is asked."""
+    if result.get("resultType") != INPUT_REQUIRED:
+        return None
+    asked, state = result.get("inputRequests") or {}, result.get("requestState")
+    is_usable = isinstance(asked, dict) and len(asked) <= _QUESTIONS_MAX and isinstance(state, str | None)
+    if not is_usable or not (asked or state) or len(state or "") > _STATE_CHARS_MAX:
+        raise UnknownOutcome(refusal_of(result))
+    if any(not isinstance(one, dict) or one.get("method") != "elicitation/create" for one in asked.values()):
+        raise UnknownOutcome(refusal_of(result))
+    return InputWanted(asked=asked, server_state=state)
 
 
 def _asked_in(result: Mapping[str, Any]) -> str:

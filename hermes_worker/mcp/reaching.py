@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.mcp.protocol import McpAnswer, McpError, TaskView, UnknownOutcome
+from hermes_worker.mcp.protocol import McpAnswer, McpError, UnknownOutcome
 from hermes_worker.mcp.requests import McpExchange, NotReached, call_tool
 from hermes_worker.mcp.servers import McpServer
 from hermes_worker.observe import log
@@ -69,8 +69,8 @@ class StdioServers:
                 # Its host is gone or frozen, and its lease has not lapsed yet.
                 _wait(cancelled, deadline, f"the host of the server cannot be reached ({error})", 5 * _LOOK_S)
                 continue
-            if isinstance(answer, TaskView):  # it was not told that we take any
-                raise UnknownOutcome("the server answered with a task")
+            if not isinstance(answer, McpAnswer):  # it was not told that we take anything else
+                raise UnknownOutcome("the server answered with a task or a question")
             if (lost := _lost(use.resource)) is not None:
                 answer = replace(answer, text=f"{lost}\n{answer.text}")
             self._note(use, name)

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 from hermes_worker.mcp.protocol import (
     KEY_META,
     TASKS,
+    InputWanted,
     McpAnswer,
     McpError,
     McpRefusal,
@@ -25,7 +26,9 @@ from hermes_worker.mcp.protocol import (
     answer_of,
     definitions_of,
     initialize_params,
+    input_wanted,
     message,
+    refusal_of,
     result_of,
     stateless,
     task_of,
@@ -37,7 +40,6 @@ from hermes_worker.net.wire import send
 
 BODY_BYTES_MAX = 4_000_000
 _PAGES_MAX = 50
-_TAKES_TASKS: Mapping[str, Any] = {"extensions": {TASKS: {}}}
 _TAKES_QUESTIONS: Mapping[str, Any] = {"extensions": {TASKS: {}}, "elicitation": {"form": {}}}
 _T = TypeVar("_T")
 _LOOK_EVERY_S = 0.1
@@ -258,16 +260,25 @@ def spoken(
 
 
 def call_tool(
-    asking: McpExchange, tool: str, arguments: Mapping[str, Any], key: str, cancelled: _CallStopped
-) -> McpAnswer | TaskView:
-    """Run one tool, or have a task made of it by a server that has such. On a thread of its own, because nothing else
-    can be told to stop waiting. Raises ``McpError``."""
-    params = {"name": tool, "arguments": dict(arguments)}
-    takes_tasks = asking.server.protocol == STATELESS and not asking.server.is_process
+    asking: McpExchange,
+    tool: str,
+    arguments: Mapping[str, Any],
+    key: str,
+    cancelled: _CallStopped,
+    again: Mapping[str, Any] | None = None,
+) -> McpAnswer | TaskView | InputWanted:
+    """Run one tool, or have a task made of it by a server that has such, or be asked something first; ``again`` is what
+    such a server is sent then. On a thread of its own, because nothing else can be told to stop waiting. Raises
+    ``McpError``."""
+    params = {"name": tool, "arguments": dict(arguments), **(again or {})}
+    is_modern = asking.server.protocol == STATELESS and not asking.server.is_process
 
-    def work() -> McpAnswer | TaskView:
-        result = asking.request("tools/call", params, key, _TAKES_TASKS if takes_tasks else None)
-        return task_of(result) or answer_of(result)
+    def work() -> McpAnswer | TaskView | InputWanted:
+        result = asking.request("tools/call", params, key, _TAKES_QUESTIONS if is_modern else None)
+        wanted = input_wanted(result)
+        if wanted is not None and not is_modern:
+            raise UnknownOutcome(refusal_of(result))
+        return wanted or task_of(result) or answer_of(result)
 
     return _interruptibly(work, cancelled)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
@@ -14,9 +15,10 @@ from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import ToolSpec
 from hermes_worker.mcp.logins import LoginBearer, LoginBearers
-from hermes_worker.mcp.protocol import McpAnswer, McpError, TaskView, UnknownOutcome
+from hermes_worker.mcp.protocol import InputWanted, McpAnswer, McpError, TaskView, UnknownOutcome
 from hermes_worker.mcp.reaching import START_S, StdioServers
 from hermes_worker.mcp.requests import OF_OPERATORS, McpExchange, McpSession, call_tool, list_tools
+from hermes_worker.mcp.rounds import answered, asked_first, sent_again
 from hermes_worker.mcp.servers import STATELESS, McpServer, changed, tool_name
 from hermes_worker.mcp.tasks import begun, cancel, looked_at
 from hermes_worker.net.urls import UrlPolicy
@@ -79,15 +81,35 @@ class McpSource:
         """One request, or what its revision takes. Whatever goes wrong costs this call only."""
         if name not in self._originals:
             raise ToolGone("it is not approved any more")
-        if context.task is not None:
+        if context.task is not None and context.task.task_id:
             return looked_at(self._asking(), context.task, context)
+        if context.task is not None:
+            return self._goes_on(name, arguments, answered(context.task), context)
         if self._server.is_process:
             return self._told(name, lambda: self._of_process(name, arguments, context))
         session = McpSession.kept(context.session.get(self._session_key), self._server)
         asking = self._asking(session)
         tool, key = self._originals[name], context.idempotency_key
         result = self._told(name, lambda: call_tool(asking, tool, arguments, key, context.cancelled))
-        return replace(result, session_updates={self._session_key: session.document}) if session.is_new else result
+        if session.is_new:
+            return replace(result, session_updates={self._session_key: session.document})
+        return self._goes_on(name, arguments, result, context)
+
+    def _goes_on(self, name: str, arguments: Mapping[str, Any], result: ToolResult, context: ToolContext) -> ToolResult:
+        """Send the call once more as long as its server wants that and nobody has to be asked anything."""
+        while (task := result.task) is not None and not task.task_id and result.question is None:
+            # Another key than that of the round before: a server that knows the key would answer what it answered then.
+            sending = partial(
+                call_tool,
+                self._asking(),
+                self._originals[name],
+                arguments,
+                f"{context.idempotency_key}.{task.looks}",
+                context.cancelled,
+                sent_again(task),
+            )
+            result = self._told(name, sending, task)
+        return result
 
     def _of_process(self, name: str, arguments: Mapping[str, Any], context: ToolContext) -> McpAnswer:
         if self._processes is None:
@@ -125,8 +147,11 @@ class McpSource:
     def _bearer(self) -> LoginBearer | None:
         return None if self._logins is None else self._logins.bearer()
 
-    def _told(self, name: str, work: Callable[[], McpAnswer | TaskView]) -> ToolResult:
-        """What the model is told of a call, if it is over. Raises ``UnavailableError``."""
+    def _told(
+        self, name: str, work: Callable[[], McpAnswer | TaskView | InputWanted], before: RemoteTask | None = None
+    ) -> ToolResult:
+        """What the model is told of a call, if it is over; ``before`` is its round before. Raises
+        ``UnavailableError``."""
         try:
             answer = work()
         except UnknownOutcome as error:
@@ -136,6 +161,8 @@ class McpSource:
             return error_result(f"{error}; nothing was done")
         if isinstance(answer, TaskView):
             return begun(self._place.task_source, name, answer)
+        if isinstance(answer, InputWanted):
+            return asked_first(self._place.task_source, name, answer, before)
         return ToolResult(text=answer.text, is_error=answer.is_error)
 
     @property

@@ -36,7 +36,7 @@ def looked_at(asking: McpExchange, task: RemoteTask, context: ToolContext) -> To
     """What one look brings. Raises nothing of ``McpError``."""
     try:
         if task.answer is not None and task.asked is not None:
-            tell_task(asking, "tasks/update", {"taskId": task.task_id, "inputResponses": _responses(task)})
+            tell_task(asking, "tasks/update", {"taskId": task.task_id, "inputResponses": responses_of(task)})
             task = replace(task, answer=None, asked=None)
         view = look_at_task(asking, task.task_id, context.cancelled)
     except McpError as error:
@@ -61,6 +61,8 @@ def looked_at(asking: McpExchange, task: RemoteTask, context: ToolContext) -> To
 
 def cancel(asking: McpExchange, task: RemoteTask) -> None:
     """Tell the server that nobody wants it any more. Raises ``McpError``; one that does not know it is content."""
+    if not task.task_id:
+        return  # it only asked something, and waits for nothing
     try:
         tell_task(asking, "tasks/cancel", {"taskId": task.task_id})
     except McpRefusal as error:
@@ -88,7 +90,7 @@ def _asked(asking: McpExchange, task: RemoteTask, view: TaskView) -> ToolResult:
     """The first question that a person can answer; what nobody here answers is declined at once."""
     requests = {str(key)[:200]: one for key, one in list(view.asked.items())[:20]}
     for key, one in requests.items():
-        if (question := _question(task, one)) is not None:
+        if (question := question_of(task, one)) is not None:
             return ToolResult(text="", task=replace(task, asked={"key": key, "request": one}), question=question)
     if requests:
         declined = {key: {"action": "decline"} for key in requests}
@@ -99,7 +101,8 @@ def _asked(asking: McpExchange, task: RemoteTask, view: TaskView) -> ToolResult:
     return _aged(task)
 
 
-def _question(task: RemoteTask, request: object) -> Question | None:
+def question_of(task: RemoteTask, request: object) -> Question | None:
+    """What a person is asked; ``None`` for what is no form."""
     match request:
         case {"method": "elicitation/create", "params": {"message": str(message)} as params}:
             if params.get("mode", "form") != "form":
@@ -130,7 +133,7 @@ def _fields(schema: object) -> dict[str, Mapping[str, Any]]:
     return {str(name): one for name, one in properties.items() if isinstance(one, dict)}
 
 
-def _responses(task: RemoteTask) -> Mapping[str, Any]:
+def responses_of(task: RemoteTask) -> Mapping[str, Any]:
     """What a person answered, as the form that was asked for."""
     assert task.asked is not None and task.answer is not None
     params = task.asked["request"].get("params") or {}

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import uvicorn
-from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver import Elicit, MCPServer, Resolve
 from mcp.types import ToolAnnotations
+from pydantic import BaseModel
 
 from hermes_worker import installed, plugins
 from hermes_worker.agent.sourced import listed, spec_of
@@ -24,6 +25,7 @@ from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.sources import SourcedTool, ToolGone
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import ExtensionConflict, ToolSpec
 from hermes_worker.mcp.protocol import McpError
@@ -67,7 +69,13 @@ def desk() -> MCPServer:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    config = uvicorn.Config(desk().streamable_http_app(), host="127.0.0.1", port=0, log_level="error", ws="none")
+    with sdk_server(desk()) as address:
+        yield address
+
+
+@contextmanager
+def sdk_server(made: MCPServer) -> Iterator[str]:
+    config = uvicorn.Config(made.streamable_http_app(), host="127.0.0.1", port=0, log_level="error", ws="none")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -77,6 +85,26 @@ def url() -> Iterator[str]:
     yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/mcp"
     server.should_exit = True
     thread.join()
+
+
+class Copies(BaseModel):
+    copies: int
+
+
+def copies_of(page: int) -> Elicit[Copies]:
+    return Elicit(f"How many copies of page {page}?", Copies)
+
+
+def printer() -> MCPServer:
+    """It asks before it acts."""
+    server = MCPServer("desk")
+
+    @server.tool(name="print")
+    def printed(page: int, wanted: Annotated[Copies, Resolve(copies_of)]) -> str:
+        CALLED.append(f"{page} x {wanted.copies}")
+        return f"{wanted.copies} copies of page {page}"
+
+    return server
 
 
 def approved(server: McpServer) -> McpServer:
@@ -100,6 +128,21 @@ def test_a_tool_of_a_server_is_listed_and_called(url: str, protocol: str, contex
     CALLED.clear()
     assert run_tool(tools["mcp_desk_look"], '{"where": 3}', context).is_error
     assert CALLED == [], "arguments are checked by the stored schema before anything is sent"
+
+
+def test_a_server_that_asks_before_it_acts_is_answered(context: ToolContext) -> None:
+    CALLED.clear()
+    with sdk_server(printer()) as address:
+        server = approved(McpServer(url=address))
+        asked = McpSource("desk", server, None).call("mcp_desk_print", {"page": 7}, context)
+        assert asked.question is not None and asked.task is not None and CALLED == []
+        assert "How many copies of page 7?" in asked.question.request["question"]
+        kept = replace(RemoteTask.from_json(asked.task.to_json()), answer="3")
+        elsewhere = McpSource("desk", server, None)
+        answered = elsewhere.call("mcp_desk_print", {"page": 7}, replace(context, task=kept))
+        assert (answered.text, CALLED) == ("3 copies of page 7", ["7 x 3"])
+        declined = elsewhere.call("mcp_desk_print", {"page": 7}, replace(context, task=replace(kept, answer="some")))
+        assert declined.is_error and len(CALLED) == 1
 
 
 def test_the_revision_is_found_out(url: str) -> None:
@@ -407,7 +450,9 @@ def test_a_tool_that_may_run_again_has_no_unknown_outcome(context: ToolContext) 
 def test_what_a_server_asks_of_us_is_refused_by_name(context: ToolContext, method: str) -> None:
     asking = json.dumps({"jsonrpc": "2.0", "id": 9, "method": method, "params": {}})
     wanting = answer({"resultType": "input_required", "inputRequests": {"a": {"method": method}}})
-    for reply in (saying(200, f"data: {asking}\n\n".encode(), "text/event-stream"), saying(200, wanting)):
+    replies = [saying(200, f"data: {asking}\n\n".encode(), "text/event-stream")]
+    replies += [] if method == "elicitation/create" else [saying(200, wanting)]  # that one is put to a person
+    for reply in replies:
         with misbehaving(reply) as (url, _):
             result = McpSource("desk", McpServer(url=url, tools={"sell": "x"}), None).call("mcp_desk_sell", {}, context)
         assert method in result.text

@@ -1,4 +1,5 @@
-"""Tool calls that a server makes a task of: parked as rows, looked at by any worker, answered, cancelled, lost."""
+"""Tool calls that a server makes a task of: parked as rows, looked at by any worker, answered, cancelled, lost. And
+those that it answers with questions first."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from support.mcp_calls import McpCalls, mcp_calls
 from support.store import Store, check, opened
 
 from hermes_worker.core.effects import RunTool
-from hermes_worker.core.remote_tasks import AGE_S_MAX, FAILURES_MAX, RemoteTask
+from hermes_worker.core.remote_tasks import AGE_S_MAX, FAILURES_MAX, ROUNDS_MAX, RemoteTask
 from hermes_worker.core.run import CallStatus, RunStatus, WaitKind
 from hermes_worker.mcp.servers import McpServer, digest
 from hermes_worker.store.runs.waits import Waits
@@ -30,6 +31,9 @@ class FakeTasks(BaseHTTPRequestHandler):
     state: dict[str, Any]
     asked: list[tuple[str, dict[str, Any]]]
     status = 200
+    first: list[dict[str, Any]]
+    """What ``tools/call`` is answered with before it becomes a task."""
+    keys: list[str]
 
     def do_POST(self) -> None:
         message = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -45,6 +49,9 @@ class FakeTasks(BaseHTTPRequestHandler):
         said: dict[str, Any] = {"result": {"resultType": "complete"}}
         if method == "tools/list":
             said = {"result": {"tools": [TOOL]}}
+        elif method == "tools/call" and self.first:
+            self.keys.append(meta["hermes-worker/idempotency-key"])
+            said = {"result": self.first.pop(0)}
         elif method == "tools/call" and takes_tasks:
             said = {"result": {"resultType": "task", "taskId": "t1", "status": "working", "pollIntervalMs": 2000}}
         elif method == "tasks/get":
@@ -66,6 +73,7 @@ class FakeTasks(BaseHTTPRequestHandler):
 @pytest.fixture
 def desk() -> Iterator[str]:
     FakeTasks.state, FakeTasks.asked, FakeTasks.status = {"status": "working"}, [], 200
+    FakeTasks.first, FakeTasks.keys = [], []
     server = ThreadingHTTPServer(("127.0.0.1", 0), FakeTasks)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_address[1]}/mcp"
@@ -164,6 +172,111 @@ def test_what_nobody_here_answers_is_declined(calls: McpCalls, request_: object)
     assert calls.look(run_id) is RunStatus.WAITING_FOR_CHILDREN
     [told] = [params for method, params in FakeTasks.asked if method == "tasks/update"]
     assert told["inputResponses"] == {"q": {"action": "decline"}}
+
+
+FORM = {
+    "method": "elicitation/create",
+    "params": {"message": "How many?", "requestedSchema": {"properties": {"copies": {"type": "integer"}}}},
+}
+VISIT = {"method": "elicitation/create", "params": {"mode": "url", "message": "Sign here", "url": "http://a/"}}
+PRINTED = {"resultType": "complete", "content": [{"type": "text", "text": "printed"}]}
+
+
+def wanting(**more: Any) -> dict[str, Any]:
+    return {"resultType": "input_required", **more}
+
+
+def test_a_call_that_is_answered_with_questions_is_sent_once_more_with_the_answers(calls: McpCalls) -> None:
+    store, run_id = calls.store, calls.begin("print", '{"page": 1}')
+    FakeTasks.first = [wanting(inputRequests={"a": FORM, "b": VISIT, "c": FORM}, requestState="s1"), PRINTED]
+    assert calls.go_on(run_id) is RunStatus.WAITING_FOR_INPUT
+    for answer, status in (("3", RunStatus.WAITING_FOR_INPUT), ("many", RunStatus.RUNNING)):
+        [wait] = Waits(store.database).open(kind=WaitKind.INPUT)
+        assert "How many?" in wait.request["question"]
+        check(store)
+        store.sweep()
+        assert FakeTasks.methods() == ["tools/call"]
+        Waits(store.database).reply(run_id, answer, by="cli:anna")
+        assert calls.go_on(run_id) is status
+    [(_, before), (_, after)] = [one for one in FakeTasks.asked if one[0] == "tools/call"]
+    assert before == {"name": "print", "arguments": {"page": 1}}
+    responses = {"a": {"action": "accept", "content": {"copies": 3}}, "b": {"action": "decline"}}
+    assert after == {**before, "requestState": "s1", "inputResponses": {**responses, "c": {"action": "decline"}}}
+    assert len(set(FakeTasks.keys)) == 2, "a server that knows the key would answer as before"
+    assert "printed" in store.results(run_id)[0]
+    assert list(calls.closer.look().values()) == ["ended"]
+    check(store)
+
+
+def test_a_call_that_is_sent_once_more_may_become_a_task_or_ask_again(calls: McpCalls) -> None:
+    store, run_id = calls.store, calls.begin("print")
+    FakeTasks.first = [wanting(inputRequests={"a": FORM}), wanting(inputRequests={"d": FORM}, requestState="s2")]
+    assert calls.go_on(run_id) is RunStatus.WAITING_FOR_INPUT
+    Waits(store.database).reply(run_id, "3", by="cli:anna")
+    assert calls.go_on(run_id) is RunStatus.WAITING_FOR_INPUT
+    Waits(store.database).reply(run_id, "4", by="cli:anna")
+    assert calls.go_on(run_id) is RunStatus.WAITING_FOR_CHILDREN
+    [_, (_, second), (_, third)] = [one for one in FakeTasks.asked if one[0] == "tools/call"]
+    assert (list(second["inputResponses"]), "requestState" in second) == (["a"], False)
+    assert (list(third["inputResponses"]), third["requestState"]) == (["d"], "s2")
+    FakeTasks.state = {"status": "completed", "result": PRINTED}
+    assert calls.look(run_id) is RunStatus.RUNNING
+    assert "printed" in store.results(run_id)[0]
+    check(store)
+
+
+def test_a_call_whose_worker_dies_after_the_answer_is_not_sent_again(calls: McpCalls) -> None:
+    store, run_id = calls.store, calls.begin("print")
+    FakeTasks.first = [wanting(inputRequests={"a": FORM}), PRINTED]
+    calls.go_on(run_id)
+    Waits(store.database).reply(run_id, "3", by="cli:anna")
+    dying = store.worker("dying")
+    [effect] = store.due(run_id)
+    assert isinstance(effect, RunTool)
+    assert store.calls.claim(effect, dying.pk) is not None
+    store.vanish(dying)
+    store.sweep()
+    assert the_call(store, run_id) is CallStatus.UNKNOWN
+    assert FakeTasks.methods() == ["tools/call"]
+    check(store)
+
+
+def test_a_run_that_is_stopped_at_a_question_owes_its_server_nothing(calls: McpCalls) -> None:
+    store, run_id = calls.store, calls.begin("print")
+    FakeTasks.first = [wanting(inputRequests={"a": FORM})]
+    calls.go_on(run_id)
+    store.runs.stop_tree(run_id, by="cli:anna")
+    assert store.status(run_id) is RunStatus.CANCELLED
+    assert len(calls.closer.look()) == 1 and calls.closer.look() == {}
+    assert FakeTasks.methods() == ["tools/call"]
+
+
+def test_a_server_that_wants_the_same_call_for_ever_is_left(calls: McpCalls) -> None:
+    store, run_id = calls.store, calls.begin("print")
+    FakeTasks.first = [wanting(requestState=f"s{number}") for number in range(20)]
+    assert calls.go_on(run_id) is RunStatus.RUNNING
+    assert the_call(store, run_id) is CallStatus.UNKNOWN
+    assert FakeTasks.methods() == ["tools/call"] * (1 + ROUNDS_MAX)
+    assert [params.get("requestState") for method, params in FakeTasks.asked[-2:]] == ["s6", "s7"]
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        wanting(),
+        wanting(inputRequests=[FORM]),
+        wanting(inputRequests={"a": None}),
+        wanting(inputRequests={"a": FORM, "b": {"method": "sampling/createMessage"}}),
+        wanting(inputRequests={f"{number}": FORM for number in range(21)}),
+        wanting(inputRequests={"a": FORM}, requestState={"s": 1}),
+        wanting(requestState="s" * 64_001),
+    ],
+)
+def test_what_nobody_here_is_asked_ends_the_call(calls: McpCalls, result: dict[str, Any]) -> None:
+    store, run_id = calls.store, calls.begin("print")
+    FakeTasks.first = [result]
+    assert calls.go_on(run_id) is RunStatus.RUNNING
+    assert (the_call(store, run_id), FakeTasks.methods()) == (CallStatus.UNKNOWN, ["tools/call"])
 
 
 def test_a_stop_reaches_the_server_until_it_was_told(calls: McpCalls) -> None:

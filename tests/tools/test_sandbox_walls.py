@@ -459,15 +459,16 @@ def test_a_keeper_counts_its_processes_no_more_often_than_the_machine_grows(monk
     """A machine on which others run thousands of tasks, as fifty browsers do: each keeper once read all of /proc at
     every tick."""
     counted: list[int] = []
-    machine_has, ours = 100, 10
-    monkeypatch.setattr(keeper, "_tasks", lambda: machine_has)
-    monkeypatch.setattr(keeper, "_descendants", lambda: counted.append(machine_has) or list(range(ours)))
+    now = {"tasks": 100, "ours": 10}
+    monkeypatch.setattr(keeper, "_tasks", lambda: now["tasks"])
+    monkeypatch.setattr(keeper, "_descendants", lambda: counted.append(now["tasks"]) or list(range(now["ours"])))
     plan = {"group": b"", "parent": 0, "processes_max": 50, "watched": []}
     kept = keeper._KeptProcess(namespace.Started(), plan, verdict=-1)
-    for machine_has in (150, 151, 152, 180, 191, 192, 192):
+    for tasks in (150, 151, 152, 180, 191, 192, 192):
+        now["tasks"] = tasks
         assert kept._excess() is None
     assert counted == [151, 192]
-    machine_has, ours = 233, 51
+    now |= {"tasks": 233, "ours": 51}
     assert kept._excess() == keeper.TOO_MANY
 
 

@@ -2,7 +2,8 @@
 
 The wait of such a call has the kind ``task`` and stays open until the call is over, whatever becomes of it; its request
 is the task. ``expires_at`` is when somebody is to look; the sweeper makes the call due then. From its first park on a
-call is ``pure``: all that it still does is look, and any worker may do that again. When the call was settled otherwise
+call is ``pure``: all that it still does is look, and any worker may do that again. One that its server answered with
+questions keeps its class, since it is sent once more (``core.remote_tasks``). When the call was settled otherwise
 than by the end of its task, the open row says that the server has to be told (``abandoned``).
 
 *Order of locks*: as in ``waits``.
@@ -73,7 +74,7 @@ class RemoteTasks:
             after = apply(loaded.run, ev.CallParked(position=claim.position, waits_for=WaitKind.TASK))
             _keep(connection, claim, task, waits_s=task.interval_s)
             hints = save(connection, loaded, after)
-            _now_looks_only(connection, claim)
+            _read_again(connection, claim, task)
             return hints
 
     def ask(self, claim: CallClaim, task: RemoteTask, question: Question) -> list[Hint]:
@@ -85,7 +86,7 @@ class RemoteTasks:
             is_waiting = after.calls[claim.position].status is CallStatus.WAITING
             events = [asked_with(claim, question, insert_wait(connection, claim, question))] if is_waiting else []
             hints = save(connection, loaded, after, Additions(events=events))
-            _now_looks_only(connection, claim)
+            _read_again(connection, claim, task)
             return hints
 
     def abandoned(self, *, most: int) -> Sequence[AbandonedTask]:
@@ -138,8 +139,10 @@ def _keep(connection: Connection, claim: CallClaim, task: RemoteTask, *, waits_s
     connection.execute(sa.insert(waits).values(**place, **values, kind=WaitKind.TASK.value, opened_at=db_now()))
 
 
-def _now_looks_only(connection: Connection, claim: CallClaim) -> None:
-    """``asks`` 0 says that there is more to read about the call, as of one whose questions were answered."""
+def _read_again(connection: Connection, claim: CallClaim, task: RemoteTask) -> None:
+    """``asks`` 0 says that there is more to read about the call, as of one whose questions were answered. Without a
+    task the call will be sent once more, so it stays what it is."""
+    looks_only = {"replay": Replay.PURE.value} if task.task_id else {}
     connection.execute(
         sa.update(tool_calls)
         .where(
@@ -147,5 +150,5 @@ def _now_looks_only(connection: Connection, claim: CallClaim) -> None:
             tool_calls.c.iteration == claim.iteration,
             tool_calls.c.position == claim.position,
         )
-        .values(replay=Replay.PURE.value, asks=0)
+        .values(**looks_only, asks=0)
     )

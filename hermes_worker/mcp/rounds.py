@@ -1,0 +1,66 @@
+"""Calls that a server answers with questions before it does anything (multi round-trip requests, SEP-2322).
+
+A person is asked one question after the other, with the call parked. When all are answered, the call is sent once more
+with the responses, on whatever worker claims it then. That is a call like the first one: of a ``once`` tool it is sent
+once, and its outcome is unknown when its worker vanishes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hermes_worker.agent.tools.base import ToolResult
+from hermes_worker.agent.tools.results import error_result
+from hermes_worker.core.remote_tasks import ROUNDS_MAX, RemoteTask
+from hermes_worker.mcp.protocol import InputWanted
+from hermes_worker.mcp.tasks import question_of, responses_of
+
+
+def asked_first(source: str, tool: str, wanted: InputWanted, before: RemoteTask | None) -> ToolResult:
+    """Of a call that was answered with questions; ``before`` is what was kept of the round before."""
+    rounds = 1 if before is None else before.looks + 1
+    if rounds > ROUNDS_MAX:
+        said = error_result(f"the server asked questions {ROUNDS_MAX} times and did not answer the call")
+        return replace(said, is_unknown=True)
+    return _next(
+        RemoteTask(
+            source=source,
+            task_id="",
+            tool=tool,
+            begun_at=time.time() if before is None else before.begun_at,
+            looks=rounds,
+            unasked=wanted.asked,
+            responses={},
+            server_state=wanted.server_state,
+        )
+    )
+
+
+def answered(task: RemoteTask) -> ToolResult:
+    """After a person's answer, or before anybody was asked: the next question, or no question any more."""
+    if task.answer is not None and task.asked is not None:
+        responses = {**(task.responses or {}), **responses_of(task)}
+        task = replace(task, asked=None, answer=None, responses=responses)
+    return _next(task)
+
+
+def sent_again(task: RemoteTask) -> Mapping[str, Any]:
+    """What the call has beside its arguments the next time."""
+    state = {} if task.server_state is None else {"requestState": task.server_state}
+    return {**({"inputResponses": task.responses} if task.responses else {}), **state}
+
+
+def _next(task: RemoteTask) -> ToolResult:
+    """Ask the first question that a person can answer; what is no form is declined."""
+    unasked, responses = dict(task.unasked or {}), dict(task.responses or {})
+    while unasked:
+        key = next(iter(unasked))
+        request = unasked.pop(key)
+        task = replace(task, unasked=unasked, responses=responses)
+        if (question := question_of(task, request)) is not None:
+            return ToolResult(text="", task=replace(task, asked={"key": key, "request": request}), question=question)
+        responses[key] = {"action": "decline"}
+    return ToolResult(text="", task=replace(task, unasked={}, responses=responses))
