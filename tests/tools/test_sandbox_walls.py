@@ -461,7 +461,12 @@ def test_a_keeper_counts_its_processes_no_more_often_than_the_machine_grows(monk
     counted: list[int] = []
     now = {"tasks": 100, "ours": 10}
     monkeypatch.setattr(keeper, "_tasks", lambda: now["tasks"])
-    monkeypatch.setattr(keeper, "_descendants", lambda: counted.append(now["tasks"]) or list(range(now["ours"])))
+
+    def descendants() -> list[int]:
+        counted.append(now["tasks"])
+        return list(range(now["ours"]))
+
+    monkeypatch.setattr(keeper, "_descendants", descendants)
     plan = {"group": b"", "parent": 0, "processes_max": 50, "watched": []}
     kept = keeper._KeptProcess(namespace.Started(), plan, verdict=-1)
     for tasks in (150, 151, 152, 180, 191, 192, 192):
