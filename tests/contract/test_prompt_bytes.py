@@ -15,8 +15,19 @@ from dialects import API_MODE, RULES, Said, ToolUse
 from strict_server import StrictServer
 from support.rig import Rig, rig_on, until
 
+from hermes_worker.core.memories import (
+    MemoryAction,
+    MemoryAuthor,
+    MemoryOperation,
+    MemoryPlace,
+    MemoryRules,
+    MemoryTarget,
+)
 from hermes_worker.core.run import RunStatus
 from hermes_worker.lab.plan import FleetRole
+from hermes_worker.services.submission import Submission, prepared
+from hermes_worker.store.memories import Memories
+from hermes_worker.store.runs.runs import NewRun
 
 pytestmark = pytest.mark.faults
 
@@ -46,6 +57,21 @@ def common_beginning(one: bytes, other: bytes) -> int:
     return next((position for position, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
+def opening(rig: Rig, place: Path) -> NewRun:
+    """The first run of a session whose prompt has a skill, both memories and the project's file."""
+    project, skill = place / "project", place / "home" / "skills" / "tidy"
+    project.mkdir()
+    (project / "AGENTS.md").write_text("Build with make.")
+    skill.mkdir(parents=True)
+    (skill / "SKILL.md").write_text("---\nname: tidy\ndescription: Tidies harbours.\n---\nSweep the quay.\n")
+    rules, author = MemoryRules(limit=1_000), MemoryAuthor(name="cli:ann")
+    for target, text in ((MemoryTarget.MEMORY, "The quay is old."), (MemoryTarget.USER, "Her name is Ada.")):
+        added = [MemoryOperation(action=MemoryAction.ADD, content=text)]
+        where = MemoryPlace(tenant="default", target=target)
+        Memories(rig.client.database).change(where, added, rules, author)
+    return prepared(rig.client, Submission(input="begin", directory=str(project), toolsets=["hermes-cli"]))
+
+
 @pytest.mark.parametrize("wire", RULES)
 def test_each_request_begins_with_the_one_before_it_whichever_process_sends_it(
     tmp_path: Path, broker_url: str, wire: str
@@ -66,7 +92,8 @@ def test_each_request_begins_with_the_one_before_it_whichever_process_sends_it(
                 rig.fleet.arm(worker, "iterate.after_reply=kill@2")
             server.says(*(work(number) for number in range(1_000)))
             # A busy machine may cost a step more leases than the kills do.
-            first = rig.submit([], session_id="s", iterations_max=100, attempts_max=50)
+            opened = opening(rig, tmp_path)
+            first = rig.submit([], session_id="s", iterations_max=100, attempts_max=50, opening=opened)
             kill_each_once(rig)
             server.says(Said(text="done"))
             rig.ended(first)
@@ -79,6 +106,8 @@ def test_each_request_begins_with_the_one_before_it_whichever_process_sends_it(
 
     assert server.refusals == []
     assert len(sent) > 10
+    for text in (b"Tidies harbours.", b"The quay is old.", b"Her name is Ada.", b"Build with make."):
+        assert text in sent[0]
     for before, after in itertools.pairwise(sent):
         shared = common_beginning(before, after)
         assert shared >= 0.99 * len(before), (before[shared - 80 :], after[shared - 80 :][:200])

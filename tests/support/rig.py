@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -64,24 +64,27 @@ class Rig:
         deliver: Sequence[str] = (),
         delay_s: float | None = None,
         tools: Collection[str] | None = None,
+        opening: NewRun | None = None,
         **spec: Any,
     ) -> str:
         """Submit a run that follows a script (see ``models.scripted.script``). ``tools`` are the names of those that it
-        is offered; ``None`` for all."""
+        is offered; ``None`` for all. A session that it opens has the prompt, the skills and the workspace of
+        ``opening``."""
         catalog = default_catalog(*sink_tools(self.fleet.sink, work_s=0.0))
         offered = f"[{','.join(catalog.tool_definitions(catalog.names if tools is None else tools))}]"
         prompt = f"scripted: {canonical_json({'steps': list(steps), 'final': final})}"
         workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(self.directory / "workspace"))
+        asked = RunSpec(**{"input": prompt, "model": "scripted", **spec})
+        plain = NewRun(spec=asked, system_prompt="You are in a test.", tools=offered, workspace=workspace.to_json())
         created = self.client.runs.create(
-            NewRun(
-                spec=RunSpec(**{"input": prompt, "model": "scripted", **spec}),
+            replace(
+                opening or plain,
+                spec=asked,
+                tools=offered,
                 session_id=session_id,
                 run_id=run_id,
                 deliver=deliver,
                 delay_s=delay_s,
-                system_prompt="You are in a test.",
-                tools=offered,
-                workspace=workspace.to_json(),
             )
         )
         if publish:
