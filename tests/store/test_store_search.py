@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -243,29 +244,34 @@ def test_after_an_erasure_sqlites_file_holds_no_word(sqlite_store: Store) -> Non
     assert [part for part in parts if b"sings" in part]
 
 
-def test_sqlite_reads_the_candidates_of_a_search_and_not_every_session(sqlite_store: Store) -> None:
+def test_a_search_looks_up_the_sessions_of_its_candidates_and_never_reads_them_all(store: Store) -> None:
     said = [{"role": "user", "content": "the heron sings"}] * 200  # of a hundred it would begin with them in any case
     new = new_run(source="api", session_id="s", history=said)
-    Sessions(sqlite_store.database).open(new, title=None, model=None)
-    indexed(sqlite_store)
-    read: list[tuple[str, object]] = []
+    Sessions(store.database).open(new, title=None, model=None)
+    indexed(store)
+    read: list[tuple[str, Any]] = []
 
     def note(_: object, __: object, statement: str, parameters: object, *___: object) -> None:
-        if "search_rows" in statement:
+        if "search_rows" in statement and "messages" in statement:
             read.append((statement, parameters))
 
-    with sqlite_store.database.read() as connection:
+    with store.database.read() as connection:
         engine = connection.engine
     sa.event.listen(engine, "before_cursor_execute", note)
     try:
-        assert len(found(sqlite_store, '"heron sings"', limit=100)) == 100
+        assert len(found(store, '"heron sings"', limit=100)) == 100
     finally:
         sa.event.remove(engine, "before_cursor_execute", note)
     [(statement, parameters)] = read
-    with sqlite_store.database.read() as connection:
-        plan = list(connection.exec_driver_sql(f"explain query plan {statement}", parameters))  # type: ignore[arg-type]
-    assert plan[0].detail.startswith("SEARCH search_rows USING INTEGER PRIMARY KEY")
-    assert not [step for step in plan if "sessions USING INDEX" in step.detail]
+    how = "explain query plan" if store.database.is_sqlite else "explain"
+    with store.database.read() as connection:
+        plan = [str(row[-1]).strip() for row in connection.exec_driver_sql(f"{how} {statement}", parameters)]
+    if store.database.is_sqlite:
+        assert plan[0].startswith("SEARCH search_rows USING INTEGER PRIMARY KEY")
+        assert not [step for step in plan if "sessions USING INDEX" in step]
+    else:
+        lookups = next(number for number, step in enumerate(plan) if step.startswith("SubPlan"))
+        assert [number for number, step in enumerate(plan) if "on sessions" in step] > [lookups]
 
 
 def test_retention_takes_words_with_the_transcript(store: Store) -> None:

@@ -15,6 +15,7 @@ from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.searching import Filter, Query, Wanted, filters_of, folded, hits, read_query, snippet, text_of
 from hermes_worker.core.sources import SessionLabel, kind_of
 from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.prepared import rows_of
 from hermes_worker.store.owners import owned_by
 from hermes_worker.store.runs.runs import SessionNotFound, session_is
 from hermes_worker.store.search.due import BODY, SEARCHED_ROLES, STORED, is_searchable, role_word, tenant_word
@@ -26,6 +27,7 @@ _MATCHES_MAX = 300
 """The newest so many matches are put in order; of the original."""
 _CANDIDATES_MAX = 3_000
 _CANDIDATES_AT_ONCE = 300
+_LATER_CANDIDATES_AT_ONCE = 900
 _BEHIND_ALL = 2**62
 _READ_SEALED_MAX = 5_000
 """Messages that are read, newest first, where there is no index."""
@@ -88,11 +90,17 @@ class SearchResult:
 
 
 class _Candidate(NamedTuple):
+    """A message that may match. Thousands are read for one search, so what is only shown is not read with them."""
+
     session_pk: int
     seq: int
     role: str
     body: str
     at: float
+
+
+class _FoundSession(NamedTuple):
+    pk: int
     session_id: str
     source: str | None
     name: str | None
@@ -100,17 +108,9 @@ class _Candidate(NamedTuple):
     model: str | None
 
 
-_CANDIDATES = sa.select(
-    messages.c.session_pk,
-    messages.c.seq,
-    messages.c.role,
-    BODY,
-    messages.c.created_at.label("at"),
-    sessions.c.session_id,
-    sessions.c.source,
-    sessions.c.name,
-    sessions.c.title,
-    sessions.c.model,
+_CANDIDATES = sa.select(messages.c.session_pk, messages.c.seq, messages.c.role, BODY, messages.c.created_at.label("at"))
+_SESSIONS = sa.select(
+    sessions.c.pk, sessions.c.session_id, sessions.c.source, sessions.c.name, sessions.c.title, sessions.c.model
 )
 
 
@@ -150,9 +150,9 @@ class Search:
             raise SessionNotFound(f"there is no session {reference!r}")
         return int(pk)
 
-    def _conditions(self, wanted: MessageSearch) -> list[sa.ColumnElement[bool]]:
-        """Beside whose sessions they are."""
-        found: list[sa.ColumnElement[bool]] = [messages.c.role.in_([role.value for role in wanted.roles])]
+    def _of_sessions(self, wanted: MessageSearch) -> list[sa.ColumnElement[bool]]:
+        """Conditions for the sessions in which to look."""
+        found: list[sa.ColumnElement[bool]] = [owned_by(self._tenant, sessions)]
         if wanted.without_sessions:
             found.append(sessions.c.pk.not_in(sorted(wanted.without_sessions)))
         for source in sorted(wanted.without_sources):
@@ -169,16 +169,16 @@ class Search:
     ) -> Iterator[tuple[Sequence[_Candidate], bool]]:
         """Pages of candidates, newest first, and whether there are none behind them."""
         text = index_query(connection.dialect.name, self._tenant, wanted.roles, filters_of(query))
-        from_ = search_rows.join(
-            STORED, sa.and_(messages.c.session_pk == search_rows.c.session_pk, messages.c.seq == search_rows.c.seq)
-        ).join(sessions, sessions.c.pk == messages.c.session_pk)
-        # An expression, for which there is no index: SQLite, without statistics, would begin with all sessions of the
-        # tenant instead of the candidates, once for every page.
-        is_own = sa.func.coalesce(sessions.c.tenant, "") == self._tenant
-        conditions = [is_own, *self._conditions(wanted)]
+        place = sa.and_(messages.c.session_pk == search_rows.c.session_pk, messages.c.seq == search_rows.c.seq)
+        # Session by session, of the candidates only. A join leaves both databases a choice that they make badly: SQLite
+        # began with all sessions of the tenant and PostgreSQL put them all into a hash, once for every page. The offset
+        # keeps PostgreSQL from making a join of it.
+        its = sa.select(sessions.c.pk).where(sessions.c.pk == messages.c.session_pk, *self._of_sessions(wanted))
+        is_wanted = sa.exists(its.offset(0).correlate(messages))
+        found = _CANDIDATES.select_from(search_rows.join(STORED, place)).where(_of_roles(wanted), is_wanted)
         for pks, is_last in _candidate_pages(connection, text):
-            page = _CANDIDATES.select_from(from_).where(search_rows.c.pk.in_(pks), *conditions)
-            rows = connection.execute(page.order_by(search_rows.c.pk.desc())) if pks else ()
+            page = found.where(search_rows.c.pk.in_(pks)).order_by(search_rows.c.pk.desc())
+            rows = connection.execute(page) if pks else ()
             yield ([_Candidate(*row) for row in rows], is_last)
 
     def _pages(
@@ -187,8 +187,7 @@ class Search:
         """The same without an index: the newest messages of the newest sessions."""
         from_ = STORED.join(sessions, sessions.c.pk == messages.c.session_pk)
         place = sa.tuple_(messages.c.session_pk, messages.c.seq)
-        is_own = owned_by(self._tenant, sessions)
-        asked = _CANDIDATES.select_from(from_).where(which, is_own, *self._conditions(wanted))
+        asked = _CANDIDATES.select_from(from_).where(which, _of_roles(wanted), *self._of_sessions(wanted))
         asked = asked.order_by(messages.c.session_pk.desc(), messages.c.seq.desc()).limit(_CANDIDATES_AT_ONCE)
         before: tuple[int, int] | None = None
         for _ in range(0, most, _CANDIDATES_AT_ONCE):
@@ -209,8 +208,24 @@ class Search:
         elif wanted.order is SearchOrder.HITS:
             newest.sort(key=lambda each: -each[0])
         first = newest[: min(wanted.limit, FOUND_MAX)]
-        origins = _origins(connection, {row.session_id for _, row in first if row.source is None})
-        return tuple(_shown_message(query, count, row, origins) for count, row in first)
+        theirs = self._sessions(connection, {row.session_pk for _, row in first})
+        origins = _origins(connection, {each.session_id for each in theirs.values() if each.source is None})
+        return tuple(
+            _shown_message(query, count, row, theirs[row.session_pk], origins)
+            for count, row in first
+            if row.session_pk in theirs
+        )
+
+    def _sessions(self, connection: Connection, pks: Collection[int]) -> dict[int, _FoundSession]:
+        """Without those that were deleted since: a number may be another tenant's by now."""
+        if not pks:
+            return {}
+        theirs = _SESSIONS.where(sessions.c.pk.in_(sorted(pks)), owned_by(self._tenant, sessions))
+        return {row.pk: row for row in rows_of(connection.execute(theirs), _FoundSession)}
+
+
+def _of_roles(wanted: MessageSearch) -> sa.ColumnElement[bool]:
+    return messages.c.role.in_([role.value for role in wanted.roles])
 
 
 _IS_REVIEW = sa.and_(runs.c.cause_pk.is_not(None), runs.c.run_id == sessions.c.session_id)
@@ -249,13 +264,17 @@ def _candidate_pages(connection: Connection, text: str) -> Iterator[tuple[list[i
     """Numbers of rows, newest first, page by page, and whether there are none behind the page.
 
     Behind the first page all others are asked for at once: PostgreSQL often finds and sorts all candidates to give a
-    part of them, and would do so for every page."""
+    part of them, and would do so for every page. Whoever needs more than one page mostly needs many, so later ones are
+    longer."""
     before = _BEHIND_ALL
-    for most in (_CANDIDATES_AT_ONCE, _CANDIDATES_MAX - _CANDIDATES_AT_ONCE):
+    for most, at_once in (
+        (_CANDIDATES_AT_ONCE, _CANDIDATES_AT_ONCE),
+        (_CANDIDATES_MAX - _CANDIDATES_AT_ONCE, _LATER_CANDIDATES_AT_ONCE),
+    ):
         pks = indexed_rows(connection, text, most, before=before)
         has_more = len(pks) == most
-        for first in range(0, len(pks) or 1, _CANDIDATES_AT_ONCE):
-            page = pks[first : first + _CANDIDATES_AT_ONCE]
+        for first in range(0, len(pks) or 1, at_once):
+            page = pks[first : first + at_once]
             yield page, not has_more and first + len(page) == len(pks)
         if not has_more:
             return
@@ -327,14 +346,16 @@ def _origins(connection: Connection, session_ids: Collection[str]) -> dict[str, 
     return {str(run_id): origin for run_id, origin in connection.execute(wanted)}
 
 
-def _shown_message(query: Query, count: int, row: _Candidate, origins: dict[str, str | None]) -> FoundMessage:
-    source = row.source or origins.get(row.session_id)
+def _shown_message(
+    query: Query, count: int, row: _Candidate, session: _FoundSession, origins: dict[str, str | None]
+) -> FoundMessage:
+    source = session.source or origins.get(session.session_id)
     return FoundMessage(
-        session=SessionLabel(id=row.session_id, source=row.source, name=row.name),
+        session=SessionLabel(id=session.session_id, source=session.source, name=session.name),
         session_pk=row.session_pk,
         source=kind_of(source) if source else None,
-        title=row.title,
-        model=row.model,
+        title=session.title,
+        model=session.model,
         seq=row.seq,
         role=Role(row.role),
         at=row.at,
