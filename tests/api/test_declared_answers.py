@@ -37,7 +37,7 @@ from hermes_worker.store.runs.runs import SESSION_QUEUE_MAX
 from hermes_worker.store.runs.views import RunView
 from hermes_worker.store.tables import deleted_runs, runs
 from hermes_worker.wiring import open_client
-from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
+from hermes_worker.workspaces.ref import WorkspaceRef
 
 JSON = {"content-type": "application/json"}
 HOLDER = {"authorization": f"Bearer {KEY}", "host": "localhost"}
@@ -394,7 +394,7 @@ def _in_the_way(place: Place, label: str) -> Answer:
         place.ask(method, _event(place, "open", "g-1", "this"))
         return place.ask(method, _event(place, "open", "g-1", "that"))
     if label.endswith(("/checkpoints", "/diff", "/restore")):
-        ref = WorkspaceRef(kind=WorkspaceKind.SSH, root="/elsewhere").to_json()
+        ref = WorkspaceRef(kind="of-an-extension", root="/elsewhere").to_json()
         return place.ask(method, usual(label, run_id=place.store.submit(workspace=ref).run_id))
     if "sessions" in label:
         name = place.session()
