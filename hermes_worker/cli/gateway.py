@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,7 +69,8 @@ def status(home: Path | None) -> None:
     try:
         rows = GatewayRows(database)
         now = database.now()
-        shown = [_shown(row, len(rows.people(row.account)), now) for row in rows.accounts()]
+        let_in = Counter(one.account for one in rows.known() if one.role is not None)
+        shown = [_shown(row, let_in[row.account], now) for row in rows.accounts()]
     finally:
         database.close()
     if not shown:

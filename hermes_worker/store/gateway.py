@@ -98,6 +98,7 @@ class ChatPerson(NamedTuple):
     person: str
     role: ChatRole | None
     """``None`` for a stranger who has a code."""
+    asked_at: float
     paired_at: float | None
     expires_at: float | None
 
@@ -119,22 +120,6 @@ class StoppedChat:
 
     run_id: str
     hints: list[Hint]
-
-
-class PairedChatPerson(NamedTuple):
-    """Somebody who was let in."""
-
-    person: str
-    role: ChatRole
-    paired_at: float
-
-
-class ChatAsker(NamedTuple):
-    """A stranger whose code is still good. Times in epoch seconds."""
-
-    person: str
-    asked_at: float
-    expires_at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -381,14 +366,14 @@ class GatewayRows:
         """Whether the newest run of a chat's session has not begun, and what ``burst`` says belongs to it. One
         statement."""
         with self._database.read() as connection:
-            return connection.execute(_waiting(DEFAULT_TENANT, source, name, burst)).first() is not None
+            return connection.execute(_waiting(self._tenant, source, name, burst)).first() is not None
 
     def add_to_waiting(self, connection: Connection, source: str, name: str, burst: ChatBurst) -> str | None:
         """Add to the input of that run: its id; ``None`` where it began meanwhile, and nothing was written.
         Nobody begins the run meanwhile, since that takes the row of its session."""
-        this = session_is(DEFAULT_TENANT, source, name)
+        this = session_is(self._tenant, source, name)
         connection.execute(sa.select(sessions.c.pk).where(this).with_for_update())
-        found = row_of(connection.execute(_waiting(DEFAULT_TENANT, source, name, burst)), _WaitingRow)
+        found = row_of(connection.execute(_waiting(self._tenant, source, name, burst)), _WaitingRow)
         spec = None if found is None else stored_spec(connection, found.pk)
         if found is None or spec is None or not isinstance(spec.input, str) or spec.compress is not None:
             return None
@@ -423,21 +408,6 @@ class GatewayRows:
     def now(self) -> float:
         """The database's clock."""
         return self._database.now()
-
-    def paired(self, account: str) -> list[PairedChatPerson]:
-        """Who was let in, the first one first."""
-        columns = (chat_people.c.person, chat_people.c.role, chat_people.c.paired_at)
-        wanted = sa.select(*columns).where(chat_people.c.account == account, chat_people.c.role.is_not(None))
-        with self._database.read() as connection:
-            rows = connection.execute(wanted.order_by(chat_people.c.paired_at, chat_people.c.person))
-            return [PairedChatPerson(person, ChatRole(role), at) for person, role, at in rows]
-
-    def askers(self, account: str) -> list[ChatAsker]:
-        """Who was given a code that is still good, the first one first."""
-        wanted = sa.select(chat_people.c.person, chat_people.c.asked_at, chat_people.c.expires_at)
-        with self._database.read() as connection:
-            rows = connection.execute(wanted.where(_has_open_code(account)).order_by(chat_people.c.asked_at))
-            return [ChatAsker(*row) for row in rows]
 
     def deny(self, account: str, person: str) -> bool:
         """Take back the code of somebody who asks to be let in; whether there was one. They get another one no sooner
@@ -530,20 +500,16 @@ class GatewayRows:
                 record(connection, Act.CHAT_REVOKE, account, before={"person": person})
             return bool(gone.rowcount)
 
-    def people(self, account: str) -> list[tuple[str, ChatRole]]:
-        """Who was let in."""
-        wanted = sa.select(chat_people.c.person, chat_people.c.role).where(
-            chat_people.c.account == account, chat_people.c.role.is_not(None)
-        )
-        with self._database.read() as connection:
-            rows = connection.execute(wanted.order_by(chat_people.c.paired_at))
-            return [(person, ChatRole(role)) for person, role in rows]
-
     def known(self, account: str | None = None) -> list[ChatPerson]:
-        """Who was let in and whose code is still good, of one account or of all."""
+        """Who was let in and whose code is still good, of one account or of all, by account and tenant; the first who
+        asked first."""
         columns = [chat_people.c[name] for name in ChatPerson._fields]
         is_known = chat_people.c.role.is_not(None) | (chat_people.c.expires_at > db_now())
-        wanted = sa.select(*columns).where(is_known).order_by(*columns[:3])
+        wanted = (
+            sa.select(*columns)
+            .where(is_known)
+            .order_by(chat_people.c.account, chat_people.c.tenant, chat_people.c.asked_at, chat_people.c.person)
+        )
         if account is not None:
             wanted = wanted.where(chat_people.c.account == account)
         with self._database.read() as connection:

@@ -24,12 +24,12 @@ export function Gateway() {
     <section class="panel"><header><h2>Asks to be let in</h2></header>
       ${accounts.length > 0 && html`<${Pair} accounts=${accounts} act=${act} />`}
       ${data && !asking.length && html`<div class="empty">Nobody asks.</div>`}
-      ${asking.length > 0 && html`<div class="scroll" tabindex="0"><table aria-label="Asks to be let in"><thead><tr><th>Account</th><th>Person</th><th class="num">Asked</th><th class="num">Code is good</th><th><span class="hidden">Actions</span></th></tr></thead>
-        <tbody>${asking.map((each) => html`<tr key=${`${each.account} ${each.person}`}><td class="mono">${brief(each.account)}</td><td class="mono">${brief(each.person)}</td><td class="num">${age(each.asked_at)}</td><td class="num">${age(each.expires_at)}</td>
+      ${asking.length > 0 && html`<div class="scroll" tabindex="0"><table aria-label="Asks to be let in"><thead><tr><th>Account</th><th>Tenant</th><th>Person</th><th class="num">Asked</th><th class="num">Code is good</th><th><span class="hidden">Actions</span></th></tr></thead>
+        <tbody>${asking.map((each) => html`<tr key=${`${each.account} ${each.tenant} ${each.person}`}><td class="mono">${brief(each.account)}</td><td>${brief(each.tenant)}</td><td class="mono">${brief(each.person)}</td><td class="num">${age(each.asked_at)}</td><td class="num">${age(each.expires_at)}</td>
           <td><button class="danger" onClick=${() => turnAway(each.account, each.person)}>Refuse</button></td></tr>`)}</tbody></table></div>`}</section>
     <section class="panel"><header><h2>Let in with a code</h2></header>${data && !people.length && html`<div class="empty">Nobody was let in with a code. Who is allowed by settings is not listed here.</div>`}
-      ${people.length > 0 && html`<div class="scroll" tabindex="0"><table aria-label="Let in with a code"><thead><tr><th>Account</th><th>Person</th><th>Role</th><th class="num">Since</th><th><span class="hidden">Actions</span></th></tr></thead>
-        <tbody>${people.map((each) => html`<tr key=${`${each.account} ${each.person}`}><td class="mono">${brief(each.account)}</td><td class="mono">${brief(each.person)}</td><td>${brief(each.role)}</td><td class="num">${age(each.paired_at)}</td>
+      ${people.length > 0 && html`<div class="scroll" tabindex="0"><table aria-label="Let in with a code"><thead><tr><th>Account</th><th>Tenant</th><th>Person</th><th>Role</th><th class="num">Since</th><th><span class="hidden">Actions</span></th></tr></thead>
+        <tbody>${people.map((each) => html`<tr key=${`${each.account} ${each.tenant} ${each.person}`}><td class="mono">${brief(each.account)}</td><td>${brief(each.tenant)}</td><td class="mono">${brief(each.person)}</td><td>${brief(each.role)}</td><td class="num">${age(each.paired_at)}</td>
           <td><button class="danger" onClick=${() => setLeaving(each)}>Revoke</button></td></tr>`)}</tbody></table></div>`}</section>`;
 }
 

@@ -124,6 +124,15 @@ def test_chats_of_one_account_belong_to_tenants_that_do_not_see_each_other(opene
     assert said == ["acme"]
 
 
+def test_a_burst_is_one_turn_in_the_tenants_own_session(opened: Opening) -> None:
+    client = opened(
+        HERMES_GATEWAY_CHATS=f"{ACCOUNT}/*=acme",
+        TELEGRAM_ALLOWED_USERS__OPS="42",
+        HERMES_GATEWAY_BUSY_INPUT_MODE="queue",
+    )
+    assert [says(client, text) for text in ("at work", "first", "second")] == ["run", "run", "joined"]
+
+
 def test_a_command_is_about_the_tenants_own_session(opened: Opening) -> None:
     client = opened(HERMES_GATEWAY_CHATS=f"{ACCOUNT}/*=acme", TELEGRAM_ALLOWED_USERS__OPS="42")
     assert says(client, "begin") == "run"

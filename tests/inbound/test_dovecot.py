@@ -24,7 +24,7 @@ from hermes_worker.channels.inbound.email import Credentials, part_bytes
 from hermes_worker.channels.inbound.receiving import Polled
 from hermes_worker.core.inbound import InboundMessage
 
-pytestmark = pytest.mark.machine  # it needs the package dovecot-imapd, and root to let it serve an account
+needs_dovecot = pytest.mark.machine  # the package dovecot-imapd, and root to let it serve an account
 
 CONFIGURATION = """
 protocols = imap
@@ -133,6 +133,7 @@ def dovecot() -> Iterator[Served]:
         shutil.rmtree(home)
 
 
+@needs_dovecot
 def test_mails_are_read_from_where_we_were_and_nothing_is_marked(dovecot: Served):
     start = dovecot.look("").cursor
     made = mail("hello", html="<p>hello</p>")
@@ -151,6 +152,7 @@ def test_mails_are_read_from_where_we_were_and_nothing_is_marked(dovecot: Served
     assert dovecot.read(cursor) == ([], cursor)
 
 
+@needs_dovecot
 def test_a_mailbox_that_was_numbered_anew_brings_the_same_keys(dovecot: Served):
     start = dovecot.look("").cursor
     for number in range(3):
@@ -167,6 +169,7 @@ def test_a_mailbox_that_was_numbered_anew_brings_the_same_keys(dovecot: Served):
     assert "<renumbered-3@there.example>" in {one.message_id for one in after}
 
 
+@needs_dovecot
 def test_300_malformed_mails_stop_nothing(dovecot: Served):
     start = dovecot.look("").cursor
     for one in malformed(Random(21), 300):
@@ -177,7 +180,7 @@ def test_300_malformed_mails_stop_nothing(dovecot: Served):
     assert messages[-1].text.endswith("after")
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # and the same package
 @pytest.mark.timeout(900)
 def test_5_000_mails_are_read_once_each_and_in_order(dovecot: Served):
     start = dovecot.look("").cursor
@@ -188,6 +191,7 @@ def test_5_000_mails_are_read_once_each_and_in_order(dovecot: Served):
     assert [one.message_id for one in messages] == [f"<many-{number}@there.example>" for number in range(5_000)]
 
 
+@needs_dovecot
 def test_a_wrong_password_is_told_as_one(dovecot: Served):
     refused = fetch("", account(int(dovecot.account.port), password="wrong"), datetime.now(UTC), 0)
     assert isinstance(refused, DeliveryError)

@@ -33,6 +33,8 @@ class ChatPersonObject(BaseModel):
 
     person: str
     """Their id on the platform."""
+    tenant: str
+    """Whose chats they were let into."""
     role: ChatRole
     paired_at: float
     """Epoch seconds."""
@@ -42,6 +44,8 @@ class ChatAskerObject(BaseModel):
     """A stranger who was given a code that is still good. Only they know it."""
 
     person: str
+    tenant: str
+    """In whose chats they asked."""
     asked_at: float
     expires_at: float
     """Epoch seconds, as all times here."""
@@ -100,6 +104,7 @@ async def list_gateway_accounts(context: Context) -> GatewayAccountList:
 
 def _accounts(rows: GatewayRows) -> GatewayAccountList:
     now = rows.now()
+    known = rows.known()
     found = [
         GatewayAccountObject(
             account=each.account,
@@ -109,8 +114,16 @@ def _accounts(rows: GatewayRows) -> GatewayAccountList:
             error=None if each.error is None else redact(each.error),
             error_at=each.error_at,
             codes_locked_until=each.locked_until if each.locked_until is not None and each.locked_until > now else None,
-            people=[ChatPersonObject.model_validate(one, from_attributes=True) for one in rows.paired(each.account)],
-            asking=[ChatAskerObject.model_validate(one, from_attributes=True) for one in rows.askers(each.account)],
+            people=[
+                ChatPersonObject.model_validate(one, from_attributes=True)
+                for one in known
+                if one.account == each.account and one.role is not None
+            ],
+            asking=[
+                ChatAskerObject.model_validate(one, from_attributes=True)
+                for one in known
+                if one.account == each.account and one.role is None
+            ],
         )
         for each in rows.accounts()
     ]
@@ -138,5 +151,5 @@ async def remove_chat_person(context: Context, account: _Account, person: _Perso
 
 
 def _turned_away(rows: GatewayRows, account: str, person: str) -> bool:
-    is_in = any(each.person == person for each in rows.paired(account))
+    is_in = any(each.person == person and each.role is not None for each in rows.known(account))
     return rows.revoke(account, person) if is_in else rows.deny(account, person)

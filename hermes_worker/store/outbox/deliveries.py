@@ -140,13 +140,15 @@ def owe(
     job_pk: int | None = None,
     body: str | None = None,
     buttons: Sequence[ChatButton] = (),
+    may_be_shown: bool = True,
     tenant: str = DEFAULT_TENANT,
 ) -> list[Hint]:
     """Write one delivery per target, due now, in the caller's transaction. ``run`` is the number and the id of the
     run whose answer is sent, or that sends ``body``, with ``buttons`` where the platform has them. They are the run's
-    tenant's, or the job's; ``tenant`` says whose they are without either."""
+    tenant's, or the job's; ``tenant`` says whose they are without either. Where it ``may_be_shown`` already, what
+    shows the answer is made its delivery."""
     hints = []
-    shown = _end_previews(connection, run) if run is not None and body is None else {}
+    shown = _end_previews(connection, run) if run is not None and body is None and may_be_shown else {}
     whose = _whose(run[0] if run else None, job_pk, tenant)
     for target in dict.fromkeys(targets):
         if target in shown:

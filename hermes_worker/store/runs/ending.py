@@ -58,6 +58,8 @@ class _End(RunKey):
 class _Owed(NamedTuple):
     deliver: str | None
     artifacts: int | None
+    was_watched: bool
+    """Somebody followed it, or its answer was shown while it was written."""
 
 
 LEFT_PLACE = sa.case((runs.c.place.is_(None), sa.null()), else_=FleetPlace.LEFT.value)
@@ -74,7 +76,7 @@ _END = Prepared(
         finished_at=db_now(),
         place=LEFT_PLACE,
     )
-    .returning(runs.c.deliver, runs.c.artifacts),
+    .returning(runs.c.deliver, runs.c.artifacts, (runs.c.watched_until > 0).label("was_watched")),
     takes=_End,
     gives=_Owed,
 )
@@ -94,7 +96,10 @@ def end_run(connection: Connection, run_pk: int, end: EndRun) -> list[Hint]:
         "answer": end.output_seq,
     }
     owed = _END.one(connection, values)
-    hints = owe(connection, targets_of(owed.deliver), run=(run_pk, after.run_id)) if owed.deliver else []
+    hints = []
+    if owed.deliver:
+        targets, run = targets_of(owed.deliver), (run_pk, after.run_id)
+        hints = owe(connection, targets, run=run, may_be_shown=owed.was_watched)
     return [*hints, *(owe_gathering(connection, run_pk, after.run_id) if owed.artifacts else ())]
 
 
