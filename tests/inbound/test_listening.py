@@ -141,7 +141,7 @@ def test_two_people_have_two_conversations_and_new_begins_another(client: Client
 def test_a_chat_begins_anew_by_itself_after_silence_and_says_so_once(
     modes: tuple[str, ...], is_open: bool, names: list[str], client: Client, store: Store
 ) -> None:
-    chats = replace(client.settings.gateway, reset_mode="idle", reset_idle_minutes=60, reset_modes=modes)
+    chats = replace(client.settings.gateway, reset_mode="idle", reset_idle_minutes=60, reset_modes=modes, burst_s=0)
     taker = Taker(replace(client, settings=replace(client.settings, gateway=chats)))
     ada = InboundSender(id="42")
 

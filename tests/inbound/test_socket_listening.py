@@ -43,6 +43,7 @@ def client(tmp_path: Path, broker_url: str) -> Iterator[Client]:
         "HERMES_GATEWAY": "true",
         "HERMES_GATEWAY_LEASE_S": "3",
         "HERMES_GATEWAY_BUSY_INPUT_MODE": "queue",
+        "HERMES_GATEWAY_BURST_S": "0",
         "HERMES_GATEWAY_ALLOWED_USERS": "*",
     }
     found = open_client(settings_module.load(environ))

@@ -29,9 +29,10 @@ from hermes_worker.wiring import Client
 
 
 def account_of(values: Mapping[str, str]) -> ListenedAccount:
-    ((receiver, mode),) = held_by_gateways(values)
-    assert mode is InboundMode.SOCKET
-    return ListenedAccount(receiver=receiver, mode=mode, credentials=receiver.credentials(values), token_hash="t")
+    (found,) = held_by_gateways(values)
+    assert found.mode is InboundMode.SOCKET
+    credentials = found.receiver.credentials(found.values)
+    return ListenedAccount(receiver=found.receiver, mode=found.mode, credentials=credentials, token_hash="t")
 
 
 @contextmanager
