@@ -163,7 +163,8 @@ export function useWindow(count, guessPx, { follows = false, epoch = 0 } = {}) {
     let from = 0, to = 0, above = 0, y = 0;
     for (; to < count && y < bottom + spare; to++) {
       const px = all.heights[to] ?? usual;
-      if (y + px < top - spare) { from = to + 1; above = y + px; }
+      // The last one is always drawn: where rows begin is known from one that is.
+      if (y + px < top - spare && to < count - 1) { from = to + 1; above = y + px; }
       y += px;
     }
     const drawn = y;

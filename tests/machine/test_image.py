@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -200,7 +201,10 @@ def test_each_role_has_its_secrets_and_no_others(stack: ComposedStack) -> None:
 
     state = {"HERMES_DATABASE_URL", "HERMES_BROKER_URL", "HERMES_ENCRYPTION_KEYS"}
     assert held("worker-tools") == held("beat") == state
-    assert held("api") == state | {"HERMES_SERVER_KEY", "HERMES_SERVER_PREVIOUS_KEYS"}
+    brought = held("api") - state - {"HERMES_SERVER_KEY", "HERMES_SERVER_PREVIOUS_KEYS"}
+    volumes = runpy.run_path(f"{ROOT}/compose/write_secrets.py")["VOLUMES"]
+    assert held("api") == volumes["api"] and "SLACK_SIGNING_SECRET" in brought
+    assert not brought & {"HERMES_API_KEY", "TELEGRAM_BOT_TOKEN", "SLACK_BOT_TOKEN", "DISCORD_BOT_TOKEN"}
     assert held("flower") == {"HERMES_BROKER_URL", "HERMES_FLOWER_PASSWORD"}
     assert {"HERMES_API_KEY", "TELEGRAM_BOT_TOKEN"} < held("worker-model") and "HERMES_SERVER_KEY" not in held(
         "worker-model"
