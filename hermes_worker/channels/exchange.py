@@ -14,13 +14,13 @@ import re
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind, kind_of_status
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.gateway import ChatButton
-from hermes_worker.core.json_values import id_of
+from hermes_worker.core.json_values import id_of, object_in
 from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, parse_http_url
@@ -227,15 +227,9 @@ def key_token(key: str, length: int) -> str:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def json_object(response: HttpResponse) -> dict[str, object]:
+def json_object(response: HttpResponse) -> Mapping[str, Any]:
     """The body as a JSON object; empty for anything else, so that a proxy's HTML page is not an exception."""
-    if len(response.body) > _JSON_BYTES_MAX:
-        return {}
-    try:
-        value = json.loads(response.body)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+    return {} if len(response.body) > _JSON_BYTES_MAX else object_in(response.body)
 
 
 def is_success(response: HttpResponse) -> bool:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from hermes_worker.core.media_kinds import MediaKind
+from hermes_worker.core.json_values import size_of, text_of
+from hermes_worker.core.media_kinds import MediaKind, kind_of_media_type
 
 EVENT_KEY_CHARS_MAX = 200
 
@@ -73,6 +74,12 @@ class MediaRef:
     """As the platform says; it may be wrong."""
     size_bytes: int | None = None
     """As the platform says; ``None`` where it says nothing."""
+
+    @classmethod
+    def told(cls, id: str, *, media_type: object, name: object, size: object) -> MediaRef:
+        """Of what a platform's JSON says of a file, shown as its type is shown. Total."""
+        said = text_of(media_type)
+        return cls(kind=kind_of_media_type(said), id=id, name=text_of(name), media_type=said, size_bytes=size_of(size))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -160,7 +161,7 @@ class _Websocket:
         return _over(self._host, f"it was closed with {said.code} {said.reason}", code=said.code)
 
 
-class _SocketReader:
+class _SocketReader(ABC):
     """Bytes of a socket until something is a frame."""
 
     def __init__(self, sock: socket.socket, host: str) -> None:
@@ -201,8 +202,9 @@ class _SocketReader:
     def close(self) -> None:
         self._sock.close()
 
+    @abstractmethod
     def _read(self, found: bytes) -> None:
-        raise NotImplementedError
+        """Take what came, and put what is whole among the frames."""
 
     def _lines(self, found: bytes) -> list[str]:
         """Whole lines, without their ends."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -33,7 +34,7 @@ from support.socket_cases import (
 )
 
 
-class SocketPlatform(ThreadingHTTPServer):
+class SocketPlatform(ThreadingHTTPServer, ABC):
     """What all of them have."""
 
     daemon_threads = True
@@ -83,21 +84,24 @@ class SocketPlatform(ThreadingHTTPServer):
         return None
 
     def answer(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, Any]:
-        raise NotImplementedError
+        """What is asked over plain HTTP."""
+        raise AssertionError(f"nobody asks this platform for {path}")
 
     def talk(self, connection: ServerConnection) -> None:
-        raise NotImplementedError
+        """With whoever opened a websocket."""
+        raise AssertionError("this platform has no websocket")
 
+    @abstractmethod
     def say(self, number: int, text: str) -> None:
         """A person writes in a direct chat, whether somebody is connected or not."""
-        raise NotImplementedError
 
+    @abstractmethod
     def say_as_program(self, number: int, text: str) -> None:
-        raise NotImplementedError
+        """The same, of a program."""
 
+    @abstractmethod
     def key(self, number: int) -> str:
         """The key of the event of that message."""
-        raise NotImplementedError
 
     def send(self, frame: Any) -> None:
         """To whoever is connected; lost where nobody is."""

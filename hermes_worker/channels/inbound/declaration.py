@@ -53,6 +53,10 @@ class Receiving:
     """A stranger who writes directly is given a pairing code; false where that would answer spam (mail)."""
 
 
+_OPTIONAL = ("answer", "fetch", "download", "signing_keys", "acknowledge", "identify")
+"""What not every platform has; fields of ``Receiving``."""
+
+
 def receiving_by(
     module: str,
     *,
@@ -66,14 +70,17 @@ def receiving_by(
     is_unverified: bool = False,
     asks_by_get: bool = False,
     pairs: bool = True,
-    socket_module: str | None = None,
+    elsewhere: Mapping[str, str] = MappingProxyType({}),
 ) -> Receiving:
     """By a module that has ``Credentials`` and what its modes need by the usual names: ``receive`` for webhooks,
-    ``poll`` for polling, ``Socket`` for sockets (in ``socket_module``, where that is another one); ``also`` names of
-    ``answer``, ``fetch`` (then there is no ``poll``), ``download``, ``signing_keys``, ``acknowledge`` and ``identify``
-    those that it has."""
+    ``poll`` for polling, ``Socket`` for sockets; ``also`` names of ``answer``, ``fetch`` (then there is no ``poll``),
+    ``download``, ``signing_keys``, ``acknowledge`` and ``identify`` those that it has. ``elsewhere`` are the modules of
+    those that stand in another one."""
     has = frozenset(also)
-    polls = InboundMode.POLL in modes and "fetch" not in has
+
+    def named(name: str, is_there: bool) -> Reference | None:
+        return f"{elsewhere.get(name, module)}:{name}" if is_there else None
+
     return Receiving(
         modes=modes,
         credentials=f"{module}:Credentials",
@@ -81,15 +88,10 @@ def receiving_by(
         required=MappingProxyType(dict(required)),
         secrets=secrets,
         webhook_secrets=webhook_secrets,
-        receive=f"{module}:receive" if InboundMode.WEBHOOK in modes else None,
-        answer=f"{module}:answer" if "answer" in has else None,
-        poll=f"{module}:poll" if polls else None,
-        fetch=f"{module}:fetch" if "fetch" in has else None,
-        socket=f"{socket_module or module}:Socket" if InboundMode.SOCKET in modes else None,
-        download=f"{module}:download" if "download" in has else None,
-        signing_keys=f"{module}:signing_keys" if "signing_keys" in has else None,
-        acknowledge=f"{module}:acknowledge" if "acknowledge" in has else None,
-        identify=f"{module}:identify" if "identify" in has else None,
+        receive=named("receive", InboundMode.WEBHOOK in modes),
+        poll=named("poll", InboundMode.POLL in modes and "fetch" not in has),
+        socket=named("Socket", InboundMode.SOCKET in modes),
+        **{name: named(name, name in has) for name in _OPTIONAL},
         poll_s=poll_s,
         is_unverified=is_unverified,
         asks_by_get=asks_by_get,

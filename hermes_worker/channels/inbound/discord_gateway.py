@@ -34,11 +34,17 @@ from hermes_worker.channels.inbound.discord import (
     sender_of,
 )
 from hermes_worker.channels.inbound.proofs import event_key
-from hermes_worker.channels.inbound.receiving import Addressing, Following, HeardFrame, SocketAddress
+from hermes_worker.channels.inbound.receiving import (
+    Addressing,
+    Following,
+    HeardFrame,
+    SocketAddress,
+    SocketTalk,
+    websocket_at,
+)
 from hermes_worker.channels.platforms.discord import api_headers, classify
 from hermes_worker.core.inbound import Inbound, InboundChat, InboundEdit, InboundMessage, MediaRef
 from hermes_worker.core.json_values import id_of, list_of, mapping_of, number_of, object_in, size_of, text_of
-from hermes_worker.core.media_kinds import kind_of_media_type
 from hermes_worker.net.http import HttpRequest
 
 INTENTS = (1 << 9) | (1 << 12) | (1 << 15)
@@ -89,7 +95,7 @@ def _session_in(cursor: str) -> _Session:
     )
 
 
-class Socket:
+class Socket(SocketTalk):
     """One connection."""
 
     def __init__(self, credentials: Credentials) -> None:
@@ -114,10 +120,10 @@ class Socket:
             wait_s = (number_of(limit.get("reset_after")) or 60_000) / 1000
             said = "Discord allows no more connections for now"
             return DeliveryError(kind=SendErrorKind.RATE_LIMITED, message=said, retry_after_s=wait_s)
-        found = text_of(answer.get("url"))
-        if not _is_websocket(found):
-            return DeliveryError(kind=SendErrorKind.TRANSIENT, message="Discord named no address of a websocket")
-        return SocketAddress(url=_with_version(found))
+        address = websocket_at(text_of(answer.get("url")), "Discord")
+        if isinstance(address, DeliveryError):
+            return address
+        return replace(address, url=_with_version(address.url))
 
     def hear(self, frame: str, at: datetime) -> HeardFrame:
         said = object_in(frame)
@@ -243,23 +249,11 @@ def read_message(message: Mapping[str, Any], me: str, *, is_edit: bool = False) 
 
 
 def _files(message: Mapping[str, Any]) -> list[MediaRef]:
-    found = []
-    for file in map(mapping_of, list_of(message.get("attachments"))):
-        media_type = text_of(file.get("content_type"))
-        found.append(
-            MediaRef(
-                kind=kind_of_media_type(media_type),
-                id=text_of(file.get("url")),
-                name=text_of(file.get("filename")),
-                media_type=media_type,
-                size_bytes=size_of(file.get("size")),
-            )
-        )
-    return [media for media in found if media.id]
-
-
-def _is_websocket(url: str) -> bool:
-    return url.startswith(("wss://", "ws://"))
+    return [
+        MediaRef.told(url, media_type=file.get("content_type"), name=file.get("filename"), size=file.get("size"))
+        for file in map(mapping_of, list_of(message.get("attachments")))
+        if (url := text_of(file.get("url")))
+    ]
 
 
 def _with_version(url: str) -> str:

@@ -21,7 +21,6 @@ from hermes_worker.channels.inbound.mail_structure import MailPart, decoded_text
 from hermes_worker.channels.inbound.mail_text import text_of_html, unquoted
 from hermes_worker.channels.platforms.email import MailThread, is_own_id, thread_token
 from hermes_worker.core.inbound import InboundChat, InboundMessage, InboundSender, MediaRef
-from hermes_worker.core.media_kinds import kind_of_media_type
 
 FILES_MAX = 20
 """Of a mail that are taken."""
@@ -164,12 +163,11 @@ def _key(letter: Letter, mail: Message, content: bytes) -> str:
 def _files(letter: Letter) -> tuple[MediaRef, ...]:
     files = [part for part in letter.parts if part.is_file][:FILES_MAX]
     return tuple(
-        MediaRef(
-            kind=kind_of_media_type(part.media_type),
-            id=f"{letter.validity}:{letter.uid}:{part.section}:{part.encoding}",
-            name=part.name,
+        MediaRef.told(
+            f"{letter.validity}:{letter.uid}:{part.section}:{part.encoding}",
             media_type=part.media_type,
-            size_bytes=_decoded_size(part),
+            name=part.name,
+            size=_decoded_size(part),
         )
         for part in files
     )

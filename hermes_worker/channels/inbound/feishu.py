@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.padding import PKCS7
 from hermes_worker.channels.inbound.proofs import check_fresh, check_same, event_key, json_of, secret_bytes
 from hermes_worker.channels.inbound.receiving import Forged, UnreadableInbound, WebhookAnswer, WebhookRequest
 from hermes_worker.core.inbound import ChatKind, Inbound, InboundChat, InboundMessage, InboundSender
-from hermes_worker.core.json_values import id_of, list_of, mapping_of, text_of
+from hermes_worker.core.json_values import id_of, list_of, mapping_of, object_in, text_of
 
 _SIGNATURE = "x-lark-signature"
 _BLOCK = 16
@@ -96,11 +96,7 @@ def _named(found: re.Match[str], names: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _text(message: Mapping[str, Any]) -> str:
-    try:
-        content = json.loads(text_of(message.get("content")))
-    except (ValueError, RecursionError):
-        return ""
-    return text_of(mapping_of(content).get("text"))
+    return text_of(object_in(text_of(message.get("content"))).get("text"))
 
 
 def _challenge(request: WebhookRequest, credentials: Credentials) -> str:

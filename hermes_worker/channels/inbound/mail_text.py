@@ -53,7 +53,7 @@ def text_of_html(html: str) -> str:
 def _written_end(lines: list[str]) -> int:
     """The line at which a signature or another mail begins."""
     for number, line in enumerate(lines):
-        if line.rstrip("\r") == "-- " or _CUTS.fullmatch(line.strip()[:_LINE_CHARS_MAX]):
+        if line == "-- " or _CUTS.fullmatch(line.strip()[:_LINE_CHARS_MAX]):
             return number
     return len(lines)
 

@@ -19,7 +19,7 @@ from typing import Any
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import bearer, failure, is_success, json_object, json_request, service_url
 from hermes_worker.channels.inbound.proofs import event_key
-from hermes_worker.channels.inbound.receiving import Addressing, Following, HeardFrame, SocketAddress
+from hermes_worker.channels.inbound.receiving import Addressing, Following, HeardFrame, SocketAddress, SocketTalk
 from hermes_worker.channels.platforms.mattermost import classify
 from hermes_worker.core.inbound import (
     ChatKind,
@@ -31,7 +31,6 @@ from hermes_worker.core.inbound import (
     MediaRef,
 )
 from hermes_worker.core.json_values import id_of, list_of, mapping_of, number_of, object_in, size_of, text_of
-from hermes_worker.core.media_kinds import kind_of_media_type
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 OVERLAP_MS = 10_000
@@ -56,8 +55,8 @@ class _Account:
     name: str
 
 
-class Socket:
-    """One connection."""
+class Socket(SocketTalk):
+    """One connection. The server pings by itself."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
@@ -92,13 +91,6 @@ class Socket:
         if event not in ("posted", "post_edited"):
             return HeardFrame()
         return self._posted(event, mapping_of(said.get("data")))
-
-    def beat(self, at: datetime) -> HeardFrame:
-        """The server pings by itself."""
-        return HeardFrame()
-
-    def closed(self, code: int) -> HeardFrame:
-        return HeardFrame()
 
     def _posted(self, event: str, data: Mapping[str, Any]) -> HeardFrame:
         post = object_in(text_of(data.get("post")))
@@ -229,14 +221,7 @@ def _files(post: Mapping[str, Any]) -> list[MediaRef]:
 
 
 def _file(number: str, file: Mapping[str, Any]) -> MediaRef:
-    media_type = text_of(file.get("mime_type"))
-    return MediaRef(
-        kind=kind_of_media_type(media_type),
-        id=number,
-        name=text_of(file.get("name")),
-        media_type=media_type,
-        size_bytes=size_of(file.get("size")),
-    )
+    return MediaRef.told(number, media_type=file.get("mime_type"), name=file.get("name"), size=file.get("size"))
 
 
 def _metadata(post: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -8,17 +8,17 @@ message, in seconds of the server's clock; messages of that second come twice an
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from hermes_worker.channels.exchange import Unsendable, service_url
 from hermes_worker.channels.inbound.proofs import event_key
-from hermes_worker.channels.inbound.receiving import Addressing, HeardFrame, SocketAddress
+from hermes_worker.channels.inbound.receiving import Addressing, HeardFrame, SocketAddress, SocketTalk
 from hermes_worker.channels.platforms.ntfy import OWN_TAG, authorization
 from hermes_worker.core.inbound import InboundChat, InboundMessage, InboundSender, MediaRef
 from hermes_worker.core.json_values import id_of, list_of, mapping_of, number_of, object_in, size_of, text_of
-from hermes_worker.core.media_kinds import kind_of_media_type
 
 TOPICS_MAX = 20
 SILENCE_S = 150.0
@@ -36,7 +36,7 @@ class Credentials:
     password: str | None = field(default=None, repr=False)
 
 
-class Socket:
+class Socket(SocketTalk):
     """One subscription."""
 
     def __init__(self, credentials: Credentials) -> None:
@@ -73,16 +73,12 @@ class Socket:
         is_dead, self._was_heard = not self._was_heard, False
         return HeardFrame(is_over=is_dead)
 
-    def closed(self, code: int) -> HeardFrame:
-        return HeardFrame()
-
     def _message(self, said: Any, time: int) -> HeardFrame:
         number, topic = id_of(said.get("id")), text_of(said.get("topic"))
         if not number or not topic:
             return HeardFrame()
         self._read_to = max(self._read_to, time)
         title, text = text_of(said.get("title")), text_of(said.get("message"))
-        file = mapping_of(said.get("attachment"))
         message = InboundMessage(
             event_key=event_key(topic, number),
             chat=InboundChat(id=topic, name=topic),
@@ -90,17 +86,12 @@ class Socket:
             message_id=number,
             sent_at=number_of(said.get("time")),
             text=f"{title}\n{text}" if title else text,
-            media=(_file(file),) if text_of(file.get("url")) else (),
+            media=_files(mapping_of(said.get("attachment"))),
         )
         return HeardFrame(inbound=(message,), cursor=str(self._read_to) if self._read_to else None)
 
 
-def _file(file: Any) -> MediaRef:
-    media_type = text_of(file.get("type"))
-    return MediaRef(
-        kind=kind_of_media_type(media_type),
-        id=text_of(file.get("url")),
-        name=text_of(file.get("name")),
-        media_type=media_type,
-        size_bytes=size_of(file.get("size")),
-    )
+def _files(file: Mapping[str, Any]) -> tuple[MediaRef, ...]:
+    url = text_of(file.get("url"))
+    said = {"media_type": file.get("type"), "name": file.get("name"), "size": file.get("size")}
+    return (MediaRef.told(url, **said),) if url else ()

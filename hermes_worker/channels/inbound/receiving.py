@@ -36,7 +36,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Protocol
 
-from hermes_worker.channels.errors import DeliveryError
+from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.inbound import Inbound
 from hermes_worker.net.http import HttpRequest, HttpResponse
@@ -119,6 +119,13 @@ class SocketAddress:
     """Frames to send first."""
 
 
+def websocket_at(url: str, platform: str) -> SocketAddress | DeliveryError:
+    """The address that a platform named for a websocket, if it is one."""
+    if url.startswith(("wss://", "ws://")):
+        return SocketAddress(url=url)
+    return DeliveryError(kind=SendErrorKind.TRANSIENT, message=f"{platform} named no address of a websocket")
+
+
 Addressing = Generator[HttpRequest, HttpResponse, SocketAddress | DeliveryError]
 Following = Generator[HttpRequest, HttpResponse, "HeardFrame | DeliveryError"]
 
@@ -146,7 +153,8 @@ class HeardFrame:
 
 
 class SocketTalk(Protocol):
-    """One connection's conversation, made anew for each connection. Not thread-safe; opens nothing."""
+    """One connection's conversation, made anew for each connection. Not thread-safe; opens nothing. Whoever inherits it
+    has nothing to say beyond what it hears, until it says otherwise."""
 
     def address(self, cursor: str, at: datetime) -> Addressing:
         """An exchange that ends with where to connect; one without requests simply returns."""
@@ -158,9 +166,9 @@ class SocketTalk(Protocol):
 
     def beat(self, at: datetime) -> HeardFrame:
         """What is due after ``beat_s`` seconds."""
-        ...
+        return HeardFrame()
 
     def closed(self, code: int) -> HeardFrame:
         """What it means that the platform closed the websocket with ``code``: a failure, or another cursor. Empty where
         it just ended."""
-        ...
+        return HeardFrame()

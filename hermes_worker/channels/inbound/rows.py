@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 
 from hermes_worker.channels.inbound.declaration import InboundMode, Receiving, receiving_by
@@ -73,26 +72,24 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             secrets=("access_token",),
             also=("identify",),
         ),
-        "email": replace(
-            receiving_by(
-                f"{_FOLDER}.email",
-                modes=(InboundMode.POLL,),
-                required={InboundMode.POLL: ("host", "address", "password", "authserv_id")},
-                variables={
-                    "host": "EMAIL_IMAP_HOST",
-                    "port": "EMAIL_IMAP_PORT",
-                    "tls": "EMAIL_IMAP_TLS",
-                    "folder": "EMAIL_IMAP_FOLDER",
-                    "username": "EMAIL_IMAP_USERNAME",
-                    "address": "EMAIL_ADDRESS",
-                    "password": "EMAIL_PASSWORD",
-                    "authserv_id": "EMAIL_AUTHSERV_ID",
-                },
-                secrets=("password",),
-                also=("fetch",),
-                pairs=False,
-            ),
-            fetch="hermes_worker.channels.imap:fetch",
+        "email": receiving_by(
+            f"{_FOLDER}.email",
+            modes=(InboundMode.POLL,),
+            required={InboundMode.POLL: ("host", "address", "password", "authserv_id")},
+            variables={
+                "host": "EMAIL_IMAP_HOST",
+                "port": "EMAIL_IMAP_PORT",
+                "tls": "EMAIL_IMAP_TLS",
+                "folder": "EMAIL_IMAP_FOLDER",
+                "username": "EMAIL_IMAP_USERNAME",
+                "address": "EMAIL_ADDRESS",
+                "password": "EMAIL_PASSWORD",
+                "authserv_id": "EMAIL_AUTHSERV_ID",
+            },
+            secrets=("password",),
+            also=("fetch",),
+            elsewhere={"fetch": "hermes_worker.channels.imap"},
+            pairs=False,
         ),
         "slack": receiving_by(
             f"{_FOLDER}.slack",
@@ -119,7 +116,7 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             },
             secrets=("token",),
             also=("answer",),
-            socket_module=f"{_FOLDER}.discord_gateway",
+            elsewhere={"Socket": f"{_FOLDER}.discord_gateway"},
             is_unverified=True,
         ),
         "mattermost": _by_socket(

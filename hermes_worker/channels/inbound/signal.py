@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from hermes_worker.channels.exchange import service_url
 from hermes_worker.channels.inbound.proofs import event_key
-from hermes_worker.channels.inbound.receiving import Addressing, HeardFrame, SocketAddress
+from hermes_worker.channels.inbound.receiving import Addressing, HeardFrame, SocketAddress, SocketTalk
 from hermes_worker.core.inbound import (
     ChatKind,
     Inbound,
@@ -25,7 +25,6 @@ from hermes_worker.core.inbound import (
     MediaRef,
 )
 from hermes_worker.core.json_values import id_of, list_of, mapping_of, number_of, object_in, size_of, text_of
-from hermes_worker.core.media_kinds import kind_of_media_type
 
 _NAMED = "\ufffc"
 """Stands in a text where somebody is named."""
@@ -39,7 +38,7 @@ class Credentials:
     """The number that messages come to."""
 
 
-class Socket:
+class Socket(SocketTalk):
     """One stream of events."""
 
     def __init__(self, credentials: Credentials) -> None:
@@ -54,12 +53,6 @@ class Socket:
         said = object_in(frame)
         told = mapping_of(said.get("params")) or said
         return HeardFrame(inbound=read(mapping_of(told.get("envelope")), self._credentials.account))
-
-    def beat(self, at: datetime) -> HeardFrame:
-        return HeardFrame()
-
-    def closed(self, code: int) -> HeardFrame:
-        return HeardFrame()
 
 
 def read(envelope: Mapping[str, Any], me: str) -> tuple[Inbound, ...]:
@@ -117,16 +110,8 @@ def _is_me(mention: Mapping[str, Any], me: str) -> bool:
 
 
 def _files(said: Mapping[str, Any]) -> list[MediaRef]:
-    found = []
-    for file in map(mapping_of, list_of(said.get("attachments"))):
-        media_type = text_of(file.get("contentType"))
-        found.append(
-            MediaRef(
-                kind=kind_of_media_type(media_type),
-                id=id_of(file.get("id")),
-                name=text_of(file.get("filename")),
-                media_type=media_type,
-                size_bytes=size_of(file.get("size")),
-            )
-        )
-    return [media for media in found if media.id]
+    return [
+        MediaRef.told(number, media_type=file.get("contentType"), name=file.get("filename"), size=file.get("size"))
+        for file in map(mapping_of, list_of(said.get("attachments")))
+        if (number := id_of(file.get("id")))
+    ]

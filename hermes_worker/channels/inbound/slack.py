@@ -11,7 +11,7 @@ import html
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -29,9 +29,10 @@ from hermes_worker.channels.inbound.proofs import (
 from hermes_worker.channels.inbound.receiving import (
     Addressing,
     HeardFrame,
-    SocketAddress,
+    SocketTalk,
     WebhookAnswer,
     WebhookRequest,
+    websocket_at,
 )
 from hermes_worker.channels.platforms.slack import classify
 from hermes_worker.core.inbound import (
@@ -45,8 +46,8 @@ from hermes_worker.core.inbound import (
     InboundSender,
     MediaRef,
 )
-from hermes_worker.core.json_values import id_of, list_of, mapping_of, object_in, size_of, text_of
-from hermes_worker.core.media_kinds import MediaKind, kind_of_media_type
+from hermes_worker.core.json_values import id_of, list_of, mapping_of, object_in, text_of
+from hermes_worker.core.media_kinds import MediaKind
 
 _PEOPLE = frozenset({"", "file_share", "thread_broadcast", "me_message", "bot_message"})
 """Subtypes of messages that somebody wrote; the others tell of the channel."""
@@ -101,9 +102,9 @@ def read(payload: Mapping[str, Any]) -> tuple[Inbound, ...]:
     return (_message(event, team, me),) if subtype in _PEOPLE and id_of(event.get("ts")) else ()
 
 
-class Socket:
+class Socket(SocketTalk):
     """Socket Mode: each payload comes in an envelope and comes again, over this connection or another, until it is
-    acknowledged. So there is no cursor."""
+    acknowledged. So there is no cursor. Slack pings by itself."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
@@ -114,10 +115,7 @@ class Socket:
         outcome = classify(response)
         if isinstance(outcome, DeliveryError):
             return outcome
-        found = text_of(json_object(response).get("url"))
-        if not found.startswith(("wss://", "ws://")):
-            return DeliveryError(kind=SendErrorKind.TRANSIENT, message="Slack named no address of a websocket")
-        return SocketAddress(url=found)
+        return websocket_at(text_of(json_object(response).get("url")), "Slack")
 
     def hear(self, frame: str, at: datetime) -> HeardFrame:
         envelope = object_in(frame)
@@ -131,13 +129,6 @@ class Socket:
             inbound=read(mapping_of(envelope.get("payload"))),
             acknowledgements=(json.dumps({"envelope_id": number}),),
         )
-
-    def beat(self, at: datetime) -> HeardFrame:
-        """Slack pings by itself."""
-        return HeardFrame()
-
-    def closed(self, code: int) -> HeardFrame:
-        return HeardFrame()
 
     @staticmethod
     def _disconnected(reason: str) -> HeardFrame:
@@ -242,16 +233,10 @@ def _place(channel: str, team: str, name: str, *, thread: str = "") -> InboundCh
 def _files(event: Mapping[str, Any]) -> list[MediaRef]:
     found = []
     for file in map(mapping_of, list_of(event.get("files"))):
-        media_type = text_of(file.get("mimetype"))
-        found.append(
-            MediaRef(
-                kind=MediaKind.VOICE if file.get("subtype") == "slack_audio" else kind_of_media_type(media_type),
-                id=id_of(file.get("id")),
-                name=text_of(file.get("name")),
-                media_type=media_type,
-                size_bytes=size_of(file.get("size")),
-            )
+        media = MediaRef.told(
+            id_of(file.get("id")), media_type=file.get("mimetype"), name=file.get("name"), size=file.get("size")
         )
+        found.append(replace(media, kind=MediaKind.VOICE) if file.get("subtype") == "slack_audio" else media)
     return [media for media in found if media.id]
 
 

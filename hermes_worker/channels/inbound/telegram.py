@@ -35,7 +35,16 @@ from hermes_worker.core.inbound import (
     InboundSender,
     MediaRef,
 )
-from hermes_worker.core.json_values import id_of, list_of, mapping_of, number_of, size_of, stripped_of, text_of
+from hermes_worker.core.json_values import (
+    id_of,
+    list_of,
+    mapping_of,
+    number_of,
+    object_in,
+    size_of,
+    stripped_of,
+    text_of,
+)
 from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
@@ -119,11 +128,7 @@ def poll(cursor: str, credentials: Credentials, at: datetime, hold_s: float) -> 
 
 def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> WebhookAnswer | None:
     """A press is acknowledged in the answer to the webhook, as a method call; the API does not have the token."""
-    try:
-        update = json.loads(request.body)
-    except (ValueError, RecursionError):
-        return None
-    press = id_of(mapping_of(mapping_of(update).get("callback_query")).get("id"))
+    press = id_of(mapping_of(object_in(request.body).get("callback_query")).get("id"))
     if not press:
         return None
     called = {"method": "answerCallbackQuery", "callback_query_id": press}

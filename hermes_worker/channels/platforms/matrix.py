@@ -148,7 +148,7 @@ def _direct_room(user: str, credentials: Credentials) -> Generator[HttpRequest, 
     room_id = id_of(json_object(created).get("room_id"))
     if not room_id:
         return created
-    yield preparing(_request("PUT", path, direct | {user: [room_id]}, credentials))
+    yield preparing(_request("PUT", path, {**direct, user: [room_id]}, credentials))
     return room_id
 
 
