@@ -44,10 +44,10 @@ class ChatRules:
     def owner_of(self, account: str, chat: str) -> ChatOwner:
         """A rule for the chat comes before one for all chats of the account."""
         found = self._by_place()
-        return found.get(f"{account}/{chat}") or self.owner_of_account(account)
+        return found.get(f"{account}/{chat}") or found.get(f"{account}/{EVERY_CHAT}") or ChatOwner()
 
     def owner_of_account(self, account: str) -> ChatOwner:
-        return self._by_place().get(f"{account}/{EVERY_CHAT}") or ChatOwner()
+        return self.owner_of(account, EVERY_CHAT)
 
     def _by_place(self) -> Mapping[str, ChatOwner]:
         found: dict[str, ChatOwner] = {}
