@@ -1167,8 +1167,8 @@ def _hooks_of(shared: _Shared) -> Hooks:
     memories = Memories(database)
 
     def may_remember(run_id: str) -> bool:
-        said = memories.overrides(run_id)
-        return memories.writers(run_id) <= memory_policy_of(overridden(shared.settings, said)).writers
+        asker = memories.asker(run_id)
+        return asker.writers <= memory_policy_of(overridden(shared.settings, asker.overrides)).writers
 
     return Hooks(
         runner=HookRunner(loaded_hooks(found, called)),

@@ -93,6 +93,16 @@ class _AskingRun(NamedTuple):
     parent_pk: int | None
     principal: str | None
     tenant: str
+    overrides: str | None
+
+
+class MemoryAsker(NamedTuple):
+    """A run that wants to write memories."""
+
+    writers: frozenset[MemoryWriter]
+    """What it is to whoever decides if it may."""
+    overrides: Mapping[str, str]
+    """The settings that it was accepted with and its processes were not started with."""
 
 
 _VIEW = sa.select(
@@ -160,24 +170,23 @@ class Memories:
 
     def writers(self, run_id: str) -> frozenset[MemoryWriter]:
         """What a run is to whoever decides if it may write (``core.memories.require_writer``), from its rows alone."""
+        return self.asker(run_id).writers
+
+    def asker(self, run_id: str) -> MemoryAsker:
+        """The same, with the settings that count for the run."""
         root = runs.alias("root")
         wanted = (
-            sa.select(runs.c.origin, runs.c.parent_pk, root.c.principal, runs.c.tenant)
+            sa.select(runs.c.origin, runs.c.parent_pk, root.c.principal, runs.c.tenant, runs.c.overrides)
             .join(root, root.c.pk == sa.func.coalesce(runs.c.root_pk, runs.c.pk))
             .where(runs.c.run_id == run_id)
         )
         with self._database.read() as connection:
             asker = row_of(connection.execute(wanted), _AskingRun)
             if asker is None:
-                return frozenset({MemoryWriter.GUEST})
+                return MemoryAsker(frozenset({MemoryWriter.GUEST}), {})
             guest = is_guest(connection, asker.tenant, asker.principal)
-        return writers_of(asker.origin or "", is_child=asker.parent_pk is not None, is_guest=guest)
-
-    def overrides(self, run_id: str) -> Mapping[str, str]:
-        """The settings that a run was accepted with and its processes were not started with."""
-        with self._database.read() as connection:
-            said = connection.execute(sa.select(runs.c.overrides).where(runs.c.run_id == run_id)).scalar()
-        return json.loads(said) if said else {}
+        writers = writers_of(asker.origin or "", is_child=asker.parent_pk is not None, is_guest=guest)
+        return MemoryAsker(writers, json.loads(asker.overrides) if asker.overrides else {})
 
     # --- changing ---
 

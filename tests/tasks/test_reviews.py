@@ -243,7 +243,7 @@ def test_a_review_has_the_settings_of_the_turn_that_it_follows(scene: Scene) -> 
     memories = Memories(scene.store.database)
     assert not memories.entries(DEFAULT_TENANT, "default")[MemoryTarget.USER]
     assert [view.state for view in memories.views(DEFAULT_TENANT, "default")] == ["staged"]
-    assert memories.overrides(review) == said
+    assert memories.asker(review).overrides == said
 
 
 @pytest.mark.parametrize("changes", [{"source": "cron"}, {"source": "webhook:w"}, {"principal": "api:bob/key_1"}])

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -68,6 +68,7 @@ from hermes_worker.store.tables import (
 )
 
 _ID = re.compile(r"run_[0-9a-f]{32}")
+T = TypeVar("T")
 AT_ONCE = 500
 """Numbers in one statement."""
 BY_RUN: Sequence[sa.Column[Any]] = (
@@ -233,9 +234,9 @@ def _all_targets(connection: Connection, tenant: str) -> set[str]:
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
 
-def in_parts(numbers: Iterable[int]) -> Iterator[list[int]]:
+def in_parts(values: Iterable[T]) -> Iterator[list[T]]:
     """So many at a time as a statement takes."""
-    rest = iter(numbers)
+    rest = iter(values)
     while part := list(islice(rest, AT_ONCE)):
         yield part
 
@@ -437,9 +438,8 @@ def remembered_by(connection: Connection, selected: Selected) -> Iterator[sa.Col
 def filters_of(selected: Selected) -> Iterator[sa.ColumnElement[bool]]:
     """What the holders of keys saved, in parts that one statement takes."""
     ours = saved_filters.c.tenant == selected.tenant
-    holders = sorted(f"api:{holder}" for holder in selected.person.holders)
-    for part in in_parts(range(len(holders))):
-        yield ours & saved_filters.c.holder.in_([holders[each] for each in part])
+    for part in in_parts(sorted(f"api:{holder}" for holder in selected.person.holders)):
+        yield ours & saved_filters.c.holder.in_(part)
 
 
 def _ids(connection: Connection, column: sa.Column[str], pks: Iterable[int]) -> Iterator[str]:
