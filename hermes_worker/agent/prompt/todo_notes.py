@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hermes_worker.agent.tools.builtin import TODO_LIST, TodoStatus
+from hermes_worker.core.json_values import object_in, text_of
 from hermes_worker.core.messages import Message, Role
 from hermes_worker.core.pruning import calls_in
 
@@ -34,11 +35,7 @@ def todo_notes(rows: Sequence[Message], *, through: int) -> str:
 
 def _listed(content: object) -> Sequence[Mapping[str, Any]] | None:
     """The items of a result; ``None`` for one that is no list, such as an error."""
-    try:
-        found = json.loads(content) if isinstance(content, str) else None
-    except (ValueError, RecursionError):
-        return None
-    items = found.get("todos") if isinstance(found, dict) else None
+    items = object_in(text_of(content)).get("todos")
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else None
 
 

@@ -56,7 +56,7 @@ class ScanMemory:
 
     folders: Known = field(default_factory=dict)
     listing: Mapping[str, Any] = field(default_factory=dict)
-    """What ``hosted`` remembers beside them."""
+    """What ``host_files`` remembers beside them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
