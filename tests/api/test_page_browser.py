@@ -331,7 +331,7 @@ def test_an_update_does_not_disturb_what_is_typed(api: Served, visit: Callable[.
     assert page.evaluate("() => document.activeElement.id") == "filter-tag"
     page.keyboard.type("ly")
     page.get_by_role("row").nth(5).wait_for()
-    assert "tag=nightly" in page.url
+    page.wait_for_url("**tag=nightly*")
     page.reload()
     assert page.get_by_label("Tag").input_value() == "nightly"
 
@@ -607,7 +607,7 @@ def test_settings_are_shown_with_who_said_so_and_no_secret(api: Served, visit: C
     page.get_by_text(f"of {len(told)}").wait_for()
     row = table.get_by_role("row").filter(has=page.get_by_role("cell", name="server.key", exact=True))
     row.get_by_text("a secret").wait_for()
-    assert "words=server.key" in page.url
+    page.wait_for_url("**words=server.key*")
 
 
 def test_settings_of_a_session_and_of_a_run_are_told_apart_by_who_said_so(

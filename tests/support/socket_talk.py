@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from queue import Empty, Queue
@@ -125,7 +125,8 @@ def tcp_platform(kind: str) -> Iterator[Platform]:
             sock.sendall(HEAD % (b"text/event-stream" if kind == "events" else b"application/x-ndjson"))
             platform.tell(lambda frame: sock.sendall(_chunk(kind, frame)))
             sock.sendall(b"0\r\n\r\n")
-        sock.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):  # Who listened may have gone before.
+            sock.shutdown(socket.SHUT_RDWR)
         sock.close()
 
     def accept() -> None:

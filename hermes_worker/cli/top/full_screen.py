@@ -47,8 +47,10 @@ class FullScreen:
         self._watch = watch
         self._every_s = every_s
         self._state = TopState()
+        self._done = ""
+        """What came of an action, until a look that began after it is shown: a key means what stands there."""
         self._lock = threading.Lock()
-        """Of the state: the one thread looks, the other hears keys."""
+        """Of the state and of what was done: the one thread looks, the other hears keys."""
         self._left = threading.Event()
         self._look_now = threading.Event()
         self._application = self._made()
@@ -64,9 +66,13 @@ class FullScreen:
 
     def _look(self) -> None:
         while not self._left.is_set():
+            with self._lock:
+                done, self._done = self._done, ""
             fleet = self._watch.look()
             with self._lock:
                 self._state = with_fleet(self._state, fleet)
+                if done:
+                    self._state = replace(self._state, said=done)
             self._application.invalidate()
             self._look_now.wait(self._every_s)
             self._look_now.clear()
@@ -84,15 +90,17 @@ class FullScreen:
 
     def _act(self, action: TopAction) -> None:
         try:
-            changed = (
-                {"opened": self._watch.opened(action.run_id)}
-                if isinstance(action, OpenRun)
-                else {"said": self._watch.do(action)}
-            )
+            if isinstance(action, OpenRun):
+                opened = self._watch.opened(action.run_id)
+                with self._lock:
+                    self._state = replace(self._state, opened=opened)
+            else:
+                done = self._watch.do(action)
+                with self._lock:
+                    self._done = done
         except HermesError as error:
-            changed = {"said": sentence(error)}
-        with self._lock:
-            self._state = replace(self._state, **changed)
+            with self._lock:
+                self._state = replace(self._state, said=sentence(error))
         self._look_now.set()
         self._application.invalidate()
 
