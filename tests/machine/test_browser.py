@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
@@ -389,6 +390,7 @@ def fleet(folder: Path, *, sessions: int, calls: int, workers: int, seed: int) -
         people = [new_session(store) for _ in range(sessions)]
         fleet = [WorkerProcess(url, folder) for _ in range(workers)]
         forms = {who: Form() for who in people}
+        refused = Counter[str]()
         try:
             for number in range(calls):
                 for who in people:
@@ -409,13 +411,16 @@ def fleet(folder: Path, *, sessions: int, calls: int, workers: int, seed: int) -
                         assert said is not None, (name, (folder / "browser.log").read_text()[-2000:])
                         check(said, who)
                     forms[who].note(name, arguments, was_done=said is not None and said.get("success") is True)
+                    if said is not None and said.get("success") is not True:
+                        refused[f"{name}: {said.get('error')}"] += 1
                 print(f"call {number + 1} of {calls} of {sessions} sessions is over", flush=True)
+            for said_of, count in refused.most_common():
+                print(f"{count} x {said_of[:300]}", flush=True)
             for who in people:
-                last = ask(fleet[0], who, "snapshot", {"full": True})
-                check(last, who)
-                assert "lost" not in json.dumps(last), "no browser was lost, only workers"
-                kept = ask(fleet[0], who, "console", {"expression": "localStorage.all"})["value"]
-                assert set(forms[who].added) <= set(json.loads(str(kept or "[]"))), (who, forms[who].added, kept)
+                check(read(fleet[0], who, "snapshot", {"full": True}), who)
+                said = read(fleet[0], who, "console", {"expression": "localStorage.all"})
+                kept = json.loads(str(said["value"] or "[]"))
+                assert set(forms[who].added) <= set(kept), (who, forms[who].added, kept)
             assert any(form.added for form in forms.values()) or calls < 7
             rows = Resources(store.database).hosted(ResourceKind.BROWSER)
             assert len(rows) == sessions
@@ -446,6 +451,17 @@ def ask(worker: WorkerProcess, who: str, tool: str, arguments: dict[str, object]
     said = worker.answer(CALL_MAX_S)
     assert said is not None
     return said
+
+
+def read(worker: WorkerProcess, who: str, tool: str, arguments: dict[str, object]) -> dict[str, object]:
+    """What changes nothing is asked again where the machine was too busy for the page to answer in its seconds."""
+    for _ in range(5):
+        said = ask(worker, who, tool, arguments)
+        assert "lost" not in json.dumps(said), "no browser was lost, only workers"
+        if said.get("success") is True:
+            return said
+        print(f"{tool}: {said.get('error')}", flush=True)
+    raise AssertionError(said)
 
 
 def step(worker: WorkerProcess, who: str, number: int, site: Site) -> tuple[str, dict[str, object]]:
