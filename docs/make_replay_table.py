@@ -43,6 +43,7 @@ WHY: Final[Mapping[str, str]] = {
     "ha_get_state": _LOOKS,
     "ha_list_entities": _LOOKS,
     "ha_list_services": _LOOKS,
+    "hindsight_recall": _LOOKS,
     "honcho_search": _LOOKS,
     "image_generate": "each picture is paid for and is another one",
     "mem0_search": _LOOKS,

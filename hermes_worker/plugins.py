@@ -104,6 +104,15 @@ def addons() -> Iterator[Available]:
         yield Available(name=name, place="comes with Hermes worker", source=path.parent, manifest=manifest)
 
 
+def is_unverified(name: str) -> bool:
+    """Whether an extension comes with the product and nobody has asked the service that it speaks to."""
+    return name not in _TRIED and any(name == one.name for one in addons())
+
+
+_TRIED = frozenset({"memory_hindsight"})
+"""Add-ons that were tried against the vendor's own server (tests/extensions/test_hindsight_server.py)."""
+
+
 def _addons_dir() -> Path:
     return Path(__file__).with_name("addons")
 

@@ -19,8 +19,12 @@ _SAID_CHARS_MAX: Final = 300
 class AddonFailed(HermesError):
     """A service did not do what was asked of it. The message may be shown to a model; it holds no key."""
 
-    def __init__(self, message: str, *, may_have_acted: bool = False, is_refusal: bool = False) -> None:
+    def __init__(
+        self, message: str, *, may_have_acted: bool = False, is_refusal: bool = False, status: int | None = None
+    ) -> None:
         super().__init__(message)
+        self.status = status
+        """Of the answer, where that is what failed."""
         self.may_have_acted = may_have_acted
         """The request went out and no answer came."""
         self.is_refusal = is_refusal
@@ -46,6 +50,7 @@ def ask(
         raise AddonFailed(
             f"{service} answered HTTP {answer.status}{_because(answer)}",
             is_refusal=answer.status in (401, 402, 403, 429),
+            status=answer.status,
         )
     if len(answer.body) > body_bytes_max:
         raise AddonFailed(f"{service} answered with more than {body_bytes_max} bytes", may_have_acted=True)

@@ -773,7 +773,7 @@ def _tools(settings: Settings) -> tuple[Grade, str]:
     here = [one for one in found if one.is_available]
     note += f"; {len(here)} of {len(found)} tools (hermes-worker tools list)"
     note += "".join(f"; {one.note}" for one in here if one.name == "read_file" and one.note)
-    if addons := [one.name for one in plugins.addons() if one.name in settings.extensions.enabled]:
+    if addons := [name for name in settings.extensions.enabled if plugins.is_unverified(name)]:
         return Grade.NOTE, f"bash found{note}; unverified live: {', '.join(addons)} (docs/addons.md)"
     return Grade.OK, f"bash found{note}"
 

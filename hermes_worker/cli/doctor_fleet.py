@@ -135,7 +135,7 @@ def memory(settings: Settings) -> tuple[Grade, str]:
         (one.name, provider.name) for one in found.having("memory_providers") for provider in one.memory_providers
     ]
     name = ", ".join(f"{provider} of {extension}" for extension, provider in brought)
-    if any(extension in {addon.name for addon in plugins.addons()} for extension, _ in brought):
+    if any(plugins.is_unverified(extension) for extension, _ in brought):
         name += " (unverified live)"
     if has_no_rows(settings):
         return Grade.OK, f"{name}; it was told of nothing yet"

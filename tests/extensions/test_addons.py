@@ -38,7 +38,7 @@ from hermes_worker.plugins import MANIFEST, available, brought, read_manifest
 from hermes_worker.setting_groups import filled, settings_of
 
 ADDONS = ("home_assistant", "images", "speech", "web_search")
-MEMORIES = ("memory_honcho", "memory_http", "memory_mem0")
+MEMORIES = ("memory_hindsight", "memory_honcho", "memory_http", "memory_mem0")
 """One of them at a time; ``test_memory_addons.py`` asks them."""
 
 

@@ -1,13 +1,15 @@
 """The memory providers that come with the product, against stand-ins of ours.
 
 The stand-ins are made from what the vendors' own packages send: ``VENDOR_REQUESTS`` was recorded from ``mem0ai`` 2.2.1
-and ``honcho-ai`` 2.7.0, which asked a server on this machine. Nobody asked the real services.
+and ``honcho-ai`` 2.7.0, which asked a server on this machine. Nobody asked the real services. Those to Hindsight are as
+its server ``hindsight-api-slim`` 1.1.0 takes them (``test_hindsight_server.py``).
 """
 
 from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +74,27 @@ VENDOR_REQUESTS: Mapping[str, Sent] = {
         "/v3/workspaces/hermes/conclusions/query",
         {"query": "tea", "top_k": 10, "filters": {"observer_id": "hermes-acme", "observed_id": "user-acme"}},
     ),
+    "hindsight recall": (
+        "POST",
+        "/v1/default/banks/hermes-acme/memories/recall",
+        {"query": "tea?", "budget": "low", "max_tokens": 2_000},
+    ),
+    "hindsight retain": (
+        "POST",
+        "/v1/default/banks/hermes-acme/memories",
+        {
+            "items": [
+                {
+                    "content": "User: I like tea\nAssistant: Noted",
+                    "context": "conversation with an agent",
+                    "document_id": "run_1.4",
+                    "metadata": {"session_id": "s1"},
+                }
+            ],
+            "async": True,
+            "operation_id": str(uuid.uuid5(uuid.NAMESPACE_URL, "run_1.4")),
+        },
+    ),
 }
 """The requests of the packages for the calls that our adapters stand in for, with our ids in them."""
 
@@ -101,6 +124,8 @@ class Stand:
     def _said(self, path: str) -> object:
         if path.endswith("/memories/search/"):
             return {"results": [{"id": "1", "memory": "Ann likes tea"}, {"id": "2", "memory": "Ann is in Oslo"}]}
+        if path.endswith("/memories/recall"):
+            return {"results": [{"id": "1", "text": "Ann likes tea"}, {"id": "2", "text": "Ann is in Oslo"}]}
         if path.endswith("/context"):
             return {"peer_id": "p", "representation": "drinks tea at five", "peer_card": ["Name: Ann"]}
         if path.endswith("/conclusions/query"):
@@ -133,7 +158,7 @@ def told(name: str, url: str, hook: str, event: str, **payload: object) -> objec
     return load(found.implementation)(happened)
 
 
-@pytest.mark.parametrize("name", ["memory_honcho", "memory_http", "memory_mem0"])
+@pytest.mark.parametrize("name", ["memory_hindsight", "memory_honcho", "memory_http", "memory_mem0"])
 def test_each_can_be_enabled_and_no_two_of_them(name: str) -> None:
     fold((*built_in(), addon(name)), withheld=[one.variable for one in addon(name).settings])
     assert all(hook.of_memory for hook in addon(name).hooks)
@@ -148,6 +173,32 @@ def test_mem0_is_asked_and_told_as_its_own_package_does(stand: tuple[Stand, str]
     assert "- Ann likes tea\n- Ann is in Oslo" in recalled and recalled.startswith("<memory-context>")
     assert made.asked == [VENDOR_REQUESTS["mem0 search"], VENDOR_REQUESTS["mem0 add"]]
     assert made.auth == ["token secret"] * 2
+
+
+def test_hindsight_is_asked_and_told_in_the_tenants_bank(stand: tuple[Stand, str]) -> None:
+    made, url = stand
+    recalled = told("memory_hindsight", url, "hindsight-prefetch", "pre_llm_call", user_message="tea?")
+    told("memory_hindsight", url, "hindsight-sync", "post_llm_call")
+    assert isinstance(recalled, str)
+    assert "- Ann likes tea\n- Ann is in Oslo" in recalled and recalled.startswith("<memory-context>")
+    assert made.asked == [VENDOR_REQUESTS["hindsight recall"], VENDOR_REQUESTS["hindsight retain"]]
+    assert made.auth == ["bearer secret"] * 2
+
+
+def test_a_tenant_of_whom_hindsight_keeps_nothing_has_nothing_remembered() -> None:
+    status = 404
+
+    def nobody(request: Received, reply: Reply) -> None:
+        reply.document(status, {"detail": "Bank 'hermes-acme' not found"})  # as the server says it
+
+    with FaultServer(nobody) as server:
+        url = server.base_url.removesuffix("/v1")
+        assert told("memory_hindsight", url, "hindsight-prefetch", "pre_llm_call", user_message="tea?") is None
+        with pytest.raises(AddonFailed, match="404: Bank"):
+            told("memory_hindsight", url, "hindsight-sync", "post_llm_call")
+        status = 500
+        with pytest.raises(AddonFailed, match="500"):
+            told("memory_hindsight", url, "hindsight-prefetch", "pre_llm_call", user_message="tea?")
 
 
 def test_honcho_is_asked_and_told_as_its_own_package_does(stand: tuple[Stand, str]) -> None:
@@ -184,6 +235,7 @@ def test_tools_search_what_is_remembered_of_the_runs_tenant(stand: tuple[Stand, 
     for name, tool, found in (
         ("memory_mem0", "mem0_search", ["Ann likes tea", "Ann is in Oslo"]),
         ("memory_honcho", "honcho_search", ["likes tea"]),
+        ("memory_hindsight", "hindsight_recall", ["Ann likes tea", "Ann is in Oslo"]),
     ):
         [declared] = [one for one in addon(name).tools if one.name == tool]
         assert declared.spec.toolset == "memory"
@@ -196,8 +248,15 @@ def test_tools_search_what_is_remembered_of_the_runs_tenant(stand: tuple[Stand, 
 
 def test_a_delegation_is_remembered(stand: tuple[Stand, str]) -> None:
     made, url = stand
-    for name, hook in (("memory_mem0", "mem0-delegation"), ("memory_honcho", "honcho-delegation")):
-        told(name, url, hook, "subagent_stop", child_goal="Count tests", child_summary="7,000")
+    for name in ("mem0", "honcho", "hindsight"):
+        told(
+            f"memory_{name}",
+            url,
+            f"{name}-delegation",
+            "subagent_stop",
+            child_goal="Count tests",
+            child_summary="7,000",
+        )
         assert "Delegated: Count tests\\nResult: 7,000" in json.dumps(made.asked[-1][2])
 
 
@@ -221,7 +280,12 @@ def test_a_server_of_ones_own_is_sent_each_event_with_its_key(stand: tuple[Stand
 
 @pytest.mark.parametrize(
     ("name", "hook"),
-    [("memory_mem0", "mem0-prefetch"), ("memory_honcho", "honcho-prefetch"), ("memory_http", "http-prefetch")],
+    [
+        ("memory_hindsight", "hindsight-prefetch"),
+        ("memory_honcho", "honcho-prefetch"),
+        ("memory_http", "http-prefetch"),
+        ("memory_mem0", "mem0-prefetch"),
+    ],
 )
 def test_none_of_them_takes_more_than_its_time_or_reads_a_megabyte(name: str, hook: str) -> None:
     def slow(request: Received, reply: Reply) -> None:
@@ -247,13 +311,17 @@ def test_two_tenants_share_no_user() -> None:
 
 def test_nothing_is_asked_about_silence(stand: tuple[Stand, str]) -> None:
     made, url = stand
-    for name, hook in (("memory_mem0", "mem0-prefetch"), ("memory_honcho", "honcho-prefetch")):
-        assert told(name, url, hook, "pre_llm_call", user_message="  ") is None
-    told("memory_mem0", url, "mem0-sync", "post_llm_call", user_message="", assistant_response="")
+    for name in ("mem0", "honcho", "hindsight"):
+        assert told(f"memory_{name}", url, f"{name}-prefetch", "pre_llm_call", user_message="  ") is None
+        told(f"memory_{name}", url, f"{name}-sync", "post_llm_call", user_message="", assistant_response="")
     assert made.asked == []
 
 
 def test_the_records_are_from_the_versions_that_the_modules_name() -> None:
-    for name, package in (("memory_mem0", "``mem0ai`` 2.2.1"), ("memory_honcho", "``honcho-ai`` 2.7.0")):
+    for name, package in (
+        ("memory_mem0", "``mem0ai`` 2.2.1"),
+        ("memory_honcho", "``honcho-ai`` 2.7.0"),
+        ("memory_hindsight", "``hindsight-api-slim`` 1.1.0"),
+    ):
         module = Path(load(f"hermes_worker.addons.{name}.service:__file__")).read_text()
         assert package in module and package in (__doc__ or "")

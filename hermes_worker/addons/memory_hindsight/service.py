@@ -1,0 +1,98 @@
+"""Requests to Hindsight, tried against its server ``hindsight-api-slim`` 1.1.0.
+
+A *bank* holds the memories of a tenant; Hindsight makes it when something is kept there first. What is kept is a
+document with the id of our event, and the same document again replaces itself: an event that is told twice is kept
+once.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+from hermes_worker.addons.asking import AddonFailed, json_post, rows_of, text_of
+from hermes_worker.addons.memory_hindsight.settings import Hindsight
+from hermes_worker.addons.recalling import RECALL_S, SYNC_S, asked, listed, said, whose
+from hermes_worker.agent.tools.base import ToolContext
+from hermes_worker.agent.tools.functions import ToolFailed, tool
+from hermes_worker.core.hooks import HookEvent
+from hermes_worker.setting_groups import filled
+
+_SERVICE: Final = "Hindsight"
+_QUERY_CHARS_MAX: Final = 8_000
+_RECALL_TOKENS_MAX: Final = 2_000
+_SEARCH_TOKENS_MAX: Final = 4_096
+_SEARCH_S: Final = 20.0
+
+
+def recall(event: HookEvent) -> str | None:
+    """What Hindsight remembers that bears on what the user says. Raises ``AddonFailed``."""
+    [query] = said(event, "user_message")
+    if not query.strip():
+        return None
+    settings = filled(Hindsight, event.values)
+    wanted = {"query": query, "budget": settings.budget, "max_tokens": _RECALL_TOKENS_MAX}
+    return listed(_found(settings, event.payload["tenant"], wanted, total_s=RECALL_S))
+
+
+def keep_turn(event: HookEvent) -> None:
+    """Give Hindsight what was said and answered. Raises ``AddonFailed``."""
+    asked_for, answered = said(event, "user_message", "assistant_response")
+    _keep(event, [f"{who}: {text}" for who, text in (("User", asked_for), ("Assistant", answered)) if text.strip()])
+
+
+def keep_delegation(event: HookEvent) -> None:
+    """Give Hindsight what was delegated and what came of it. Raises ``AddonFailed``."""
+    goal, summary = said(event, "child_goal", "child_summary")
+    _keep(event, [f"Delegated: {goal}", f"Result: {summary}"])
+
+
+@tool(replay="pure", toolset="memory")
+def hindsight_recall(
+    query: Annotated[str, "What to look for."], settings: Hindsight, context: ToolContext
+) -> list[str]:
+    """Search what was remembered of earlier conversations."""
+    wanted = {"query": query, "budget": "mid", "max_tokens": _SEARCH_TOKENS_MAX}
+    try:
+        return _found(settings, context.origin.tenant, wanted, total_s=_SEARCH_S)
+    except AddonFailed as failed:
+        raise ToolFailed(str(failed)) from None
+
+
+def _found(settings: Hindsight, tenant: str, wanted: Mapping[str, Any], *, total_s: float) -> list[str]:
+    shortened = {**wanted, "query": wanted["query"][:_QUERY_CHARS_MAX]}
+    request = json_post(f"{_bank(settings, tenant)}/memories/recall", shortened, _auth(settings))
+    try:
+        rows = rows_of(asked(_SERVICE, request, total_s=total_s), "results")
+    except AddonFailed as failed:
+        if failed.status == HTTPStatus.NOT_FOUND:  # nothing was kept for this tenant yet, so there is no bank
+            return []
+        raise
+    return [text for row in rows if (text := text_of(row.get("text")).strip())]
+
+
+def _keep(event: HookEvent, lines: Sequence[str]) -> None:
+    if not lines:
+        return
+    settings = filled(Hindsight, event.values)
+    item = {
+        "content": "\n".join(lines),
+        "context": "conversation with an agent",
+        "document_id": event.id,
+        "metadata": {"session_id": str(event.payload["session_id"])},
+    }
+    # Hindsight asks a model what to keep, for which nobody waits here.
+    told = {"items": [item], "async": True, "operation_id": str(uuid.uuid5(uuid.NAMESPACE_URL, event.id))}
+    request = json_post(f"{_bank(settings, event.payload['tenant'])}/memories", told, _auth(settings))
+    asked(_SERVICE, request, total_s=SYNC_S)
+
+
+def _bank(settings: Hindsight, tenant: str) -> str:
+    return f"{settings.url.rstrip('/')}/v1/default/banks/{quote(whose(tenant, settings.bank), safe='')}"
+
+
+def _auth(settings: Hindsight) -> Mapping[str, str]:
+    return {"Authorization": f"Bearer {settings.key}"} if settings.key else {}
