@@ -50,8 +50,10 @@ _TENANT = click.option("--tenant", type=TEXT, metavar="NAME", help="What is over
 _SESSION = click.option("--session", type=TEXT, metavar="ID", help="What is overridden for a session.")
 
 
-@config.command(epilog="Example: hermes-worker config show --origin compression")
-@common
+@config.command(
+    epilog="Over a server: as a run is accepted there. Example: hermes-worker config show --origin compression"
+)
+@reachable
 @click.argument("prefix", type=TEXT, required=False)
 @click.option("--origin", "with_origin", is_flag=True, help="Where each value comes from.")
 @click.option("--all", "shows_all", is_flag=True, help="Those that are not set, too.")
@@ -72,12 +74,7 @@ def show(
     as_json: bool,
 ) -> int:
     """What every setting says, or those whose key begins with PREFIX. Secrets are not shown."""
-    settings = client_settings(home, needs_servers=False)
-    about = {"tenant": tenant, "session_id": session, "run_id": run}
-    if is_fleet or any(about.values()):
-        told, notes = _as_accepted(settings, **about)
-    else:
-        told, notes = list(told_settings(settings)), []
+    told, notes = _told(home, is_fleet, tenant=tenant, session_id=session, run_id=run)
     rows = [row for row in told if row.key.startswith(prefix or "")]
     if not rows:
         raise ConfigurationError(f"no setting begins with {prefix!r}")
@@ -89,9 +86,25 @@ def show(
     listed = [row for row in rows if shows_all or row.is_set]
     cells = [(row.key, _shown(row) or "-", *((row.origin,) if with_origin else ())) for row in listed]
     click.echo(table(cells, ("KEY", "VALUE", *(("FROM",) if with_origin else ())), whole=(0,)))
-    for note in (f"home {settings.home}, configuration {configuration_of(settings)}", *notes):
+    for note in notes:
         click.echo(note, err=True)
     return 0
+
+
+def _told(home: Path | None, is_fleet: bool, **about: str | None) -> tuple[list[ToldSetting], list[str]]:
+    """Every setting, of this machine or of the server that was chosen, and what to say beside."""
+    if sum(name is not None for name in about.values()) > 1:
+        raise ConfigurationError("give one of --tenant, --session and --run")
+    if chosen_server() is not None:
+        from hermes_worker.cli.stored_configuration import told_by_server
+
+        return told_by_server(**about), []
+    settings = client_settings(home, needs_servers=False)
+    note = f"home {settings.home}, configuration {configuration_of(settings)}"
+    if not is_fleet and not any(about.values()):
+        return list(told_settings(settings)), [note]
+    told, notes = _as_accepted(settings, **about)
+    return told, [note, *notes]
 
 
 def _as_accepted(settings: Settings, **about: str | None) -> tuple[list[ToldSetting], list[str]]:
@@ -100,13 +113,10 @@ def _as_accepted(settings: Settings, **about: str | None) -> tuple[list[ToldSett
     from hermes_worker.services.configuring import About, effective
     from hermes_worker.wiring import open_database
 
-    asked = About(**about)
-    if asked.is_ambiguous:
-        raise ConfigurationError("give one of --tenant, --session and --run")
     database = open_database(settings)
     try:
         live = live_settings_of(settings, database)
-        chosen = effective(live, database, asked)
+        chosen = effective(live, database, About(**about))
         notes = [f"version {version} of the {layer}" for layer, version in chosen.layers.items()]
         return list(chosen.told()), [*notes, *live.problems().values()]
     finally:

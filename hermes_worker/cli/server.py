@@ -213,7 +213,7 @@ _REASONS = {
     "restore": "a restore replaces the database and the home themselves",
     "migrate": "the schema is changed where the database is",
     "doctor": "it looks at the machine that it runs on",
-    "config": "it is about the settings of this machine; 'GET /v1/settings' tells those of a server",
+    "config": "it is about the files of this machine; 'config show' tells the settings of a server",
     "check": "it looks at the configuration of the machine that it runs on",
     "run": "it works in a directory of this machine; 'submit' hands a task to the server",
     "init": "it writes the configuration of this machine",

@@ -17,7 +17,7 @@ from hermes_worker.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from hermes_worker.client import HermesClient
-    from hermes_worker.settings import Settings
+    from hermes_worker.settings import Settings, ToldSetting
 
 _LIVE = "Runs that are accepted from now on have it; what docs/settings.md does not call live is read at a start."
 _VERSIONS_MAX = 100
@@ -59,6 +59,21 @@ def open_configurations(home: Path | None) -> ConfigurationBackend:
         if client is None
         else RemoteConfigurations(client)
     )
+
+
+def told_by_server(**about: str | None) -> list[ToldSetting]:
+    """Every setting as the server that was chosen accepts a run, or did. Raises ``HermesError``s of the client."""
+    client = server_client()
+    assert client is not None
+    return [_read_setting(each) for each in client.settings(None, **about)]
+
+
+def _read_setting(told: Mapping[str, Any]) -> ToldSetting:
+    from hermes_worker.settings import ToldSetting
+
+    names = ("key", "variable", "value", "is_secret", "is_set", "layer", "origin")
+    found: ToldSetting = read(ToldSetting, {**{name: told.get(name) for name in names}, "doc": told.get("description")})
+    return found
 
 
 class LocalConfigurations:

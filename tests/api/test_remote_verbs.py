@@ -16,6 +16,7 @@ from support.commandline import CommandLine
 from support.questions import DANGER
 from support.store import Store
 
+from hermes_worker import live_settings
 from hermes_worker.core.effects import CallHook, GatherArtifacts
 from hermes_worker.core.hooks import observed_by
 from hermes_worker.core.key_states import Finding, KeyCondition
@@ -94,6 +95,24 @@ def test_configurations_are_changed_as_in_the_database(
     assert not remote.home.exists()
     acts = {json.loads(line)["act"] for line in remote.inline("audit", "list", "--json").out.splitlines()}
     assert "configuration.write" in acts
+
+
+def test_settings_are_shown_as_the_server_accepts_a_run(
+    local: CommandLine, remote: CommandLine, api: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_settings, "LOOK_EVERY_S", 0.0)
+    session = api.http.get(f"/v1/runs/{api.submit()}").json()["session_id"]
+    remote.inline("config", "set", "--fleet", "agent.max_turns", "50")
+    remote.inline("config", "set", "--session", session, "agent.max_turns", "10")
+    of_session = ["config", "show", "agent.max_turns", "--session", session, "--origin"]
+    lines = (["config", "show", "agent.max_turns", "--json"], of_session, ["config", "show", "--all"])
+    shown = [remote.inline(*words).out for words in lines]
+    assert json.loads(shown[0])["value"] == "50" and json.loads(shown[0])["layer"] == "fleet"
+    assert shown[1] == local.inline(*of_session).out and "10" in shown[1]
+    assert "server.key" in shown[2] and api.key not in shown[2]
+    wrong = (["config", "show", "nothing"], ["config", "show", "--run", "run_no"], [*of_session, "--run", "run_no"])
+    assert [remote.inline(*words).code for words in wrong] == [2, 2, 2]
+    assert not remote.home.exists()
 
 
 def test_what_waits_is_answered_and_workers_are_drained(local: CommandLine, remote: CommandLine, store: Store) -> None:
