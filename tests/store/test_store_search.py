@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.plans import statements
 from support.store import Store, asks, new_run, settlement
 
 from hermes_worker.core.erasure import Person
@@ -272,6 +273,18 @@ def test_a_search_looks_up_the_sessions_of_its_candidates_and_never_reads_them_a
     else:
         lookups = next(number for number, step in enumerate(plan) if step.startswith("SubPlan"))
         assert [number for number, step in enumerate(plan) if "on sessions" in step] > [lookups]
+
+
+def test_no_step_of_a_run_touches_the_index_or_what_is_due(store: Store) -> None:
+    with statements(store.database) as seen:
+        run_id = store.submit(input="a heron", session_id="s", source="api").run_id
+        store.ask_tools(run_id, asks(Replay.PURE))
+        store.calls.settle(store.call(run_id), settlement("a pelican"))
+        store.answer(run_id)
+        steps = len(seen)
+        told(store)  # whoever counts what is over says that it is due
+    touched = [number for number, (statement, _) in enumerate(seen) if "search_" in statement]
+    assert touched and min(touched) >= steps
 
 
 def test_retention_takes_words_with_the_transcript(store: Store) -> None:
