@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,9 +57,16 @@ class Watched:
 class Stand:
     """A workspace of this machine's shells, and its checkpoints."""
 
-    def __init__(self, directory: Path, *, limits: CheckpointLimits | None = None, bytes_max: int = 0) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        limits: CheckpointLimits | None = None,
+        bytes_max: int = 0,
+        shell: Sequence[str] = ("/bin/sh",),
+    ) -> None:
         self.root = directory / "files" / "w"
-        workspace = RemoteWorkspace(ShellHost(), str(self.root), RemoteRules(bytes_max=bytes_max))
+        workspace = RemoteWorkspace(ShellHost(shell), str(self.root), RemoteRules(bytes_max=bytes_max))
         workspace.write_bytes("first", b"first")
         self.watched = Watched(workspace)
         self.directory = directory / "store"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +15,7 @@ from workspaces.test_workspace_contract import _OF_MACHINE, KINDS, Kind, Shell
 
 from hermes_worker.core.checkpoints import CheckpointLimits
 from hermes_worker.workspaces.base import RunsScripts
-from hermes_worker.workspaces.checkpoints import host_scripts
+from hermes_worker.workspaces.checkpoints import host_files, host_scripts
 from hermes_worker.workspaces.checkpoints.host_files import HostFiles
 from hermes_worker.workspaces.checkpoints.shadow import NotKept, ShadowStore
 from hermes_worker.workspaces.local import LocalWorkspace
@@ -122,9 +123,31 @@ def test_a_host_that_dies_leaves_the_checkpoints_that_were_there(kind: Kind, tmp
     Shell(workspace)("echo one > a")
     first = kept(store)
     Shell(workspace)("echo two > a")
-    watched.meddle[host_scripts.HASHES] = kind.kill_host
+    watched.meddle[host_scripts.SENT] = kind.kill_host
     with pytest.raises(NotKept):
         store.keep(moment(2))
     kind.start_host()
     assert [each.id for each in store.kept()] == [first.id]
     assert kept(worker(kind, tmp_path / "store"), 2).files == 1
+
+
+@pytest.mark.slow
+def test_ten_thousand_files_that_did_not_change_cost_the_worker_150_ms(
+    kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_files, "_YOUNG_S", -1)
+    workspace = kind.open()
+    fill = "for d in $(seq 100); do mkdir d$d; for n in $(seq 100); do echo $d $n > d$d/$n.txt; done; done"
+    assert Shell(workspace)(fill).exit_code == 0
+    store = worker(kind, tmp_path / "store")
+    began, worked = time.monotonic(), time.process_time()
+    assert kept(store).files == 10_000
+    first_s, first_cpu_s = time.monotonic() - began, time.process_time() - worked
+    took = []
+    for iteration in range(2, 7):
+        began, worked = time.monotonic(), time.process_time()
+        assert store.keep(moment(iteration)) is None
+        took.append((time.monotonic() - began, time.process_time() - worked))
+    print(f"\nthe first look: {first_s:.1f} s, {first_cpu_s:.1f} s of our processor; nothing changed:", end=" ")
+    print(f"{min(took)[0] * 1000:.0f} ms at best, {min(cpu for _, cpu in took) * 1000:.0f} ms of our processor")
+    assert min(cpu for _, cpu in took) <= 0.150

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from support.host_checkpoints import RESTORE, Stand, kept, moment
 
 from hermes_worker.core.checkpoints import CheckpointLimits
 from hermes_worker.workspaces.base import ScriptAnswer
-from hermes_worker.workspaces.checkpoints import host_files, host_scripts
+from hermes_worker.workspaces.checkpoints import host_files, host_reading, host_scripts
 from hermes_worker.workspaces.checkpoints.host_files import HostFiles
 from hermes_worker.workspaces.checkpoints.shadow import NotKept, ShadowStore
 
@@ -27,13 +28,14 @@ def test_a_workspace_that_did_not_change_is_one_round_trip(stand: Stand) -> None
     for number in range(30):
         (stand.root / f"{number}").write_text("x" * number)
     kept(stand.store)
-    assert stand.asked() == [host_scripts.LIST, host_scripts.HASHES, host_scripts.CONTENTS]
+    assert stand.asked() == [host_scripts.LIST, host_scripts.SENT]
     for iteration in (2, 3):
         assert stand.store.keep(moment(iteration)) is None
         assert (stand.asked(), stand.watched.listed < 60) == ([host_scripts.LIST], True)
 
 
-def test_only_contents_that_the_store_lacks_are_moved(stand: Stand) -> None:
+def test_only_contents_that_the_store_lacks_are_moved(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask_about_all(monkeypatch)
     (stand.root / "large").write_bytes(b"x" * 50_000)
     (stand.root / "same").write_bytes(b"x" * 50_000)
     kept(stand.store)
@@ -48,17 +50,60 @@ def test_only_contents_that_the_store_lacks_are_moved(stand: Stand) -> None:
     assert stand.asked() == [host_scripts.LIST, host_scripts.HASHES]
 
 
+def test_a_large_file_is_asked_about_unless_nothing_is_known(stand: Stand) -> None:
+    (stand.root / "large").write_bytes(b"x" * 50_000)
+    kept(stand.store)
+    assert stand.asked() == [host_scripts.LIST, host_scripts.SENT]
+    (stand.root / "large").rename(stand.root / "elsewhere")
+    kept(stand.store, 2)
+    assert stand.asked() == [host_scripts.LIST, host_scripts.HASHES]
+    assert stand.contents()["elsewhere"] == b"x" * 50_000
+
+
+@pytest.mark.parametrize("shell", [("/bin/sh",), ("busybox", "sh")], ids=["sh", "busybox"])
+def test_many_small_files_of_any_name_come_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: tuple[str, ...]
+) -> None:
+    if shutil.which(shell[0]) is None:
+        pytest.skip("needs busybox")
+    monkeypatch.setattr(host_files, "_YOUNG_S", -1)
+    stand = Stand(tmp_path, shell=shell)
+    whole = {"first": b"first", "empty": b"", "of bytes": bytes(range(256)) * 3, "marks": b"//\n//\nf\n"}
+    whole |= {f"{folder}/{name}": name.encode() for folder in ("-d", "*", "sp ace/in") for name in ("-n", "x")}
+    whole |= {f"many/{number}": b"%d" % number for number in range(1_100)}
+    whole |= {"new\nline/a": b"in", "back\\slash": b"alone", "\r": b"return"}
+    for name, content in whole.items():
+        path = stand.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    (stand.root / "closed").write_bytes(b"nobody reads it")
+    (stand.root / "closed").chmod(0)
+    found = kept(stand.store)
+    reads_all = os.geteuid() == 0
+    assert stand.contents() == (whole | {"closed": b"nobody reads it"} if reads_all else whole)
+    assert found.left_out == (() if reads_all else ("closed",))
+    assert stand.asked().count(host_scripts.SENT) == 1
+
+
+def ask_about_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is with large files."""
+    monkeypatch.setattr(host_reading, "_SMALL_BYTES", -1)
+    monkeypatch.setattr(host_reading, "_SMALL_AT_FIRST_BYTES", -1)
+
+
 def test_what_is_younger_than_two_seconds_is_read_again(tmp_path: Path) -> None:
     stand = Stand(tmp_path)
     kept(stand.store)
     stand.asked()
     assert stand.store.keep(moment(2)) is None
-    assert stand.asked() == [host_scripts.LIST, host_scripts.HASHES]
+    assert stand.asked() == [host_scripts.LIST, host_scripts.SENT]
     remembered = (stand.directory / "scan.json").read_text()
     assert '"digest":"-"' in remembered and '"stamps":{"first":""}' in remembered
 
 
-@pytest.mark.parametrize("script", [host_scripts.HASHES, host_scripts.CONTENTS], ids=["hashed", "sent"])
+@pytest.mark.parametrize(
+    "script", [host_scripts.HASHES, host_scripts.CONTENTS, host_scripts.SENT], ids=["hashed", "shown", "together"]
+)
 @pytest.mark.parametrize(
     ("change", "becomes"),
     [
@@ -81,6 +126,8 @@ def test_a_file_that_changes_during_a_look_is_kept_as_it_came_or_not_at_all(
     becomes: bytes | None,
 ) -> None:
     monkeypatch.setattr(host_files, "_YOUNG_S", -1)
+    if script != host_scripts.SENT:
+        ask_about_all(monkeypatch)
     stand = Stand(tmp_path, limits=CheckpointLimits(file_bytes=100))
     for name in ("after", "between"):
         (stand.root / name).write_text(name)
@@ -108,7 +155,7 @@ def test_a_folder_that_becomes_a_link_is_not_entered(stand: Stand, tmp_path: Pat
         (stand.root / "d").rmdir()
         (stand.root / "d").symlink_to(outside)
 
-    stand.watched.meddle[host_scripts.HASHES] = replace_it
+    stand.watched.meddle[host_scripts.SENT] = replace_it
     kept(stand.store)
     assert stand.contents() == {"first": b"first"}
     first = stand.store.kept()[0]
@@ -125,7 +172,8 @@ def test_a_folder_that_becomes_a_link_is_not_entered(stand: Stand, tmp_path: Pat
 
 
 def test_files_that_never_rest_end_the_look(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_files, "_RESTLESS_MAX", 3)
+    monkeypatch.setattr(host_reading, "_RESTLESS_MAX", 3)
+    ask_about_all(monkeypatch)
     for number in range(6):
         (stand.root / f"{number}").write_text(f"{number}")
 
@@ -143,7 +191,7 @@ def test_another_workspace_in_the_same_place_begins_anew(stand: Stand) -> None:
     stand.asked()
     (stand.root.parent / ".w.id").write_text("0" * 32)
     assert stand.store.keep(moment(2)) is None
-    assert stand.asked() == [host_scripts.LIST, host_scripts.HASHES]
+    assert stand.asked() == [host_scripts.LIST, host_scripts.SENT]
 
 
 def test_a_workspace_that_is_not_there_is_empty_and_is_not_made(stand: Stand, tmp_path: Path) -> None:

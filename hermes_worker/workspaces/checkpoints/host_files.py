@@ -2,8 +2,8 @@
 
 Theory of operation. One program on the host lists all files with what the system says of them. The store remembers the
 hash of such a list and the trees that were made of it; where the host finds the list as it was, it says so and nothing
-else, so a look at a workspace that did not change is one round trip, whatever it holds. Otherwise the host tells what
-git calls the contents of the files that changed, and sends those that the store lacks.
+else, so a look at a workspace that did not change is one round trip, whatever it holds. Otherwise ``host_reading``
+brings the contents of the files that changed.
 
 What arrives is believed by its hash. A file that was changed between the list and its content is asked for again,
 alone, and taken as it comes; its stamp is forgotten, so the next look reads it again. That is also done with files
@@ -31,6 +31,7 @@ from hermes_worker.core.checkpoints import (
 )
 from hermes_worker.workspaces.base import RunsScripts, ScriptAnswer, WorkspaceError
 from hermes_worker.workspaces.checkpoints import host_scripts
+from hermes_worker.workspaces.checkpoints.host_reading import ContentReading, ListedFile
 from hermes_worker.workspaces.checkpoints.objects import (
     EXECUTABLE,
     FILE,
@@ -40,7 +41,6 @@ from hermes_worker.workspaces.checkpoints.objects import (
     StoreDamaged,
     TreeEntry,
     encoded_tree,
-    name_of,
 )
 from hermes_worker.workspaces.checkpoints.scanning import Known, NotScanned, ScanMemory, Scanned, ScanOrder
 from hermes_worker.workspaces.remote import scripts
@@ -48,15 +48,10 @@ from hermes_worker.workspaces.remote import scripts
 _LISTING_BYTES_MAX: Final = 32 * 1024 * 1024
 _YOUNG_S: Final = 2
 _AT_ONCE: Final = 200
-_PATHS_BYTES_MAX: Final = 48 * 1024
-"""Of the paths that one script is given: they become arguments of a program."""
 _CONTENT_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of what one script sends or is sent, beside its last file."""
-_RESTLESS_MAX: Final = 50
-"""Files that change while they are read; with more of them a look is given up."""
+"""Of what one script is sent, beside its last file."""
 _STATUS: Final = re.compile(rb"([0-9a-f]{1,8}) ([0-9]{1,19}) [0-9]+ (-?[0-9]{1,19}) (-?[0-9]{1,19})( [-+:.0-9 ]*)?")
 _HEAD: Final = re.compile(rb"([0-9a-f]{32}|-) ([0-9]{1,19})\n")
-_SHA: Final = re.compile(r"[0-9a-f]{40}")
 _REASONS: Final[Mapping[int, str]] = {
     scripts.OUTSIDE: "a link is on the way to it",
     scripts.FOLDER: "a folder stands in its place",
@@ -65,25 +60,6 @@ _REASONS: Final[Mapping[int, str]] = {
     scripts.FULL: "the workspace may hold no more",
     scripts.MISSING: "the workspace is not on the host: it was removed, or this process reaches another host",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Listed:
-    """A file as its host lists it."""
-
-    path: str
-    mode: int
-    """In git's words."""
-    size: int
-    stamp: str
-    is_young: bool
-
-    @property
-    def kind(self) -> str:
-        return "l" if self.mode == LINK else "f"
-
-    def order(self) -> bytes:
-        return b"%s %d ./%s\0" % (self.kind.encode(), self.size, os.fsencode(self.path))
 
 
 @dataclass(slots=True)
@@ -143,11 +119,11 @@ class HostFiles:
         }
         return _again(said, ScanMemory(folders=folders, listing=said))
 
-    def _folders(self, order: ScanOrder, known: Known, listed: Sequence[_Listed], left: _LeftOut) -> Known:
+    def _folders(self, order: ScanOrder, known: Known, listed: Sequence[ListedFile], left: _LeftOut) -> Known:
         """What is remembered of each folder; its tree is in the store."""
         shas: dict[str, str | None] = {}
         stamps: dict[str, str] = {}
-        wanted: list[_Listed] = []
+        wanted: list[ListedFile] = []
         for each in listed:
             folder, name = _split(each.path)
             before = known.get(folder)
@@ -158,7 +134,7 @@ class HostFiles:
                 shas[each.path] = None
             else:
                 wanted.append(each)
-        reading = _ContentReading(run=self._ran, order=order)
+        reading = ContentReading(run=self._ran, order=order, is_first=not known)
         shas |= reading.names(wanted)
         for path in reading.restless:
             stamps[path] = ""
@@ -221,82 +197,6 @@ class HostFiles:
         return answer
 
 
-@dataclass(slots=True)
-class _ContentReading:
-    """Brings the contents of files to the store, where they are not there yet."""
-
-    run: Callable[..., ScriptAnswer]
-    order: ScanOrder
-    restless: set[str] = field(default_factory=set)
-    """Files that changed while they were read."""
-
-    def names(self, wanted: Sequence[_Listed]) -> dict[str, str | None]:
-        """What git calls the content of each, which is in the store; ``None`` for a file that cannot be read."""
-        found: dict[str, str | None] = {}
-        lacking: dict[str, _Listed] = {}
-        for batch in _batches(wanted):
-            for each, sha in zip(batch, self._hashes(batch), strict=True):
-                found[each.path] = sha
-                if sha is not None and not self.order.objects.has(sha):
-                    lacking.setdefault(sha, each)
-        changed = self._bring(list(lacking.values()), found)
-        for each in wanted:
-            if found[each.path] in changed:
-                found[each.path] = self._alone(each)
-        return found
-
-    def _hashes(self, batch: Sequence[_Listed]) -> list[str | None]:
-        answer = self._ask(host_scripts.HASHES, batch, bytes_max=44 * len(batch))
-        said = [line[:40].strip() for line in answer.output.decode("ascii", "replace").splitlines()]
-        if len(said) != len(batch) or not all(each == "-" or _SHA.fullmatch(each) for each in said):
-            raise NotScanned("the host did not say what the files hold")
-        return [None if each == "-" else each for each in said]
-
-    def _bring(self, lacking: Sequence[_Listed], said: Mapping[str, str | None]) -> set[str | None]:
-        """Ask for contents; the hashes of those that did not come as they were promised."""
-        changed: set[str | None] = set()
-        for batch in _batches(lacking):
-            while batch:
-                del batch[: self._taken(batch, said)]
-                changed |= {said[each.path] for each in batch[:1]}
-                del batch[:1]
-                if len(changed) > _RESTLESS_MAX:
-                    raise NotScanned("the files change faster than they can be read")
-        return changed
-
-    def _taken(self, batch: Sequence[_Listed], said: Mapping[str, str | None]) -> int:
-        """How many of the contents, from the first on, arrived as they were promised."""
-        answer = self._ask(host_scripts.CONTENTS, batch, bytes_max=sum(each.size for each in batch))
-        at = 0
-        for number, each in enumerate(batch):
-            content = answer.output[at : at + each.size]
-            at += each.size
-            if name_of("blob", content) != said[each.path]:
-                return number
-            self.order.objects.put("blob", content)
-        return len(batch)
-
-    def _alone(self, each: _Listed) -> str | None:
-        self.restless.add(each.path)
-        if len(self.restless) > _RESTLESS_MAX:
-            raise NotScanned("the files change faster than they can be read")
-        limit = self.order.file_bytes_max
-        answer = self._ask_for_one(each, limit + 1)
-        if answer.code != 0 or len(answer.output) > limit:
-            return None
-        return self.order.objects.put("blob", answer.output)
-
-    def _ask_for_one(self, each: _Listed, limit: int) -> ScriptAnswer:
-        given = (each.kind, str(limit), f"./{each.path}")
-        return self.run(host_scripts.ONE, *given, bytes_max=limit, is_judged=False)
-
-    def _ask(self, script: str, batch: Sequence[_Listed], *, bytes_max: int) -> ScriptAnswer:
-        if self.order.should_stop():
-            raise NotScanned("the call was stopped")
-        data = b"".join(each.order() for each in batch)
-        return self.run(script, str(len(data)), data=data, bytes_max=bytes_max)
-
-
 def _not_entered() -> list[str]:
     """The words that tell ``find`` which folders it does not look into."""
     words: list[str] = []
@@ -315,13 +215,13 @@ def _again(said: Mapping[str, Any], memory: ScanMemory | None = None) -> Scanned
     )
 
 
-def _parsed(listing: bytes, now: int, left: _LeftOut) -> list[_Listed]:
+def _parsed(listing: bytes, now: int, left: _LeftOut) -> list[ListedFile]:
     """The files that are to be kept. Raises ``NotScanned`` for a list that is not whole or too long."""
     *records, end = listing.split(b"//")[1:] or [b""]
     code = re.fullmatch(rb"end ([01])\n", end)
     if code is None:
         raise NotScanned("the host could not list the files of the workspace")
-    found: dict[str, _Listed] = {}
+    found: dict[str, ListedFile] = {}
     for record in records:
         said, _, name = record.removesuffix(b"\n").partition(b" ./")
         path = os.fsdecode(name)
@@ -343,11 +243,11 @@ def _parsed(listing: bytes, now: int, left: _LeftOut) -> list[_Listed]:
     return [each for path, each in found.items() if path not in folders]
 
 
-def _listed(path: str, status: re.Match[bytes], said: bytes, now: int) -> _Listed:
+def _listed(path: str, status: re.Match[bytes], said: bytes, now: int) -> ListedFile:
     mode = int(status[1], 16)
     kind = LINK if mode & 0o170000 == 0o120000 else EXECUTABLE if mode & 0o100 else FILE
     is_young = max(int(status[3]), int(status[4])) >= now - _YOUNG_S
-    return _Listed(path=path, mode=kind, size=int(status[2]), stamp=said.decode("ascii"), is_young=is_young)
+    return ListedFile(path=path, mode=kind, size=int(status[2]), stamp=said.decode("ascii"), is_young=is_young)
 
 
 def _split(path: str) -> tuple[str, str]:
@@ -356,7 +256,7 @@ def _split(path: str) -> tuple[str, str]:
 
 
 def _trees(
-    order: ScanOrder, listed: Iterable[_Listed], shas: Mapping[str, str | None], stamps: Mapping[str, str]
+    order: ScanOrder, listed: Iterable[ListedFile], shas: Mapping[str, str | None], stamps: Mapping[str, str]
 ) -> Known:
     made: dict[str, dict[str, Any]] = {"": {"tree": None, "stamps": {}, "shas": {}, "folders": {}}}
     entries: dict[str, list[TreeEntry]] = {"": []}
@@ -381,21 +281,6 @@ def _trees(
             made[above]["folders"][name] = tree
             entries[above].append(TreeEntry(FOLDER, os.fsencode(name), tree))
     return made
-
-
-def _batches(wanted: Sequence[_Listed]) -> Iterator[list[_Listed]]:
-    """So that what one script is given and sends stays within its limits."""
-    batch: list[_Listed] = []
-    paths = contents = 0
-    for each in wanted:
-        if batch and (len(batch) >= _AT_ONCE or paths > _PATHS_BYTES_MAX or contents > _CONTENT_BYTES_MAX):
-            yield batch
-            batch, paths, contents = [], 0, 0
-        batch.append(each)
-        paths += len(each.order())
-        contents += each.size
-    if batch:
-        yield batch
 
 
 def _batches_to_put(

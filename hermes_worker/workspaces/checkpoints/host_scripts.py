@@ -123,6 +123,42 @@ head -c "$2" | xargs -0 sh -c {shlex.quote(_SHOWN)} sh "$real"
 )
 """ROOT LENGTH: as ``HASHES``, the contents in a row; no more than SIZE of each."""
 
+_SENT: Final = (
+    _AT
+    + """
+real=$1; last=; flags=
+shift
+sent() {
+  [ -n "$flags" ] || return 0
+  printf '%s\\n' "$flags"
+  [ $# = 0 ] || sha1sum -- "$@" 2>/dev/null
+  printf '//\\n'
+  [ $# = 0 ] || cat -- "$@" 2>/dev/null
+}
+for one; do
+  folder=${one%/*}; name=./${one##*/}
+  if [ "$folder" != "$last" ] || [ ${#flags} -ge 500 ]; then
+    sent "$@"; set --; flags=
+    at "$folder"; code=$?; last=$folder
+  fi
+  if [ $code = 0 ] && is_file "$name"; then set -- "$@" "$name"; flags=${flags}f
+  else flags=${flags}-; fi
+done
+sent "$@"
+exit 0
+"""
+)
+SENT: Final = (
+    _ROOT
+    + f"""
+head -c "$2" | xargs -0 sh -c {shlex.quote(_SENT)} sh "$real" | head -c "$3"
+"""
+)
+"""ROOT LENGTH LIMIT: for the paths of the input, which end in NUL, and those of a folder together: a line with a letter
+for each, ``f`` or ``-`` for what cannot be read; of each that can, a line that begins with the SHA-1 of its content; a
+line ``//``; and the contents in a row. It is cut after LIMIT bytes. Two programs for many files: ``for`` goes through
+the words that it was begun with, so what it has gathered can stand in their place."""
+
 ONE: Final = (
     _ROOT
     + _AT
