@@ -150,4 +150,5 @@ def test_ten_thousand_files_that_did_not_change_cost_the_worker_150_ms(
         took.append((time.monotonic() - began, time.process_time() - worked))
     print(f"\nthe first look: {first_s:.1f} s, {first_cpu_s:.1f} s of our processor; nothing changed:", end=" ")
     print(f"{min(took)[0] * 1000:.0f} ms at best, {min(cpu for _, cpu in took) * 1000:.0f} ms of our processor")
+    Shell(workspace)("find . -mindepth 1 -delete")  # engines take long over volumes that hold so much
     assert min(cpu for _, cpu in took) <= 0.150
