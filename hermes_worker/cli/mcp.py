@@ -259,13 +259,15 @@ def approve(home: Path | None, is_row: bool, name: str, yes: bool) -> None:
 @click.option("--client-id", type=TEXT, default="", help="A client that you registered there; else one is registered.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Where this machine listens for the answer.")
 @click.option("--paste", "is_pasted", is_flag=True, help="For a browser on another machine: ask for the answer.")
-def login(home: Path | None, name: str, client_id: str, port: int, is_pasted: bool) -> None:
+@click.option("--scope", "scopes", multiple=True, type=TEXT, help="What the login shall also be allowed.")
+def login(home: Path | None, name: str, client_id: str, port: int, is_pasted: bool, scopes: tuple[str, ...]) -> None:
     """Sign in at a server with a browser, and keep the login in .env."""
     settings = load_settings(home, uses_extensions=False)
     server = _server(settings, name)
     if server.is_process:
         raise ConfigurationError(f"{name} has a command, and no address at which to sign in")
-    signed_in(settings, name, server.url, SignInChoices(client_id=client_id, port=port, is_pasted=is_pasted))
+    choices = SignInChoices(client_id=client_id, port=port, is_pasted=is_pasted, scopes=" ".join(scopes))
+    signed_in(settings, name, server.url, choices)
     click.echo("restart the processes of this home, and give every machine with workers for tools the same line")
 
 

@@ -42,6 +42,8 @@ class SignInChoices:
     client_id: str = ""
     port: int = 0
     is_pasted: bool = False
+    scopes: str = ""
+    """What the login shall also be allowed."""
 
 
 def has_login(settings: Settings, name: str) -> bool:
@@ -81,6 +83,7 @@ def signed_in(settings: Settings, name: str, url: str, choices: SignInChoices) -
             redirect_url=f"http://127.0.0.1:{choices.port or _PASTED_PORT}/callback",
             client_id=choices.client_id,
             client_secret=secret,
+            scopes=choices.scopes,
         )
         done = sign_in(url, own, _pasted)
     else:
@@ -90,7 +93,9 @@ def signed_in(settings: Settings, name: str, url: str, choices: SignInChoices) -
                 _show_address(asked)
                 return page.wait(asked.is_answered_by, patience_s=_PATIENCE_S)
 
-            own = OwnClient(redirect_url=page.url, client_id=choices.client_id, client_secret=secret)
+            own = OwnClient(
+                redirect_url=page.url, client_id=choices.client_id, client_secret=secret, scopes=choices.scopes
+            )
             done = sign_in(url, own, approve)
     prepare_home(settings.home)
     document = login_document(done)

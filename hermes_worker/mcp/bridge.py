@@ -115,8 +115,12 @@ def _said(hosted: _HostedServer, tool: str, params: Mapping[str, Any]) -> Mappin
     """``None`` when its process had ended already: its host will say so in the row."""
     if tool in hosted.unapproved:
         return _error(_REFUSED, "its definition is not the one any more that the operator approved")
+    ends_at = time.monotonic() + hosted.server.timeout_s
     try:
-        answer = hosted.process.ask("tools/call", params, time.monotonic() + hosted.server.timeout_s)
+        if (state := params.get("requestState")) is not None:
+            answer = hosted.process.go_on(str(state), params.get("inputResponses"), ends_at)
+        else:
+            answer = hosted.process.ask("tools/call", params, ends_at)
     except ServerGone:
         return None
     except ServerEnded as error:

@@ -33,6 +33,8 @@ class AuthorizationChallenge:
 
     metadata_url: str | None = None
     scope: str | None = None
+    lacks_scopes: bool = False
+    """The token is good, and may too little (``insufficient_scope``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,8 @@ class ProtectedResource:
     resource: str
     issuer: str
     scopes: tuple[str, ...] = ()
+    is_named: bool = True
+    """By a document; a server of revision 2025-03-26 has none, and is its own authorization server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +132,9 @@ def challenge_of(header: str) -> AuthorizationChallenge:
     said = dict(re.findall(r"([\w-]+)\s*=\s*\"([^\"]*)\"", found[1])) if found else {}
     scope = said.get("scope")
     return AuthorizationChallenge(
-        metadata_url=said.get("resource_metadata"), scope=scope if scope and _SCOPE.fullmatch(scope) else None
+        metadata_url=said.get("resource_metadata"),
+        scope=scope if scope and _SCOPE.fullmatch(scope) else None,
+        lacks_scopes=said.get("error") == "insufficient_scope",
     )
 
 
@@ -168,9 +174,27 @@ def resource_of(document: Mapping[str, Any], server_url: str) -> ProtectedResour
     return ProtectedResource(resource=resource, issuer=issuers[0], scopes=_words(document.get("scopes_supported")))
 
 
-def authorization_server_of(document: Mapping[str, Any], issuer: str, server_url: str) -> AuthorizationServer:
-    """Raises ``McpError``: it must be the one that was asked, use PKCE, and be reached as safely as the MCP server."""
-    if str(document.get("issuer", "")).rstrip("/") != issuer.rstrip("/"):
+def old_authorization_server(server_url: str) -> Mapping[str, Any]:
+    """The document of a server of revision 2025-03-26 that has none: where that revision has its addresses."""
+    origin = origin_of(server_url)
+    return {
+        "issuer": origin,
+        "authorization_endpoint": f"{origin}/authorize",
+        "token_endpoint": f"{origin}/token",
+        "registration_endpoint": f"{origin}/register",
+    }
+
+
+def authorization_server_of(
+    document: Mapping[str, Any], issuer: str, server_url: str, *, is_old: bool = False
+) -> AuthorizationServer:
+    """Raises ``McpError``: it must be the one that was asked, use PKCE, and be reached as safely as the MCP server.
+    ``is_old`` is for revision 2025-03-26: it requires PKCE, and not that a server says so, and the document of an
+    address may name an issuer below it."""
+    if is_old and "code_challenge_methods_supported" not in document:
+        document = {**document, "code_challenge_methods_supported": ["S256"]}
+    said = str(document.get("issuer", ""))
+    if said.rstrip("/") != issuer.rstrip("/") and not (is_old and _is_part_of(said, issuer)):
         raise McpError(f"{issuer[:200]} answers as somebody else: {str(document.get('issuer'))[:200]!r}")
     if "S256" not in _words(document.get("code_challenge_methods_supported")):
         raise McpError(f"{issuer[:200]} does not say that it knows PKCE with S256, without which a code can be stolen")
@@ -186,9 +210,13 @@ def authorization_server_of(document: Mapping[str, Any], issuer: str, server_url
     )
 
 
-def scope_of(challenge: AuthorizationChallenge, resource: ProtectedResource, at: AuthorizationServer) -> str | None:
-    """What is asked for: what the refusal named, else what the server names; and to be renewed without a person."""
+def scope_of(
+    challenge: AuthorizationChallenge, resource: ProtectedResource, at: AuthorizationServer, lacking: str = ""
+) -> str | None:
+    """What is asked for: what the refusal named, else what the server names; what a call lacked before; and to be
+    renewed without a person."""
     asked = (challenge.scope or " ".join(resource.scopes)).split()
+    asked += [one for one in lacking.split() if one not in asked]
     if _OFFLINE in at.scopes and _OFFLINE not in asked:
         asked.append(_OFFLINE)
     return " ".join(asked) or None

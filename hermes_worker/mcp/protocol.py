@@ -3,14 +3,18 @@ what an answer says. Whatever a server sends is hostile, so every shape is looke
 
 from __future__ import annotations
 
+import base64
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import secrets
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.messages import canonical_json
+from hermes_worker.mcp.param_headers import header_paths
 from hermes_worker.mcp.servers import STATELESS
 
 _META = "io.modelcontextprotocol/"
@@ -20,6 +24,8 @@ KEY_META: Final = "hermes-worker/idempotency-key"
 TASKS: Final = "io.modelcontextprotocol/tasks"
 """The extension for calls that take long."""
 INPUT_REQUIRED: Final = "input_required"
+ELICITATION: Final = "elicitation/create"
+"""What a server calls it to ask a person."""
 _QUESTIONS_MAX: Final = 20
 _STATE_CHARS_MAX: Final = 64_000
 TASK_STATES: Final = frozenset({"working", "input_required", "completed", "failed", "cancelled"})
@@ -28,6 +34,8 @@ _TASK_ID = re.compile(r"[!-~]{1,500}")
 _NAME = re.compile(r"[!-~]{1,128}")
 DEFINITION_CHARS_MAX = 50_000
 RESULT_CHARS_MAX = 1_000_000
+_FILES_MAX: Final = 20
+_MEDIA_TYPE = re.compile(r"[a-z]+/[A-Za-z0-9.+-]{1,80}")
 
 
 class McpError(HermesError):
@@ -43,10 +51,20 @@ class McpRefusal(McpError):
         """Of JSON-RPC; ``None`` for a refusal of HTTP."""
 
 
+class ScopesLacking(McpRefusal):
+    """A server refused a good token, because it may too little (RFC 6750 §3.1)."""
+
+    def __init__(self, scopes: str | None) -> None:
+        """``scopes`` are what the server says that it needs, ``None`` when it does not say."""
+        super().__init__(f"our token may too little for the server{f': it needs {scopes!r}' if scopes else ''}")
+        self.scopes = scopes
+
+
 class UnknownOutcome(McpError):
     """The request was sent and no usable answer came: the server may have done what was asked."""
 
 
+_NOT_DONE: Final = {"code": -32601, "message": "this client does not do that"}
 _NOTHING_DONE = frozenset({-32700, -32600, -32601, -32602, -32020, -32021, -32022})
 """Codes of errors that come before a tool runs."""
 
@@ -57,6 +75,20 @@ class McpAnswer:
 
     text: str
     is_error: bool
+    files: tuple[AnsweredFile, ...] = ()
+    """What is no text. ``text`` holds their marks, in their places."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredFile:
+    """A picture, a sound or another file in an answer."""
+
+    mark: str
+    """What stands in the text where the file was; no text of a server can be the same."""
+    kind: str
+    media_type: str
+    """As the server says; of characters that harm nobody."""
+    content: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +139,21 @@ def message(method: str, params: Mapping[str, Any], *, is_notification: bool = F
     return canonical_json({"jsonrpc": "2.0", **number, "method": method, "params": params}).encode()
 
 
-def initialize_params(protocol: str) -> Mapping[str, Any]:
+def reply_to(number: int | str, method: str) -> bytes:
+    """To what a server asks of us: a ``ping`` is answered, the rest refused."""
+    said: dict[str, Any] = {"result": {}} if method == "ping" else {"error": _NOT_DONE}
+    return canonical_json({"jsonrpc": "2.0", "id": number, **said}).encode()
+
+
+def initialize_params(protocol: str, capabilities: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     """Of the first request of a revision with sessions."""
-    return {"protocolVersion": protocol, "capabilities": {}, "clientInfo": _CLIENT}
+    return {"protocolVersion": protocol, "capabilities": dict(capabilities or {}), "clientInfo": _CLIENT}
+
+
+def refused_in(methods: Collection[str]) -> str:
+    """What a server asked of us and did not get, in words for the end of a sentence; empty when it asked nothing."""
+    named = ", ".join(repr(one[:60]) for one in sorted(methods)[:5])
+    return f"it asked us for {named}, which is refused here" if named else ""
 
 
 def result_of(media_type: str, body: bytes) -> Mapping[str, Any]:
@@ -121,17 +165,23 @@ def result_of(media_type: str, body: bytes) -> Mapping[str, Any]:
         texts = [body.decode("utf-8", "replace")]
     else:
         raise McpError(f"the server answered with {kind[:60] or 'nothing'!r} and not with JSON")
-    asked = ""
+    asked: set[str] = set()
     for text in texts:
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            raise McpError("the server answered with broken JSON") from None
-        if isinstance(found, dict) and found.get("id") == 1 and "method" not in found:
-            return _result(found)
-        if isinstance(found, dict) and "id" in found and isinstance(found.get("method"), str):
-            asked = f"; it asked us for {found['method'][:60]!r}, which is refused here"
-    raise McpError(f"the server ended its answer without a result{asked}")
+        for found in _messages(text):
+            if found.get("id") == 1 and "method" not in found:
+                return _result(found)
+            if "id" in found and isinstance(found.get("method"), str):
+                asked.add(found["method"])
+    raise McpError("; ".join(filter(None, ("the server ended its answer without a result", refused_in(asked)))))
+
+
+def _messages(text: str) -> list[Mapping[str, Any]]:
+    """Those in one JSON text: of revision 2025-03-26 that may be a list of them. Raises ``McpError``."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise McpError("the server answered with broken JSON") from None
+    return [one for one in (found[:1_000] if isinstance(found, list) else [found]) if isinstance(one, dict)]
 
 
 def _events(body: bytes) -> Iterator[str]:
@@ -140,6 +190,27 @@ def _events(body: bytes) -> Iterator[str]:
         data = [line[5:].removeprefix(" ") for line in event.split("\n") if line.startswith("data:")]
         if any(data):
             yield "\n".join(data)
+
+
+def requests_in(events: bytes) -> list[tuple[int | str, str]]:
+    """The number and the method of each request that a server makes of us in a stream of events. Raises nothing."""
+    found: list[tuple[int | str, str]] = []
+    for text in _events(events):
+        with suppress(McpError):
+            found += [
+                (one["id"], one["method"])
+                for one in _messages(text)
+                if isinstance(one.get("id"), int | str) and isinstance(one.get("method"), str)
+            ]
+    return found
+
+
+def with_refusal(result: Mapping[str, Any], refused: str) -> Mapping[str, Any]:
+    """The result of a call that also says what the server asked for and did not get: it may be why it did no more."""
+    content = result.get("content")
+    if not refused or not isinstance(content, list):
+        return result
+    return {**result, "content": [*content, {"type": "text", "text": f"[{refused}]"}]}
 
 
 def _result(found: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -174,7 +245,7 @@ def input_wanted(result: Mapping[str, Any]) -> InputWanted | None:
     is_usable = isinstance(asked, dict) and len(asked) <= _QUESTIONS_MAX and isinstance(state, str | None)
     if not is_usable or not (asked or state) or len(state or "") > _STATE_CHARS_MAX:
         raise UnknownOutcome(refusal_of(result))
-    if any(not isinstance(one, dict) or one.get("method") != "elicitation/create" for one in asked.values()):
+    if any(not isinstance(one, dict) or one.get("method") != ELICITATION for one in asked.values()):
         raise UnknownOutcome(refusal_of(result))
     return InputWanted(asked=asked, server_state=state)
 
@@ -198,7 +269,7 @@ def definitions_of(result: Mapping[str, Any]) -> tuple[Sequence[Mapping[str, Any
 
 
 def _is_usable(tool: object) -> bool:
-    """A tool whose arguments belong into headers (``x-mcp-header``) is none of ours."""
+    """A tool whose arguments are headers as well is one only if they can be."""
     if not isinstance(tool, dict):
         return False
     name, description, schema = tool.get("name"), tool.get("description", ""), tool.get("inputSchema")
@@ -210,13 +281,14 @@ def _is_usable(tool: object) -> bool:
         text = canonical_json(tool)
     except (TypeError, ValueError, RecursionError):
         return False
-    return len(text) <= DEFINITION_CHARS_MAX and '"x-mcp-header"' not in text
+    return len(text) <= DEFINITION_CHARS_MAX and header_paths(schema) is not None
 
 
 def answer_of(result: Mapping[str, Any]) -> McpAnswer:
-    """The text in the result of ``tools/call``; what is no text is named."""
+    """The text in the result of ``tools/call``, and the files among it."""
     content = result.get("content")
-    parts = [_part(one) for one in content[:1_000]] if isinstance(content, list) else []
+    files: list[AnsweredFile] = []
+    parts = [_part(one, files) for one in content[:1_000]] if isinstance(content, list) else []
     text = "\n".join(part for part in parts if part)
     if not text and "structuredContent" in result:
         try:
@@ -225,7 +297,7 @@ def answer_of(result: Mapping[str, Any]) -> McpAnswer:
             raise McpError("the server's result cannot be read") from None
     if len(text) > RESULT_CHARS_MAX:
         text = f"{text[:RESULT_CHARS_MAX]}\n[the rest, {len(text) - RESULT_CHARS_MAX:,} characters, is left out]"
-    return McpAnswer(text=text or "(an empty result)", is_error=result.get("isError") is True)
+    return McpAnswer(text=text or "(an empty result)", is_error=result.get("isError") is True, files=tuple(files))
 
 
 def task_of(result: Mapping[str, Any], task_id: str | None = None) -> TaskView | None:
@@ -258,13 +330,28 @@ def _seconds(milliseconds: object) -> float:
     return milliseconds / 1000 if isinstance(milliseconds, int | float) and 0 < milliseconds < 3.6e6 else 0.0
 
 
-def _part(one: object) -> str:
+def _part(one: object, files: list[AnsweredFile]) -> str:
+    """Its text, or the mark of a file that is added to ``files``."""
     if not isinstance(one, dict):
         return ""
     if isinstance(one.get("text"), str):
         return str(one["text"])
     resource = one.get("resource")
-    if isinstance(resource, dict) and isinstance(resource.get("text"), str):
-        return str(resource["text"])
-    named = one.get("uri") or one.get("mimeType") or ""
-    return f"[{str(one.get('type'))[:30]} {str(named)[:300]}: not shown]"
+    held = resource if isinstance(resource, dict) else one
+    if isinstance(held.get("text"), str):
+        return str(held["text"])
+    kind, media_type = str(one.get("type"))[:30], str(held.get("mimeType") or "")[:100]
+    data = held.get("blob") if held is resource else one.get("data")
+    named = str(held.get("uri") or media_type)[:300]
+    if not isinstance(data, str):
+        return f"[{kind} {named}: not fetched]"
+    try:
+        content = base64.b64decode(data, validate=True)
+    except ValueError:
+        return f"[{kind} {named}: its data cannot be read]"
+    if len(files) >= _FILES_MAX or not content:
+        return f"[{kind} {named}, {len(content):,} bytes: left out]"
+    plain = media_type if _MEDIA_TYPE.fullmatch(media_type) else "application/octet-stream"
+    mark = f"[{secrets.token_hex(12)}]"
+    files.append(AnsweredFile(mark=mark, kind=kind, media_type=plain, content=content))
+    return mark

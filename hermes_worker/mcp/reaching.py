@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.mcp.protocol import McpAnswer, McpError, UnknownOutcome
+from hermes_worker.mcp.protocol import InputWanted, McpAnswer, McpError, TaskView, UnknownOutcome
 from hermes_worker.mcp.requests import McpExchange, NotReached, call_tool
 from hermes_worker.mcp.servers import McpServer
 from hermes_worker.observe import log
@@ -40,6 +40,18 @@ class CallStopping(Protocol):
     def wait(self, timeout: float | None = None) -> bool: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolAsked:
+    """A call of a tool, as its server is sent it."""
+
+    tool: str
+    arguments: Mapping[str, Any] = field(repr=False)
+    key: str
+    """The same at each attempt."""
+    again: Mapping[str, Any] | None = field(default=None, repr=False)
+    """What the call has beside its arguments when its server was answered what it asked."""
+
+
 class StdioServers:
     """The processes of sessions, for the calls of this process. Thread-safe."""
 
@@ -51,30 +63,36 @@ class StdioServers:
         session_id: str,
         name: str,
         server: McpServer,
-        asked: tuple[str, Mapping[str, Any], str],
+        asked: ToolAsked,
         cancelled: CallStopping,
-    ) -> McpAnswer:
-        """Run one tool; ``asked`` is its name, its arguments and the call's key. Raises ``McpError``,
-        ``UnavailableError``."""
-        tool, arguments, key = asked
+    ) -> McpAnswer | InputWanted:
+        """Run one tool, or go on with a call that asked a person. Raises ``McpError``, ``UnavailableError``."""
         deadline = time.monotonic() + START_S
         while True:
+            if asked.again is not None:
+                self._require_live(session_id, name)
             use = self._taken(session_id, name, deadline, cancelled)
             reached = server.model_copy(update={"url": use.resource.endpoint})
             ends_at = time.monotonic() + server.timeout_s + _MARGIN_S
             asking = McpExchange(server=reached, token=use.token, ends_at=ends_at)
             try:
-                answer = call_tool(asking, tool, arguments, key, cancelled)
+                answer = call_tool(asking, asked.tool, asked.arguments, asked.key, cancelled, asked.again)
             except NotReached as error:
                 # Its host is gone or frozen, and its lease has not lapsed yet.
                 _wait(cancelled, deadline, f"the host of the server cannot be reached ({error})", 5 * _LOOK_S)
                 continue
-            if not isinstance(answer, McpAnswer):  # it was not told that we take anything else
-                raise UnknownOutcome("the server answered with a task or a question")
-            if (lost := _lost(use.resource)) is not None:
+            if isinstance(answer, TaskView):  # its host lets none through
+                raise UnknownOutcome("the server answered with a task")
+            if isinstance(answer, McpAnswer) and (lost := _lost(use.resource)) is not None:
                 answer = replace(answer, text=f"{lost}\n{answer.text}")
             self._note(use, name)
             return answer
+
+    def _require_live(self, session_id: str, name: str) -> None:
+        """Raises ``UnknownOutcome``: what the call did before it asked, nobody knows."""
+        row = self._rows.find(session_id, ResourceKind.MCP_STDIO, name)
+        if row is None or row.state is not ResourceState.LIVE:
+            raise UnknownOutcome("the server's process ended while a person was asked")
 
     def _taken(self, session_id: str, name: str, deadline: float, cancelled: CallStopping) -> ResourceUse:
         row: ResourceView | None = self._wanted(session_id, name)

@@ -11,9 +11,12 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from hermes_worker.mcp.oauth import challenge_of
+from hermes_worker.mcp.param_headers import param_headers
 from hermes_worker.mcp.protocol import (
     KEY_META,
     TASKS,
@@ -21,6 +24,7 @@ from hermes_worker.mcp.protocol import (
     McpAnswer,
     McpError,
     McpRefusal,
+    ScopesLacking,
     TaskView,
     UnknownOutcome,
     answer_of,
@@ -29,9 +33,13 @@ from hermes_worker.mcp.protocol import (
     input_wanted,
     message,
     refusal_of,
+    refused_in,
+    reply_to,
+    requests_in,
     result_of,
     stateless,
     task_of,
+    with_refusal,
 )
 from hermes_worker.mcp.servers import STATELESS, TOOLS_MAX, WITH_SESSIONS, McpServer
 from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
@@ -43,6 +51,8 @@ _PAGES_MAX = 50
 _TAKES_QUESTIONS: Mapping[str, Any] = {"extensions": {TASKS: {}}, "elicitation": {"form": {}}}
 _T = TypeVar("_T")
 _LOOK_EVERY_S = 0.1
+_ASKED_MAX = 20
+"""What a server may ask of us during one answer; it gets no answer to more."""
 OF_OPERATORS = UrlPolicy(allows_private=True)
 """For ``mcp.json``: the operator chose the address, not a model; metadata and link-local addresses stay refused."""
 
@@ -123,24 +133,38 @@ class McpExchange:
             return self._result({}, message(method, told))
         if self.server.protocol == STATELESS:
             headers, body = stateless(method, params, key=key, capabilities=capabilities)
+            if method == "tools/call" and (paths := self.server.headers.get(params["name"])):
+                headers |= _param_headers(paths, params["arguments"])
             return self._result(headers, body)
         if self.session is not None:
             return self._in_session(self.session, message(method, params))
         opened = McpSession(url=self.server.url)
         self._open(opened)
         try:
-            return self._result(opened.headers, message(method, params))
+            return self._refusing(opened, message(method, params))
         finally:
             self._close(opened)
 
     def _in_session(self, session: McpSession, body: bytes) -> Mapping[str, Any]:
-        """A 404 says that the server has forgotten the session, and did nothing."""
-        if session.session_id is not None:
-            response = self._exchange(session.headers, body)
-            if response.status != 404:
-                return self._read(response)
-        self._open(session)
-        return self._result(session.headers, body)
+        is_kept = session.session_id is not None
+        if not is_kept:
+            self._open(session)
+        return self._refusing(session, body, is_kept=is_kept)
+
+    def _refusing(self, session: McpSession, body: bytes, *, is_kept: bool = False) -> Mapping[str, Any]:
+        """The result of a request, and in it what the server asked of us meanwhile: all of that is refused. A session
+        that was kept may be forgotten by now."""
+        asked = _AskedOfUs(lambda reply: self._exchange(session.headers, reply))
+        try:
+            response = self._exchange(session.headers, body, heard=asked.hear)
+            if response.status == 404 and is_kept:
+                self._open(session)  # it has forgotten the session, and did nothing
+                response = self._exchange(session.headers, body, heard=asked.hear)
+            return with_refusal(self._read(response), refused_in(asked.refused))
+        except McpError as error:
+            if (refused := refused_in(asked.refused)) and refused not in str(error):
+                error.args = (f"{error}; {refused}",)
+            raise
 
     def _open(self, session: McpSession) -> None:
         response = self._exchange({}, message("initialize", initialize_params(WITH_SESSIONS)))
@@ -162,6 +186,10 @@ class McpExchange:
         return self._read(self._exchange(headers, body))
 
     def _read(self, response: HttpResponse) -> Mapping[str, Any]:
+        if response.status in (401, 403) and not self.server.is_process:
+            challenge = challenge_of(response.headers.get("www-authenticate", ""))
+            if challenge.lacks_scopes:
+                raise ScopesLacking(challenge.scope)
         if len(response.body) > BODY_BYTES_MAX:
             raise UnknownOutcome(f"the server's answer is larger than {BODY_BYTES_MAX:,} bytes")
         try:
@@ -173,28 +201,72 @@ class McpExchange:
                 raise _refused(response.status, is_host=self.server.is_process) from None
             raise UnknownOutcome(str(error)) from None
 
-    def _exchange(self, headers: Mapping[str, str], body: bytes, *, method: str = "POST") -> HttpResponse:
-        """A server that refuses an access token did nothing, so it is asked again with a newer one, once."""
+    def _exchange(
+        self,
+        headers: Mapping[str, str],
+        body: bytes,
+        *,
+        method: str = "POST",
+        heard: Callable[[bytes], None] | None = None,
+    ) -> HttpResponse:
+        """A server that refuses an access token did nothing, so it is asked again with a newer one, once. A newer one
+        may no more than the one before (RFC 6749 §6), so it is no help where scopes are lacking."""
         if self.login is None:
-            return self._sent(headers, body, method, self.token)
-        response = self._sent(headers, body, method, self.login.token())
-        if response.status != 401:
+            return self._sent(headers, body, method, self.token, heard)
+        response = self._sent(headers, body, method, self.login.token(), heard)
+        if response.status != 401 or challenge_of(response.headers.get("www-authenticate", "")).lacks_scopes:
             return response
-        return self._sent(headers, body, method, self.login.newer_token())
+        return self._sent(headers, body, method, self.login.newer_token(), heard)
 
-    def _sent(self, headers: Mapping[str, str], body: bytes, method: str, token: str | None) -> HttpResponse:
+    def _sent(
+        self,
+        headers: Mapping[str, str],
+        body: bytes,
+        method: str,
+        token: str | None,
+        heard: Callable[[bytes], None] | None,
+    ) -> HttpResponse:
         left_s = self.ends_at - time.monotonic()
         if left_s <= 0:
             raise UnknownOutcome("the server took too long")
         request = HttpRequest(method=method, url=self.server.url, headers=_headers(headers, token), body=body)
         try:
-            return send(request, self.policy, total_s=left_s, body_bytes_max=BODY_BYTES_MAX + 1)
+            return send(request, self.policy, total_s=left_s, body_bytes_max=BODY_BYTES_MAX + 1, heard=heard)
         except NoAnswer as error:
             if self.server.is_process and not error.was_sent:
                 raise NotReached(error.reason) from None
             raise (UnknownOutcome if error.was_sent else McpError)(error.reason) from None
         except (UnsafeUrl, ValueError) as error:
             raise McpError(f"the server's address cannot be used: {error}") from None
+
+
+class _AskedOfUs:
+    """Hears what a server of a revision with sessions asks of us in the middle of its answer, and refuses it: such a
+    server waits for us, and would wait until the call's time is over. A ``ping`` is answered."""
+
+    def __init__(self, reply: Callable[[bytes], object]) -> None:
+        self._reply = reply
+        self._rest = b""
+        self._heard = 0
+        self.refused: set[str] = set()
+
+    def hear(self, piece: bytes) -> None:
+        *events, self._rest = re.split(rb"\r\n\r\n|\n\n|\r\r", self._rest + piece)
+        for number, method in requests_in(b"\n\n".join(events)):
+            self._heard += 1
+            if self._heard > _ASKED_MAX:
+                return
+            if method != "ping":
+                self.refused.add(method)
+            with suppress(McpError):
+                self._reply(reply_to(number, method))
+
+
+def _param_headers(paths: Mapping[str, Sequence[str]], arguments: Mapping[str, Any]) -> Mapping[str, str]:
+    try:
+        return param_headers(paths, arguments)
+    except ValueError as error:
+        raise McpRefusal(str(error)) from None
 
 
 def _headers(more: Mapping[str, str], token: str | None) -> Mapping[str, str]:
@@ -271,12 +343,12 @@ def call_tool(
     such a server is sent then. On a thread of its own, because nothing else can be told to stop waiting. Raises
     ``McpError``."""
     params = {"name": tool, "arguments": dict(arguments), **(again or {})}
-    is_modern = asking.server.protocol == STATELESS and not asking.server.is_process
+    takes_questions = asking.server.protocol == STATELESS or asking.server.is_process
 
     def work() -> McpAnswer | TaskView | InputWanted:
-        result = asking.request("tools/call", params, key, _TAKES_QUESTIONS if is_modern else None)
+        result = asking.request("tools/call", params, key, _TAKES_QUESTIONS)
         wanted = input_wanted(result)
-        if wanted is not None and not is_modern:
+        if wanted is not None and not takes_questions:
             raise UnknownOutcome(refusal_of(result))
         return wanted or task_of(result) or answer_of(result)
 

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.mcp import FILE
+from hermes_worker.mcp.param_headers import header_paths
 from hermes_worker.system.plainfiles import read_plain
 
 STATELESS: Final = "2026-07-28"
@@ -62,6 +63,11 @@ class McpServer(BaseModel):
     """Of one call, all its requests together."""
     tools: Mapping[str, str] = Field(default_factory=dict, max_length=TOOLS_MAX)
     """The approved tools, by the server's names: the digest of each definition."""
+    headers: Mapping[str, Mapping[str, tuple[str, ...]]] = Field(
+        default_factory=dict, max_length=TOOLS_MAX, exclude_if=lambda headers: not headers
+    )
+    """Of the approved tools, which arguments are sent as headers as well: by the server's names, the end of a header's
+    name and where its value stands. Not written where it is empty, so that a process of the version before reads it."""
     definitions: tuple[Mapping[str, Any], ...] = Field(default=(), max_length=TOOLS_MAX)
     """Of a server that is a process, the approved definitions themselves: listing them starts nothing."""
 
@@ -154,7 +160,11 @@ def write_servers(home: Path, servers: Mapping[str, McpServer]) -> None:
 
 def approved(server: McpServer, offered: Sequence[Mapping[str, Any]]) -> McpServer:
     """The server with all that it offers now as what was approved. Raises ``ConfigurationError``."""
-    found = {"tools": {str(one["name"]): digest(one) for one in offered}}
+    headers = {str(one["name"]): header_paths(one.get("inputSchema")) for one in offered}
+    found: dict[str, Any] = {
+        "tools": {str(one["name"]): digest(one) for one in offered},
+        "headers": {} if server.is_process else {name: paths for name, paths in headers.items() if paths},
+    }
     if not server.is_process:
         return server.model_copy(update=found)
     kept = said_of(offered)

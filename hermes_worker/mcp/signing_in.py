@@ -32,6 +32,7 @@ from hermes_worker.mcp.oauth import (
     issuer_addresses,
     known_client,
     object_of,
+    old_authorization_server,
     origin_of,
     registered,
     registration,
@@ -57,6 +58,8 @@ class OwnClient:
     redirect_url: str
     client_id: str = ""
     client_secret: str = field(default="", repr=False)
+    scopes: str = ""
+    """What it shall also be allowed, beside what the server names: words with spaces between them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +80,12 @@ def sign_in(server_url: str, own: OwnClient, approve: Callable[[SignIn], str]) -
     policy, refusal = _asked_first(server_url)
     challenge = challenge_of(refusal.headers.get("www-authenticate", ""))
     resource = _resource(server_url, challenge, policy)
-    at = _authorization_server(resource.issuer, server_url, policy)
+    at = _authorization_server(resource, server_url, policy)
     asked = SignIn(
         at=at,
         client=_client(at, own, policy),
         resource=resource.resource,
-        scope=scope_of(challenge, resource, at),
+        scope=scope_of(challenge, resource, at, own.scopes),
         redirect_url=own.redirect_url,
     )
     code = asked.code_of(approve(asked))
@@ -132,14 +135,16 @@ def _resource(server_url: str, challenge: AuthorizationChallenge, policy: UrlPol
     if found is not None:
         return resource_of(found, server_url)
     # Revision 2025-03-26 knows no such document: the server is its own authorization server.
-    return ProtectedResource(resource=server_url, issuer=origin_of(server_url))
+    return ProtectedResource(resource=server_url, issuer=origin_of(server_url), is_named=False)
 
 
-def _authorization_server(issuer: str, server_url: str, policy: UrlPolicy) -> AuthorizationServer:
+def _authorization_server(resource: ProtectedResource, server_url: str, policy: UrlPolicy) -> AuthorizationServer:
+    issuer = resource.issuer
     found = _found(issuer_addresses(issuer), policy)
-    if found is None:
+    if found is None and resource.is_named:
         raise McpError(f"{issuer[:200]} does not say how to sign in there")
-    return authorization_server_of(found, issuer, server_url)
+    document = found or old_authorization_server(server_url)
+    return authorization_server_of(document, issuer, server_url, is_old=not resource.is_named)
 
 
 def _client(at: AuthorizationServer, own: OwnClient, policy: UrlPolicy) -> TokenClient:

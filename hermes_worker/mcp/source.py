@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +16,10 @@ from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import ToolSpec
 from hermes_worker.mcp.logins import LoginBearer, LoginBearers
-from hermes_worker.mcp.protocol import InputWanted, McpAnswer, McpError, TaskView, UnknownOutcome
-from hermes_worker.mcp.reaching import START_S, StdioServers
+from hermes_worker.mcp.protocol import InputWanted, McpAnswer, McpError, ScopesLacking, TaskView, UnknownOutcome
+from hermes_worker.mcp.reaching import START_S, StdioServers, ToolAsked
 from hermes_worker.mcp.requests import OF_OPERATORS, McpExchange, McpSession, call_tool, list_tools
+from hermes_worker.mcp.results import shown
 from hermes_worker.mcp.rounds import answered, asked_first, sent_again
 from hermes_worker.mcp.servers import STATELESS, McpServer, changed, tool_name
 from hermes_worker.mcp.tasks import begun, cancel, looked_at
@@ -85,12 +87,9 @@ class McpSource:
             return looked_at(self._asking(), context.task, context)
         if context.task is not None:
             return self._goes_on(name, arguments, answered(context.task), context)
-        if self._server.is_process:
-            return self._told(name, lambda: self._of_process(name, arguments, context))
         session = McpSession.kept(context.session.get(self._session_key), self._server)
-        asking = self._asking(session)
-        tool, key = self._originals[name], context.idempotency_key
-        result = self._told(name, lambda: call_tool(asking, tool, arguments, key, context.cancelled))
+        asked = ToolAsked(tool=self._originals[name], arguments=arguments, key=context.idempotency_key)
+        result = self._told(name, context, lambda: self._sent(asked, context, session))
         if session.is_new:
             return replace(result, session_updates={self._session_key: session.document})
         return self._goes_on(name, arguments, result, context)
@@ -99,22 +98,20 @@ class McpSource:
         """Send the call once more as long as its server wants that and nobody has to be asked anything."""
         while (task := result.task) is not None and not task.task_id and result.question is None:
             # Another key than that of the round before: a server that knows the key would answer what it answered then.
-            sending = partial(
-                call_tool,
-                self._asking(),
-                self._originals[name],
-                arguments,
-                f"{context.idempotency_key}.{task.looks}",
-                context.cancelled,
-                sent_again(task),
-            )
-            result = self._told(name, sending, task)
+            key = f"{context.idempotency_key}.{task.looks}"
+            again = ToolAsked(tool=self._originals[name], arguments=arguments, key=key, again=sent_again(task))
+            result = self._told(name, context, partial(self._sent, again, context), task)
         return result
 
-    def _of_process(self, name: str, arguments: Mapping[str, Any], context: ToolContext) -> McpAnswer:
+    def _sent(
+        self, asked: ToolAsked, context: ToolContext, session: McpSession | None = None
+    ) -> McpAnswer | TaskView | InputWanted:
+        """Raises ``McpError``, ``UnavailableError``."""
+        if not self._server.is_process:
+            asking = self._asking(session)
+            return call_tool(asking, asked.tool, asked.arguments, asked.key, context.cancelled, asked.again)
         if self._processes is None:
             raise McpError("this worker cannot reach servers that are processes")
-        asked = (self._originals[name], arguments, context.idempotency_key)
         return self._processes.call(context.session_id, self._place.called, self._server, asked, context.cancelled)
 
     def _spec(self, tool: Mapping[str, Any]) -> ToolSpec:
@@ -148,7 +145,11 @@ class McpSource:
         return None if self._logins is None else self._logins.bearer()
 
     def _told(
-        self, name: str, work: Callable[[], McpAnswer | TaskView | InputWanted], before: RemoteTask | None = None
+        self,
+        name: str,
+        context: ToolContext,
+        work: Callable[[], McpAnswer | TaskView | InputWanted],
+        before: RemoteTask | None = None,
     ) -> ToolResult:
         """What the model is told of a call, if it is over; ``before`` is its round before. Raises
         ``UnavailableError``."""
@@ -157,13 +158,22 @@ class McpSource:
         except UnknownOutcome as error:
             said = error_result(f"{error}. It may have acted all the same: look before you repeat the call")
             return replace(said, is_unknown=True)
+        except ScopesLacking as error:
+            return error_result(f"{error}; nothing was done. {self._remedy(error)}")
         except McpError as error:
             return error_result(f"{error}; nothing was done")
         if isinstance(answer, TaskView):
             return begun(self._place.task_source, name, answer)
         if isinstance(answer, InputWanted):
             return asked_first(self._place.task_source, name, answer, before)
-        return ToolResult(text=answer.text, is_error=answer.is_error)
+        return shown(answer, context)
+
+    def _remedy(self, error: ScopesLacking) -> str:
+        """What a person has to do about it."""
+        if self._logins is None:
+            return "The operator has to set a token that may more"
+        words = [f"--scope {shlex.quote(one)}" for one in (error.scopes or "").split()]
+        return f"A person has to sign in again: {' '.join(['hermes-worker mcp login', self._name, *words])}"
 
     @property
     def _has_no_session(self) -> bool:

@@ -1,14 +1,19 @@
 """An MCP server that is a process: JSON-RPC in lines over its standard input and output, for one request at a time.
 
-Whatever the process writes is hostile: a line has a limit, what is no JSON or answers nobody is dropped, and what the
-server asks of us is refused. A request that goes wrong costs that request; a process that cannot be spoken to any more
-is ended, and the next call gets another one.
+Whatever the process writes is hostile: a line has a limit, what is no JSON or answers nobody is dropped. A request that
+goes wrong costs that request; a process that cannot be spoken to any more is ended, and the next call gets another one.
+
+What the server asks of us is refused, and the answer to its call says so. A form for a person (``elicitation/create``)
+becomes the answer to the call for now, as servers without sessions give it (SEP-2322). The call stays open in the
+process, nobody waits for it, and whoever comes with the person's answer (``go_on``) waits for the next thing it says. A
+new request is the end of a call that was left open.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 import select
 import threading
 import time
@@ -19,7 +24,16 @@ from typing import Any, Final
 
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.hosting.program import ConfinedProgram, NotStarted, ProgramPlan
-from hermes_worker.mcp.protocol import McpError, definitions_of, initialize_params
+from hermes_worker.mcp.protocol import (
+    ELICITATION,
+    INPUT_REQUIRED,
+    McpError,
+    definitions_of,
+    initialize_params,
+    refusal_of,
+    refused_in,
+    with_refusal,
+)
 from hermes_worker.mcp.servers import TOOLS_MAX, WITH_SESSIONS, McpServer
 from hermes_worker.net.wire import BODY_BYTES_MAX
 from hermes_worker.workspaces.base import WorkspaceError
@@ -35,6 +49,13 @@ _ALIVE_EVERY_S: Final = 3.0
 _READ_BYTES: Final = 262_144
 _ERRORS_CHARS_MAX: Final = 1_000
 _PAGES_MAX: Final = 50
+_QUESTIONS_MAX: Final = 20
+"""Of one call, that nobody has answered."""
+_QUESTION: Final = "question"
+_TAKES_QUESTIONS: Final[Mapping[str, Any]] = {"elicitation": {}}
+"""What we say that we can: forms, by the first revision that has them; the next one takes the same words for it."""
+_UNKNOWN: Final = -32_000
+_Number = int | str
 
 
 class ServerEnded(McpError):
@@ -47,6 +68,10 @@ class ServerGone(ServerEnded):
 
 class ServerSilent(McpError):
     """The process did not answer in time."""
+
+
+class QuestionClosed(McpError):
+    """The call that asked a person something is not open any more."""
 
 
 class StdioServer:
@@ -62,6 +87,10 @@ class StdioServer:
         self._answered = threading.Condition()
         self._waits_for: int | None = None
         self._answer: Mapping[str, Any] | None = None
+        self._questions: list[tuple[_Number, Mapping[str, Any]]] = []
+        """What the open call asks a person, by the process's numbers; the first one has been told."""
+        self._question_state = ""
+        self._refused: set[str] = set()
         self._errors = ""
         self._ended = threading.Event()
         os.set_blocking(self._program.to_program, False)
@@ -94,7 +123,7 @@ class StdioServer:
     def begin(self) -> Sequence[Mapping[str, Any]]:
         """Make its acquaintance; gives the usable tools that it offers, by name. Raises ``McpError``."""
         ends_at = time.monotonic() + _BEGIN_S
-        self._result("initialize", initialize_params(WITH_SESSIONS), ends_at)
+        self._result("initialize", initialize_params(WITH_SESSIONS, _TAKES_QUESTIONS), ends_at)
         self._write({"jsonrpc": "2.0", "method": "notifications/initialized"}, ends_at)
         found: dict[str, Mapping[str, Any]] = {}
         params: dict[str, Any] = {}
@@ -119,28 +148,67 @@ class StdioServer:
         return result
 
     def ask(self, method: str, params: Mapping[str, Any], ends_at: float) -> Mapping[str, Any]:
-        """The answer to one request, ``result`` or ``error`` among its members. Raises ``ServerEnded``,
-        ``ServerSilent``."""
+        """The answer to one request, ``result`` or ``error`` among its members; of a call also what it asks a person.
+        Raises ``ServerEnded``, ``ServerSilent``."""
         with self._asking:
+            self._leave_open_call()
             self._number += 1
-            number = self._number
             with self._answered:
-                self._waits_for, self._answer = number, None
-            self._write({"jsonrpc": "2.0", "id": number, "method": method, "params": dict(params)}, ends_at)
-            with self._answered:
-                while self._answer is None and not self.has_ended and (left_s := ends_at - time.monotonic()) > 0:
-                    self._answered.wait(min(left_s, _ALIVE_EVERY_S))
-                    self.keep_alive()
-                answer, self._waits_for = self._answer, None
+                self._waits_for, self._answer, self._refused = self._number, None, set()
+            message = {"jsonrpc": "2.0", "id": self._number, "method": method, "params": dict(params)}
+            self._write(message, ends_at)
+            return self._awaited(ends_at)
+
+    def go_on(self, state: str, responses: object, ends_at: float) -> Mapping[str, Any]:
+        """As ``ask``, of a call that asked a person: what was answered, and what the call says then. Raises
+        ``QuestionClosed``, ``ServerEnded``, ``ServerSilent``."""
+        said = responses.get(_QUESTION) if isinstance(responses, dict) else None
+        with self._asking:
+            if self.has_ended or not self._questions or not state or state != self._question_state:
+                raise QuestionClosed("the call that asked is not open any more: its process ended, or was called anew")
+            number, _ = self._questions.pop(0)
+            self._reply(number, {"result": said if isinstance(said, dict) else {"action": "decline"}})
+            return self._awaited(ends_at)
+
+    def _awaited(self, ends_at: float) -> Mapping[str, Any]:
+        with self._answered:
+            while not self._has_news() and (left_s := ends_at - time.monotonic()) > 0:
+                self._answered.wait(min(left_s, _ALIVE_EVERY_S))
+                self.keep_alive()
+            answer, number, refused = self._answer, self._waits_for, refused_in(self._refused)
+            if answer is None and self._questions and not self.has_ended:
+                self._question_state = secrets.token_hex(8)
+                asked = {_QUESTION: self._questions[0][1]}
+                wanted = {"resultType": INPUT_REQUIRED, "inputRequests": asked, "requestState": self._question_state}
+                return {"result": wanted}
+            self._waits_for, self._questions = None, []
         if answer is not None:
-            return answer
+            return _told(answer, refused)
+        because = f"; {refused}" if refused else ""
         if self.has_ended:
-            raise ServerEnded("the server's process ended before it answered")
+            raise ServerEnded(f"the server's process ended before it answered{because}")
         with suppress(McpError):
-            cancelled = {"requestId": number, "reason": "it took too long"}
-            message = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled}
-            self._write(message, time.monotonic() + 1)
-        raise ServerSilent("the server took too long")
+            self._cancel(number, "it took too long")
+        raise ServerSilent(f"the server took too long{because}")
+
+    def _has_news(self) -> bool:
+        return self._answer is not None or bool(self._questions) or self.has_ended
+
+    def _leave_open_call(self) -> None:
+        """Nobody came back with an answer to what it asked."""
+        with self._answered:
+            questions, number = self._questions, self._waits_for
+            self._questions, self._waits_for = [], None
+        for asked, _ in questions:
+            self._reply(asked, {"result": {"action": "cancel"}})
+        if questions:
+            with suppress(McpError):
+                self._cancel(number, "nobody waits for it any more")
+
+    def _cancel(self, number: int | None, reason: str) -> None:
+        cancelled = {"requestId": number, "reason": reason}
+        message = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled}
+        self._write(message, time.monotonic() + 1)
 
     def _write(self, message: Mapping[str, Any], ends_at: float) -> None:
         data = canonical_json(message).encode() + b"\n"
@@ -210,20 +278,39 @@ class StdioServer:
         number, method = found.get("id"), found.get("method")
         if isinstance(method, str):
             if isinstance(number, int | str):
-                self._refuse(number, method)
+                self._asked(number, method, found.get("params"))
             return
         with self._answered:
             if self._answer is None and type(number) is int and number == self._waits_for:
                 self._answer = found
                 self._answered.notify_all()
 
-    def _refuse(self, number: int | str, method: str) -> None:
-        """What the server asks of us; a ``ping`` is answered."""
-        said: dict[str, Any] = {"result": {}}
-        if method != "ping":
-            said = {"error": {"code": -32601, "message": "this client does not do that"}}
+    def _asked(self, number: _Number, method: str, params: object) -> None:
+        """What the server asks of us: a ``ping`` is answered, a person may be asked, the rest is refused."""
+        if method == "ping":
+            return self._reply(number, {"result": {}})
+        with self._answered:
+            is_open = self._waits_for is not None and len(self._questions) < _QUESTIONS_MAX
+            if method == ELICITATION and is_open and isinstance(params, dict):
+                self._questions.append((number, {"method": method, "params": params}))
+                self._answered.notify_all()
+                return None
+            self._refused.add(method)
+        return self._reply(number, {"error": {"code": -32601, "message": "this client does not do that"}})
+
+    def _reply(self, number: _Number, said: Mapping[str, Any]) -> None:
         with suppress(McpError):
             self._write({"jsonrpc": "2.0", "id": number, **said}, time.monotonic() + 1)
+
+
+def _told(answer: Mapping[str, Any], refused: str) -> Mapping[str, Any]:
+    """An answer that also says what the server asked for and did not get: it may be why it did not do more."""
+    result, error = answer.get("result"), answer.get("error")
+    if isinstance(result, dict) and result.get("resultType", "complete") != "complete":
+        return {"error": {"code": _UNKNOWN, "message": refusal_of(result)}}
+    if refused and isinstance(error, dict):
+        return {**answer, "error": {**error, "message": f"{str(error.get('message'))[:400]}; {refused}"}}
+    return {**answer, "result": with_refusal(result, refused)} if isinstance(result, dict) else answer
 
 
 def _ready(pipes: Sequence[int], event: int, wait_s: float) -> list[int]:

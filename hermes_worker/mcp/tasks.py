@@ -20,6 +20,7 @@ from hermes_worker.core.remote_tasks import AGE_S_MAX, FAILURES_MAX, IS_TASKS, R
 from hermes_worker.core.run import WaitKind
 from hermes_worker.mcp.protocol import McpError, McpRefusal, TaskView, answer_of
 from hermes_worker.mcp.requests import McpExchange, look_at_task, tell_task
+from hermes_worker.mcp.results import shown
 
 _QUESTION_CHARS_MAX: Final = 4_000
 _CHOICES_MAX: Final = 20
@@ -48,7 +49,7 @@ def looked_at(asking: McpExchange, task: RemoteTask, context: ToolContext) -> To
                 answer = answer_of(view.result or {})
             except McpError as error:
                 return error_result(f"the task has ended, and {error}")
-            return ToolResult(text=answer.text, is_error=answer.is_error)
+            return shown(answer, context)
         case "failed":
             return error_result(f"the server says that the task failed: {view.error or view.message or 'no reason'}")
         case "cancelled":

@@ -10,6 +10,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
@@ -19,6 +20,7 @@ CONNECT_S = 10.0
 TOTAL_S = 60.0
 """Of one request. A server that sends a byte a second does not hold a worker longer than this."""
 BODY_BYTES_MAX = 4_000_000
+_PIECE_BYTES = 65_536
 
 
 def sender(policy: UrlPolicy, *, total_s: float = TOTAL_S) -> Callable[[HttpRequest], HttpResponse]:
@@ -27,10 +29,15 @@ def sender(policy: UrlPolicy, *, total_s: float = TOTAL_S) -> Callable[[HttpRequ
 
 
 def send(
-    request: HttpRequest, policy: UrlPolicy, *, total_s: float = TOTAL_S, body_bytes_max: int = BODY_BYTES_MAX
+    request: HttpRequest,
+    policy: UrlPolicy,
+    *,
+    total_s: float = TOTAL_S,
+    body_bytes_max: int = BODY_BYTES_MAX,
+    heard: Callable[[bytes], None] | None = None,
 ) -> HttpResponse:
-    """Make one request; what goes beyond ``body_bytes_max`` is not read. Raises ``NoAnswer`` when there is no response,
-    ``UnsafeUrl`` when it must not be made."""
+    """Make one request; what goes beyond ``body_bytes_max`` is not read. ``heard`` is given each piece of the body when
+    it comes. Raises ``NoAnswer`` when there is no response, ``UnsafeUrl`` when it must not be made."""
     target = parse_http_url(request.url, policy)
     judged = SafeUrl(target=target, addresses=check_addresses(target, _resolve(target), policy))
     connection = _PinnedConnection(judged)
@@ -40,7 +47,7 @@ def send(
         except OSError as error:
             reason = f"no connection to {target.host}: {type(error).__name__}"
             raise NoAnswer(reason, was_sent=False) from None
-        return _exchange(connection, request, total_s, body_bytes_max)
+        return _exchange(connection, request, total_s, _BodyReading(body_bytes_max, heard))
     finally:
         connection.close()
 
@@ -76,7 +83,26 @@ def _secured(plain: socket.socket, host: str) -> socket.socket:
         raise
 
 
-def _exchange(connection: _PinnedConnection, request: HttpRequest, total_s: float, body_bytes_max: int) -> HttpResponse:
+@dataclass(frozen=True, slots=True)
+class _BodyReading:
+    """How a body is read: how much of it, and who hears of each piece."""
+
+    bytes_max: int
+    heard: Callable[[bytes], None] | None = None
+
+    def read(self, response: http.client.HTTPResponse) -> bytes:
+        if self.heard is None:
+            return response.read(self.bytes_max)
+        body = bytearray()
+        while len(body) < self.bytes_max and (piece := response.read1(min(_PIECE_BYTES, self.bytes_max - len(body)))):
+            body += piece
+            self.heard(piece)
+        return bytes(body)
+
+
+def _exchange(
+    connection: _PinnedConnection, request: HttpRequest, total_s: float, reading: _BodyReading
+) -> HttpResponse:
     cut = threading.Timer(total_s, connection.cut)
     cut.daemon = True
     cut.start()
@@ -86,7 +112,7 @@ def _exchange(connection: _PinnedConnection, request: HttpRequest, total_s: floa
         connection.request(request.method, path, body=request.body or None, headers=dict(request.headers))
         response = connection.getresponse()
         headers = {name.lower(): value for name, value in response.getheaders()}
-        body = response.read(body_bytes_max)
+        body = reading.read(response)
         if connection.was_cut:
             # The library takes the end of a connection for the end of the headers, and of a body without a length.
             raise TimeoutError

@@ -142,7 +142,8 @@ SIGNING_IN = (
     *("metadata-default", "metadata-var1", "metadata-var2", "metadata-var3", "basic-cimd", "pre-registration"),
     *("scope-from-www-authenticate", "scope-from-scopes-supported", "scope-omitted-when-undefined"),
     *("scope-retry-limit", "token-endpoint-auth-basic", "token-endpoint-auth-post", "token-endpoint-auth-none"),
-    *("resource-mismatch", "offline-access-scope", "offline-access-not-supported"),
+    *("resource-mismatch", "offline-access-scope", "offline-access-not-supported", "scope-step-up"),
+    *("2025-03-26-oauth-metadata-backcompat", "2025-03-26-oauth-endpoint-fallback"),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 import time
@@ -16,7 +17,7 @@ import pytest
 import uvicorn
 from mcp.server.mcpserver import Elicit, MCPServer, Resolve
 from mcp.types import ToolAnnotations
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from hermes_worker import installed, plugins
 from hermes_worker.agent.sourced import listed, spec_of
@@ -28,6 +29,7 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import ExtensionConflict, ToolSpec
+from hermes_worker.mcp.param_headers import MARK, header_paths
 from hermes_worker.mcp.protocol import McpError
 from hermes_worker.mcp.requests import BODY_BYTES_MAX, list_tools, spoken
 from hermes_worker.mcp.servers import (
@@ -39,6 +41,7 @@ from hermes_worker.mcp.servers import (
     tool_name,
     write_servers,
 )
+from hermes_worker.mcp.servers import approved as everything_approved
 from hermes_worker.mcp.source import McpSource
 from hermes_worker.settings import load
 
@@ -82,9 +85,25 @@ def sdk_server(made: MCPServer) -> Iterator[str]:
     while not server.started:
         assert thread.is_alive()
         time.sleep(0.01)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/mcp"
-    server.should_exit = True
-    thread.join()
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/mcp"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def router() -> MCPServer:
+    """Its server refuses a call whose headers are not what the arguments say."""
+    server = MCPServer("desk")
+
+    @server.tool()
+    def route(
+        region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})],
+        tenant: Annotated[int, Field(json_schema_extra={"x-mcp-header": "Tenant-Id"})] = 0,
+    ) -> str:
+        return f"{region} {tenant}"
+
+    return server
 
 
 class Copies(BaseModel):
@@ -143,6 +162,36 @@ def test_a_server_that_asks_before_it_acts_is_answered(context: ToolContext) -> 
         assert (answered.text, CALLED) == ("3 copies of page 7", ["7 x 3"])
         declined = elsewhere.call("mcp_desk_print", {"page": 7}, replace(context, task=replace(kept, answer="some")))
         assert declined.is_error and len(CALLED) == 1
+
+
+def test_arguments_that_are_headers_as_well_are_sent_as_both(context: ToolContext, tmp_path: Path) -> None:
+    with sdk_server(router()) as address:
+        added = everything_approved(McpServer(url=address), list_tools(McpServer(url=address), None))
+        assert added.headers == {"route": {"Region": ("region",), "Tenant-Id": ("tenant",)}}
+        write_servers(tmp_path, {"desk": added})
+        source = McpSource("desk", servers_of(tmp_path)["desk"], None)
+        for region in ("eu-1", "süd", " edge ", "=?base64?eA==?=", "two\nlines", ""):
+            assert source.call("mcp_desk_route", {"region": region, "tenant": 7}, context).text == f"{region} 7"
+        assert source.call("mcp_desk_route", {"region": "eu"}, context).text == "eu 0", "what is not given is no header"
+        unaware = McpSource("desk", added.model_copy(update={"headers": {}}), None)
+        assert "nothing was done" in unaware.call("mcp_desk_route", {"region": "eu"}, context).text
+    assert "headers" not in McpServer(url=address).model_dump_json()
+
+
+@pytest.mark.parametrize(
+    "marked",
+    [
+        *({"type": "number", MARK: "P"}, {"type": "string", MARK: "a b"}, {"type": "string", MARK: ""}, {MARK: "P"}),
+        *({"type": "string", MARK: 7}, {"type": "array", "items": {"type": "string", MARK: "P"}}),
+        {"type": "object", "properties": {"x": {"type": "string", MARK: "other"}}},  # beside "Other"
+        {"anyOf": [{"type": "string", MARK: "P"}]},
+    ],
+)
+def test_a_mark_that_cannot_be_a_header_makes_no_tool(marked: object) -> None:
+    schema = {"type": "object", "properties": {"p": marked, "q": {"type": "string", MARK: "Other"}}}
+    assert header_paths(schema) is None
+    schema["properties"] = {MARK: {"type": "string"}, "q": {"type": "string", MARK: "Other"}}
+    assert header_paths(schema) == {"Other": ("q",)}, "a property may be called as the mark"
 
 
 def test_the_revision_is_found_out(url: str) -> None:
@@ -346,6 +395,33 @@ def test_a_result_of_any_shape_is_text(content: object, context: ToolContext) ->
     assert 0 < len(result.text) < 500
 
 
+def test_pictures_sounds_and_other_files_of_a_result_become_files_of_the_workspace(context: ToolContext) -> None:
+    def coded(content: bytes) -> str:
+        return base64.b64encode(content).decode()
+
+    png = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
+    content: list[Any] = [
+        {"type": "text", "text": "before"},
+        {"type": "image", "data": coded(png), "mimeType": "image/png"},
+        {"type": "audio", "data": coded(b"RIFF"), "mimeType": "audio/wav"},
+        {"type": "resource", "resource": {"uri": "file:///x", "blob": coded(b"zip"), "mimeType": "../../etc/passwd"}},
+        {"type": "resource", "resource": {"uri": "file:///y", "text": "in full"}},
+        {"type": "resource_link", "uri": "file:///z", "name": "z"},
+        {"type": "image", "data": "no base64", "mimeType": "image/png"},
+        {"type": "text", "text": "after"},
+    ]
+    with misbehaving(saying(200, answer({"content": content}))) as (url, _):
+        text = McpSource("desk", McpServer(url=url, tools={"sell": "x"}), None).call("mcp_desk_sell", {}, context).text
+    lines = text.splitlines()
+    assert (lines[0], lines[4], lines[7]) == ("before", "in full", "after")
+    assert lines[1].startswith("[image image/png, 264 bytes: in hermes-results/") and "vision_analyze" in lines[1]
+    assert lines[2].startswith("[audio audio/wav, 4 bytes: in hermes-results/") and lines[2].endswith(".wav]")
+    assert lines[3].startswith("[resource application/octet-stream, 3 bytes: in hermes-results/")
+    assert lines[5:7] == ["[resource_link file:///z: not fetched]", "[image image/png: its data cannot be read]"]
+    paths = [line.partition(": in ")[2].partition(";")[0].removesuffix("]") for line in lines[1:4]]
+    assert [context.workspace.read_bytes(path) for path in paths] == [png, b"RIFF", b"zip"]
+
+
 def test_a_server_that_offers_5000_tools_is_refused_and_a_strange_tool_left_out() -> None:
     many = [{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(5_000)]
     with misbehaving(saying(200, answer({"tools": many}))) as (url, _), pytest.raises(McpError, match="more than 500"):
@@ -355,7 +431,7 @@ def test_a_server_that_offers_5000_tools_is_refused_and_a_strange_tool_left_out(
         *(None, {}, {"name": "a"}, {"name": 3, "inputSchema": schema}, {"name": "ä", "inputSchema": schema}),
         *({"name": "b c", "inputSchema": schema}, {"name": "d", "inputSchema": {"type": "string"}}),
         *({"name": "e", "description": []}, {"name": "f", "inputSchema": {**schema, "x": "y" * 60000}}),
-        {"name": "g", "inputSchema": {**schema, "properties": {"p": {"type": "string", "x-mcp-header": "P"}}}},
+        {"name": "g", "inputSchema": {**schema, "properties": {"p": {"type": "number", "x-mcp-header": "P"}}}},
         {"name": "good", "inputSchema": schema},
     ]  # fmt: skip
     with misbehaving(saying(200, answer({"tools": strange}))) as (url, _):
@@ -434,6 +510,87 @@ def test_the_session_of_an_older_server_goes_on_until_it_is_forgotten(context: T
         foreign = {"mcp-session:desk": {**kept["mcp-session:desk"], "url": "https://elsewhere.example"}}
         McpSource("desk", server, None).call("mcp_desk_sell", {}, replace(context, session=foreign))
         assert [session for method, session in asked if method == "initialize"] == [None] * 3
+
+
+@pytest.mark.parametrize("version", ["2025-03-26", "2025-06-18"])
+def test_a_server_of_an_older_revision_is_spoken_to_in_it(context: ToolContext, version: str) -> None:
+    """As revision 2025-03-26 has it: its answers may be lists of messages."""
+
+    def reply(handler: Any) -> None:
+        if handler.said["method"] == "initialize":
+            assert handler.said["params"]["protocolVersion"] == WITH_SESSIONS
+            saying(200, answer({"protocolVersion": version, "capabilities": {}}))(handler)
+        elif handler.said["method"] == "tools/call":
+            news = b'{"jsonrpc": "2.0", "method": "notifications/message", "params": {}}'
+            said = answer({"content": [{"type": "text", "text": handler.headers["mcp-protocol-version"]}]})
+            saying(200, b"data: [%s, %s]\n\n" % (news, said), "text/event-stream")(handler)
+        else:
+            saying(202, b"")(handler)
+
+    with misbehaving(reply) as (url, _):
+        server = McpServer(url=url, protocol=WITH_SESSIONS, tools={"sell": "x"})
+        assert McpSource("desk", server, None).call("mcp_desk_sell", {}, context).text == version
+
+
+def test_what_a_server_with_a_session_asks_of_us_is_refused_at_once(context: ToolContext) -> None:
+    """It waits for us in the middle of its answer, and goes on when it has been refused."""
+    refused: dict[Any, Any] = {}
+    has_all = threading.Event()
+
+    def reply(handler: Any) -> None:
+        method = handler.said.get("method")
+        if method == "tools/call":
+            saying(200, b": begun\n\n", "text/event-stream")(handler)
+            for number, asked in enumerate(("ping", "roots/list", "elicitation/create")):
+                asking = {"jsonrpc": "2.0", "id": f"s{number}", "method": asked, "params": {}}
+                handler.wfile.write(b"data: %s\n\n" % json.dumps(asking).encode())
+            assert has_all.wait(20)
+            text = json.dumps(sorted(refused))
+            handler.wfile.write(b"data: %s\n\n" % answer({"content": [{"type": "text", "text": text}]}))
+        elif method is None:
+            refused[handler.said["id"]] = handler.said
+            saying(202, b"")(handler)
+            if len(refused) == 3:
+                has_all.set()
+        else:
+            saying(200, answer({"protocolVersion": WITH_SESSIONS}), **{"Mcp-Session-Id": "s"})(handler)
+
+    with misbehaving(reply) as (url, seen):
+        server = McpServer(url=url, protocol=WITH_SESSIONS, tools={"sell": "x"})
+        result = McpSource("desk", server, None).call("mcp_desk_sell", {}, context)
+    assert not result.is_error
+    asked_for = "[it asked us for 'elicitation/create', 'roots/list', which is refused here]"
+    assert result.text == f'["s0", "s1", "s2"]\n{asked_for}'
+    assert (refused["s0"]["result"], refused["s1"]["error"]["code"]) == ({}, -32601)
+    assert {one.get("mcp-session-id") for one in seen[1:]} == {"s"}
+
+
+def test_a_server_that_waits_for_what_is_refused_says_why_the_call_ended(context: ToolContext) -> None:
+    def reply(handler: Any) -> None:
+        if handler.said.get("method") != "tools/call":
+            return saying(200, answer({"protocolVersion": WITH_SESSIONS}))(handler)
+        asking = b'data: {"jsonrpc": "2.0", "id": 4, "method": "sampling/createMessage", "params": {}}\n\n'
+        saying(200, asking, "text/event-stream")(handler)
+        return silent(handler)
+
+    with misbehaving(reply) as (url, _):
+        server = McpServer(url=url, protocol=WITH_SESSIONS, timeout_s=1.5, tools={"sell": "x"})
+        result = McpSource("desk", server, None).call("mcp_desk_sell", {}, context)
+    assert result.is_unknown
+    assert "it asked us for 'sampling/createMessage', which is refused here" in result.text
+
+
+@pytest.mark.parametrize("protocol", [STATELESS, WITH_SESSIONS])
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_token_that_may_too_little_is_said_to_be_so(protocol: Any, status: int, context: ToolContext) -> None:
+    challenge = {"WWW-Authenticate": 'Bearer error="insufficient_scope", scope="sell it:all", resource_metadata="x"'}
+    with misbehaving(saying(status, answer({}), **challenge)) as (url, seen):
+        server = McpServer(url=url, protocol=protocol, tools={"sell": "x"})
+        result = McpSource("desk", server, "s3cret").call("mcp_desk_sell", {}, context)
+    assert result.is_error and not result.is_unknown
+    assert "may too little for the server: it needs 'sell it:all'; nothing was done" in result.text
+    assert "set a token that may more" in result.text
+    assert len(seen) == 1
 
 
 def test_a_tool_that_may_run_again_has_no_unknown_outcome(context: ToolContext) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,45 @@ def test_a_refused_token_is_renewed_and_the_call_made_once(
     asked = len(desk.asked)
     assert "hermes-worker mcp login desk" in source.call("mcp_desk_sell", {}, context).text
     assert len(desk.asked) == asked, "a dead login is not tried again"
+
+
+def test_a_login_that_may_too_little_is_widened_by_the_person(
+    desk: SignInServer, database: Database, context: ToolContext
+) -> None:
+    desk.needs = "refund"
+    source = source_of(desk, signed(desk), database)
+    refused = source.call("mcp_desk_sell", {}, context)
+    assert refused.is_error and not refused.is_unknown
+    assert refused.text.count("hermes-worker mcp login desk --scope refund") == 1
+    assert [said["grant_type"] for said in desk.asked] == ["authorization_code", "refresh_token"], "no use to renew it"
+    asked: list[SignIn] = []
+
+    def person(one: SignIn) -> str:
+        asked.append(one)
+        return approve(one.address)
+
+    wider = sign_in(desk.url, replace(OWN, scopes="refund sell"), person)
+    assert asked[0].scope == "sell refund offline_access"
+    assert source_of(desk, wider, database).call("mcp_desk_sell", {}, context).text == "x"
+
+
+@pytest.mark.parametrize("says", [{"code_challenge_methods_supported": None}, None], ids=["document", "none"])
+def test_a_server_of_the_first_revision_with_logins_is_its_own_authorization_server(
+    desk: SignInServer, says: Mapping[str, Any] | None
+) -> None:
+    """Revision 2025-03-26: no document names it, and its own need not speak of PKCE, or is not there."""
+    desk.resource = {}
+    desk.issuer = {} if says is None else {name: said for name, said in desk.issuer.items() if name not in says}
+    assert signed(desk).granted.access_token in desk.access
+    assert desk.asked[0]["code_verifier"], "it is used all the same"
+
+
+@pytest.mark.parametrize("issuer", ["https://bank.example", "http://127.0.0.1:1", ""])
+def test_an_old_server_names_nobody_else(desk: SignInServer, issuer: str) -> None:
+    desk.resource = {}
+    desk.issuer |= {"issuer": issuer}
+    with pytest.raises(McpError, match="answers as somebody else"):
+        signed(desk)
 
 
 def test_stored_tokens_cannot_be_read(desk: SignInServer, database: Database, context: ToolContext) -> None:

@@ -229,10 +229,10 @@ def test_a_host_starts_a_command_of_a_row_only_while_the_operator_allows_it(tena
     refused = looked(())
     assert refused.state == "failing" and "mcp.row_commands" in str(refused.problem)
     seen = looked((line,))
-    assert (seen.state, len(seen.waiting)) == ("waiting", 4)
+    assert (seen.state, len(seen.waiting)) == ("waiting", 5)
     approve_mcp_server(tenant.rows, tenant.settings, "acme", "desk", str(seen.offer))
     assert looked((line,)).state == "ready"
-    assert len(tenant.offered()) == 4
+    assert len(tenant.offered()) == 5
 
     wanted = cast(Any, SimpleNamespace(name="mcp:desk", tenant="acme", kind=ResourceKind.MCP_STDIO))
     found = row_process(tenant.rows, wanted, (line,))

@@ -15,10 +15,12 @@ from typing import Any
 
 import psutil
 import pytest
-from support.mcp_stand import sandbox, standing
+from support.commandline import wait_for
+from support.mcp_stand import McpStand, sandbox, standing
 
-from hermes_worker.agent.tools.base import ToolContext
+from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.hosting.program import NotStarted
 from hermes_worker.mcp import reaching
 from hermes_worker.mcp.protocol import McpError
@@ -46,7 +48,7 @@ def desk(**more: Any) -> McpServer:
 def odd(how: str, **more: Any) -> McpServer:
     command = (sys.executable, str(SUPPORT / "mcp_odd.py"), how)
     definition = {**TOOL, "description": how}
-    found = McpServer(command=command, reads=(str(SUPPORT),), timeout_s=1.5, **more)
+    found = McpServer(command=command, reads=(str(SUPPORT),), **{"timeout_s": 20.0, **more})
     return approved(found, [definition])
 
 
@@ -71,7 +73,7 @@ def test_a_process_serves_its_session_and_sees_nothing_else(
     write_servers(tmp_path, {"desk": server})
     server = servers_of(tmp_path)["desk"]
     assert [one.name for one in McpSource("desk", server, None).list_tools()] == [
-        f"mcp_desk_{tool}" for tool in ("around", "connect", "keep", "leave")
+        f"mcp_desk_{tool}" for tool in ("around", "connect", "keep", "leave", "order")
     ], "listing starts nothing"
     with standing(tmp_path, desk=server) as stand, socket.create_server(("127.0.0.1", 0)) as listening:
         assert stand.call(context, "keep", what="a").text == "a"
@@ -105,6 +107,8 @@ FAULTS = [
     ("endless", "took too long", True),
     ("end", "out of ink", True),
     ("error", "-32603", True),
+    ("asks and waits", "took too long; it asked us for 'roots/list', which is refused here", True),
+    ("answers itself", "'input_required', which is refused here", True),
 ]
 
 
@@ -112,7 +116,7 @@ FAULTS = [
 def test_a_fault_of_a_process_costs_one_call(
     how: str, said: str, is_unknown: bool, tmp_path: Path, context: ToolContext
 ) -> None:
-    with standing(tmp_path, odd=odd(how), well=odd("others")) as stand:
+    with standing(tmp_path, odd=odd(how, timeout_s=1.5 if "too long" in said else 20.0), well=odd("others")) as stand:
         result = stand.call(context, "t0")
         assert result.is_error and result.is_unknown is is_unknown
         assert said in result.text
@@ -126,7 +130,39 @@ def test_a_fault_of_a_process_costs_one_call(
 
 def test_what_a_process_asks_of_us_is_refused(tmp_path: Path, context: ToolContext) -> None:
     with standing(tmp_path, odd=odd("asks")) as stand:
-        assert "this client does not do that" in stand.call(context, "t0").text
+        said = stand.call(context, "t0").text
+    assert "this client does not do that" in said
+    assert "[it asked us for 'sampling/createMessage', which is refused here]" in said
+
+
+def test_a_process_that_asks_a_person_is_answered_in_the_middle_of_its_call(
+    tmp_path: Path, context: ToolContext
+) -> None:
+    server = approved(desk(), offered_by(desk(), None, tmp_path / "one", sandbox()))
+
+    def asked(stand: McpStand, page: int) -> RemoteTask:
+        result = stand.call(context, "order", page=page)
+        assert result.question is not None and result.task is not None
+        assert f"How many copies of page {page}?" in result.question.request["question"]
+        return RemoteTask.from_json(result.task.to_json())
+
+    def answered(stand: McpStand, task: RemoteTask, answer: str, page: int) -> ToolResult:
+        return stand.call(replace(context, task=replace(task, answer=answer)), "order", page=page)
+
+    with standing(tmp_path, desk=server) as stand:
+        assert answered(stand, asked(stand, 7), "3", 7).text == "3 of page 7"
+        assert answered(stand, asked(stand, 7), "some", 7).text == "nothing: decline", "it fits no form"
+        left = asked(stand, 8)
+        assert stand.call(context, "keep", what="a").text == "a", "a call that nobody answered is in nobody's way"
+        late = answered(stand, left, "3", 8)
+        assert late.is_unknown and "not open any more" in late.text
+        left = asked(stand, 9)
+        [pid] = stand.host.pids.values()
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: not stand.host.pids)
+        gone = answered(stand, left, "3", 9)
+        assert gone.is_unknown and "ended while a person was asked" in gone.text
+        assert not stand.host.pids, "nothing is started for an answer"
 
 
 def test_a_changed_tool_of_a_process_is_not_called(tmp_path: Path, context: ToolContext) -> None:

@@ -8,8 +8,10 @@ import os
 import sys
 import threading
 import time
+from dataclasses import replace
+from functools import partial
 
-from hermes_worker.mcp.protocol import McpRefusal
+from hermes_worker.mcp.protocol import McpRefusal, ScopesLacking
 from hermes_worker.mcp.requests import McpExchange, McpSession, call_tool, spoken
 from hermes_worker.mcp.servers import McpServer
 from hermes_worker.mcp.signing_in import OwnClient, sign_in
@@ -29,16 +31,24 @@ def main(url: str) -> None:
     for tool in tools:
         asking = McpExchange(server=server, token=token, ends_at=time.monotonic() + 20, session=session)
         arguments = {"a": 5, "b": 3} if tool["name"] == "add_numbers" else {}
-        print(call_tool(asking, str(tool["name"]), arguments, "key", threading.Event()).text)
+        called = partial(call_tool, tool=str(tool["name"]), arguments=arguments, key="key", cancelled=threading.Event())
+        try:
+            print(called(asking).text)
+        except ScopesLacking as error:
+            token = _signed_in(url, error.scopes or "")
+            print(called(replace(asking, token=token, ends_at=time.monotonic() + 20)).text)
 
 
-def _signed_in(url: str) -> str:
+def _signed_in(url: str, scopes: str = "") -> str:
     told = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
     client_id = told.get("client_id", "")
     if os.environ.get("MCP_CONFORMANCE_SCENARIO") == "auth/basic-cimd":
         client_id = METADATA_CLIENT
     own = OwnClient(
-        redirect_url="http://127.0.0.1:3000/callback", client_id=client_id, client_secret=told.get("client_secret", "")
+        redirect_url="http://127.0.0.1:3000/callback",
+        client_id=client_id,
+        client_secret=told.get("client_secret", ""),
+        scopes=scopes,
     )
     return sign_in(url, own, lambda asked: approve(asked.address)).granted.access_token
 

@@ -6,7 +6,8 @@ import os
 import socket
 from pathlib import Path
 
-from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver import Context, MCPServer
+from pydantic import BaseModel
 
 DESK = MCPServer("desk")
 KEPT: list[str] = []
@@ -34,6 +35,17 @@ def connect(port: int) -> str:
     """Whether a port of this machine can be reached."""
     with socket.socket() as one:
         return str(one.connect_ex(("127.0.0.1", port)))
+
+
+class Copies(BaseModel):
+    copies: int
+
+
+@DESK.tool()
+async def order(page: int, context: Context) -> str:  # type: ignore[type-arg]
+    """Order copies, of which a person is asked how many."""
+    answer = await context.elicit(f"How many copies of page {page}?", Copies)
+    return f"{answer.data.copies} of page {page}" if answer.action == "accept" else f"nothing: {answer.action}"
 
 
 @DESK.tool()

@@ -35,6 +35,10 @@ def misbehave(number: int) -> None:
             say(id="s1", method="sampling/createMessage", params={})
             answer = json.loads(sys.stdin.readline())
             say(id=number, result={"content": [{"type": "text", "text": json.dumps(answer["error"])}]})
+        case "asks and waits":
+            say(id="s1", method="roots/list", params={})
+        case "answers itself":
+            say(id=number, result={"resultType": "input_required", "requestState": "mine"})
         case "others":
             say(id=number + 1, result={"content": []})
             say(id=str(number), result={"content": []})
@@ -50,7 +54,7 @@ def main() -> None:
         sys.exit(1)
     for line in sys.stdin:
         message = json.loads(line)
-        number, method = message.get("id"), message["method"]
+        number, method = message.get("id"), message.get("method")
         if method == "initialize":
             say(id=number, result={"protocolVersion": "2025-11-25", "capabilities": {}})
         elif method == "tools/list":

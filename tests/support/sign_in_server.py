@@ -28,6 +28,10 @@ class SignInServer:
         self.spent: set[str] = set()
         self.codes: dict[str, dict[str, str]] = {}
         self.made = 0
+        self.scopes: dict[str, str] = {}
+        """What was asked for, by access token."""
+        self.needs = ""
+        """The scope without which a tool is not called."""
         self.calls: list[str] = []
         self.asked: list[dict[str, str]] = []
         """What the token endpoint was asked with."""
@@ -57,9 +61,10 @@ class SignInServer:
         self._server.shutdown()
         self._server.server_close()
 
-    def tokens(self) -> dict[str, Any]:
+    def tokens(self, scope: str = "") -> dict[str, Any]:
         self.made += 1
         access, refresh = f"access-{self.made}-0123456789", f"refresh-{self.made}-0123456789"
+        self.scopes = {access: scope or next(iter(self.scopes.values()), "")}
         self.access, self.refresh = {access}, {refresh}
         said: dict[str, Any] = {"access_token": access, "token_type": "Bearer", "expires_in": 3600}
         return {**said, "refresh_token": refresh} if self.gives_refresh else said
@@ -83,7 +88,7 @@ class SignInServer:
         shown = {"code_challenge": challenge, **{name: said.get(name) for name in wanted[1:]}}
         if known is None or any(known.get(name) != shown[name] for name in wanted):
             return 400, {"error": "invalid_grant"}
-        return 200, self.tokens()
+        return 200, self.tokens(known.get("scope", ""))
 
     def approved(self, query: dict[str, str]) -> str:
         """Where somebody who approves is sent."""
@@ -97,9 +102,9 @@ def _handler(owner: SignInServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             parts = urlsplit(self.path)
-            if parts.path == "/.well-known/oauth-protected-resource/mcp":
+            if parts.path == "/.well-known/oauth-protected-resource/mcp" and owner.resource:
                 self._json(200, owner.resource)
-            elif parts.path == "/.well-known/oauth-authorization-server":
+            elif parts.path == "/.well-known/oauth-authorization-server" and owner.issuer:
                 self._json(200, owner.issuer)
             elif parts.path == "/authorize":
                 query = {name: values[0] for name, values in parse_qs(parts.query).items()}
@@ -124,6 +129,10 @@ def _handler(owner: SignInServer) -> type[BaseHTTPRequestHandler]:
             token = (self.headers.get("authorization") or "").removeprefix("Bearer ")
             if token not in owner.access:
                 self._json(401, {}, **{"WWW-Authenticate": 'Bearer scope="sell"'})
+                return
+            if said["method"] == "tools/call" and owner.needs not in [*owner.scopes[token].split(), ""]:
+                lacking = f'Bearer error="insufficient_scope", scope="{owner.needs}"'
+                self._json(403, {}, **{"WWW-Authenticate": lacking})
                 return
             owner.calls.append(said["method"])
             result = (
