@@ -53,7 +53,7 @@ from hermes_worker.models.governor import ConfiguredLimits, Governor
 from hermes_worker.models.key_watch import AllOpen, KeyGuarding, KeyWatch
 from hermes_worker.safety.redaction import Redactor, is_secret_name
 from hermes_worker.safety.threats import Scope, scan
-from hermes_worker.settings import Settings
+from hermes_worker.settings import GatewaySettings, Settings
 from hermes_worker.settings.kinds import NamedModel, named_model
 from hermes_worker.settings.overriding import Overrides, overridden
 from hermes_worker.settings.role_secrets import ProcessRole
@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from hermes_worker.agent.tools.catalog import Catalog
     from hermes_worker.channels.dispatcher import Dispatcher
     from hermes_worker.channels.files import FileOutbox
+    from hermes_worker.channels.hearing import Hearing
     from hermes_worker.hosting.host import ResourceHost
     from hermes_worker.mcp.rows import ServerLooker
     from hermes_worker.mcp.servers import McpServer
@@ -104,6 +105,7 @@ if TYPE_CHECKING:
     from hermes_worker.tasks.calls.checkpointing import Checkpointing
     from hermes_worker.tasks.calls.permission import ApprovalRules
     from hermes_worker.tasks.deliver import DeliveryParts
+    from hermes_worker.tasks.fetching import FetchingParts
     from hermes_worker.tasks.iteration.requests import ModelOptions
     from hermes_worker.tasks.jobs.collect import CollectingParts
     from hermes_worker.tasks.keeper import Keeper, LaneStarter, Listener
@@ -200,6 +202,7 @@ class WorkerProcess:
     deliveries: DeliveryParts
     collecting: CollectingParts
     gathering: GatheringParts
+    fetching: FetchingParts
     runs: Runs
     sweeper: Sweeper
     pruner: Pruner
@@ -941,6 +944,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         deliveries=deliveries,
         collecting=collecting,
         gathering=_gathering_parts(shared, parts),
+        fetching=_fetching_parts(shared),
         runs=client.runs,
         sweeper=sweeper,
         pruner=pruner_of(client.database, settings),
@@ -994,6 +998,7 @@ def _shared_parts(settings: Settings, options: WorkerOptions) -> _Shared:
 
 def _step_parts(shared: _Shared) -> Parts:
     """What iterations, tool calls and auxiliary calls work with."""
+    from hermes_worker.store.inbound_files import InboundFiles
     from hermes_worker.store.runs.auxiliary import AuxiliaryCalls
     from hermes_worker.store.runs.calls import ToolCalls
     from hermes_worker.store.runs.processes import Processes
@@ -1034,6 +1039,7 @@ def _step_parts(shared: _Shared) -> Parts:
         policies=tool_policies(settings, {}),
         overridden_by=_overriding(shared, _compactor_of(shared)),
         checkpoints=_checkpointing(settings),
+        files=InboundFiles(client.database),
         reviewing=_reviewing_of(shared, settings),
         processes=Processes(client.database),
     )
@@ -1549,6 +1555,39 @@ def _gathering_parts(shared: _Shared, parts: Parts) -> GatheringParts:
         file_bytes_max=kept.file_mb_max * 1024**2,
         run_bytes_max=kept.run_mb_max * 1024**2,
     )
+
+
+def _fetching_parts(shared: _Shared) -> FetchingParts:
+    """What files that people send are fetched with."""
+    from hermes_worker.channels.downloading import FileDownloader
+    from hermes_worker.store.inbound_files import InboundFiles
+    from hermes_worker.tasks.fetching import FetchingParts
+
+    said = shared.settings.gateway
+    return FetchingParts(
+        files=InboundFiles(shared.client.database),
+        downloads=FileDownloader(
+            values=shared.settings.variables, bytes_max=said.file_mb_max * 1024**2, total_s=min(60.0, said.file_s)
+        ),
+        sender=shared.client.publisher,
+        leases=shared.leases,
+        hear=_hearing(said),
+    )
+
+
+def _hearing(said: GatewaySettings) -> Callable[[bytes, str], Hearing]:
+    """Who listens to recordings that people send."""
+    from hermes_worker.channels.hearing import NOT_SET_UP, Transcriber
+
+    if said.transcription_url is None:
+        return lambda content, media_type: NOT_SET_UP
+    key = said.transcription_key
+    return Transcriber(
+        url=said.transcription_url,
+        key="" if key is None else key.reveal(),
+        model=said.transcription_model,
+        total_s=min(60.0, said.file_s),
+    ).hear
 
 
 def _keeper_of(shared: _Shared, sweeper: Sweeper) -> Keeper:

@@ -207,6 +207,7 @@ def test_task_names_are_written_out() -> None:
         "hermes.collect",
         "hermes.call_hook",
         "hermes.gather_artifacts",
+        "hermes.fetch_file",
         "hermes.maintain",
     }
     assert {name.value for name in TaskName} == names

@@ -152,6 +152,7 @@ def test_the_page_for_operators_says_how_to_rotate_every_secret_and_who_has_it()
         everybody: "every role",
         frozenset({ProcessRole.MODEL}): "model workers",
         frozenset({ProcessRole.API}): "API",
+        frozenset({ProcessRole.DELIVERY}): "delivery workers",
     }
     assert {name: rows[name].strip() for name in settings} == {
         name: said.get(row.roles, "Flower") for name, row in settings.items()

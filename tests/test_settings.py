@@ -155,6 +155,7 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "broker.url": "redis://h/1",
         "encryption.keys": "k" * 32,
         "model.base_url": "https://h/v1",
+        "chats.transcription_url": "https://speech.example.org/v1",
         "model.token_url": "https://auth.test/token",
         "model.asked_elsewhere": "true",
         "model.title_providers": "openrouter:some/model",

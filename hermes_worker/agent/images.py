@@ -13,7 +13,7 @@ import io
 import struct
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -57,6 +57,47 @@ def media_type_of(content: bytes) -> str | None:
     return None
 
 
+def pixels_of(content: bytes) -> int | None:
+    """How many pixels a picture has, by its header: nothing of it is unpacked. ``None`` for what is no picture that
+    models take, and for one that says more than any may have."""
+    return _looked_at(content, lambda image: image.width * image.height)
+
+
+def is_whole(content: bytes) -> bool:
+    """Whether the first frame of a picture can be unpacked to its end. Its size is the caller's to judge before."""
+    with _one_at_a_time:
+        return _looked_at(content, lambda image: image.load() is not None) is not None
+
+
+def _looked_at(content: bytes, look: Callable[[Image], int]) -> int | None:
+    from PIL import Image
+
+    if media_type_of(content) is None:
+        return None
+    try:
+        with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+            return look(image)
+    except _unreadable():
+        return None
+
+
+def _unreadable() -> tuple[type[Exception], ...]:
+    """What Pillow raises for pictures that it cannot read."""
+    from PIL import Image, UnidentifiedImageError
+
+    return (
+        UnidentifiedImageError,
+        Image.DecompressionBombError,
+        OSError,
+        ValueError,
+        SyntaxError,  # a broken chunk of a PNG
+        IndexError,
+        EOFError,
+        struct.error,
+        zlib.error,
+    )
+
+
 @lru_cache(maxsize=16)
 def small_data_url(url: str, side_px_max: int) -> str | None:
     """A ``data:`` URL whose image is within ``side_px_max`` and ``ENCODED_CHARS_MAX``; ``None`` when that cannot be
@@ -77,19 +118,8 @@ def small_data_url(url: str, side_px_max: int) -> str | None:
 
 def small_image(content: bytes, side_px_max: int) -> SmallImage | None:
     """``content`` within the limits: the very same if it is already. ``None`` when it cannot be made small."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
-    unreadable = (
-        UnidentifiedImageError,
-        Image.DecompressionBombError,
-        OSError,
-        ValueError,
-        SyntaxError,  # a broken chunk of a PNG
-        IndexError,
-        EOFError,
-        struct.error,
-        zlib.error,
-    )
     media_type = media_type_of(content)
     if media_type is None:
         return None
@@ -99,7 +129,7 @@ def small_image(content: bytes, side_px_max: int) -> SmallImage | None:
                 if max(image.size) <= side_px_max and _encoded_chars(content) <= ENCODED_CHARS_MAX:
                     return SmallImage(media_type=media_type, content=content)
                 return _shrunk(image, side_px_max)
-        except unreadable:
+        except _unreadable():
             return None
 
 

@@ -26,6 +26,7 @@ from hermes_worker.core.effects import (
     CallHook,
     Collect,
     Effect,
+    FetchFile,
     GatherArtifacts,
     Iterate,
     Prepare,
@@ -43,6 +44,7 @@ CONTROL_CHANNEL = f"{KEY_PREFIX}control"
 SOCKET_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 2.0
 _BATCH = 100
+_OF_NO_RUN = SendDelivery | Collect | CallHook | GatherArtifacts | FetchFile
 
 
 class QueueName(StrEnum):
@@ -79,6 +81,7 @@ class TaskName(StrEnum):
     COLLECT = "hermes.collect"
     CALL_HOOK = "hermes.call_hook"
     GATHER_ARTIFACTS = "hermes.gather_artifacts"
+    FETCH_FILE = "hermes.fetch_file"
     MAINTAIN = "hermes.maintain"
 
 
@@ -225,6 +228,8 @@ def message_of(hint: Hint) -> tuple[TaskName, QueueName, list[Any]]:
             return TaskName.CALL_HOOK, QueueName.TOOLS, [effect.event_id, effect.hook, effect.attempt, hint.at]
         case GatherArtifacts():
             return TaskName.GATHER_ARTIFACTS, QueueName.TOOLS, [effect.run_id, effect.attempt, hint.at]
+        case FetchFile():
+            return TaskName.FETCH_FILE, QueueName.DELIVERY, [effect.file_id, effect.attempt, hint.at]
         case _:
             assert_never(effect)
 
@@ -274,7 +279,7 @@ class Publisher:
         pipe.execute()
 
     def _traceparent(self, hint: Hint) -> str | None:
-        if self._of_run is None or isinstance(hint.effect, SendDelivery | Collect | CallHook | GatherArtifacts):
+        if self._of_run is None or isinstance(hint.effect, _OF_NO_RUN):
             return None
         return self._of_run(hint.effect.run_id)
 
@@ -383,12 +388,14 @@ _compact = json.JSONEncoder(separators=(",", ":")).encode
 _NO_CANVAS: Mapping[str, None] = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
-def effect_label(effect: Effect | SendDelivery | Collect | CallHook | GatherArtifacts) -> str:
+def effect_label(effect: Effect | SendDelivery | Collect | CallHook | GatherArtifacts | FetchFile) -> str:
     """What Flower and the worker's log show for a message."""
     if isinstance(effect, CallHook):
         return f"{effect.hook} {effect.event_id} attempt {effect.attempt}"
     if isinstance(effect, Collect):
         return effect.run_id
+    if isinstance(effect, FetchFile):
+        return f"{effect.run_id} file {effect.file_id} attempt {effect.attempt}"
     if isinstance(effect, GatherArtifacts):
         return f"{effect.run_id} artifacts attempt {effect.attempt}"
     if isinstance(effect, SendDelivery):

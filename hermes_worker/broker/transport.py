@@ -260,6 +260,7 @@ _ARGUMENTS: Mapping[str, Sequence[Callable[[object], bool]]] = {
     TaskName.COLLECT: (_is_number, _is_time),
     TaskName.CALL_HOOK: (_is_id, _is_id, _is_number, _is_time),
     TaskName.GATHER_ARTIFACTS: (_is_id, _is_number, _is_time),
+    TaskName.FETCH_FILE: (_is_number, _is_number, _is_time),
     TaskName.MAINTAIN: (),
 }
 _QUEUES: Mapping[str, frozenset[QueueName]] = {
@@ -271,6 +272,7 @@ _QUEUES: Mapping[str, frozenset[QueueName]] = {
     TaskName.COLLECT: frozenset({QueueName.TOOLS}),
     TaskName.CALL_HOOK: frozenset({QueueName.TOOLS}),
     TaskName.GATHER_ARTIFACTS: frozenset({QueueName.TOOLS}),
+    TaskName.FETCH_FILE: frozenset({QueueName.DELIVERY}),
     TaskName.MAINTAIN: frozenset({QueueName.SYSTEM}),
 }
 """Where each is done: a worker for tools may have no key for a model, and would fail a run that it is sent."""

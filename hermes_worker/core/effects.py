@@ -114,6 +114,17 @@ class GatherArtifacts:
     kind: Literal["gather_artifacts"] = "gather_artifacts"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchFile:
+    """Get a file of a message from its platform. No part of a run: the run that it belongs to has not begun."""
+
+    run_id: str
+    file_id: int
+    attempt: int
+    """1 for the first."""
+    kind: Literal["fetch_file"] = "fetch_file"
+
+
 def outstanding(run: Run) -> frozenset[Effect]:
     """Everything that has to happen next and that nobody has claimed, read from the state alone.
 

@@ -227,7 +227,7 @@ def read_event(event: Inbound, speakers: Speakers, paired: ChatRole | None) -> R
     if is_command:
         name, _, rest = text[1:].partition(" ")
         return _commanded(name.partition("@")[0], rest, role)
-    return Conversed(text=text, role=role) if text else Disregarded(reason=Silence.EMPTY)
+    return Conversed(text=text, role=role) if text or event.media else Disregarded(reason=Silence.EMPTY)
 
 
 def _pressed(value: str, role: ChatRole | None) -> Pressed | Disregarded:

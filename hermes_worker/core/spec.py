@@ -62,6 +62,9 @@ class RunSpec:
     """Patterns of the files that it leaves (``core.artifacts``)."""
     compress: str | None = None
     """Nothing is to be answered: the conversation is to be summarised, most of all this; an empty text for no topic."""
+    files: str | None = None
+    """Its message came with files, which are fetched before it begins: ``seen``, or ``kept`` where they are put into
+    the workspace as well."""
     program: str | None = None
     """The version of the program that accepted it; ``None`` for a run from before that was recorded."""
     configuration: str | None = None

@@ -36,6 +36,7 @@ from hermes_worker.core.gateway import (
     read_event,
 )
 from hermes_worker.core.inbound import Inbound
+from hermes_worker.core.inbound_files import said_without_words
 from hermes_worker.core.limits import LimitReached
 from hermes_worker.core.personal_ids import hides_ids
 from hermes_worker.core.previews import EVERY_S
@@ -52,6 +53,7 @@ from hermes_worker.core.session_resets import (
     reset_reason,
 )
 from hermes_worker.core.titles import cleaned_title
+from hermes_worker.gateway.files import FileTurns, media_of
 from hermes_worker.observe import count, log
 from hermes_worker.safety.approvals import Choice, Unattended
 from hermes_worker.services.compressing import FOCUS_CHARS_MAX
@@ -59,6 +61,7 @@ from hermes_worker.services.submission import InvalidSubmission, Submission, acc
 from hermes_worker.settings import Settings
 from hermes_worker.store.access.audit import Actor, acting
 from hermes_worker.store.gateway import AccountHold, ChatBurst, EventKnown, GatewayRows, InboundEvent, OpenQuestion
+from hermes_worker.store.inbound_files import NewFiles
 from hermes_worker.store.outbox.deliveries import owe, owe_preview
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.runs import Created, Multitask, SessionBusy, SessionNotFound
@@ -197,6 +200,7 @@ class Taker:
         self._client = client
         self._tenant = tenant
         self._rows = GatewayRows(client.database, tenant)
+        self._files = FileTurns(client, tenant)
 
     def take(self, arrival: Arrival) -> str | None:
         """Do what an event asks for; what became of it, or ``None`` for one that was taken before. Safe to repeat and
@@ -236,7 +240,8 @@ class Taker:
                 case Conversed(text=text, role=role):
                     arrival = replace(arrival, role=role)
                     place, busy_mode = self._place(arrival), Multitask(self._client.settings.gateway.busy_mode)
-                    answered = self._answer(arrival, place.session, text)
+                    # What came with a file is a turn of its own, and no answer.
+                    answered = None if media_of(event) else self._answer(arrival, place.session, text)
                     outcome = answered or self._converse(arrival, place, text, busy_mode)
         except EventKnown:
             count("inbound.duplicate")
@@ -254,7 +259,14 @@ class Taker:
     # --- the conversation --------------------------------------------------------------------------------------------
 
     def _converse(self, arrival: Arrival, place: _ChatPlace, text: str, multitask: Multitask) -> str:
-        said = self._attributed(arrival, text)
+        media = media_of(arrival.event)
+        said = self._attributed(arrival, text or said_without_words(media))
+        files = self._files.new_files(arrival.account, arrival.event, is_guest=arrival.role is ChatRole.GUEST)
+        if place.reset is None and self._joins_files(arrival, place.session, said if text else "", files):
+            return "joined"
+        if files.files:
+            submission = self._submission(arrival, place, said, Multitask.QUEUE)
+            return self._submit(arrival, place, self._files.waiting(submission), files)
         if multitask is Multitask.QUEUE and place.reset is None and self._joins(arrival, place.session, said):
             return "joined"
         return self._submit(arrival, place, self._submission(arrival, place, said, multitask))
@@ -278,6 +290,23 @@ class Taker:
             return False
         return True
 
+    def _joins_files(self, arrival: Arrival, session: str, text: str, files: NewFiles) -> bool:
+        """The same for a run that waits for files which came before: albums, and what is said of a picture."""
+        chat = self._files.chat(arrival.role.source, session, self._principal(arrival))
+        if not self._files.is_gathering(chat, files):
+            return False
+        try:
+            with self._client.database.write() as connection:
+                self._rows.take(connection, arrival.row, "joined")
+                joined = self._files.join(connection, chat, text, files)
+                if joined is None:
+                    raise _BeganMeanwhile
+                self._rows.became(connection, arrival.row, "joined", joined.run_id)
+        except _BeganMeanwhile:
+            return False
+        self._client.publisher.send(joined.hints)
+        return True
+
     def _submission(self, arrival: Arrival, place: _ChatPlace, text: str, multitask: Multitask) -> Submission:
         is_guest = arrival.role is ChatRole.GUEST
         return Submission(
@@ -293,7 +322,9 @@ class Taker:
             metadata={"platform": arrival.platform, "chat": arrival.event.chat.id},
         )
 
-    def _submit(self, arrival: Arrival, place: _ChatPlace, submission: Submission) -> str:
+    def _submit(
+        self, arrival: Arrival, place: _ChatPlace, submission: Submission, files: NewFiles | None = None
+    ) -> str:
         if arrival.target is None:
             return self._settle(arrival, lambda _: _Replied("unanswerable"))
         if self._rows.is_known(arrival.row):
@@ -306,6 +337,8 @@ class Taker:
             outcome = "steer" if created.was_steered else "run"
             self._rows.take(connection, arrival.row, outcome, created.run_id)
             owed.extend(self._began(connection, arrival, place))
+            if files is not None:
+                owed.extend(self._files.owe(connection, created.run_id, files))
             if not created.was_steered and arrival.target is not None and self._shows_previews(arrival):
                 owe_preview(connection, created.run_id, arrival.target, after_s=EVERY_S)
 

@@ -172,6 +172,8 @@ class Submission:
     """JSON Schema that the answer has to fit (``agent.output``)."""
     compress: str | None = None
     """Summarise the conversation, most of all this, in place of an answer; an empty text for no topic."""
+    files: str | None = None
+    """Its message came with files (``RunSpec.files``), for which it waits until ``delay_s`` at the latest."""
     client_tools: Sequence[ClientTool] = ()
     """Tools of the caller for a new session, whose results it brings itself (``core.client_tools``)."""
     multitask: Multitask = Multitask.QUEUE
@@ -574,6 +576,7 @@ def _spec(settings: Settings, submission: Submission, model: str, toolsets: Sequ
         output_schema=submission.output_schema,
         compress=submission.compress,
         priority=int(submission.priority or Priority.NORMAL),
+        files=submission.files,
         artifacts=tuple(settings.artifacts.patterns if submission.artifacts is None else submission.artifacts),
         program=__version__,
         configuration=configuration_of(settings),

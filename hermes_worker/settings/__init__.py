@@ -865,6 +865,24 @@ class GatewaySettings:
     """What a message does while the agent works on another: stop it, wait for it, or be said to it."""
     burst_s: float = _setting("chats.burst_s", "HERMES_GATEWAY_BURST_S", number(0.0, 60.0, "seconds"), 3.0)
     """What somebody writes so soon after a message of theirs that waits is one turn with it; 0 for never."""
+    file_mb_max: int = _setting("chats.file_mb_max", "HERMES_GATEWAY_FILE_MB_MAX", integer(1, 100), 20)
+    """MiB of a file that somebody sends. A larger one is not read further, and the agent is told so."""
+    file_s: float = _setting("chats.file_s", "HERMES_GATEWAY_FILE_S", number(5.0, 3_600.0, "seconds"), 90.0)
+    """For how long a message waits for its files. It begins then, and the agent is told what could not be had."""
+    transcription_url: str | None = _setting("chats.transcription_url", "HERMES_TRANSCRIPTION_URL", WEB_URL)
+    """Where voice messages and other recordings are transcribed: a service with OpenAI's `/audio/transcriptions`, such
+    as `https://api.openai.com/v1`. Asked by delivery workers. Not set: nobody listens to them."""
+    transcription_key: Secret | None = _setting(  # noqa: RUF009 - a field
+        "chats.transcription_key", "HERMES_TRANSCRIPTION_API_KEY", SECRET
+    )
+    """Key of that service."""
+    transcription_model: str = _setting(
+        "chats.transcription_model",
+        "HERMES_TRANSCRIPTION_MODEL",
+        matching(r"[\w.:/@+-]{1,200}", "a model"),
+        "whisper-1",
+    )
+    """Model of that service."""
     redacts_ids: bool = _setting("chats.redact_pii", "HERMES_GATEWAY_REDACT_PII", SWITCH, False)
     """Whether agents are shown ids of people and chats as hashes, on platforms where no message needs the real ones."""
     streams: bool = _setting("chats.streaming", "HERMES_GATEWAY_STREAMING", SWITCH, False)
@@ -1243,7 +1261,7 @@ class Settings:
             passwords.append(sentinels.own.get("password"))
         model = self.model
         logins = (*model.refresh_tokens, model.client_secret, *(each.key for each in model.tenant_keys))
-        served = (self.server.key, *self.server.previous_keys, self.flower.password)
+        served = (self.server.key, *self.server.previous_keys, self.flower.password, self.gateway.transcription_key)
         keys = (model.api_key, *model.more_keys, *logins, *served, *model.vendor_keys.values())
         texts = (key for key in self.encryption.keys if key.reveal() != NO_TEXT_KEY)
         declared = installed.current().secret_variables

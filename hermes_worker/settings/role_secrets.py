@@ -70,6 +70,7 @@ SECRET_SETTINGS: tuple[SecretSetting, ...] = (
     SecretSetting("model.client_secret", ("HERMES_OAUTH_CLIENT_SECRET",), _ASKS_MODELS),
     SecretSetting("server.key", ("HERMES_SERVER_KEY", "API_SERVER_KEY"), _SERVES),
     SecretSetting("server.previous_keys", ("HERMES_SERVER_PREVIOUS_KEYS",), _SERVES),
+    SecretSetting("chats.transcription_key", ("HERMES_TRANSCRIPTION_API_KEY",), _SENDS),
     SecretSetting("flower.password", ("HERMES_FLOWER_PASSWORD",), _NOBODY),
 )
 """Every setting whose value is a secret. A setting without a row fails a test."""

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.budget import Amounts, usd_of
-from hermes_worker.core.effects import CallHook, Collect, Effect, GatherArtifacts, SendDelivery
+from hermes_worker.core.effects import CallHook, Collect, Effect, FetchFile, GatherArtifacts, SendDelivery
 from hermes_worker.core.inner_calls import SCRIPT_RUNNERS, InnerCall
 from hermes_worker.core.inner_calls import read as read_inner
 from hermes_worker.core.messages import Message, Role, Usage
@@ -46,7 +46,7 @@ BLOB_CHARS_MIN = 16_384
 class Hint:
     """An effect to send, and the ``hinted_at`` of its row, by which the sweeper recognises a lost message."""
 
-    effect: Effect | SendDelivery | Collect | CallHook | GatherArtifacts
+    effect: Effect | SendDelivery | Collect | CallHook | GatherArtifacts | FetchFile
     at: float
     group: str | None = None
     """Hints that began together and are sent as one Celery group; ``None`` groups by run."""

@@ -35,6 +35,7 @@ from hermes_worker.store.engine.database import Database, db_now, db_now_once
 from hermes_worker.store.engine.prepared import Nothing, PkRow, Prepared
 from hermes_worker.store.engine.sealing import KeyMissing
 from hermes_worker.store.hooks.owed import PRUNE_HOOK_CALLS, lose_hook_calls, resend_hook_calls
+from hermes_worker.store.inbound_files import lose_files, resend_files
 from hermes_worker.store.key_states import wake_parked
 from hermes_worker.store.outbox.alerts import KEPT_S, AlertPolicy, alert_targets_of, sweep_alerts, tell_quarantines
 from hermes_worker.store.outbox.deliveries import lose_deliveries, resend_deliveries, wake_deliveries
@@ -146,6 +147,7 @@ class Sweeper:
         woken = wake_deliveries(self._database)
         woken += lose_hook_calls(self._database)
         woken += lose_gatherings(self._database)
+        woken += lose_files(self._database)
         woken += sweep_places(self._database)
         woken += sweep_permits(self._database)
         woken += self._count()
@@ -335,6 +337,8 @@ class Sweeper:
         for is_suspect in (False, True) if has_suspects else (False,):
             before = _lost_before(_APART + DELIVERY_QUEUE if is_suspect else DELIVERY_QUEUE, depths, marks, grace)
             hints += resend_deliveries(self._database, grace_s=grace, before=before, is_suspect=is_suspect)
+        before = _lost_before(DELIVERY_QUEUE, depths, marks, grace)
+        hints += resend_files(self._database, grace_s=grace, before=before)
         before = _lost_before(TOOLS_QUEUE, depths, marks, grace)
         hints += resend_hook_calls(self._database, grace_s=grace, before=before)
         hints += resend_gatherings(self._database, grace_s=grace, before=before)

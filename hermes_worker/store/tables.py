@@ -551,6 +551,43 @@ artifact_gatherings = sa.Table(
 """That the files of a run are to be kept, written with its end, and what came of it. ``files`` are those that were
 kept, and ``left_out`` those that fit and were not, the first of which are named, as JSON."""
 
+inbound_files = sa.Table(
+    "inbound_files",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("run_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE"), nullable=False),
+    sa.Column("tenant", Tenant, nullable=False),
+    sa.Column("account", sa.String(100), nullable=False),
+    sa.Column("album_hash", sa.String(64)),
+    sa.Column("reference", SealedText("inbound_files.reference"), nullable=False),
+    sa.Column("state", sa.String(10), nullable=False),
+    sa.Column("outcome", SealedText("inbound_files.outcome")),
+    sa.Column("attempts", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("content_hash", sa.String(64)),
+    sa.Column("picture_hash", sa.String(64)),
+    sa.Column("gathers_until", Seconds, nullable=False),
+    sa.Column("hinted_at", Seconds),
+    sa.Column("hints", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("lease_token", sa.String(32)),
+    sa.Column("lease_owner", BigId),
+    sa.Column("claimed_at", Seconds),
+    sa.Column("created_at", Seconds, nullable=False),
+    sa.Column("settled_at", Seconds),
+    sa.CheckConstraint("state in ('pending', 'running', 'fetched', 'refused')", name="state"),
+    sa.CheckConstraint("(state = 'running') = (lease_token is not null)", name="running_is_claimed"),
+    sa.CheckConstraint("(state = 'pending') = (hinted_at is not null)", name="pending_is_due"),
+    sa.CheckConstraint("(state in ('fetched', 'refused')) = (settled_at is not null)", name="settled"),
+    sa.Index("ix_inbound_files_run_pk", "run_pk", "pk"),
+    _partial("ix_inbound_files_due", "hinted_at", where="hinted_at is not null"),
+    _partial("ix_inbound_files_claimed", "lease_owner", where="lease_owner is not null"),
+    _partial("ix_inbound_files_content", "content_hash", where="content_hash is not null"),
+    _partial("ix_inbound_files_picture", "picture_hash", where="picture_hash is not null"),
+)
+"""Files that came with the message a run begins with, each fetched once from its platform before the run begins.
+``reference`` is what the platform said of it, ``outcome`` what came of it, both as JSON. ``content_hash`` and
+``picture_hash`` name the whole file and the picture for the model, until they are in the workspace and in the
+transcript. The run does not begin before ``gathers_until``: more of the same album may come."""
+
 processes = sa.Table(
     "processes",
     metadata,

@@ -21,7 +21,15 @@ from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Prepared
 from hermes_worker.store.revisions import code_version
 from hermes_worker.store.row_keys import LeaseTokenRow
-from hermes_worker.store.tables import artifact_gatherings, deliveries, firings, runs, tool_calls, workers
+from hermes_worker.store.tables import (
+    artifact_gatherings,
+    deliveries,
+    firings,
+    inbound_files,
+    runs,
+    tool_calls,
+    workers,
+)
 
 _NOBODY = 0
 """The number of no worker."""
@@ -85,7 +93,7 @@ def _old(table: sa.Table) -> sa.ColumnElement[bool]:
 
 _OLD_CLAIMS = {
     table: Prepared(sa.select(table.c.lease_token).where(_old(table)), takes=_OldClaims, gives=LeaseTokenRow)
-    for table in (runs, tool_calls, deliveries, firings, artifact_gatherings)
+    for table in (runs, tool_calls, deliveries, firings, artifact_gatherings, inbound_files)
 }
 
 

@@ -25,6 +25,7 @@ from hermes_worker.models.governor import Governing, Ungoverned
 from hermes_worker.models.key_watch import AllOpen, KeyGuarding
 from hermes_worker.safety.redaction import Redactor
 from hermes_worker.store.hooks.calls import HookCallClaim, HookFacts
+from hermes_worker.store.inbound_files import PlacedFile
 from hermes_worker.store.rows import Hint, RunRecord
 from hermes_worker.store.runs.auxiliary import AuxiliaryClaim
 from hermes_worker.store.runs.calls import CallClaim, Settlement
@@ -209,6 +210,14 @@ class Sender(Protocol):
     def depths(self) -> Mapping[str, int] | None: ...
 
 
+class FileStore(Protocol):
+    """Files that came with messages. ``store.inbound_files.InboundFiles``."""
+
+    def to_place(self, run_pk: int) -> Sequence[PlacedFile]: ...
+
+    def placed(self, run_pk: int) -> None: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """Everything a worker process needs to run tasks."""
@@ -244,6 +253,8 @@ class Parts:
     keys: KeyGuarding = field(default_factory=AllOpen)
     """Which keys may be used at all: those that have money and whose server works."""
     model: ModelOptions = field(default_factory=ModelOptions)
+    files: FileStore | None = None
+    """Files of messages that belong into workspaces."""
     remote_tasks: RemoteTasks | None = None
     """The rows of tasks that servers work on."""
     processes: Processes | None = None

@@ -1,5 +1,6 @@
 """What has to be done before the first model call of a session: read the files of its workspace that are written for
-agents, and complete its prompt with them.
+agents, and complete its prompt with them. And before that of a run whose message came with files: put these into the
+workspace. Their names are made by us (``core.inbound_files.inbox_path``), and writing them again changes nothing.
 
 The claim is that on the run's next step, so leases, suspects, stops and the sweeper treat it like a model call. It only
 reads, so it may be done again; the prompt is completed once, by whoever comes first, and never changes afterwards
@@ -23,7 +24,7 @@ from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.runs import IterationClaim, SessionContext
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
-from hermes_worker.tasks.parts import Parts
+from hermes_worker.tasks.parts import FileStore, Parts
 from hermes_worker.tasks.steps import RunStep, StepDone, take, written
 from hermes_worker.workspaces.base import WorkspaceError
 
@@ -51,6 +52,8 @@ def _claim(parts: Parts, effect: Prepare) -> IterationClaim | None:
 
 def _prepare(parts: Parts, claim: IterationClaim, abort: AbortSignal) -> StepDone:
     session = parts.runs.session_of(claim.loaded.session_pk)
+    if parts.files is not None and not abort.is_set():
+        _place(parts, parts.files, session, claim.loaded.pk)
     section, folder = ("", "") if abort.is_set() else _read(parts, session)
     faults.point(FaultPoint.PREPARE_AFTER_READ, claim.run_id)
 
@@ -64,6 +67,23 @@ def _prepare(parts: Parts, claim: IterationClaim, abort: AbortSignal) -> StepDon
     if hints is not None:
         count("prompt.prepared")
     return StepDone(hints=hints or (), is_watched=is_watched)
+
+
+def _place(parts: Parts, files: FileStore, session: SessionContext, run_pk: int) -> None:
+    """Put the files that came with the run's message where its agent is told they are. What cannot be written is not
+    there when the agent looks for it."""
+    wanted = files.to_place(run_pk)
+    if not wanted:
+        return
+    try:
+        workspace = parts.workspace(session.workspace)
+        for file in wanted:
+            workspace.write_bytes(file.path, file.content)
+        log.info("inbound_file.placed", files=len(wanted))
+    except (WorkspaceError, ConfigurationError, ValueError) as error:
+        count("inbound_file.failed")
+        log.warning("inbound_file.failed", reason=str(error))
+    files.placed(run_pk)
 
 
 def _read(parts: Parts, session: SessionContext) -> tuple[str, str]:

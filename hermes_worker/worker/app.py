@@ -19,6 +19,7 @@ from hermes_worker.core.effects import (
     AskAuxiliary,
     CallHook,
     Effect,
+    FetchFile,
     GatherArtifacts,
     Iterate,
     Prepare,
@@ -33,6 +34,7 @@ from hermes_worker.tasks.artifacts import gather_artifacts
 from hermes_worker.tasks.calls.ask_auxiliary import ask_auxiliary
 from hermes_worker.tasks.calls.call_tool import call_tool
 from hermes_worker.tasks.deliver import deliver
+from hermes_worker.tasks.fetching import fetch_file
 from hermes_worker.tasks.hooks.observing import call_hook
 from hermes_worker.tasks.iteration.iterate import iterate
 from hermes_worker.tasks.jobs.collect import collect
@@ -112,6 +114,7 @@ def build(settings: Settings) -> Celery:
             here.parts.sender.send(swept.hints)
 
     _add_preparing(app, settings)
+    _add_fetching(app, settings)
     return app
 
 
@@ -120,6 +123,12 @@ def _add_preparing(app: Celery, settings: Settings) -> None:
     def prepare_task(run_id: str, attempt: int, at: float) -> None:
         effect = Prepare(run_id=run_id, attempt=attempt, is_suspect=is_lane())
         _guarded(settings, effect, lambda here: prepare(here.parts, effect, at))
+
+
+def _add_fetching(app: Celery, settings: Settings) -> None:
+    @app.task(name=TaskName.FETCH_FILE.value, ignore_result=True)  # type: ignore[untyped-decorator]
+    def fetch_file_task(file_id: int, attempt: int, at: float) -> None:
+        _fetch_guarded(settings, FetchFile(run_id=f"file {file_id}", file_id=file_id, attempt=attempt), at)
 
 
 def _guarded(settings: Settings, effect: Effect, body: Callable[[WorkerProcess], None]) -> None:
@@ -191,6 +200,17 @@ def _gather_guarded(settings: Settings, effect: GatherArtifacts, at: float) -> N
         log.warning("task.interrupted", run_id=effect.run_id, error=str(error))
     except Exception:
         log.exception("task.failed", run_id=effect.run_id)
+
+
+def _fetch_guarded(settings: Settings, effect: FetchFile, at: float) -> None:
+    """Like ``_guarded``. A row that meets a defect stays claimed; its claim is given up as a stray, and it is due
+    again until its attempts are used up."""
+    try:
+        fetch_file(process(settings).fetching, effect, at)
+    except (UnavailableError, LeaseLost) as error:
+        log.warning("task.interrupted", file_id=effect.file_id, error=str(error))
+    except Exception:
+        log.exception("task.failed", file_id=effect.file_id)
 
 
 def _collect_guarded(settings: Settings, firing_id: int, at: float) -> None:

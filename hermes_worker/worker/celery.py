@@ -58,6 +58,7 @@ def celery_app(broker_url: str, *, sends_events: bool = False) -> Celery:
             TaskName.COLLECT.value: {"queue": QueueName.TOOLS.value},
             TaskName.CALL_HOOK.value: {"queue": QueueName.TOOLS.value},
             TaskName.GATHER_ARTIFACTS.value: {"queue": QueueName.TOOLS.value},
+            TaskName.FETCH_FILE.value: {"queue": QueueName.DELIVERY.value},
             TaskName.MAINTAIN.value: {"queue": QueueName.SYSTEM.value},
         },
         task_remote_tracebacks=False,

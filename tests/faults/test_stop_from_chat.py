@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 import sqlalchemy as sa
-from support.rig import Rig, rig_on, until
+from support.listening import listening
+from support.rig import rig_on, until
 from support.telegram_server import TOKEN, TelegramServer
 
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.run import RunStatus
-from hermes_worker.gateway.listening import GatewayListener, listened_accounts
 from hermes_worker.local.valkey import EmbeddedValkey
 from hermes_worker.store.tables import runs
 
@@ -27,19 +24,6 @@ STOPPED_WITHIN_S = 2.0
 ``RUNS_MEANWHILE`` whole runs that were made just before."""
 RUNS_MEANWHILE = 3
 SLEEP = "sleep 617.21"
-
-
-@contextmanager
-def listening(rig: Rig) -> Iterator[None]:
-    stopping = threading.Event()
-    listener = GatewayListener(rig.client, listened_accounts(rig.client.settings), name="gw", alive_file=None)
-    thread = threading.Thread(target=listener.run, args=(stopping,))
-    thread.start()
-    try:
-        yield
-    finally:
-        stopping.set()
-        thread.join()
 
 
 def is_asleep() -> bool:

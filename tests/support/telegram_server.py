@@ -16,6 +16,7 @@ from typing import Any
 
 from support.fault_server import FaultServer, Received, Reply
 from support.inbound_cases import telegram_update
+from support.sent_files import SentFiles
 
 TOKEN = "77:abc"
 
@@ -49,6 +50,8 @@ class TelegramServer:
     """Presses that were."""
     flood: Callable[[], float | None] = lambda: None
     """Asked before a chat is changed: for how many seconds nothing may be changed, or ``None``."""
+    files: SentFiles = field(default_factory=SentFiles)
+    """What people sent."""
     hangs_up: int = 0
     """So many of the next changes happen, and are not answered."""
 
@@ -107,7 +110,7 @@ class TelegramServer:
             reply.document(200, {"ok": True, "result": True})
         elif path.removeprefix(f"/bot{TOKEN}/") in ("sendMessage", "editMessageText", "deleteMessage"):
             self._change(path.rpartition("/")[2], request.document, reply)
-        else:
+        elif not self.files.answer(request, reply):
             reply.document(404, {"ok": False, "error_code": 404, "description": "Not Found"})
 
     def _change(self, method: str, asked: dict[str, Any], reply: Reply) -> None:

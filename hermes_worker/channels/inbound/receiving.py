@@ -99,9 +99,19 @@ class Polled:
 
 
 Polling = Generator[HttpRequest, HttpResponse, Polled | DeliveryError]
-Downloading = Generator[HttpRequest, HttpResponse, HttpRequest | DeliveryError]
-"""Ends with the request whose answer is the file. It is made without following redirects, to public addresses only, and
-its answer is read as a stream."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicFile:
+    """A file at an address that an event named, and not one of the operator's settings: only public addresses are
+    asked."""
+
+    request: HttpRequest
+
+
+Downloading = Generator[HttpRequest, HttpResponse, HttpRequest | PublicFile | DeliveryError]
+"""Ends with the request whose answer is the file. It is made without following redirects, and no more of its answer is
+read than a file may have."""
 Acknowledging = Generator[HttpRequest, HttpResponse, None]
 Identifying = Generator[HttpRequest, HttpResponse, str | DeliveryError]
 """Ends with what the platform calls the account."""

@@ -116,6 +116,26 @@ def owe_gathering(connection: Connection, run_pk: int, run_id: str) -> list[Hint
     return [Hint(effect=GatherArtifacts(run_id=run_id, attempt=1), at=0.0)]
 
 
+def keep_content(database: Database, content: bytes) -> str:
+    """Keep a content until it is referred to, for an hour; under which hash. Idempotent."""
+    body = base64.b64encode(content).decode()
+    digest = blob_hash(body)
+    with database.write() as connection:
+        this = sa.update(blobs).where(blobs.c.hash == digest)
+        if connection.execute(this.where(blobs.c.released_at.is_not(None)).values(released_at=db_now())).rowcount:
+            return digest
+        new = insert_ignoring(connection, blobs).values(hash=digest, body=body, released_at=db_now())
+        connection.execute(new)
+    return digest
+
+
+def take_contents(connection: Connection, hashes: Sequence[str]) -> None:
+    """Refer to contents that were kept, in the caller's transaction. Raises ``ContentGone``."""
+    taken = sa.update(blobs).where(blobs.c.hash.in_(hashes)).values(released_at=None)
+    if hashes and connection.execute(taken).rowcount < len(hashes):
+        raise ContentGone("a file was deleted before it could be recorded")
+
+
 class Gatherings:
     """What is gathered in one database. Thread-safe."""
 
@@ -164,15 +184,7 @@ class Gatherings:
 
     def keep(self, content: bytes) -> str:
         """Keep a content until it is referred to, for an hour; under which hash. Idempotent."""
-        body = base64.b64encode(content).decode()
-        digest = blob_hash(body)
-        with self._database.write() as connection:
-            this = sa.update(blobs).where(blobs.c.hash == digest)
-            if connection.execute(this.where(blobs.c.released_at.is_not(None)).values(released_at=db_now())).rowcount:
-                return digest
-            new = insert_ignoring(connection, blobs).values(hash=digest, body=body, released_at=db_now())
-            connection.execute(new)
-        return digest
+        return keep_content(self._database, content)
 
     def settle(
         self,
@@ -196,9 +208,7 @@ class Gatherings:
                 left_out_named=json.dumps(told) if told else None,
             )
             hashes = sorted({one.blob_hash for one in files})
-            taken = sa.update(blobs).where(blobs.c.hash.in_(hashes)).values(released_at=None)
-            if hashes and connection.execute(taken).rowcount < len(hashes):
-                raise ContentGone("a file that was gathered was deleted before it could be recorded")
+            take_contents(connection, hashes)
             if files:
                 connection.execute(
                     sa.insert(artifacts).values(created_at=db_now()), [_row(claim, one) for one in files]

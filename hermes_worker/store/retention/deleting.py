@@ -31,6 +31,7 @@ from hermes_worker.store.tables import (
     events,
     firings,
     idempotency_keys,
+    inbound_files,
     messages,
     processes,
     run_inputs,
@@ -64,6 +65,7 @@ _FEW: Sequence[sa.Column[Any]] = (
     deleted_responses.c.run_pk,
     budgets.c.root_pk,
     artifact_gatherings.c.run_pk,
+    inbound_files.c.run_pk,
     processes.c.run_pk,
 )
 
@@ -102,6 +104,7 @@ def _delete_runs(connection: Connection, rows: Sequence[_GoingRun], erasure_pk: 
             return False
     connection.execute(sa.delete(firings).where(firings.c.run_pk.in_(pks), sa.not_(is_needed_firing())))
     delete_artifacts(connection, artifacts.c.run_pk.in_(pks))
+    release_contents(connection, inbound_files.c.run_pk.in_(pks))
     for run_pk in _FEW:
         connection.execute(sa.delete(run_pk.table).where(run_pk.in_(pks)))
     connection.execute(sa.delete(runs).where(runs.c.pk.in_(pks)))
@@ -114,6 +117,14 @@ def _delete_some(connection: Connection, table: sa.Table, where: sa.ColumnElemen
     key = sa.tuple_(*table.primary_key.columns)
     some = sa.select(*table.primary_key.columns).where(where).limit(_ROWS_AT_ONCE)
     return connection.execute(sa.delete(table).where(key.in_(some))).rowcount
+
+
+def release_contents(connection: Connection, which: sa.ColumnElement[bool]) -> None:
+    """Let go of the contents of files that people sent. Their rows name none any more."""
+    for column in (inbound_files.c.content_hash, inbound_files.c.picture_hash):
+        named = sa.select(column).where(which, column.is_not(None))
+        connection.execute(sa.update(blobs).where(blobs.c.hash.in_(named)).values(released_at=db_now()))
+        connection.execute(sa.update(inbound_files).where(which, column.is_not(None)).values({column: None}))
 
 
 def delete_artifacts(connection: Connection, which: sa.ColumnElement[bool]) -> int:
@@ -168,6 +179,8 @@ _IS_USED = sa.or_(
     sa.exists().where(messages.c.blob_hash == blobs.c.hash),
     sa.exists().where(sessions.c.tools_hash == blobs.c.hash),
     sa.exists().where(artifacts.c.blob_hash == blobs.c.hash),
+    sa.exists().where(inbound_files.c.content_hash == blobs.c.hash),
+    sa.exists().where(inbound_files.c.picture_hash == blobs.c.hash),
 )
 _WAS_RELEASED = blobs.c.released_at < db_now_once() - _RELEASED_FOR_S
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple, TypedDict
 
 import sqlalchemy as sa
@@ -15,6 +16,7 @@ from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.structured import asked_for
 from hermes_worker.store.engine.prepared import Prepared
 from hermes_worker.store.row_keys import RunKey
+from hermes_worker.store.runs.file_parts import content_with_files
 from hermes_worker.store.tables import run_inputs
 
 
@@ -80,6 +82,9 @@ def opening_message(connection: Connection, run_pk: int, seq: int) -> Message:
     """The user's message with which the run begins its turn, for place ``seq``. Raises ``CorruptInput``."""
     spec = stored_spec(connection, run_pk)
     try:
+        if spec.files is not None:
+            spec = replace(spec, input=content_with_files(connection, run_pk, spec.input))
+            change_input(connection, run_pk, spec)  # whoever repeats the run later has no files any more
         return first_message(spec, seq)
     except (ValueError, TypeError) as error:
         raise _corrupt(run_pk, error) from error

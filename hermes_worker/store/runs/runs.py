@@ -1000,7 +1000,7 @@ def insert_run(connection: Connection, new: NewRun) -> tuple[int, Created]:
             session_pk=session_pk,
             status=RunStatus.QUEUED.value,
             state_version=STATE_VERSION,
-            prepares=1 if prepares else None,
+            prepares=1 if prepares or spec.files == "kept" else None,
             **asked_values(new),
             **_times(new),
             **(place_values(new, begins=is_free and not new.is_put_off) if is_shared else {}),

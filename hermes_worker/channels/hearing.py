@@ -1,0 +1,68 @@
+"""Asking a service what is said in a recording: OpenAI's ``POST /audio/transcriptions`` (platform.openai.com/docs,
+"Create transcription", 2026-11), which others speak as well (Groq, whisper.cpp, vLLM, speaches)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hermes_worker.channels.exchange import Attachment, is_success, multipart_request
+from hermes_worker.core.inbound_files import transcript_in
+from hermes_worker.core.media_kinds import MediaKind
+from hermes_worker.net.http import NoAnswer
+from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
+from hermes_worker.net.wire import send
+
+_BODY_BYTES_MAX = 1_000_000
+_SUFFIXES: Mapping[str, str] = {
+    "audio/ogg": ".ogg",
+    "audio/mpeg": ".mp3",
+    "audio/mp4": ".m4a",
+    "audio/wav": ".wav",
+    "audio/flac": ".flac",
+}
+"""Such services go by the name of the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hearing:
+    """What is said in a recording, or why that is not known."""
+
+    text: str = ""
+    unheard: str = ""
+
+
+NOT_SET_UP = Hearing(unheard="nothing that listens is set up here (HERMES_TRANSCRIPTION_URL)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transcriber:
+    """A service that listens. Thread-safe."""
+
+    url: str
+    """Of its API, up to the version."""
+    key: str = field(repr=False)
+    model: str
+    total_s: float
+    """Seconds it may take."""
+
+    def hear(self, content: bytes, media_type: str) -> Hearing:
+        """What is said in a recording. Repeating it costs money and changes nothing."""
+        name = f"recording{_SUFFIXES.get(media_type, '')}"
+        request = multipart_request(
+            f"{self.url.rstrip('/')}/audio/transcriptions",
+            {"model": self.model, "response_format": "json"},
+            "file",
+            Attachment(name=name, kind=MediaKind.AUDIO, content=content),
+            headers={"Authorization": f"Bearer {self.key}"} if self.key else None,
+        )
+        try:
+            # The address is the operator's own setting.
+            policy = UrlPolicy(allows_private=True)
+            answer = send(request, policy, total_s=self.total_s, body_bytes_max=_BODY_BYTES_MAX)
+        except (NoAnswer, UnsafeUrl, ValueError):
+            return Hearing(unheard="the service that listens could not be reached")
+        text = transcript_in(answer.body) if is_success(answer) else None
+        if text is None:
+            return Hearing(unheard="the service that listens did not answer as it should")
+        return Hearing(text=text) if text else Hearing(unheard="nothing is said in it")

@@ -1,0 +1,86 @@
+"""What becomes of the files of a message: rows that are written with the run which waits for them. Nothing is fetched
+here, so who listens to an account never waits for a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sqlalchemy.engine import Connection
+
+from hermes_worker.channels.catalog import platforms
+from hermes_worker.core.gateway import GUEST_SOURCE
+from hermes_worker.core.inbound import Inbound, InboundMessage, MediaRef
+from hermes_worker.core.inbound_files import FILES_MAX, why_not_fetched
+from hermes_worker.core.media_kinds import MediaKind
+from hermes_worker.services.submission import Submission
+from hermes_worker.store.inbound_files import (
+    FileChat,
+    JoinedTurn,
+    NewFile,
+    NewFiles,
+    add_to_gathering,
+    begin_if_ready,
+    gathers,
+    owe_files,
+)
+from hermes_worker.store.rows import Hint
+from hermes_worker.wiring import Client
+
+
+def media_of(event: Inbound) -> Sequence[MediaRef]:
+    """The files of an event."""
+    return event.media if isinstance(event, InboundMessage) else ()
+
+
+class FileTurns:
+    """The turns of one tenant's chats that came with files. Thread-safe."""
+
+    def __init__(self, client: Client, tenant: str) -> None:
+        self._client = client
+        self._tenant = tenant
+
+    def new_files(self, account: str, event: Inbound, *, is_guest: bool) -> NewFiles:
+        """The files of an event, and which of them are not even asked for."""
+        media, said = media_of(event), self._client.settings.gateway
+        receiving = platforms()[account.partition(":")[0]].receiving
+        is_fetched_here = receiving is not None and receiving.download is not None
+        refusals = [
+            why_not_fetched(
+                one, bytes_max=said.file_mb_max * 1024**2, is_fetched_here=is_fetched_here, is_guest=is_guest
+            )
+            for one in media
+        ]
+        known = [NewFile(media=one, refused=refusal) for one, refusal in zip(media, refusals, strict=True)]
+        album = event.album if isinstance(event, InboundMessage) else ""
+        says_nothing = isinstance(event, InboundMessage) and not event.text.strip()
+        is_picture = any(one.kind is MediaKind.IMAGE for one in media)
+        return NewFiles(
+            account=account,
+            files=known[:FILES_MAX],
+            album=album,
+            gathers_s=said.burst_s if album or (is_picture and says_nothing) else 0.0,
+        )
+
+    def chat(self, source: str, session: str, principal: str) -> FileChat:
+        return FileChat(tenant=self._tenant, source=source, session=session, principal=principal)
+
+    def is_gathering(self, chat: FileChat, files: NewFiles) -> bool:
+        """Whether a run of the same person waits for files and takes more. One statement."""
+        with self._client.database.read() as connection:
+            return gathers(connection, chat, files.album_hash) is not None
+
+    def waiting(self, submission: Submission) -> Submission:
+        """A submission that waits for files."""
+        files = "seen" if submission.source == GUEST_SOURCE else "kept"
+        return replace(submission, files=files, delay_s=self._client.settings.gateway.file_s)
+
+    def owe(self, connection: Connection, run_id: str, files: NewFiles) -> list[Hint]:
+        """Have the files of a new run fetched, in the transaction that takes the message."""
+        return owe_files(connection, run_id, files, self._tenant) + begin_if_ready(connection, run_id)
+
+    def join(self, connection: Connection, chat: FileChat, text: str, files: NewFiles) -> JoinedTurn | None:
+        """Add a message to the run that gathers, in the transaction that takes it; ``None`` where none does any
+        more."""
+        wait_s = self._client.settings.gateway.file_s
+        return add_to_gathering(connection, chat, text, files, wait_s=wait_s)

@@ -1,0 +1,452 @@
+"""Files that came with messages: due with the run that waits for them, taken and settled one by one like deliveries.
+
+The transaction that takes a message writes its run, which is put off, and a row for each file. A worker claims a row,
+keeps the content under its hash and settles the row. Whoever settles the last one of a run begins the run, under its
+lock; where nobody does in time, the sweeper begins it without what is missing (``file_parts``). Whoever was killed on
+the way leaves a content to which nothing refers, and the file is fetched again.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.effects import FetchFile
+from hermes_worker.core.errors import LeaseLost
+from hermes_worker.core.gateway import in_one_turn
+from hermes_worker.core.inbound import MediaRef
+from hermes_worker.core.inbound_files import FILES_MAX, FileOutcome, FileState, bounded, reference_in, stored_reference
+from hermes_worker.core.run import RunStatus
+from hermes_worker.store.artifacts.gatherings import keep_content, take_contents
+from hermes_worker.store.engine.database import Database, db_now, db_now_once
+from hermes_worker.store.engine.prepared import PkRow, Prepared, row_of, rows_of
+from hermes_worker.store.row_keys import LostHintsBounds
+from hermes_worker.store.rows import Hint, LoadedRun, lock_run, plain
+from hermes_worker.store.runs.inputs import change_input, stored_spec
+from hermes_worker.store.runs.joining import begin_put_off
+from hermes_worker.store.runs.runs import session_is
+from hermes_worker.store.tables import blobs, inbound_files, runs, sessions, workers
+
+ATTEMPTS_MAX = 3
+_BATCH = 200
+_HINTS_COUNTED = 100
+_VANISHED = FileOutcome(reason="the workers that fetched it vanished")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFile:
+    """A file of a message that is being taken."""
+
+    media: MediaRef
+    refused: str | None = None
+    """Why it is not even asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFiles:
+    """The files of one message."""
+
+    account: str
+    files: Sequence[NewFile]
+    album: str = ""
+    """The same for messages that belong together."""
+    gathers_s: float = 0.0
+    """For how many seconds more of the same turn may come."""
+
+    @property
+    def album_hash(self) -> str | None:
+        """Platforms' names of albums may hold anything."""
+        return hashlib.sha256(f"{self.account} {self.album}".encode()).hexdigest() if self.album else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileClaim:
+    """The right to fetch one file. Good only while ``token`` is in its row."""
+
+    token: str
+    file_id: int
+    run_pk: int
+    run_id: str
+    attempt: int
+    tenant: str
+    account: str
+    media: MediaRef
+    is_kept: bool
+    """It is put into the workspace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedFile:
+    """A file whose content is in the database."""
+
+    outcome: FileOutcome
+    content_hash: str | None = None
+    picture_hash: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedFile:
+    """A file that belongs into the workspace of its run's session."""
+
+    file_id: int
+    path: str
+    content: bytes
+
+
+class _ClaimedFile(NamedTuple):
+    pk: int
+    run_pk: int
+    tenant: str
+    account: str
+    reference: str
+
+
+class _Insertion(NamedTuple):
+    pk: int
+    state: str
+    hinted_at: float | None
+
+
+class _Placement(NamedTuple):
+    pk: int
+    outcome: str
+    body: str
+
+
+def owe_files(connection: Connection, run_id: str, new: NewFiles, tenant: str) -> list[Hint]:
+    """Have the files of a message fetched for a run that has not begun, in the transaction that takes the message."""
+    run_pk = sa.select(runs.c.pk).where(runs.c.run_id == run_id).scalar_subquery()
+    hints: list[Hint] = []
+    for file in new.files:
+        is_refused = file.refused is not None
+        values = {
+            "run_pk": run_pk,
+            "tenant": tenant,
+            "account": new.account,
+            "album_hash": new.album_hash,
+            "reference": plain(stored_reference(bounded(file.media))),
+            "state": (FileState.REFUSED if is_refused else FileState.PENDING).value,
+            "outcome": FileOutcome(reason=file.refused or "").to_json() if is_refused else None,
+            "gathers_until": db_now() + new.gathers_s,
+            "created_at": db_now(),
+            "settled_at": db_now() if is_refused else None,
+            "hinted_at": None if is_refused else db_now(),
+        }
+        written = connection.execute(sa.insert(inbound_files).values(**values).returning(*_INSERTED))
+        row = row_of(written, _Insertion)
+        if row is not None and row.hinted_at is not None:
+            effect = FetchFile(run_id=run_id, file_id=row.pk, attempt=1)
+            hints.append(Hint(effect=effect, at=float(row.hinted_at)))
+    return hints
+
+
+_INSERTED = (inbound_files.c.pk, inbound_files.c.state, inbound_files.c.hinted_at)
+
+
+def begin_if_ready(connection: Connection, run_id: str) -> list[Hint]:
+    """Begin a run whose files are all settled, or say when it begins. For a message none of whose files is fetched."""
+    pk = connection.execute(sa.select(runs.c.pk).where(runs.c.run_id == run_id)).scalar()
+    loaded = None if pk is None else lock_run(connection, int(pk))
+    return [] if loaded is None else _begun(connection, loaded)
+
+
+def _begun(connection: Connection, loaded: LoadedRun) -> list[Hint]:
+    """The run is locked."""
+    ours = inbound_files.c.run_pk == loaded.pk
+    facts = sa.select(
+        sa.func.count().filter(inbound_files.c.settled_at.is_(None)),
+        sa.func.max(inbound_files.c.gathers_until),
+        db_now_once(),
+    ).where(ours)
+    still_open, until, now = connection.execute(facts).one()
+    if still_open or loaded.run.status is not RunStatus.QUEUED:
+        return []
+    begins_at = max(float(until or now), float(now))
+    waits = sa.and_(runs.c.pk == loaded.pk, runs.c.not_before.is_not(None), runs.c.hinted_at.is_(None))
+    moved = connection.execute(sa.update(runs).where(waits).values(not_before=begins_at))
+    if not moved.rowcount or begins_at > now:
+        return []  # it has begun, or the sweeper begins it
+    return begin_put_off(connection, loaded) or []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileChat:
+    """A conversation in which somebody sends files."""
+
+    tenant: str
+    source: str
+    session: str
+    """The name of the session."""
+    principal: str
+
+
+def gathers(connection: Connection, chat: FileChat, album_hash: str | None) -> int | None:
+    """The number of the run of the same person that waits for its files and takes more: soon after the last of them,
+    or those of the same album. One statement."""
+    of_run = inbound_files.c.run_pk == runs.c.pk
+    takes_more = inbound_files.c.gathers_until >= db_now()
+    if album_hash is not None:
+        takes_more |= inbound_files.c.album_hash == album_hash
+    wanted = (
+        sa.select(runs.c.pk)
+        .join(sessions, sessions.c.pk == runs.c.session_pk)
+        .where(
+            session_is(chat.tenant, chat.source, chat.session),
+            runs.c.status == RunStatus.QUEUED.value,
+            runs.c.hinted_at.is_(None),
+            runs.c.not_before.is_not(None),
+            runs.c.principal == chat.principal,
+            sa.exists().where(of_run, takes_more),
+        )
+        .order_by(runs.c.pk.desc())
+        .limit(1)
+    )
+    found = connection.execute(wanted).scalar()
+    return None if found is None else int(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedTurn:
+    """The run that a message belongs to."""
+
+    run_id: str
+    hints: Sequence[Hint]
+
+
+def add_to_gathering(
+    connection: Connection, chat: FileChat, text: str, new: NewFiles, *, wait_s: float
+) -> JoinedTurn | None:
+    """Add a message to the run of the same person that waits for its files; ``None`` where there is none any more, or
+    it has too much already, and nothing was written."""
+    seen = gathers(connection, chat, new.album_hash)
+    loaded = None if seen is None else lock_run(connection, seen)
+    if loaded is None or loaded.run.status is not RunStatus.QUEUED:
+        return None
+    # Whoever begins a run holds its row and that of its session: it waits for us, or we see here that it has begun.
+    this = sa.select(sessions.c.pk).where(sessions.c.pk == loaded.session_pk)
+    connection.execute(this.with_for_update())
+    if gathers(connection, chat, new.album_hash) != seen:
+        return None
+    spec = stored_spec(connection, loaded.pk)
+    known = sa.select(sa.func.count()).where(inbound_files.c.run_pk == loaded.pk)
+    if not isinstance(spec.input, str) or connection.execute(known).scalar_one() + len(new.files) > FILES_MAX:
+        return None
+    if text:
+        whole = in_one_turn(spec.input, text)
+        if whole is None:
+            return None
+        change_input(connection, loaded.pk, replace(spec, input=whole))
+    hints = owe_files(connection, loaded.run.run_id, new, chat.tenant)
+    values = {"not_before": db_now() + wait_s} if hints else {}
+    connection.execute(sa.update(runs).where(runs.c.pk == loaded.pk).values(updated_at=db_now(), **values))
+    return JoinedTurn(run_id=loaded.run.run_id, hints=hints)
+
+
+class InboundFiles:
+    """The files of messages in one database. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def claim(self, effect: FetchFile, owner: int) -> FileClaim | None:
+        """Take a row; ``None`` when it is not to be had. Of any number of workers exactly one gets it. Raises
+        ``CorruptInput``."""
+        token = secrets.token_hex(16)
+        with self._database.write() as connection:
+            found = connection.execute(
+                sa.update(inbound_files)
+                .where(
+                    inbound_files.c.pk == effect.file_id,
+                    inbound_files.c.hinted_at.is_not(None),
+                    inbound_files.c.attempts == effect.attempt - 1,
+                )
+                .values(
+                    state=FileState.RUNNING.value,
+                    attempts=inbound_files.c.attempts + 1,
+                    lease_token=token,
+                    lease_owner=owner,
+                    claimed_at=db_now(),
+                    hinted_at=None,
+                    hints=0,
+                )
+                .returning(*(inbound_files.c[name] for name in _ClaimedFile._fields))
+            ).first()
+            if found is None:
+                return None
+            row = _ClaimedFile._make(found)
+            run_id = connection.execute(sa.select(runs.c.run_id).where(runs.c.pk == row.run_pk)).scalar_one()
+            is_kept = stored_spec(connection, row.run_pk).files == "kept"
+        return FileClaim(
+            token=token,
+            file_id=row.pk,
+            run_pk=row.run_pk,
+            run_id=run_id,
+            attempt=effect.attempt,
+            tenant=row.tenant,
+            account=row.account,
+            media=reference_in(row.reference),
+            is_kept=is_kept,
+        )
+
+    def keep(self, content: bytes) -> str:
+        """Keep a content until it is referred to, for an hour; under which hash. Idempotent."""
+        return keep_content(self._database, content)
+
+    def settle(self, claim: FileClaim, file: FetchedFile) -> list[Hint]:
+        """Write what came of a file, once, and begin the run if it was the last. Raises ``LeaseLost``,
+        ``ContentGone``."""
+        state = FileState.REFUSED if file.outcome.reason else FileState.FETCHED
+        hashes = {each for each in (file.content_hash, file.picture_hash) if each is not None}
+        with self._database.write() as connection:
+            loaded = lock_run(connection, claim.run_pk)
+            _end(
+                connection,
+                claim,
+                state=state.value,
+                outcome=file.outcome.to_json(),
+                content_hash=file.content_hash,
+                picture_hash=file.picture_hash,
+                settled_at=db_now(),
+            )
+            take_contents(connection, sorted(hashes))
+            return [] if loaded is None else _begun(connection, loaded)
+
+    def put_back(self, claim: FileClaim) -> None:
+        """Let another worker try. No hint is sent, so that the platform has a moment. Raises ``LeaseLost``."""
+        with self._database.write() as connection:
+            _end(connection, claim, state=FileState.PENDING.value, hinted_at=db_now())
+
+    def to_place(self, run_pk: int) -> list[PlacedFile]:
+        """The files of a run that belong into its workspace and are not known to be there."""
+        wanted = (
+            sa.select(inbound_files.c.pk, inbound_files.c.outcome, blobs.c.body)
+            .join(blobs, blobs.c.hash == inbound_files.c.content_hash)
+            .where(inbound_files.c.run_pk == run_pk, inbound_files.c.outcome.is_not(None))
+            .order_by(inbound_files.c.pk)
+        )
+        with self._database.read() as connection:
+            rows = rows_of(connection.execute(wanted), _Placement)
+        found = [(row, FileOutcome.from_json(row.outcome)) for row in rows]
+        return [
+            PlacedFile(file_id=row.pk, path=outcome.path, content=base64.b64decode(row.body))
+            for row, outcome in found
+            if outcome.path
+        ]
+
+    def placed(self, run_pk: int) -> None:
+        """The files of a run are in its workspace, or never will be: let go of their contents. Idempotent."""
+        ours = sa.and_(inbound_files.c.run_pk == run_pk, inbound_files.c.content_hash.is_not(None))
+        named = sa.select(inbound_files.c.content_hash).where(ours)
+        with self._database.write() as connection:
+            connection.execute(sa.update(blobs).where(blobs.c.hash.in_(named)).values(released_at=db_now()))
+            connection.execute(sa.update(inbound_files).where(ours).values(content_hash=None))
+
+
+def _end(connection: Connection, claim: FileClaim, **values: object) -> None:
+    """Give up the claim. Raises ``LeaseLost``."""
+    held = sa.and_(inbound_files.c.pk == claim.file_id, inbound_files.c.lease_token == claim.token)
+    ended = sa.update(inbound_files).where(held).values(lease_token=None, lease_owner=None, **values)
+    if connection.execute(ended).rowcount == 0:
+        raise LeaseLost(f"the claim on a file of {claim.run_id} was taken over; nothing was written")
+
+
+# --- what the sweeper does -------------------------------------------------------------------------------------------
+
+
+class _DueFile(NamedTuple):
+    pk: int
+    run_id: str
+    attempts: int
+    hinted_at: float | None
+
+
+_RETURNED = (
+    inbound_files.c.pk,
+    sa.select(runs.c.run_id).where(runs.c.pk == inbound_files.c.run_pk).scalar_subquery().label("run_id"),
+    inbound_files.c.attempts,
+    inbound_files.c.hinted_at,
+)
+_orphans = (
+    sa.select(inbound_files.c.pk)
+    .outerjoin(workers, workers.c.pk == inbound_files.c.lease_owner)
+    .where(inbound_files.c.lease_owner.is_not(None), sa.or_(workers.c.state.is_(None), workers.c.state != "alive"))
+    .limit(_BATCH)
+)
+_FIRST_ORPHAN = Prepared(_orphans.limit(1), gives=PkRow)
+_is_given_up = inbound_files.c.attempts >= ATTEMPTS_MAX
+_LOSE = (
+    sa.update(inbound_files)
+    .where(inbound_files.c.pk.in_(_orphans), inbound_files.c.lease_owner.is_not(None))
+    .values(
+        state=sa.case((_is_given_up, FileState.REFUSED.value), else_=FileState.PENDING.value),
+        settled_at=sa.case((_is_given_up, db_now()), else_=None),
+        hinted_at=sa.case((_is_given_up, None), else_=db_now()),
+        outcome=_VANISHED.to_json(),
+        lease_token=None,
+        lease_owner=None,
+    )
+    .returning(*_RETURNED)
+)
+_wait: sa.ColumnElement[float] = sa.bindparam("grace", type_=sa.Double()) * sa.case(
+    (inbound_files.c.hints == 0, 1.0),
+    (inbound_files.c.hints == 1, 2.0),
+    (inbound_files.c.hints < 5, 8.0),
+    else_=60.0,
+)
+_unheard = (
+    sa.select(inbound_files.c.pk)
+    .where(
+        inbound_files.c.hinted_at < sa.bindparam("before", type_=sa.Double()),
+        inbound_files.c.hinted_at < db_now_once() - _wait,
+    )
+    .order_by(inbound_files.c.hinted_at)
+    .limit(_BATCH)
+)
+_FIRST_UNHEARD = Prepared(_unheard.limit(1), takes=LostHintsBounds, gives=PkRow)
+_RESEND = (
+    sa.update(inbound_files)
+    .where(
+        inbound_files.c.pk.in_(_unheard.with_for_update(skip_locked=True)),
+        inbound_files.c.hinted_at.is_not(None),
+    )
+    .values(
+        hinted_at=db_now(),
+        hints=sa.case((inbound_files.c.hints < _HINTS_COUNTED, inbound_files.c.hints + 1), else_=inbound_files.c.hints),
+    )
+    .returning(*_RETURNED)
+)
+
+
+def lose_files(database: Database) -> list[Hint]:
+    """Take back the rows of workers that are gone: due again, or given up. A run that waits for nothing else then
+    begins when its time has come. Idempotent."""
+    with database.read() as connection:
+        if _FIRST_ORPHAN.first(connection, {}) is None:
+            return []
+    with database.statement() as connection:
+        return _hints(rows_of(connection.execute(_LOSE), _DueFile))
+
+
+def resend_files(database: Database, *, grace_s: float, before: float) -> list[Hint]:
+    """Hints of due rows whose message is lost: hinted before ``before`` and longer than the grace ago."""
+    values: LostHintsBounds = {"grace": grace_s, "before": before}
+    with database.read() as connection:
+        if _FIRST_UNHEARD.first(connection, values) is None:
+            return []
+    with database.statement() as connection:
+        return _hints(rows_of(connection.execute(_RESEND, values), _DueFile))
+
+
+def _hints(due: Sequence[_DueFile]) -> list[Hint]:
+    return [
+        Hint(effect=FetchFile(run_id=row.run_id, file_id=row.pk, attempt=row.attempts + 1), at=float(row.hinted_at))
+        for row in due
+        if row.hinted_at is not None
+    ]

@@ -1,0 +1,73 @@
+"""The content of a turn that came with files, put together when the turn begins, whichever way it begins.
+
+What is not settled by then is given up in the same transaction: a download that never ends holds up no run, and whoever
+still works at it finds its claim gone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.inbound_files import FileOutcome, FileState, SentFile, reference_in, with_files
+from hermes_worker.core.media_kinds import MediaKind
+from hermes_worker.safety.untrusted import marked
+from hermes_worker.store.engine.database import db_now
+from hermes_worker.store.engine.prepared import rows_of
+from hermes_worker.store.tables import blobs, inbound_files
+
+TOOK_TOO_LONG = FileOutcome(reason="it could not be fetched in time")
+Said = str | Sequence[Mapping[str, Any]]
+
+
+class _FileRow(NamedTuple):
+    reference: str
+    outcome: str | None
+    picture: str | None
+
+
+def content_with_files(connection: Connection, run_pk: int, said: Said) -> Any:
+    """What was said, with what came of each file that came with it. The caller begins the run in this transaction."""
+    ours = inbound_files.c.run_pk == run_pk
+    open_still = ours & inbound_files.c.state.in_((FileState.PENDING.value, FileState.RUNNING.value))
+    connection.execute(
+        sa.update(inbound_files)
+        .where(open_still)
+        .values(
+            state=FileState.REFUSED.value,
+            outcome=TOOK_TOO_LONG.to_json(),
+            settled_at=db_now(),
+            hinted_at=None,
+            lease_token=None,
+            lease_owner=None,
+        )
+    )
+    wanted = (
+        sa.select(inbound_files.c.reference, inbound_files.c.outcome, blobs.c.body.label("picture"))
+        .outerjoin(blobs, blobs.c.hash == inbound_files.c.picture_hash)
+        .where(ours)
+        .order_by(inbound_files.c.pk)
+    )
+    files = [_sent(row) for row in rows_of(connection.execute(wanted), _FileRow)]
+    # The transcript has the pictures from now on.
+    named = sa.select(inbound_files.c.picture_hash).where(ours, inbound_files.c.picture_hash.is_not(None))
+    connection.execute(sa.update(blobs).where(blobs.c.hash.in_(named)).values(released_at=db_now()))
+    connection.execute(sa.update(inbound_files).where(ours).values(picture_hash=None))
+    return with_files(said, files, [_heard(file) for file in files]) if files else said
+
+
+def _sent(row: _FileRow) -> SentFile:
+    outcome = TOOK_TOO_LONG if row.outcome is None else FileOutcome.from_json(row.outcome)
+    return SentFile(media=reference_in(row.reference), outcome=outcome, picture=row.picture or "")
+
+
+def _heard(file: SentFile) -> str:
+    """A voice message is what its sender says; what is said in other files, anybody may have said."""
+    heard = file.outcome.heard
+    if not heard or file.media.kind is MediaKind.VOICE:
+        return json.dumps(heard, ensure_ascii=False) if heard else ""
+    return marked(heard, "sound file").text

@@ -1,0 +1,184 @@
+"""Before a run that came with files begins: get each file from its platform, look at what it is, and keep it.
+
+A file is fetched by one worker for deliveries at a time, since these have the platforms' credentials, and settled once.
+A worker that dies in between leaves it to another, which fetches it again: contents are kept under their hashes. When
+the time of the run has come it begins without what is missing, and the claim is gone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from hermes_worker.agent.images import is_whole, pixels_of, small_image
+from hermes_worker.broker.queue import QueueName
+from hermes_worker.channels.downloading import NoFile
+from hermes_worker.channels.hearing import NOT_SET_UP, Hearing
+from hermes_worker.core.effects import FetchFile
+from hermes_worker.core.errors import LeaseLost
+from hermes_worker.core.inbound import MediaRef
+from hermes_worker.core.inbound_files import (
+    PICTURES,
+    PIXELS_MAX,
+    SOUNDS,
+    FileOutcome,
+    inbox_path,
+    type_of_content,
+)
+from hermes_worker.core.media_kinds import MediaKind
+from hermes_worker.observe import bound, count, log
+from hermes_worker.store.artifacts.gatherings import ContentGone
+from hermes_worker.store.inbound_files import ATTEMPTS_MAX, FetchedFile, FileClaim, InboundFiles
+from hermes_worker.store.rows import Hint
+from hermes_worker.tasks.iteration.persistence import persist
+from hermes_worker.tasks.leases import Leases
+from hermes_worker.tasks.parts import Sender
+from hermes_worker.tasks.steps import begin
+
+SIDE_PX_MAX = 2_000
+"""Of a picture as the model is shown it."""
+_SUFFIXES: Mapping[str, str] = {
+    "image/png": ".png",
+    "image/jpeg": ".jpg",
+    "image/gif": ".gif",
+    "image/webp": ".webp",
+    "audio/ogg": ".ogg",
+    "audio/mpeg": ".mp3",
+    "audio/mp4": ".m4a",
+    "audio/wav": ".wav",
+    "audio/flac": ".flac",
+    "video/mp4": ".mp4",
+    "video/webm": ".webm",
+    "application/pdf": ".pdf",
+    "application/zip": ".zip",
+    "application/gzip": ".gz",
+    "text/plain": ".txt",
+}
+_CALLED: Mapping[MediaKind, str] = {
+    MediaKind.VOICE: "voice",
+    MediaKind.AUDIO: "sound",
+    MediaKind.VIDEO: "video",
+    MediaKind.IMAGE: "picture",
+    MediaKind.DOCUMENT: "file",
+}
+
+
+class Downloads(Protocol):
+    """``channels.downloading.FileDownloader``."""
+
+    def fetch(self, account: str, media: MediaRef) -> bytes | NoFile: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchingParts:
+    """What fetching works with."""
+
+    files: InboundFiles
+    downloads: Downloads
+    sender: Sender
+    leases: Leases
+    hear: Callable[[bytes, str], Hearing] = lambda content, media_type: NOT_SET_UP
+    """From a recording and its media type to what is said in it."""
+    commit_patience_s: float = 600.0
+
+
+def fetch_file(parts: FetchingParts, effect: FetchFile, at: float) -> None:
+    """Fetch the file that ``effect`` names, if that is still to be done. ``at`` is when its message was hinted.
+
+    Safe to deliver any number of times: of all deliveries of the message one gets the claim.
+    """
+    begin(parts, QueueName.DELIVERY, Hint(effect=effect, at=at), lambda: _fetch_file(parts, effect))
+
+
+def _fetch_file(parts: FetchingParts, effect: FetchFile) -> None:
+    claim = parts.files.claim(effect, parts.leases.owner)
+    if claim is None:
+        count("hint.stale")
+        return
+    with (
+        bound(run_id=claim.run_id),
+        # Not under the run's id: it has not begun, and whoever stops it later finds that out by itself.
+        parts.leases.holding(claim.token, f"file {claim.file_id}", may_hand_over=False) as abort,
+    ):
+        try:
+            hints = persist(
+                partial(_settled, parts, claim, _fetched(parts, claim)), abort, patience_s=parts.commit_patience_s
+            )
+        except LeaseLost as lost:
+            count("inbound_file.refused")
+            log.warning("inbound_file.refused", reason=str(lost))
+            return
+        except ContentGone as error:
+            log.warning("inbound_file.failed", reason=str(error), attempt=claim.attempt)
+            parts.files.put_back(claim)
+            return
+    parts.sender.send(hints)
+
+
+def _settled(parts: FetchingParts, claim: FileClaim, file: FetchedFile | None) -> list[Hint]:
+    if file is None:
+        parts.files.put_back(claim)
+        return []
+    return parts.files.settle(claim, file)
+
+
+def _fetched(parts: FetchingParts, claim: FileClaim) -> FetchedFile | None:
+    """What came of it; ``None`` when it is to be tried again."""
+    found = parts.downloads.fetch(claim.account, claim.media)
+    if isinstance(found, NoFile):
+        log.warning("inbound_file.failed", reason=found.reason, detail=found.detail, attempt=claim.attempt)
+        if found.may_pass and claim.attempt < ATTEMPTS_MAX:
+            return None
+        count("inbound_file.failed")
+        return FetchedFile(outcome=FileOutcome(reason=found.reason))
+    file = _looked_at(parts, claim, found)
+    count("inbound_file.failed" if file.outcome.reason else "inbound_file.fetched")
+    log.info("inbound_file.fetched", media_type=file.outcome.media_type, size=len(found), reason=file.outcome.reason)
+    return file
+
+
+def _looked_at(parts: FetchingParts, claim: FileClaim, content: bytes) -> FetchedFile:
+    media_type = type_of_content(content)
+    outcome = FileOutcome(media_type=media_type, size_bytes=len(content))
+    if not content:
+        return FetchedFile(outcome=FileOutcome(reason="it is empty"))
+    shown_type, picture_hash, heard = "", None, Hearing()
+    if media_type in PICTURES:
+        why = _why_unseen(content)
+        small = small_image(content, SIDE_PX_MAX) if why is None else None
+        if small is not None and small.content is content and not is_whole(content):
+            small = None
+        if small is None:
+            return FetchedFile(outcome=FileOutcome(reason=why or "it is no picture that can be read"))
+        shown_type, picture_hash = small.media_type, parts.files.keep(small.content)
+    elif media_type in SOUNDS:
+        heard = parts.hear(content, media_type)
+    path = inbox_path(_name_of(claim.media, media_type), hashlib.sha256(content).hexdigest()) if claim.is_kept else ""
+    outcome = FileOutcome(
+        media_type=media_type,
+        size_bytes=len(content),
+        path=path,
+        shown_type=shown_type,
+        heard=heard.text,
+        unheard=heard.unheard,
+    )
+    content_hash = parts.files.keep(content) if path else None
+    return FetchedFile(outcome=outcome, content_hash=content_hash, picture_hash=picture_hash)
+
+
+def _why_unseen(content: bytes) -> str | None:
+    """Why a picture is not even decoded."""
+    pixels = pixels_of(content)
+    if pixels is None:
+        return "it is no picture that can be read"
+    if pixels > PIXELS_MAX:
+        return f"it has {pixels / 1e6:,.0f} megapixels, and at most {PIXELS_MAX / 1e6:,.0f} are looked at"
+    return None
+
+
+def _name_of(media: MediaRef, media_type: str) -> str:
+    """A name for a file that its sender did not name: by what it is."""
+    return media.name or f"{_CALLED[media.kind]}{_SUFFIXES.get(media_type, '')}"
