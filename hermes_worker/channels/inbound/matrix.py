@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -25,7 +25,7 @@ from hermes_worker.channels.exchange import (
     path_segment,
     service_url,
 )
-from hermes_worker.channels.inbound.receiving import Identifying, Polled, Polling
+from hermes_worker.channels.inbound.receiving import Downloading, Identifying, Polled, Polling
 from hermes_worker.channels.platforms.matrix import classify
 from hermes_worker.core.inbound import (
     EVENT_KEY_CHARS_MAX,
@@ -35,8 +35,10 @@ from hermes_worker.core.inbound import (
     InboundEdit,
     InboundMessage,
     InboundSender,
+    MediaRef,
 )
 from hermes_worker.core.json_values import list_of, mapping_of, number_of, text_of
+from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 HOLD_S_MAX = 20
@@ -46,6 +48,13 @@ EVENTS_MAX = 50
 PAGES_MAX = 10
 """Of events that one look left out, in a room."""
 JOINS_MAX = 10
+_MXC = re.compile(r"mxc://([^/?#\s]{1,255})/([A-Za-z0-9_-]{1,255})")
+_FILES = {
+    "m.image": MediaKind.IMAGE,
+    "m.audio": MediaKind.AUDIO,
+    "m.video": MediaKind.VIDEO,
+    "m.file": MediaKind.DOCUMENT,
+}
 _FILTER = {
     "presence": {"types": []},
     "account_data": {"types": []},
@@ -132,16 +141,41 @@ def read(event: Mapping[str, Any], room: str, members: Mapping[str, Any], me: st
         text = text_of(mapping_of(content.get("m.new_content")).get("body"))
         return (InboundEdit(message_id=edited, text=text, **common),) if edited else ()
     body = text_of(content.get("body"))
+    media = _media(content)
+    if media and text_of(content.get("filename")) in ("", body):
+        body = ""  # it is the name of the file, and not a caption
     mentioned = list_of(mapping_of(content.get("m.mentions")).get("user_ids"))
     return (
         InboundMessage(
             message_id=key,
             text=_without_quote(body) if answered else body,
+            media=media,
             reply_to="" if is_thread and relation.get("is_falling_back") is True else answered,
             is_addressed=me in mentioned or _names(body, me),
             **common,
         ),
     )
+
+
+def _media(content: Mapping[str, Any]) -> tuple[MediaRef, ...]:
+    """The file of a message. One that is encrypted has no ``url``, and is none to us."""
+    kind, place = _FILES.get(text_of(content.get("msgtype"))), text_of(content.get("url"))
+    if kind is None or not _MXC.fullmatch(place):
+        return ()
+    info = mapping_of(content.get("info"))
+    name = text_of(content.get("filename")) or text_of(content.get("body"))
+    told = MediaRef.told(place, media_type=info.get("mimetype"), name=name, size=info.get("size"))
+    is_voice = kind is MediaKind.AUDIO and "org.matrix.msc3245.voice" in content
+    return (replace(told, kind=MediaKind.VOICE if is_voice else kind),)
+
+
+def download(media: MediaRef, credentials: Credentials) -> Downloading:
+    """``GET /_matrix/client/v1/media/download/{serverName}/{mediaId}``, which needs the token since v1.11."""
+    yield from ()
+    found = _MXC.fullmatch(media.id)
+    if found is None:
+        raise Unsendable("A file of Matrix has an address that begins with mxc://.")
+    return _get(f"v1/media/download/{path_segment(found[1])}/{path_segment(found[2])}", {}, credentials)
 
 
 def _events(

@@ -17,9 +17,24 @@ from datetime import datetime
 from typing import Any
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
-from hermes_worker.channels.exchange import bearer, failure, is_success, json_object, json_request, service_url
+from hermes_worker.channels.exchange import (
+    bearer,
+    failure,
+    is_success,
+    json_object,
+    json_request,
+    path_segment,
+    service_url,
+)
 from hermes_worker.channels.inbound.proofs import event_key
-from hermes_worker.channels.inbound.receiving import Addressing, Following, HeardFrame, SocketAddress, SocketTalk
+from hermes_worker.channels.inbound.receiving import (
+    Addressing,
+    Downloading,
+    Following,
+    HeardFrame,
+    SocketAddress,
+    SocketTalk,
+)
 from hermes_worker.channels.platforms.mattermost import classify
 from hermes_worker.core.inbound import (
     ChatKind,
@@ -269,6 +284,12 @@ def _array_in(text: str | bytes) -> Sequence[Any]:
         return list_of(json.loads(text))
     except (ValueError, RecursionError):
         return ()
+
+
+def download(media: MediaRef, credentials: Credentials) -> Downloading:
+    """``GET /api/v4/files/{file_id}`` (api.mattermost.com, "Get a file")."""
+    yield from ()
+    return _get(f"files/{path_segment(media.id)}", credentials)
 
 
 def _get(path: str, credentials: Credentials) -> HttpRequest:

@@ -33,7 +33,14 @@ def _by_webhook(
     )
 
 
-def _by_socket(module: str, *secrets: str, needs: tuple[str, ...], pairs: bool = True, **variables: str) -> Receiving:
+def _by_socket(
+    module: str,
+    *secrets: str,
+    needs: tuple[str, ...],
+    also: tuple[str, ...] = (),
+    pairs: bool = True,
+    **variables: str,
+) -> Receiving:
     """A platform that is listened to over a connection which stays open, when ``needs`` are set. All of them follow the
     documentation, and no server of the real kind was at hand."""
     return receiving_by(
@@ -42,6 +49,7 @@ def _by_socket(module: str, *secrets: str, needs: tuple[str, ...], pairs: bool =
         required={InboundMode.SOCKET: needs},
         variables=variables,
         secrets=secrets,
+        also=also,
         is_unverified=True,
         pairs=pairs,
     )
@@ -70,7 +78,7 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             required={InboundMode.POLL: ("homeserver", "access_token")},
             variables={"homeserver": "MATRIX_HOMESERVER", "access_token": "MATRIX_ACCESS_TOKEN"},
             secrets=("access_token",),
-            also=("identify",),
+            also=("download", "identify"),
         ),
         "email": receiving_by(
             f"{_FOLDER}.email",
@@ -115,12 +123,17 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
                 "base_url": "DISCORD_BASE_URL",
             },
             secrets=("token",),
-            also=("answer",),
-            elsewhere={"Socket": f"{_FOLDER}.discord_gateway"},
+            also=("answer", "download"),
+            elsewhere={"Socket": f"{_FOLDER}.discord_gateway", "download": f"{_FOLDER}.discord_gateway"},
             is_unverified=True,
         ),
         "mattermost": _by_socket(
-            "mattermost", "token", needs=("base_url", "token"), base_url="MATTERMOST_URL", token="MATTERMOST_TOKEN"
+            "mattermost",
+            "token",
+            needs=("base_url", "token"),
+            also=("download",),
+            base_url="MATTERMOST_URL",
+            token="MATTERMOST_TOKEN",
         ),
         "ntfy": _by_socket(
             "ntfy",
