@@ -18,11 +18,14 @@ BODY_PATIENCE_S = 60.0
 HEAD_PATIENCE_S = 20.0
 """How long a client may take to send the head of a request: without an end, one that sends a byte a minute holds a
 connection for as long as it likes. Slow networks need a few seconds."""
-_OF_OTHERS = ("/webhooks/", "/inbound/")
+_OF_PLATFORMS = "/inbound/"
+_OF_OTHERS = ("/webhooks/", _OF_PLATFORMS)
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 """Slack and Twilio send events as such, and GitHub when it is told to. A page of a foreign site can have a browser do
 so, too: it lacks the signature, and a route that wants none takes only JSON."""
+XML = ("text/xml", "application/xml")
+"""WeCom sends what people write as such. A platform's signature is looked at before anything of it."""
 
 
 class OneLength:
@@ -107,6 +110,8 @@ def _wrong_type(path: str, headers: Headers) -> ApiError | None:
     """Only JSON, and only under its name: a page of a foreign site can make a browser send any other type here."""
     has_body = "transfer-encoding" in headers or headers.get("content-length", "0").strip("0")
     taken = (JSON, FORM) if path.startswith(_OF_OTHERS) else (JSON,)
+    if path.startswith(_OF_PLATFORMS):
+        taken = (*taken, *XML)
     if not has_body or media_type(headers.getlist("content-type")) in taken:
         return None
     message = f"The Content-Type of a request body must be {' or '.join(taken)}."

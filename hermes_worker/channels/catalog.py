@@ -445,6 +445,34 @@ _ROWS: tuple[Platform, ...] = (
         shapes=(_shape(r"(?P<chat>[A-Za-z0-9][A-Za-z0-9-]{0,38}/(?!\.{1,2}#)[A-Za-z0-9._-]{1,100}#[0-9]{1,10})"),),
     ),
     Platform(
+        name="wecom_callback",
+        sending=_over(
+            "hermes_worker.channels.platforms.wecom_callback",
+            secrets=("corp_secret",),
+            corp_id="WECOM_CALLBACK_CORP_ID",
+            corp_secret="WECOM_CALLBACK_CORP_SECRET",
+            agent_id="WECOM_CALLBACK_AGENT_ID",
+            base_url="WECOM_BASE_URL",
+        ),
+        limit=TextLimit(size_max=2048, unit=TextUnit.BYTES),
+        home_variable="WECOM_CALLBACK_HOME_CHANNEL",
+        shapes=(_shape(r"(?P<chat>[A-Za-z0-9][A-Za-z0-9_.@-]{0,63})"),),
+    ),
+    Platform(
+        name="chat_webhook",
+        sending=_over(
+            "hermes_worker.channels.platforms.chat_webhook",
+            secrets=("answer_secret",),
+            signs_time=True,
+            key_kept_s=math.inf,  # as that of a delivery to an address
+            answer_url="CHAT_WEBHOOK_ANSWER_URL",
+            answer_secret="CHAT_WEBHOOK_ANSWER_SECRET",
+        ),
+        limit=TextLimit(size_max=1_000_000),
+        home_variable="CHAT_WEBHOOK_HOME_CHANNEL",
+        shapes=(_shape(r"(?P<chat>[A-Za-z0-9][A-Za-z0-9_.@+=-]{0,127})"),),
+    ),
+    Platform(
         name="yuanbao",
         limit=TextLimit(size_max=4000),
         has_adapter=False,

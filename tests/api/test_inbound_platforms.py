@@ -10,13 +10,23 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 from random import Random
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 import sqlalchemy as sa
 from serving import Served
 from support.forging import forgeries
-from support.inbound_cases import CASES, discord_interaction, github_event, public_keys, slack_event, without
+from support.inbound_cases import (
+    CASES,
+    discord_interaction,
+    github_event,
+    public_keys,
+    slack_event,
+    wecom_query,
+    wecom_sealed,
+    without,
+)
 
 from hermes_worker.channels.inbound.receiving import WebhookRequest
 from hermes_worker.settings import Settings, load
@@ -88,7 +98,9 @@ def api(settings: Settings, keys: KeyServer, serve: Callable[..., Served]) -> Se
 
 def bring(http: httpx.Client, name: str, request: WebhookRequest) -> httpx.Response:
     headers = [(key.encode(), value.encode("latin-1")) for key, value in request.headers]
-    return http.request(request.method, f"/inbound/{name}", content=request.body, headers=headers)
+    query = urlsplit(request.url).query
+    path = f"/inbound/{name}" + (f"?{query}" if query else "")
+    return http.request(request.method, path, content=request.body, headers=headers)
 
 
 def now_signed(name: str, body: Any) -> WebhookRequest:
@@ -159,6 +171,11 @@ def test_platforms_that_ask_whether_the_address_is_ours_are_told(api: Served) ->
         twice = [*query.items(), ("hub.verify_token", "verify-me")]
         assert http.get("/inbound/whatsapp_cloud", params=twice).status_code == 401
         assert http.get("/inbound/slack", params=query).status_code == 404
+        sealed = wecom_sealed(b"1616140317555161061", CASES["wecom_callback"].secret)
+        query = wecom_query(sealed, CASES["wecom_callback"].secret, datetime.now(UTC), echostr=sealed)
+        told = http.get(f"/inbound/wecom_callback?{query}")
+        assert (told.status_code, told.text) == (200, "1616140317555161061")
+        assert http.get(f"/inbound/wecom_callback?{query}&echostr=x").status_code == 401
     assert rows(api, inbound.c.pk) == []
 
 

@@ -54,7 +54,7 @@ def test_every_platform_that_says_so_has_an_adapter():
 def test_no_answer_leaves_it_open_only_if_the_message_was_in_the_request(platform, deliver, name):
     platform.hang_up()
     outcome = deliver(exchange(name, platform.url))
-    prepares_first = name in ("feishu", "teams")
+    prepares_first = name in ("feishu", "teams", "wecom_callback")
     assert outcome.kind is (SendErrorKind.TRANSIENT if prepares_first else SendErrorKind.AMBIGUOUS)
 
 

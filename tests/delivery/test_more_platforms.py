@@ -14,6 +14,7 @@ from hermes_worker.channels.catalog import ChatForm
 from hermes_worker.channels.errors import SendErrorKind
 from hermes_worker.channels.exchange import Attachment, Part, Receipt
 from hermes_worker.channels.platforms import (
+    chat_webhook,
     dingtalk,
     feishu,
     github_comment,
@@ -24,6 +25,7 @@ from hermes_worker.channels.platforms import (
     sms,
     teams,
     wecom,
+    wecom_callback,
     whatsapp_cloud,
 )
 from hermes_worker.channels.targets import Target, parse_targets
@@ -469,6 +471,57 @@ def test_teams_errors_are_understood(platform, deliver, teams_bot, status, code,
     platform.answer(200, {"access_token": "jwt"})
     platform.answer(status, {"error": {"code": code, "message": "no"}})
     assert deliver(teams.send(part(), target("teams", "19:a"), teams_bot)).kind is kind
+
+
+# WeCom, the app that people write to.
+
+
+@pytest.fixture
+def wecom_app(platform):
+    return wecom_callback.Credentials(corp_id="ww1", corp_secret="s/&", agent_id="1000002", base_url=platform.url)
+
+
+def test_an_app_of_wecom_writes_to_one_person_with_a_token(platform, deliver, wecom_app):
+    platform.answer(200, {"errcode": 0, "errmsg": "ok", "access_token": "t-1", "expires_in": 7200})
+    platform.answer(200, {"errcode": 0, "errmsg": "ok", "msgid": "m1"})
+    assert deliver(wecom_callback.send(part(), target("wecom_callback", "ada"), wecom_app)) == Receipt(message_id="m1")
+    granted, sent = platform.received
+    assert granted.path == "/cgi-bin/gettoken?corpid=ww1&corpsecret=s%2F%26"
+    assert sent.path == "/cgi-bin/message/send?access_token=t-1"
+    markdown = {"msgtype": "markdown", "markdown": {"content": "**Rain**"}}
+    assert sent.json == {"touser": "ada", "agentid": 1000002, **markdown}
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        ({"errcode": 45009, "errmsg": "api freq out of limit"}, SendErrorKind.RATE_LIMITED),
+        ({"errcode": 0, "errmsg": "ok", "invaliduser": "ada"}, SendErrorKind.NOT_FOUND),
+        ({"errcode": 42001, "errmsg": "access_token expired"}, SendErrorKind.AUTH),
+    ],
+)
+def test_what_an_app_of_wecom_is_told_is_understood(platform, deliver, wecom_app, answer, kind):
+    platform.answer(200, {"errcode": 0, "access_token": "t-1"})
+    platform.answer(200, answer)
+    assert deliver(wecom_callback.send(part(), target("wecom_callback", "ada"), wecom_app)).kind is kind
+
+
+def test_nobody_can_be_told_everything_that_all_of_a_company_hear():
+    assert parse_targets("wecom_callback:@all")[0].target.form is ChatForm.NAME
+
+
+# A program of the operator's.
+
+
+def test_an_answer_for_any_other_platform_is_signed_under_its_own_secret(platform, deliver):
+    platform.answer(204, b"")
+    credentials = chat_webhook.Credentials(answer_url=f"{platform.url}/say", answer_secret="out")
+    assert deliver(chat_webhook.send(part(), target("chat_webhook", "room-1"), credentials, at=AT)) == Receipt()
+    (sent,) = platform.received
+    assert (sent.path, sent.json) == ("/say", {"event": "answer", "id": KEY, "chat": "room-1", "text": "**Rain**"})
+    signed = str(int(AT.timestamp())).encode() + b"." + sent.body
+    assert sent.headers["X-Webhook-Signature-V2"] == hmac.new(b"out", signed, hashlib.sha256).hexdigest()
+    assert sent.headers["Idempotency-Key"] == KEY
 
 
 # Home Assistant.

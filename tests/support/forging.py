@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import RSAAlgorithm
 
 from hermes_worker.channels.inbound.receiving import WebhookRequest
-from support.inbound_cases import InboundCase, changed, token_key, token_of, without
+from support.inbound_cases import InboundCase, changed, proof_of, token_key, token_of, with_proof, without
 
 Forging = Callable[[InboundCase, datetime, Random], WebhookRequest]
 
@@ -65,31 +65,30 @@ def _misnamed(case: InboundCase, at: datetime, random: Random) -> WebhookRequest
     other = random.choice([f"{name}-", f"x-{name}", name.replace("-", "_"), "authorization", "cookie"])
     if other in case.proofs:
         other = f"x-{name}"
-    return replace(without(request, name), headers=(*without(request, name).headers, (other, request.header(name))))
+    return with_proof(without(request, name), other, proof_of(request, name))
 
 
 def _doubled(case: InboundCase, at: datetime, random: Random) -> WebhookRequest:
     request, name = _genuine(case, at, random), random.choice(case.proofs)
-    second = random.choice([request.header(name), "", "x", "sha256=" + "0" * 64])
-    pair = (name, second)
-    return replace(request, headers=random.choice([(*request.headers, pair), (pair, *request.headers)]))
+    first, second = proof_of(request, name), random.choice([proof_of(request, name), "", "x", "sha256=" + "0" * 64])
+    return with_proof(request, name, *random.choice([(first, second), (second, first)]))
 
 
 def _joined(case: InboundCase, at: datetime, random: Random) -> WebhookRequest:
     """As a proxy joins a header that is there twice."""
     request, name = _genuine(case, at, random), random.choice(case.proofs)
-    value = f"{request.header(name)}, {request.header(name)}"
-    return replace(without(request, name), headers=(*without(request, name).headers, (name, value)))
+    value = f"{proof_of(request, name)}, {proof_of(request, name)}"
+    return with_proof(request, name, value)
 
 
 def _changed(case: InboundCase, at: datetime, random: Random) -> WebhookRequest:
     request, name = _genuine(case, at, random), random.choice(case.proofs)
-    value = request.header(name)
+    value = proof_of(request, name)
     other = random.choice([value[:-1], value + "0", f'"{value}"', "", "\u00e9" * len(value), value[1:]])
     return random.choice(
         [
             changed(request, name),
-            replace(without(request, name), headers=(*without(request, name).headers, (name, other))),
+            with_proof(request, name, other),
         ]
     )
 
@@ -135,8 +134,9 @@ def _new_time(case: InboundCase, at: datetime, random: Random) -> WebhookRequest
     old = case.webhook(case.body, at - timedelta(seconds=random.choice([1, 60, 301, 86_400])))
     new = case.webhook(case.body, at)
     stamps = [name for name in case.proofs if "timestamp" in name]
-    headers = tuple((name, new.header(name) if name in stamps else value) for name, value in old.headers)
-    return replace(old, headers=headers)
+    for name in stamps:
+        old = with_proof(old, name, proof_of(new, name))
+    return old
 
 
 def _bears(case: InboundCase, at: datetime, token: str) -> WebhookRequest:

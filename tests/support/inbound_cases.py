@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -43,7 +43,8 @@ class InboundCase:
     message: Any = None
     """A body (bytes, or JSON) with one message ``hello`` of a person in a direct chat."""
     proofs: tuple[str, ...] = ()
-    """The headers that prove a request. Each is taken away, doubled and changed."""
+    """The headers that prove a request, and with ``?`` parameters of its query. Each is taken away, doubled and
+    changed."""
     signs_body: bool = True
     """Whether a changed byte of the body is noticed."""
     claims: Mapping[str, Any] | None = None
@@ -253,6 +254,50 @@ def dingtalk_message(text: str, **more: Any) -> dict[str, Any]:
     return {**who, **where, **said, **more}
 
 
+WECOM_CORP = "ww1234567890abcdef"
+
+
+def wecom_aes_key(secret: str) -> str:
+    return base64.b64encode(hashlib.sha256(secret.encode()).digest()).decode().removesuffix("=")
+
+
+def wecom_sealed(content: bytes, secret: str, corp: str = WECOM_CORP) -> str:
+    """developer.work.weixin.qq.com, "Encryption and decryption": padded to 32 bytes with the number of added ones."""
+    key = hashlib.sha256(secret.encode()).digest()
+    plain = hashlib.sha256(content).digest()[:16] + len(content).to_bytes(4, "big") + content + corp.encode()
+    pad = 32 - len(plain) % 32
+    cipher = Cipher(algorithms.AES256(key), modes.CBC(key[:16])).encryptor()
+    return base64.b64encode(cipher.update(plain + bytes([pad]) * pad) + cipher.finalize()).decode()
+
+
+def wecom_query(sealed: str, secret: str, at: datetime, **more: str) -> str:
+    """Of a callback: the token signs the four texts, sorted."""
+    stamp, nonce = _seconds(at), "n0nce"
+    proof = hashlib.sha1("".join(sorted((secret, stamp, nonce, sealed))).encode()).hexdigest()
+    return urlencode({"msg_signature": proof, "timestamp": stamp, "nonce": nonce, **more})
+
+
+def _wecom(body: bytes, secret: str, at: datetime) -> WebhookRequest:
+    sealed = wecom_sealed(body, secret)
+    whole = f"<xml><ToUserName><![CDATA[{WECOM_CORP}]]></ToUserName><Encrypt><![CDATA[{sealed}]]></Encrypt></xml>"
+    request = posted("wecom_callback", whole.encode(), "text/xml")
+    return replace(request, url=f"{request.url}?{wecom_query(sealed, secret, at)}")
+
+
+def wecom_message(text: str, **more: str) -> bytes:
+    """A message to an app."""
+    said = {"ToUserName": WECOM_CORP, "FromUserName": "ada", "CreateTime": "1795600000", "MsgType": "text"}
+    fields = {**said, "Content": text, "MsgId": "1234567890123456", "AgentID": "1000002", **more}
+    return ("<xml>" + "".join(f"<{name}><![CDATA[{it}]]></{name}>" for name, it in fields.items()) + "</xml>").encode()
+
+
+def _chat_webhook(body: bytes, secret: str, at: datetime) -> WebhookRequest:
+    """docs/gateway.md, "Any other platform" """
+    stamp = _seconds(at)
+    proof = _hmac(secret, stamp.encode() + b"." + body).hex()
+    return posted("chat_webhook", body, x_webhook_timestamp=stamp, x_webhook_signature_v2=proof)
+
+
 def feishu_event(text: str, **more: Any) -> dict[str, Any]:
     """``im.message.receive_v1``"""
     message = {"message_id": "om_1", "chat_id": "oc_5ce6d572455d361153b7cb51da133945", "chat_type": "p2p"}
@@ -437,6 +482,32 @@ CASES: dict[str, InboundCase] = {
         sender="user123",
         kind=ChatKind.GROUP,
     ),
+    "wecom_callback": InboundCase(
+        values={
+            "WECOM_CALLBACK_TOKEN": _SECRET,
+            "WECOM_CALLBACK_ENCODING_AES_KEY": wecom_aes_key(_SECRET),
+            "WECOM_CALLBACK_CORP_ID": WECOM_CORP,
+            "WECOM_CALLBACK_AGENT_ID": "1000002",
+        },
+        secret=_SECRET,
+        sign=_wecom,
+        message=wecom_message("hello"),
+        proofs=("?msg_signature", "?timestamp"),
+        signs_body=False,
+        signs_time=True,
+        chat="ada",
+        sender="ada",
+    ),
+    "chat_webhook": InboundCase(
+        values={"CHAT_WEBHOOK_SECRET": _SECRET, "CHAT_WEBHOOK_TEXT_PATH": "message.text"},
+        secret=_SECRET,
+        sign=_chat_webhook,
+        message={"id": "m1", "sender": "ada", "name": "Ada", "message": {"text": "hello"}},
+        proofs=("x-webhook-timestamp", "x-webhook-signature-v2"),
+        signs_time=True,
+        chat="ada",
+        sender="ada",
+    ),
     "teams": InboundCase(
         values={"TEAMS_CLIENT_ID": "app-id"},
         secret=_SECRET,
@@ -464,17 +535,34 @@ CASES: dict[str, InboundCase] = {
 }
 
 
+def proof_of(request: WebhookRequest, name: str) -> str:
+    """What stands in a header, or for ``?name`` in the query."""
+    if not name.startswith("?"):
+        return request.header(name)
+    (value,) = [value for known, value in parse_qsl(urlsplit(request.url).query) if known == name[1:]]
+    return value
+
+
+def with_proof(request: WebhookRequest, name: str, *values: str) -> WebhookRequest:
+    """With these in the place of what stands there."""
+    if not name.startswith("?"):
+        kept = tuple(pair for pair in request.headers if pair[0] != name)
+        return replace(request, headers=(*kept, *((name, value) for value in values)))
+    parts = urlsplit(request.url)
+    others = [pair for pair in parse_qsl(parts.query) if pair[0] != name[1:]]
+    return replace(request, url=parts._replace(query=urlencode([*others, *((name[1:], it) for it in values)])).geturl())
+
+
 def without(request: WebhookRequest, name: str) -> WebhookRequest:
-    return replace(request, headers=tuple(pair for pair in request.headers if pair[0] != name))
+    return with_proof(request, name)
 
 
 def doubled(request: WebhookRequest, name: str) -> WebhookRequest:
-    return replace(request, headers=(*request.headers, (name, request.header(name))))
+    return with_proof(request, name, proof_of(request, name), proof_of(request, name))
 
 
 def changed(request: WebhookRequest, name: str) -> WebhookRequest:
     """With one character of the header's value changed."""
-    value = request.header(name)
+    value = proof_of(request, name)
     other = "B" if value[len(value) // 2] != "B" else "C"
-    altered = value[: len(value) // 2] + other + value[len(value) // 2 + 1 :]
-    return replace(without(request, name), headers=(*without(request, name).headers, (name, altered)))
+    return with_proof(request, name, value[: len(value) // 2] + other + value[len(value) // 2 + 1 :])

@@ -10,6 +10,7 @@ status of 200 to 299.
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -43,6 +44,11 @@ class Credentials:
 def build(part: Part, target: Target, credentials: Credentials, *, at: datetime) -> HttpRequest:
     """``at`` is the time that is signed. The address was checked when the target was read and is checked again, with
     what it resolves to, by whoever connects. Raises ``Unsendable`` for a file that is too large."""
+    return signed(payload_of(part), part, target.chat, credentials.secret, at)
+
+
+def payload_of(part: Part) -> dict[str, object]:
+    """Raises ``Unsendable`` for a file that is too large."""
     payload: dict[str, object] = {"event": "delivery", "id": part.idempotency_key, "text": part.text}
     if part.title:
         payload["title"] = part.title
@@ -56,13 +62,16 @@ def build(part: Part, target: Target, credentials: Credentials, *, at: datetime)
             "media_type": media_type(part.attachment.name),
             "content_base64": base64.b64encode(part.attachment.content).decode(),
         }
-    request = json_request(
-        "POST", target.chat, payload, headers={"Idempotency-Key": header_value(part.idempotency_key)}
-    )
-    if not credentials.secret:
+    return payload
+
+
+def signed(payload: Mapping[str, object], part: Part, url: str, secret: str | None, at: datetime) -> HttpRequest:
+    """The request with its key and, where there is a secret, its signature."""
+    request = json_request("POST", url, payload, headers={"Idempotency-Key": header_value(part.idempotency_key)})
+    if not secret:
         return request
-    signed = dict(request.headers) | sign(request.body, credentials.secret, at)
-    return HttpRequest(method="POST", url=target.chat, headers=signed, body=request.body)
+    headers = dict(request.headers) | sign(request.body, secret, at)
+    return HttpRequest(method="POST", url=url, headers=headers, body=request.body)
 
 
 def classify(response: HttpResponse) -> Outcome:

@@ -1,0 +1,69 @@
+"""Any other platform, coming in: a program of the operator's brings what people write, as JSON that it signed.
+
+The signature is that of our own webhooks (``channels.signature``, scheme V2): the time is signed with the body. Where
+in the JSON things stand is a setting each. Answers leave through ``platforms.chat_webhook``, under another secret: what
+we signed must not be good enough to come in again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from hermes_worker.channels.inbound.proofs import check_fresh, check_same, event_key, hex_hmac, json_of, secret_bytes
+from hermes_worker.channels.inbound.receiving import UnreadableInbound, WebhookRequest
+from hermes_worker.channels.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER
+from hermes_worker.channels.webhooks.template import at_path
+from hermes_worker.core.inbound import ChatKind, Inbound, InboundChat, InboundMessage, InboundSender
+from hermes_worker.core.json_values import id_of, text_of
+
+_CHAT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+=-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    secret: str = field(default="", repr=False)
+    text_path: str = "text"
+    """Where things stand in the JSON: names of objects and numbers of lists, with dots between them."""
+    id_path: str = "id"
+    chat_path: str = "chat"
+    sender_path: str = "sender"
+    name_path: str = "name"
+    bot_path: str = "is_bot"
+
+
+def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
+    """A message that the operator's program signed."""
+    secret = secret_bytes(credentials.secret, "CHAT_WEBHOOK_SECRET")
+    given, stamp = request.header(SIGNATURE_HEADER.lower()), request.header(TIMESTAMP_HEADER.lower())
+    check_fresh(stamp, at)
+    check_same(given, hex_hmac(secret, stamp.encode() + b"." + request.body))
+    return read(json_of(request.body), credentials)
+
+
+def read(payload: Mapping[str, Any], credentials: Credentials) -> tuple[Inbound, ...]:
+    """What a message says; without a chat it was written to us alone. Raises ``UnreadableInbound`` for one without an
+    id or a sender, so that whoever brings it is told."""
+    number, sender = (id_of(at_path(payload, path)) for path in (credentials.id_path, credentials.sender_path))
+    chat = id_of(at_path(payload, credentials.chat_path)) or sender
+    if not number or not sender:
+        raise UnreadableInbound(f"{credentials.id_path!r} or {credentials.sender_path!r} is missing")
+    if not _CHAT.fullmatch(chat):
+        raise UnreadableInbound("a chat has 1 to 128 letters, digits, '_', '.', '@', '+', '=' and '-'")
+    return (
+        InboundMessage(
+            event_key=event_key(number),
+            chat=InboundChat(id=chat, kind=ChatKind.DIRECT if chat == sender else ChatKind.GROUP),
+            sender=InboundSender(
+                id=sender,
+                name=text_of(at_path(payload, credentials.name_path)),
+                is_bot=at_path(payload, credentials.bot_path) is True,
+            ),
+            message_id=number,
+            text=text_of(at_path(payload, credentials.text_path)),
+            is_addressed=True,  # it was brought here on purpose
+        ),
+    )

@@ -1,0 +1,156 @@
+"""WeCom, coming in: the callback of a self-built app (developer.work.weixin.qq.com, "Callback configuration" and
+"Message formats", 2026-11).
+
+What comes is XML with an encrypted message in it. WeCom signs that, its time and a nonce with the callback's token; the
+message bears the company's id. Nothing else of the body is signed, so nothing else of it is read.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from urllib.parse import parse_qs, urlsplit
+from xml.parsers import expat
+
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.padding import PKCS7
+
+from hermes_worker.channels.inbound.proofs import check_fresh, check_same, event_key, secret_bytes
+from hermes_worker.channels.inbound.receiving import Forged, UnreadableInbound, WebhookAnswer, WebhookRequest
+from hermes_worker.core.inbound import ChatKind, Inbound, InboundChat, InboundMessage, InboundSender, MediaRef
+from hermes_worker.core.media_kinds import MediaKind
+
+_ENCRYPTED = re.compile(rb"<Encrypt>\s*(?:<!\[CDATA\[)?([A-Za-z0-9+/=]+)(?:\]\]>)?\s*</Encrypt>")
+_BLOCK_BITS = 256
+_RANDOM_BYTES = 16
+_LENGTH_BYTES = 4
+_FILES = {
+    "image": MediaKind.IMAGE,
+    "voice": MediaKind.VOICE,
+    "video": MediaKind.VIDEO,
+    "shortvideo": MediaKind.VIDEO,
+    "file": MediaKind.DOCUMENT,
+}
+_NUMBER = re.compile(r"[0-9]{1,20}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    token: str = field(default="", repr=False)
+    encoding_aes_key: str = field(default="", repr=False)
+    corp_id: str = ""
+    agent_id: str = ""
+    """Of the app. Where it is set, what was said to another app of the company is left aside."""
+
+
+def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
+    """A message that WeCom signed and encrypted for the company's app; a GET asks whether the address is ours."""
+    content = _opened(request, credentials, at)
+    return () if request.method == "GET" else read(_fields_of(content), credentials)
+
+
+def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> WebhookAnswer | None:
+    """What a GET brought, decrypted; nothing for a message, since answers are sent by themselves."""
+    content = _opened(request, credentials, at) if request.method == "GET" else b""
+    return WebhookAnswer(body=content, media_type="text/plain")
+
+
+def read(message: Mapping[str, str], credentials: Credentials) -> tuple[Inbound, ...]:
+    """What a message says. Total. Nothing for events, which are no messages."""
+    number, writer, kind = message.get("MsgId", ""), message.get("FromUserName", ""), message.get("MsgType", "")
+    is_ours = not credentials.agent_id or message.get("AgentID") == credentials.agent_id
+    if not (number and writer and is_ours) or kind == "event":
+        return ()
+    stamp, file = message.get("CreateTime", ""), message.get("MediaId", "")
+    media = (MediaRef(kind=_FILES[kind], id=file, name=message.get("FileName", "")),) if file and kind in _FILES else ()
+    return (
+        InboundMessage(
+            event_key=event_key(number),
+            chat=InboundChat(id=writer, kind=ChatKind.DIRECT),
+            sender=InboundSender(id=writer),
+            message_id=number,
+            sent_at=float(stamp) if _NUMBER.fullmatch(stamp) and len(stamp) <= 11 else None,
+            text=message.get("Content", ""),
+            media=media,
+        ),
+    )
+
+
+def _opened(request: WebhookRequest, credentials: Credentials, at: datetime) -> bytes:
+    """The message that is in a request. Raises ``Forged``, ``UnreadableInbound``."""
+    token = secret_bytes(credentials.token, "WECOM_CALLBACK_TOKEN").decode()
+    given, stamp, nonce = (_queried(request, name) for name in ("msg_signature", "timestamp", "nonce"))
+    check_fresh(stamp, at)
+    sealed = _queried(request, "echostr") if request.method == "GET" else _sealed_in(request.body)
+    signed = "".join(sorted((token, stamp, nonce, sealed)))
+    check_same(given, hashlib.sha1(signed.encode("utf-8", "replace")).hexdigest())
+    return _decrypted(sealed, credentials)
+
+
+def _sealed_in(body: bytes) -> str:
+    """The encrypted message, without reading the XML around it. Raises ``Forged``."""
+    found = _ENCRYPTED.findall(body)
+    if len(found) != 1:
+        raise Forged(f"there are {len(found)} encrypted messages")
+    sealed: bytes = found[0]
+    return sealed.decode("ascii")
+
+
+def _decrypted(sealed: str, credentials: Credentials) -> bytes:
+    """AES-256-CBC; 16 random bytes, the length, the message and the company's id, padded to 32 bytes. Raises
+    ``Forged`` for a message to another company."""
+    try:
+        key = base64.b64decode(f"{credentials.encoding_aes_key}=", validate=True)
+        decryptor = Cipher(algorithms.AES256(key), modes.CBC(key[:16])).decryptor()
+        unpadder = PKCS7(_BLOCK_BITS).unpadder()
+        padded = decryptor.update(base64.b64decode(sealed, validate=True)) + decryptor.finalize()
+        plain = unpadder.update(padded) + unpadder.finalize()
+    except ValueError:
+        raise UnreadableInbound("the message is not encrypted with WECOM_CALLBACK_ENCODING_AES_KEY") from None
+    begin = _RANDOM_BYTES + _LENGTH_BYTES
+    end = begin + int.from_bytes(plain[_RANDOM_BYTES:begin], "big")
+    check_same(plain[end:].decode("utf-8", "replace"), credentials.corp_id)
+    return plain[begin:end]
+
+
+def _queried(request: WebhookRequest, name: str) -> str:
+    """The one value of a parameter. Raises ``Forged``."""
+    try:
+        values = parse_qs(urlsplit(request.url).query, keep_blank_values=True, max_num_fields=20).get(name, [])
+    except ValueError:
+        raise Forged("the query cannot be read") from None
+    if len(values) != 1:
+        raise Forged(f"the parameter {name!r} is there {len(values)} times")
+    return values[0]
+
+
+class _Entities(Exception):
+    """The XML declares a document type, and with that maybe entities."""
+
+
+def _fields_of(content: bytes) -> dict[str, str]:
+    """The texts of the elements right below the root, by their names. Raises ``UnreadableInbound``."""
+    found: dict[str, str] = {}
+    path: list[str] = []
+
+    def refuse(*_: object) -> None:
+        raise _Entities
+
+    def add(text: str) -> None:
+        if len(path) == 2:
+            found[path[1]] = found.get(path[1], "") + text
+
+    parser = expat.ParserCreate()
+    parser.StartDoctypeDeclHandler = refuse
+    parser.StartElementHandler = lambda name, _: path.append(name)
+    parser.EndElementHandler = lambda _: path.pop()
+    parser.CharacterDataHandler = add
+    try:
+        parser.Parse(content, True)
+    except (expat.ExpatError, ValueError, _Entities):
+        raise UnreadableInbound("the message is no XML as WeCom writes it") from None
+    return found

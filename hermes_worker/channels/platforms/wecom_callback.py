@@ -1,0 +1,105 @@
+"""Messages of a self-built app of WeCom to a person (developer.work.weixin.qq.com, "Sending application messages",
+2026-11)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+from hermes_worker.channels.errors import DeliveryError, SendErrorKind
+from hermes_worker.channels.exchange import (
+    Exchange,
+    Outcome,
+    Part,
+    Receipt,
+    Unsendable,
+    failure_of_code,
+    is_success,
+    json_object,
+    json_request,
+    multipart_request,
+    preparing,
+    service_url,
+)
+from hermes_worker.channels.targets import Target
+from hermes_worker.core.json_values import id_of
+from hermes_worker.net.http import HttpRequest, HttpResponse
+
+_KINDS: Mapping[int, SendErrorKind] = {
+    -1: SendErrorKind.TRANSIENT,
+    40001: SendErrorKind.AUTH,
+    40013: SendErrorKind.AUTH,
+    40014: SendErrorKind.AUTH,
+    41001: SendErrorKind.AUTH,
+    42001: SendErrorKind.AUTH,
+    40056: SendErrorKind.AUTH,
+    40058: SendErrorKind.BAD_FORMAT,
+    44004: SendErrorKind.BAD_FORMAT,
+    45002: SendErrorKind.TOO_LONG,
+    45009: SendErrorKind.RATE_LIMITED,
+    45033: SendErrorKind.RATE_LIMITED,
+    60011: SendErrorKind.FORBIDDEN,
+    60020: SendErrorKind.FORBIDDEN,
+    81013: SendErrorKind.NOT_FOUND,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    corp_id: str
+    corp_secret: str = field(repr=False)
+    """Of the app."""
+    agent_id: str
+    base_url: str = "https://qyapi.weixin.qq.com"
+
+
+def build(part: Part, target: Target, credentials: Credentials, *, token: str) -> HttpRequest:
+    """The request for a text, with a token. Raises ``Unsendable`` for a setting that cannot be used."""
+    kind = "text" if part.is_plain else "markdown"
+    return _message(kind, {"content": part.text}, target, credentials, token)
+
+
+def classify(response: HttpResponse) -> Outcome:
+    """A person who cannot be reached is named in an answer that is otherwise a success."""
+    answer = json_object(response)
+    code = answer.get("errcode")
+    if not is_success(response) or code != 0:
+        return failure_of_code(response, code, id_of(answer.get("errmsg")), _KINDS)
+    if id_of(answer.get("invaliduser")):
+        return DeliveryError(
+            kind=SendErrorKind.NOT_FOUND, message="the app may not write to that person", status=response.status
+        )
+    return Receipt(message_id=id_of(answer.get("msgid")) or None)
+
+
+def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
+    """Gets a token, uploads a file if there is one, sends."""
+    identity = f"corpid={quote(credentials.corp_id, safe='')}&corpsecret={quote(credentials.corp_secret, safe='')}"
+    granted = yield preparing(
+        HttpRequest(method="GET", url=service_url(credentials.base_url, f"cgi-bin/gettoken?{identity}"))
+    )
+    token = id_of(json_object(granted).get("access_token"))
+    if not token:
+        return classify(granted)
+    if part.attachment is None:
+        return classify((yield build(part, target, credentials, token=token)))
+    url = _url("media/upload", credentials, token) + "&type=file"
+    uploaded = yield preparing(multipart_request(url, {}, "media", part.attachment))
+    media_id = id_of(json_object(uploaded).get("media_id"))
+    if not media_id:
+        return classify(uploaded)
+    return classify((yield _message("file", {"media_id": media_id}, target, credentials, token)))
+
+
+def _message(
+    kind: str, content: Mapping[str, str], target: Target, credentials: Credentials, token: str
+) -> HttpRequest:
+    if not (credentials.agent_id.isascii() and credentials.agent_id.isdigit()):
+        raise Unsendable("WECOM_CALLBACK_AGENT_ID is a number")
+    payload = {"touser": target.chat, "msgtype": kind, "agentid": int(credentials.agent_id), kind: content}
+    return json_request("POST", _url("message/send", credentials, token), payload)
+
+
+def _url(method: str, credentials: Credentials, token: str) -> str:
+    return service_url(credentials.base_url, f"cgi-bin/{method}?access_token={quote(token, safe='')}")
