@@ -15,7 +15,7 @@ from typing import Any
 
 from hermes_worker import installed
 from hermes_worker.channels.catalog import WEBHOOK, WEBHOOK_SENDING, Platform, Sending, TextLimit, platforms
-from hermes_worker.channels.exchange import Exchange, Part
+from hermes_worker.channels.exchange import Exchange, Outcome, Part
 from hermes_worker.channels.platforms import email
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.chat_accounts import DEFAULT_ACCOUNT, usual_variable, values_of_account
@@ -65,6 +65,16 @@ class Adapter:
             send(part, target, credentials, at=at) if self.sending.signs_time else send(part, target, credentials)
         )
         return exchange
+
+    @property
+    def is_exchange(self) -> bool:
+        """Whether it is spoken over HTTP; ``say`` is for what is not."""
+        return self.sending.is_exchange
+
+    def say(self, part: Part, target: Target, credentials: Any) -> Outcome:
+        """Send a part over a connection of its own. Raises ``Unsendable``."""
+        outcome: Outcome = load(self.sending.send)(part, target, credentials)
+        return outcome
 
     def edit(self, part: Part, message_id: str, target: Target, credentials: Any) -> Exchange:
         """The exchange that gives a message of ours another text. Raises ``ConfigurationError`` where none can be."""

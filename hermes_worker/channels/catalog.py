@@ -3,8 +3,8 @@
 Limits are the platforms' own (docs/behaviour.md, "Message lengths", with the unit each platform counts in). Adding a
 platform is one row here and one adapter module, which only a worker that sends imports.
 
-``sms``, ``line``, ``google_chat``, ``teams``, ``dingtalk``, ``github_comment`` and ``homeassistant`` cannot take a
-file; a part with one is sent to them as its text.
+``sms``, ``line``, ``google_chat``, ``teams``, ``dingtalk``, ``github_comment``, ``homeassistant`` and ``irc`` cannot
+take a file; a part with one is sent to them as its text.
 """
 
 from __future__ import annotations
@@ -82,6 +82,8 @@ class Sending:
     """For how long the platform recognises a repetition by its key, in seconds; 0 when it does not. A message whose
     outcome is open is not repeated silently after that time."""
     signs_time: bool = False
+    is_exchange: bool = True
+    """False where it is not spoken over HTTP: ``send`` opens a connection of its own and returns what came of it."""
     edit: Reference | None = None
     """Part, id of a message of ours, target and credentials to an ``Exchange`` that gives the message this text;
     ``None`` where messages cannot be changed. Repeating it changes nothing."""
@@ -478,7 +480,31 @@ _ROWS: tuple[Platform, ...] = (
         has_adapter=False,
         shapes=(_shape(r"(?P<chat>(?:group|direct):\S+)"), _shape(r"(?P<chat>[0-9]+)", chat_prefix="group:")),
     ),
-    Platform(name="irc", limit=TextLimit(size_max=450, unit=TextUnit.BYTES), has_adapter=False),
+    Platform(
+        name="irc",
+        sending=replace(
+            _over(
+                "hermes_worker.channels.irc",
+                secrets=("password", "account_password"),
+                takes_files=False,
+                server="IRC_SERVER",
+                port="IRC_PORT",
+                uses_tls="IRC_USE_TLS",
+                nick="IRC_NICKNAME",
+                password="IRC_SERVER_PASSWORD",
+                account="IRC_SASL_USERNAME",
+                account_password="IRC_SASL_PASSWORD",
+            ),
+            is_exchange=False,
+        ),
+        # A line has some 400 bytes; the lines of one part go out over one connection.
+        limit=TextLimit(size_max=2000, unit=TextUnit.BYTES),
+        home_variable="IRC_HOME_CHANNEL",
+        shapes=(
+            _shape(r"(?P<chat>[#&+!][^\s,:\x00-\x1f\x7f]{1,62})"),
+            _shape(r"(?P<chat>[A-Za-z\[\]\\`_^{|}][A-Za-z0-9\[\]\\`_^{|}-]{0,29})"),
+        ),
+    ),
     Platform(name="simplex", limit=TextLimit(size_max=8000), has_adapter=False),
     Platform(
         name="photon", limit=TextLimit(size_max=8000), has_adapter=False, shapes=(_shape(rf"(?P<chat>{_PHONE})"),)

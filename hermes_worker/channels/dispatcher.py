@@ -137,6 +137,8 @@ class Dispatcher:
     def _request(self, part: Part, target: Target, at: datetime) -> Outcome:
         adapter = adapters()[target.platform]
         credentials = credentials_for(target.platform, values_for(target, self.values))
+        if not adapter.is_exchange:
+            return adapter.say(part, target, credentials)
         exchange = adapter.send(part, target, credentials, at)
         # The address of a platform is the operator's own setting; that of a webhook may be anybody's.
         policy = UrlPolicy(allows_private=self.allows_private or target.platform != WEBHOOK)

@@ -25,6 +25,9 @@ _PLAIN = "!$&'()*+,;=@"
 """Characters that stand in ids as they are, beside letters, digits and ``-._~``."""
 
 
+_SCOPED = ("slack", "irc")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOrigin:
     """Where a message of a chat was written, by the platform's own ids; an empty text where there is none."""
@@ -38,7 +41,7 @@ class ChatOrigin:
     user_alt: str = ""
     """A more lasting id of the same person, where the platform has one."""
     scope: str = ""
-    """What the chat's id is unique in: the workspace, on Slack."""
+    """What the chat's id is unique in: the workspace, on Slack; on IRC whose nick the chat is called by now."""
     profile: str = ""
     account: str = ""
     """The name of the account that hears the chat, where it is not the platform's usual one. A person has the same id
@@ -63,7 +66,7 @@ class SessionSharing:
 def session_key(origin: ChatOrigin, sharing: SessionSharing | None = None) -> str:
     """The key of the conversation, of at most ``SESSION_KEY_CHARS_MAX`` printable characters of ASCII."""
     parts = _direct(origin) if origin.is_direct else _of_group(origin, sharing or SessionSharing())
-    scope = [origin.scope] if origin.platform == "slack" and origin.scope else []
+    scope = [origin.scope] if origin.platform in _SCOPED and origin.scope else []
     namespace = _namespace(origin.profile)
     platform = f"{origin.platform}@{origin.account}" if origin.account else origin.platform
     written = [_written(part) for part in (platform, origin.chat_type, *scope, *parts)]

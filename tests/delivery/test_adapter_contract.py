@@ -16,7 +16,7 @@ from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
 
 AT = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
-NAMES = sorted(adapters())
+NAMES = sorted(name for name, one in adapters().items() if one.is_exchange)
 CHATS = {
     "google_chat": "spaces/AAA",
     "matrix": "!room:s.org",

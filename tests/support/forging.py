@@ -62,9 +62,11 @@ def _no_proof(case: InboundCase, at: datetime, random: Random) -> WebhookRequest
 def _misnamed(case: InboundCase, at: datetime, random: Random) -> WebhookRequest:
     name = random.choice(case.proofs)
     request = _genuine(case, at, random)
-    other = random.choice([f"{name}-", f"x-{name}", name.replace("-", "_"), "authorization", "cookie"])
+    other = random.choice(
+        [f"{name}-", f"x-{name.removeprefix('?')}", name.replace("-", "_"), "authorization", "cookie"]
+    )
     if other in case.proofs:
-        other = f"x-{name}"
+        other = f"x-{name.removeprefix('?')}"
     return with_proof(without(request, name), other, proof_of(request, name))
 
 

@@ -423,6 +423,15 @@ CASES: dict[str, InboundCase] = {
         values={"NTFY_TOPICS": "mine, other", "NTFY_SERVER_URL": "http://service.example", "NTFY_TOKEN": "ntfy-secret"}
     ),
     "signal": InboundCase(values={"SIGNAL_HTTP_URL": "http://service.example", "SIGNAL_ACCOUNT": "+15550001111"}),
+    "irc": InboundCase(
+        values={
+            "IRC_SERVER": "irc.example",
+            "IRC_NICKNAME": "hermes",
+            "IRC_SERVER_PASSWORD": "irc-secret",
+            "IRC_SASL_PASSWORD": "sasl-secret",
+            "IRC_CHANNELS": "#ops, #Dev",
+        }
+    ),
     "whatsapp_cloud": InboundCase(
         values={"WHATSAPP_CLOUD_APP_SECRET": _SECRET, "WHATSAPP_CLOUD_VERIFY_TOKEN": "verify-me"},
         secret=_SECRET,

@@ -103,6 +103,12 @@ def signal_received(number: int, text: str, **more: Any) -> dict[str, Any]:
     return {"envelope": envelope, "account": "+15550001111"}
 
 
+def irc_said(number: int, text: str, place: str = "hermes", nick: str = "Ada", **tags: str) -> str:
+    """modern.ircdocs.horse, with the tags of IRCv3."""
+    known = {"msgid": f"irc{number:06d}", "account": "ada"} | tags
+    return f"@{';'.join(f'{name}={value}' for name, value in known.items())} :{nick}!u@host PRIVMSG {place} :{text}"
+
+
 SIGNAL_ADA = "0b7a1b9e-7d1c-4a33-9a54-0c2d5d0c7a11"
 SOCKET_CASES: dict[str, SocketCase] = {
     "slack": SocketCase(
@@ -152,5 +158,21 @@ SOCKET_CASES: dict[str, SocketCase] = {
         own={"envelope": signal_received(1, "hello")["envelope"] | {"sourceNumber": "+15550001111"}},
         chat="+15551234567",
         sender=SIGNAL_ADA,
+    ),
+    "irc": SocketCase(
+        url="ircs://irc.example:6697",
+        opening=(
+            ":irc.example CAP * ACK :account-tag",
+            ":irc.example CAP * ACK :message-tags",
+            ":irc.example CAP * ACK :sasl",
+            "AUTHENTICATE +",
+            ":irc.example 903 hermes :SASL authentication successful",
+            ":irc.example 001 hermes :Welcome",
+        ),
+        message=irc_said(1, "hello"),
+        own=irc_said(1, "hello", nick="hermes_"),
+        bot=irc_said(1, "hello", bot=""),
+        chat="ada",
+        sender="ada",
     ),
 }

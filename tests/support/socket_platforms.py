@@ -4,6 +4,7 @@ connection."""
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 import threading
@@ -26,6 +27,7 @@ from support.socket_cases import (
     discord_dispatch,
     discord_message,
     discord_ready,
+    irc_said,
     mattermost_post,
     mattermost_posted,
     ntfy_message,
@@ -450,6 +452,87 @@ class DiscordPlatform(SocketPlatform):
         return str(1_443_000_000_000_000_000 + number)
 
 
+class IrcPlatform(SocketPlatform):
+    """A network with accounts, one channel and nothing that it keeps (modern.ircdocs.horse, ircv3.net). A person's
+    message is in the channel, and names the account."""
+
+    keeps = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[str] = []
+        self._line: Any = None
+        self.taken_nicks: set[str] = set()
+        self._nick = ""
+        self._granted: set[str] = set()
+
+    @property
+    def values(self) -> dict[str, str]:
+        here = {"IRC_SERVER": "127.0.0.1", "IRC_PORT": str(self.server_port), "IRC_USE_TLS": "false"}
+        return {**here, "IRC_NICKNAME": "hermes", "IRC_SASL_PASSWORD": "sasl-secret", "IRC_CHANNELS": "#ops"}
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        with self.lock:
+            self.connections += 1
+            self._line, self._granted = request, set()
+        with suppress(OSError), request.makefile("r", encoding="utf-8", newline="\r\n") as lines:
+            for line in lines:
+                self.heard.append(line.rstrip("\r\n"))
+                self._answer(line.rstrip("\r\n"))
+
+    def _answer(self, line: str) -> None:
+        word, _, rest = line.partition(" ")
+        rest = rest.removeprefix(":")
+        match word:
+            case "CAP" if rest.startswith("REQ :"):
+                self._granted.add(rest.removeprefix("REQ :"))
+                self.send(f":irc.test CAP * ACK :{rest.removeprefix('REQ :')}")
+            case "CAP":
+                assert self._granted == {"account-tag", "message-tags"}
+                self.send(f":irc.test 001 {self._nick} :Welcome")
+                self.send(f":irc.test 005 {self._nick} BOT=B NETWORK=test :are supported")
+            case "NICK" if rest in self.taken_nicks:
+                self.send(f":irc.test 433 * {rest} :Nickname is already in use")
+            case "NICK":
+                self._nick = rest
+            case "AUTHENTICATE" if rest == "PLAIN":
+                self.send("AUTHENTICATE +")
+            case "AUTHENTICATE":
+                is_right = base64.b64decode(rest) == b"hermes\0hermes\0sasl-secret"
+                self._granted.discard("sasl")
+                self.send(f":irc.test {'903' if is_right else '904'} {self._nick} :SASL")
+            case "JOIN":
+                self.send(f":{self._nick}!u@host JOIN {rest}")
+                self.ready.set()
+            case "PING":
+                self.send(f":irc.test PONG irc.test :{rest}")
+
+    def send(self, frame: Any) -> None:
+        self.send_bytes(frame if isinstance(frame, bytes) else frame.encode() if isinstance(frame, str) else b"{}")
+
+    def send_bytes(self, content: bytes) -> None:
+        with self.lock:
+            if self._line is not None:
+                with suppress(OSError):
+                    self._line.sendall(content + b"\r\n")
+
+    def cut(self) -> None:
+        with self.lock:
+            if self._line is not None:
+                with suppress(OSError):
+                    self._line.shutdown(socket.SHUT_RDWR)
+                self._line = None
+
+    def say(self, number: int, text: str) -> None:
+        self.send(irc_said(number, f"{self._nick}: {text}", "#ops"))
+
+    def say_as_program(self, number: int, text: str) -> None:
+        self.send(irc_said(number, f"{self._nick}: {text}", "#ops", bot=""))
+
+    def key(self, number: int) -> str:
+        return f"irc{number:06d}"
+
+
 _P = TypeVar("_P", bound=SocketPlatform)
 
 
@@ -473,4 +556,5 @@ SOCKET_PLATFORMS: dict[str, type[SocketPlatform]] = {
     "discord": DiscordPlatform,
     "ntfy": NtfyPlatform,
     "signal": SignalPlatform,
+    "irc": IrcPlatform,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from hermes_worker.channels.inbound.declaration import InboundMode, Receiving, receiving_by
@@ -149,6 +150,24 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
         ),
         "signal": _by_socket(
             "signal", needs=("base_url", "account"), base_url="SIGNAL_HTTP_URL", account="SIGNAL_ACCOUNT"
+        ),
+        "irc": replace(
+            _by_socket(
+                "irc",
+                "password",
+                "account_password",
+                needs=("server", "nick"),
+                server="IRC_SERVER",
+                port="IRC_PORT",
+                uses_tls="IRC_USE_TLS",
+                nick="IRC_NICKNAME",
+                password="IRC_SERVER_PASSWORD",
+                account="IRC_SASL_USERNAME",
+                account_password="IRC_SASL_PASSWORD",
+                channels="IRC_CHANNELS",
+                nicks_are_people="IRC_NICKS_ARE_PEOPLE",
+            ),
+            is_unverified=False,  # ngircd is played
         ),
         "whatsapp_cloud": _by_webhook(
             "whatsapp_cloud",

@@ -1,0 +1,138 @@
+"""IRC, coming in: one connection that is in the configured channels and hears what people say there and to it.
+
+A network keeps nothing: what is said while nobody is connected is lost, so there is no cursor. People are known by the
+account that the network says they logged in to (``account-tag``), and where a network tells none, by nothing, unless
+the operator says that nicks are people there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from datetime import datetime
+
+from hermes_worker.channels.errors import DeliveryError, SendErrorKind
+from hermes_worker.channels.exchange import one_line
+from hermes_worker.channels.inbound.receiving import Addressing, HeardFrame, SocketAddress, SocketTalk
+from hermes_worker.channels.irc_lines import Credentials, IrcLine, Registration, is_channel, is_nick, line_of
+from hermes_worker.core.inbound import ChatKind, InboundChat, InboundMessage, InboundSender
+
+BEAT_S = 60.0
+_SILENT_BEATS_MAX = 2
+_WANTED = ("account-tag", "message-tags")
+_CTCP = "\x01"
+
+
+class Socket(SocketTalk):
+    """One connection."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._registration = Registration(credentials, _WANTED)
+        self._inside: set[str] = set()
+        self._heard = 0
+        self._silent_beats = 0
+        self._beats = False
+
+    def address(self, cursor: str, at: datetime) -> Addressing:
+        yield from ()
+        return SocketAddress(url=self._credentials.url, greeting=self._registration.opening)
+
+    def hear(self, frame: str, at: datetime) -> HeardFrame:
+        self._silent_beats = 0
+        line = line_of(frame)
+        if line.command == "PRIVMSG":
+            return self._said(line, at)
+        was_done = self._registration.is_done
+        replies = (f"PONG :{line.word(0)}",) if line.command == "PING" else self._registration.hear(line)
+        error = self._registration.error or self._over(line)
+        if error is not None:
+            return HeardFrame(is_over=True, error=error)
+        if self._registration.is_done and not was_done:
+            return self._welcomed(replies)
+        self._note(line)
+        return HeardFrame(replies=(*replies, *self._marked_as_program(line)))
+
+    def beat(self, at: datetime) -> HeardFrame:
+        """Is anybody there? And again to what is missing: channels, and our own nick."""
+        self._silent_beats += 1
+        if self._silent_beats > _SILENT_BEATS_MAX:
+            error = DeliveryError(kind=SendErrorKind.TRANSIENT, message="the IRC server says nothing any more")
+            return HeardFrame(is_over=True, error=error)
+        wanted = self._credentials.nick
+        nick = (f"NICK {wanted}",) if self._registration.nick.lower() != wanted.lower() else ()
+        return HeardFrame(replies=("PING :hermes-worker", *nick, *self._joining()))
+
+    def _welcomed(self, replies: tuple[str, ...]) -> HeardFrame:
+        if not self._credentials.trusts_nicks and "account-tag" not in self._registration.has:
+            message = "the network does not say who people are; see IRC_NICKS_ARE_PEOPLE in docs/gateway.md"
+            return HeardFrame(is_over=True, error=DeliveryError(kind=SendErrorKind.REFUSED, message=message))
+        return HeardFrame(replies=(*replies, *self._joining()), beat_s=BEAT_S)
+
+    def _joining(self) -> tuple[str, ...]:
+        return tuple(f"JOIN {name}" for name in self._credentials.joined if name not in self._inside)
+
+    def _note(self, line: IrcLine) -> None:
+        """Where we are, and what we are called."""
+        is_ours, place = self._is_me(line.nick), line.word(0).lower()
+        if line.command == "JOIN" and is_ours:
+            self._inside.add(place)
+        elif (line.command == "PART" and is_ours) or (line.command == "KICK" and self._is_me(line.word(1))):
+            self._inside.discard(place)
+        elif line.command == "NICK" and is_ours:
+            self._registration.nick = line.word(0)
+
+    def _marked_as_program(self, line: IrcLine) -> tuple[str, ...]:
+        """Say that we are a program, where the network has a mode for that (ircv3.net, "Bot mode")."""
+        if line.command != "005":
+            return ()
+        modes = [word[4:] for word in line.words if re.fullmatch(r"BOT=[A-Za-z]", word)]
+        return (f"MODE {self._registration.nick} +{modes[0]}",) if modes else ()
+
+    def _over(self, line: IrcLine) -> DeliveryError | None:
+        if line.command != "ERROR":
+            return None
+        return DeliveryError(kind=SendErrorKind.TRANSIENT, message=one_line(f"the IRC server: {line.word(0)}"))
+
+    def _said(self, line: IrcLine, at: datetime) -> HeardFrame:
+        """A message to a channel that we are in, or to us. What clients ask of each other (CTCP) is left aside."""
+        place, text = line.word(0).lower(), line.word(1)
+        is_direct = self._is_me(place)
+        is_somewhere = is_direct or is_channel(place)
+        if not is_somewhere or not is_nick(line.nick) or not text.strip() or text.startswith(_CTCP):
+            return HeardFrame()
+        self._heard += 1
+        account = line.tags.get("account", "").lower()
+        person = account or (line.nick.lower() if self._credentials.trusts_nicks else "")
+        own = re.compile(rf"^\s*@?{re.escape(self._registration.nick)}[:,]\s*", re.IGNORECASE)
+        plain = own.sub("", text)
+        message = InboundMessage(
+            event_key=line.tags.get("msgid", "")[:200] or self._key(line, at),
+            # Another person may have the nick tomorrow: their conversation is another one.
+            chat=InboundChat(
+                id=line.nick.lower() if is_direct else place,
+                kind=ChatKind.DIRECT if is_direct else ChatKind.GROUP,
+                scope=person if is_direct else "",
+                name="" if is_direct else place,
+            ),
+            sender=InboundSender(id=person, name=line.nick, is_bot="bot" in line.tags or self._is_ours(line.nick)),
+            text=plain,
+            is_addressed=plain != text or self._is_named(text),
+        )
+        return HeardFrame(inbound=(message,))
+
+    def _key(self, line: IrcLine, at: datetime) -> str:
+        """Nothing comes twice, so the time tells messages apart, and a number those of one time."""
+        said = "\n".join((at.isoformat(), str(self._heard), line.nick, *line.words))
+        return f"sha256:{hashlib.sha256(said.encode('utf-8', 'replace')).hexdigest()}"
+
+    def _is_named(self, text: str) -> bool:
+        nick = re.escape(self._registration.nick)
+        return re.search(rf"(?<![\w\[\]\\`^{{|}}-]){nick}(?![\w\[\]\\`^{{|}}-])", text, re.IGNORECASE) is not None
+
+    def _is_me(self, nick: str) -> bool:
+        return nick.lower() == self._registration.nick.lower()
+
+    def _is_ours(self, nick: str) -> bool:
+        """Answers are sent over connections of their own, whose nick has ``_`` at its end while ours is taken."""
+        return nick.lower().rstrip("_") == self._credentials.nick.lower().rstrip("_")
