@@ -13,6 +13,7 @@ from inbound.test_socket_listening import account_row, client, taken, until  # n
 from support.socket_platforms import (
     SOCKET_PLATFORMS,
     DiscordPlatform,
+    HomeAssistantPlatform,
     MattermostPlatform,
     NtfyPlatform,
     SlackPlatform,
@@ -159,6 +160,13 @@ def test_discord_is_not_stormed_with_what_it_refuses(client: Client, code: int) 
         assert discord.connections == 1
 
 
+def test_a_token_of_home_assistant_that_may_not_hear_events_is_told(client: Client, at_once: Any) -> None:  # noqa: F811
+    with played(HomeAssistantPlatform) as house:
+        house.is_admin = False
+        with listened_to(client, house):
+            until(lambda: "may not hear" in error_told(client))
+
+
 @pytest.mark.parametrize(
     ("name", "variable"),
     [
@@ -167,6 +175,7 @@ def test_discord_is_not_stormed_with_what_it_refuses(client: Client, code: int) 
         ("discord", "DISCORD_BOT_TOKEN"),
         ("ntfy", "NTFY_TOKEN"),
         ("irc", "IRC_SASL_PASSWORD"),
+        ("homeassistant", "HASS_TOKEN"),
     ],
 )
 def test_a_wrong_token_is_told(client: Client, name: str, variable: str) -> None:  # noqa: F811

@@ -423,6 +423,7 @@ CASES: dict[str, InboundCase] = {
         values={"NTFY_TOPICS": "mine, other", "NTFY_SERVER_URL": "http://service.example", "NTFY_TOKEN": "ntfy-secret"}
     ),
     "signal": InboundCase(values={"SIGNAL_HTTP_URL": "http://service.example", "SIGNAL_ACCOUNT": "+15550001111"}),
+    "homeassistant": InboundCase(values={"HASS_URL": "https://house.example", "HASS_TOKEN": "hass-secret"}),
     "irc": InboundCase(
         values={
             "IRC_SERVER": "irc.example",

@@ -103,6 +103,15 @@ def signal_received(number: int, text: str, **more: Any) -> dict[str, Any]:
     return {"envelope": envelope, "account": "+15550001111"}
 
 
+def hass_event(number: int, text: str, **event: Any) -> dict[str, Any]:
+    """developers.home-assistant.io/docs/api/websocket, "Subscribe to events" """
+    data = {"text": text, "user": "ada", "chat": "mobile_app_phone"}
+    context = {"id": f"01HASS{number:04d}", "parent_id": None, "user_id": None}
+    fired = {"time_fired": "2026-11-25T12:00:00.000000+00:00", "origin": "LOCAL", "context": context}
+    said = {"event_type": "hermes_worker_message", "data": data, **fired, **event}
+    return {"id": 1, "type": "event", "event": said}
+
+
 def irc_said(number: int, text: str, place: str = "hermes", nick: str = "Ada", **tags: str) -> str:
     """modern.ircdocs.horse, with the tags of IRCv3."""
     known = {"msgid": f"irc{number:06d}", "account": "ada"} | tags
@@ -173,6 +182,17 @@ SOCKET_CASES: dict[str, SocketCase] = {
         own=irc_said(1, "hello", nick="hermes_"),
         bot=irc_said(1, "hello", bot=""),
         chat="ada",
+        sender="ada",
+    ),
+    "homeassistant": SocketCase(
+        url="wss://house.example/api/websocket",
+        opening=(
+            {"type": "auth_required", "ha_version": "2026.11.1"},
+            {"type": "auth_ok", "ha_version": "2026.11.1"},
+            {"id": 1, "type": "result", "success": True, "result": None},
+        ),
+        message=hass_event(1, "hello"),
+        chat="mobile_app_phone",
         sender="ada",
     ),
 }

@@ -27,6 +27,7 @@ from support.socket_cases import (
     discord_dispatch,
     discord_message,
     discord_ready,
+    hass_event,
     irc_said,
     mattermost_post,
     mattermost_posted,
@@ -452,6 +453,49 @@ class DiscordPlatform(SocketPlatform):
         return str(1_443_000_000_000_000_000 + number)
 
 
+class HomeAssistantPlatform(SocketPlatform):
+    """A house whose automation fires events."""
+
+    variables: ClassVar[Mapping[str, str]] = {"HASS_URL": "URL", "HASS_TOKEN": "hass-secret"}
+    keeps = False
+    tells_programs = False
+    is_admin = True
+    """Whether the token's user may hear every event."""
+
+    def talk(self, connection: ServerConnection) -> None:
+        assert connection.request is not None
+        assert connection.request.path == "/api/websocket"
+        connection.send(json.dumps({"type": "auth_required", "ha_version": "2026.11.1"}))
+        said = json.loads(connection.recv())
+        if said != {"type": "auth", "access_token": "hass-secret"}:
+            connection.send(json.dumps({"type": "auth_invalid", "message": "Invalid access token or password"}))
+            return
+        connection.send(json.dumps({"type": "auth_ok", "ha_version": "2026.11.1"}))
+        last = 0
+        for frame in connection:
+            said = json.loads(frame)
+            assert said["id"] > last, "ids of commands grow"
+            last = said["id"]
+            if said["type"] == "ping":
+                connection.send(json.dumps({"id": last, "type": "pong"}))
+            elif not self.is_admin:
+                error = {"code": "unauthorized", "message": "Unauthorized"}
+                connection.send(json.dumps({"id": last, "type": "result", "success": False, "error": error}))
+            else:
+                assert (said["type"], said["event_type"]) == ("subscribe_events", "hermes_worker_message")
+                connection.send(json.dumps({"id": last, "type": "result", "success": True, "result": None}))
+                self.ready.set()
+
+    def say(self, number: int, text: str) -> None:
+        self.send(hass_event(number, text))
+
+    def say_as_program(self, number: int, text: str) -> None:
+        self.send(hass_event(number, text, event_type="state_changed"))
+
+    def key(self, number: int) -> str:
+        return f"01HASS{number:04d}:2026-11-25T12:00:00.000000+00:00"
+
+
 class IrcPlatform(SocketPlatform):
     """A network with accounts, one channel and nothing that it keeps (modern.ircdocs.horse, ircv3.net). A person's
     message is in the channel, and names the account."""
@@ -557,4 +601,5 @@ SOCKET_PLATFORMS: dict[str, type[SocketPlatform]] = {
     "ntfy": NtfyPlatform,
     "signal": SignalPlatform,
     "irc": IrcPlatform,
+    "homeassistant": HomeAssistantPlatform,
 }

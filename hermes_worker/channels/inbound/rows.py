@@ -151,6 +151,14 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
         "signal": _by_socket(
             "signal", needs=("base_url", "account"), base_url="SIGNAL_HTTP_URL", account="SIGNAL_ACCOUNT"
         ),
+        "homeassistant": _by_socket(
+            "homeassistant",
+            "token",
+            needs=("base_url", "token"),
+            pairs=False,  # an automation says who somebody is
+            base_url="HASS_URL",
+            token="HASS_TOKEN",
+        ),
         "irc": replace(
             _by_socket(
                 "irc",
