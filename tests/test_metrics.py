@@ -27,7 +27,8 @@ from hermes_worker.metrics.labels import LabelValues
 from hermes_worker.metrics.serving import registry_of, serve_metrics
 from hermes_worker.observe import COUNTED, TIMED, count, reset_counters, took
 from hermes_worker.settings import MetricsSettings, Settings
-from hermes_worker.store.tables import deliveries, runs
+from hermes_worker.store.gateway import GatewayRows
+from hermes_worker.store.tables import channels, deliveries, runs
 
 ROOT = Path(__file__).parents[1]
 
@@ -155,6 +156,21 @@ def test_fleet_metrics_say_what_the_rows_say(store: Store, settings: Settings) -
     assert said["hermes_budget_denials", ("tokens",)] == 2
     assert said["hermes_queue_due", ("model",)] == 1
     assert said["hermes_job_overdue_seconds", ()] > 1e9
+
+
+def test_accounts_that_gateways_listen_to_are_told_by_how_that_goes(store: Store, settings: Settings) -> None:
+    rows = GatewayRows(store.database)
+    for number, (lease_s, error) in enumerate([(60, None), (60, None), (60, "401"), (-5, None)]):
+        hold = rows.hold(f"telegram:a{number}", mode="poll", token_hash=str(number), holder="gw", lease_s=60)
+        assert hold is not None
+        rows.renew(hold, lease_s, error=error)
+    hold = rows.hold("telegram:old", mode="poll", token_hash="old", holder="gw", lease_s=60)
+    with store.database.write() as connection:
+        gone = {"looked_at": 1, "lease_until": 2}
+        connection.execute(sa.update(channels).where(channels.c.account == "telegram:old").values(**gone))
+    family = served(registry_of(settings, "api", {}, store.database))["hermes_gateway_accounts"]
+    said = {sample.labels["state"]: sample.value for sample in family.samples}
+    assert said == {"listening": 2, "failing": 1, "unheld": 1}
 
 
 def test_what_callers_choose_becomes_no_label(store: Store, settings: Settings) -> None:

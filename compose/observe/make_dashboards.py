@@ -153,6 +153,12 @@ OUTSIDE = [
     Panel("Deliveries put off", [("max(hermes_deliveries_put_off)", "put off")]),
     Panel("Deliveries in doubt", [(_rate("hermes_deliveries_in_doubt_total", "platform"), "{{platform}}")], "ops"),
     Panel("Questions to people", [("max by (kind) (hermes_waits)", "{{kind}}")]),
+    Panel("Accounts of chats", [("max by (state) (hermes_gateway_accounts)", "{{state}}")]),
+    Panel(
+        "Messages of people",
+        [('sum by (event) (rate(hermes_process_events_total{event=~"inbound.*"}[$__rate_interval]))', "{{event}}")],
+        "ops",
+    ),
     Panel(
         "Events of webhooks",
         [('sum by (event) (rate(hermes_process_events_total{event=~"webhook.*"}[$__rate_interval]))', "{{event}}")],

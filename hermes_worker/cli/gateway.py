@@ -44,6 +44,7 @@ def gateway(context: click.Context, home: Path | None, name: str | None, alive_f
     if context.invoked_subcommand is not None:
         return 0
     from hermes_worker.gateway.listening import GatewayListener, listened_accounts
+    from hermes_worker.metrics.serving import connection_gauges, serve_metrics
     from hermes_worker.settings.role_secrets import ProcessRole
     from hermes_worker.wiring import open_client
 
@@ -53,6 +54,7 @@ def gateway(context: click.Context, home: Path | None, name: str | None, alive_f
         accounts = listened_accounts(settings)
         client = open_client(settings)
         stack.callback(client.close)
+        serve_metrics(settings, ProcessRole.GATEWAY.value, connection_gauges(client.database))
         return GatewayListener(client, accounts, name=known_as, alive_file=alive_file)
 
     return run_role(home, ProcessRole.GATEWAY, name, listener_of)

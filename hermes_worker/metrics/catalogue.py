@@ -126,6 +126,12 @@ METRICS: tuple[Metric, ...] = (
         "Keys of providers that are closed: without money, refused, or of a server that is down.",
         "condition",
     ),
+    _state(
+        "gateway_accounts",
+        "Accounts that gateways listen to: `failing` where the last look or connection failed, `unheld` where no "
+        "gateway listens any more, for a day.",
+        "state",
+    ),
     _state("places", "Runs that may be at work at once, where tenants share the fleet."),
     _state(
         "place_runs",

@@ -166,6 +166,7 @@ def _of_fleet(state: FleetReading) -> Iterator[Sample]:
         ("hermes_workers", {**_NO_WORKERS, **state.workers}),
         ("hermes_waits", {**_NO_WAITS, **state.waits}),
         ("hermes_jobs", {**_NO_JOBS, **state.jobs}),
+        ("hermes_gateway_accounts", {**_NO_ACCOUNTS, **state.gateway_accounts}),
         ("hermes_provider_keys", {name: state.keys.get(name, 0) for name in _CLOSED_KEYS}),
     ):
         for value, number in numbers.items():
@@ -183,6 +184,7 @@ _NO_RUNS = {status.value: 0 for status in RunStatus if not status.is_terminal}
 _NO_WORKERS = dict.fromkeys(("alive", "dead", "crashed"), 0)
 _CLOSED_KEYS = tuple(condition.value for condition in KeyCondition if condition is not KeyCondition.OPEN)
 _NO_WAITS = {kind.value: 0 for kind in (WaitKind.APPROVAL, WaitKind.INPUT)}
+_NO_ACCOUNTS = dict.fromkeys(("listening", "failing", "unheld"), 0)
 _NO_JOBS = dict.fromkeys(("scheduled", "paused", "completed", "error"), 0)
 _NANO = 1e-9
 

@@ -16,7 +16,7 @@ from hermes_worker.store.backlog import QueueBacklog, read_backlog
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.runs.places import PlacesReading, read_places
 from hermes_worker.store.statistics import Totals, totals
-from hermes_worker.store.tables import RUN_IS_OPEN, deliveries, jobs, key_states, runs, waits, workers
+from hermes_worker.store.tables import RUN_IS_OPEN, channels, deliveries, jobs, key_states, runs, waits, workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,8 @@ class FleetReading:
     """Those whose next attempt has its time."""
     keys: Mapping[str, int]
     """Keys of providers of which something is known, by condition."""
+    gateway_accounts: Mapping[str, int]
+    """Accounts that gateways hold, by how that goes; those that nobody holds any more, for a day."""
     job_overdue_s: float
     """How long the job that is due the longest waits for a scheduler; 0 when none is due."""
 
@@ -56,6 +58,7 @@ def read_fleet(database: Database) -> FleetReading:
             waits=_numbers(connection, _OPEN_WAITS),
             jobs=_numbers(connection, _JOBS),
             keys=_numbers(connection, _KEYS),
+            gateway_accounts=_numbers(connection, _GATEWAY_ACCOUNTS),
             deliveries_put_off=connection.execute(_PUT_OFF).scalar_one(),
             job_overdue_s=0.0 if due_at is None else max(0.0, now - due_at),
             backlog=tuple(read_backlog(database)),
@@ -71,6 +74,16 @@ _WORKERS = sa.select(workers.c.state, sa.func.count()).group_by(workers.c.state)
 _OPEN_WAITS = sa.select(waits.c.kind, sa.func.count()).where(waits.c.closed_at.is_(None)).group_by(waits.c.kind)
 _JOBS = sa.select(jobs.c.state, sa.func.count()).where(jobs.c.removed_at.is_(None)).group_by(jobs.c.state)
 _KEYS = sa.select(key_states.c.condition, sa.func.count()).group_by(key_states.c.condition)
+_ACCOUNT_STATE = sa.case(
+    (sa.func.coalesce(channels.c.lease_until, 0) <= db_now(), "unheld"),
+    (channels.c.error.is_not(None), "failing"),
+    else_="listening",
+)
+_GATEWAY_ACCOUNTS = (
+    sa.select(_ACCOUNT_STATE, sa.func.count())
+    .where(channels.c.mode != "webhook", channels.c.looked_at > db_now() - 86_400)
+    .group_by(_ACCOUNT_STATE)
+)
 _PUT_OFF = (
     sa.select(sa.func.count())
     .select_from(deliveries)

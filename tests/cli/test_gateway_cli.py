@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import urllib.request
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.migrated import bring_up
@@ -14,6 +20,8 @@ from hermes_worker.cli.entry import main
 from hermes_worker.cli.stack import _has_accounts
 from hermes_worker.core.gateway import ChatRole
 from hermes_worker.gateway.listening import listened_accounts
+from hermes_worker.metrics import serving
+from hermes_worker.observe import count, reset_counters
 from hermes_worker.store.access.audit import Act, AuditLog
 from hermes_worker.store.gateway import GatewayRows
 from hermes_worker.wiring import database_of
@@ -152,3 +160,29 @@ def test_who_asks_is_listed_until_their_codes_are_taken_back(
         row.subject for row in AuditLog(rows._database).page("default", limit=50) if row.act == Act.CHAT_FORGET
     ]
     assert forgotten == [ACCOUNT]
+
+
+def test_a_gateway_serves_what_it_counted(rows: GatewayRows, monkeypatch: pytest.MonkeyPatch, broker_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    wanted = {"HERMES_GATEWAY": "true", "HERMES_METRICS_PORT": str(port), "HERMES_BROKER_URL": broker_url, **TOKEN}
+    for name, value in wanted.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(serving, "_served_by", None)
+    reset_counters()
+    read: list[str] = []
+
+    def begin(home: Path | None, role: Any, name: str | None, runner_of: Callable[..., Any]) -> int:
+        with ExitStack() as stack:
+            runner_of(settings_module.load(dict(os.environ)), "gw", stack)
+            count("inbound.taken", 3)
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+                read.append(answer.read().decode())
+        return 0
+
+    monkeypatch.setattr("hermes_worker.cli.gateway.run_role", begin)
+    assert call("gateway") == 0
+    (text,) = read
+    assert 'hermes_process_events_total{event="inbound.taken",kind=""} 3.0' in text
+    assert 'role="gateway"' in text
+    reset_counters()

@@ -46,6 +46,9 @@ HEALTHY: Series = {
     'hermes_firings_total{instance="a", outcome="fired"}': "0+1x60",
     'hermes_firings_total{instance="a", outcome="missed"}': "4x60",
     'hermes_job_overdue_seconds{instance="a"}': "1x60",
+    'hermes_gateway_accounts{instance="a", state="listening"}': "2x60",
+    'hermes_gateway_accounts{instance="a", state="failing"}': "0x20 1x5 0x35",
+    'hermes_gateway_accounts{instance="a", state="unheld"}': "0x60",
 }
 """A fleet at work in which nobody has to do anything."""
 
@@ -110,6 +113,7 @@ CASES: Mapping[str, AlertCase] = {
     ),
     "HermesDeliveriesInDoubt": _one('hermes_deliveries_in_doubt_total{instance="a", platform="telegram"}', "2+1x60"),
     "HermesSlotsMissed": _one('hermes_firings_total{instance="a", outcome="missed"}', "4x30 5x30"),
+    "HermesGatewayDeaf": _one('hermes_gateway_accounts{instance="a", state="unheld"}', "0x20 1x40", state="unheld"),
     "HermesSchedulerLate": _one('hermes_job_overdue_seconds{instance="a"}', "0+60x60"),
 }
 QUIET_AT = ("5m", "20m", "45m", "59m")
