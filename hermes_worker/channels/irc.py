@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import Outcome, Part, Receipt, Unsendable, one_line
-from hermes_worker.channels.irc_lines import Credentials, IrcLine, Registration, is_channel, line_of, lines_to
+from hermes_worker.channels.irc_lines import Credentials, IrcLine, IrcRegistration, is_channel, line_of, lines_to
 from hermes_worker.channels.targets import Target
 from hermes_worker.net.frames import FrameConnection, open_frames
 from hermes_worker.net.http import NoAnswer
@@ -68,7 +68,7 @@ class _Saying:
 
     def __init__(self, connection: FrameConnection, credentials: Credentials) -> None:
         self._connection = connection
-        self._registration = Registration(credentials)
+        self._registration = IrcRegistration(credentials)
         self._ends_at = time.monotonic() + TOTAL_S
         self.has_begun = False
         """Something was said."""

@@ -144,7 +144,7 @@ def _cut(content: bytes) -> bytes:
     return (before if space and before.strip() else piece).encode()
 
 
-class Registration:
+class IrcRegistration:
     """How a connection becomes one of the network's. Not thread-safe."""
 
     def __init__(self, credentials: Credentials, wanted: tuple[str, ...] = ()) -> None:

@@ -35,7 +35,7 @@ _SERVERS = "servers"
 _LEAVING_S = 8.0
 """A worker gets its drain periods and then this long to end, before it is killed."""
 _BROKER_GRACE_S = 10.0
-_METRICS_PORTS = ("api", "beat", "model", "tools")
+_METRICS_PORTS = ("api", "beat", "model", "tools", "gateway")
 """The roles that serve metrics; each has a port of its own, from the one of the settings on."""
 _READY_PATIENCE_S = 60.0
 """The first start on a slow disk compiles every module."""

@@ -22,7 +22,7 @@ from hermes_worker.channels import irc
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import Part, Receipt, Unsendable
 from hermes_worker.channels.inbound.irc import Socket
-from hermes_worker.channels.irc_lines import LINE_BYTES_MAX, Credentials, Registration, line_of, lines_to
+from hermes_worker.channels.irc_lines import LINE_BYTES_MAX, Credentials, IrcRegistration, line_of, lines_to
 from hermes_worker.channels.targets import Target, parse_targets, text_of
 from hermes_worker.core.inbound import ChatKind, InboundMessage
 from hermes_worker.wiring import Client
@@ -136,7 +136,7 @@ def test_a_server_that_says_nothing_any_more_is_left_and_what_is_missing_is_aske
 
 
 def test_a_nick_that_is_in_use_gets_something_at_its_end_and_not_for_ever() -> None:
-    registration = Registration(credentials())
+    registration = IrcRegistration(credentials())
     taken_line = line_of(":irc.test 433 * hermes :Nickname is already in use")
     assert [registration.hear(taken_line) for _ in range(2)] == [("NICK hermes_",), ("NICK hermes__",)]
     for _ in range(10):

@@ -14,7 +14,7 @@ from datetime import datetime
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import one_line
 from hermes_worker.channels.inbound.receiving import Addressing, HeardFrame, SocketAddress, SocketTalk
-from hermes_worker.channels.irc_lines import Credentials, IrcLine, Registration, is_channel, is_nick, line_of
+from hermes_worker.channels.irc_lines import Credentials, IrcLine, IrcRegistration, is_channel, is_nick, line_of
 from hermes_worker.core.inbound import ChatKind, InboundChat, InboundMessage, InboundSender
 
 BEAT_S = 60.0
@@ -28,7 +28,7 @@ class Socket(SocketTalk):
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
-        self._registration = Registration(credentials, _WANTED)
+        self._registration = IrcRegistration(credentials, _WANTED)
         self._inside: set[str] = set()
         self._heard = 0
         self._silent_beats = 0
