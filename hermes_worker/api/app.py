@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -31,6 +32,8 @@ from hermes_worker.extension import load
 from hermes_worker.settings.server_key import fingerprint_of, keep_server_key, keyring_of
 from hermes_worker.store.access.page_logins import PageLogins
 from hermes_worker.store.access.principals import Tenants
+from hermes_worker.store.changes import read_marks
+from hermes_worker.stream.changes import ChangeWatchers
 from hermes_worker.stream.followers import Followers, FollowPolicy
 from hermes_worker.wiring import Client
 
@@ -106,14 +109,17 @@ def create_app(client: Client, policy: FollowPolicy | None = None) -> FastAPI:
     key = keep_server_key(client.settings)
     policy = policy or FollowPolicy()
     followers = Followers(client=client.redis, runs=client.runs, views=client.views, policy=policy)
+    changes = ChangeWatchers(partial(read_marks, client.database))
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         followers.start()
+        changes.start()
         try:
             yield
         finally:
             followers.dismiss()
+            changes.dismiss()
             followers.stop()
 
     app = Api(
@@ -135,6 +141,7 @@ def create_app(client: Client, policy: FollowPolicy | None = None) -> FastAPI:
     app.state.context = ApiContext(
         client=client,
         followers=followers,
+        changes=changes,
         policy=policy,
         keyring=keyring_of(client.settings),
         tenants=tenants,

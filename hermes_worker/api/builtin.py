@@ -57,5 +57,6 @@ EXTENSION = Extension(
         RouterDeclaration(name="saved_filters", implementation="hermes_worker.api.routes.saved_filters:router"),
         RouterDeclaration(name="gateway", implementation="hermes_worker.api.routes.gateway:router"),
         RouterDeclaration(name="trees", implementation="hermes_worker.api.routes.trees:router"),
+        RouterDeclaration(name="changes", implementation="hermes_worker.api.routes.changes:router"),
     ),
 )

@@ -14,11 +14,13 @@ import anyio
 import anyio.to_thread
 from fastapi import Depends, Request
 
+from hermes_worker.api.recent import RecentAnswers
 from hermes_worker.api.waiting import WaitingRequests
 from hermes_worker.channels.signing_keys import SigningKeys
 from hermes_worker.settings.sealing import Keyring
 from hermes_worker.store.access.page_logins import PageLogins
 from hermes_worker.store.access.principals import Tenants
+from hermes_worker.stream.changes import ChangeWatchers
 from hermes_worker.stream.followers import Followers, FollowPolicy
 from hermes_worker.wiring import Client
 
@@ -47,6 +49,7 @@ class ApiContext:
 
     client: Client
     followers: Followers
+    changes: ChangeWatchers
     policy: FollowPolicy
     keyring: Keyring
     """Opens the secrets of webhook routes."""
@@ -56,6 +59,8 @@ class ApiContext:
     """When this process began, in epoch seconds."""
     waiting: WaitingRequests = field(default_factory=WaitingRequests)
     """Requests that wait for the end of runs."""
+    spent: RecentAnswers[Any] = field(default_factory=RecentAnswers)
+    """What runs cost, as somebody just asked."""
     signing_keys: SigningKeys = field(default_factory=SigningKeys)
     """Of platforms that bring what people write."""
     leaving: threading.Event = field(default_factory=threading.Event)

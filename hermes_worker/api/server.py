@@ -176,6 +176,7 @@ class ApiServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # uvicorn waits for responses to end, and a stream does not end by itself.
         self._context.followers.dismiss()
+        self._context.changes.dismiss()
         await super().shutdown(sockets)
         log.info("worker.stopped", url=self.url)
 

@@ -272,6 +272,11 @@ class AsyncHermesClient:
         """The events of all runs of the tree that a run is in, until the last of them has ended."""
         return self._followed(functools.partial(operations.tree_events, run_id), untyped, after)
 
+    def changes(self, *, after: str = "", all_tenants: bool = False) -> AsyncIterator[ToldEvent]:
+        """Which lists change, as it happens, and first of all which differ from what the id ``after`` says. It never
+        ends by itself. Raises ``RefusedError``, ``UnavailableError``."""
+        return self._followed(functools.partial(operations.changes, all_tenants=all_tenants), untyped, after)
+
     async def follow(self, run_id: str, callbacks: Callbacks) -> ResultDocument:
         """Follow a run to its end and call back; returns its ``result``. Raises as ``events``."""
         following = Following(run_id, callbacks)

@@ -414,6 +414,12 @@ def tree_events(run_id: str, after: str) -> ApiRequest[None]:
     return replace(_get("/v1/runs/{run_id}/tree/events", _nothing, _run(run_id)), headers=headers)
 
 
+def changes(after: str, *, all_tenants: bool = False) -> ApiRequest[None]:
+    """The stream that says which lists changed since the event with the id ``after``; empty: say it of all lists."""
+    headers = {"Accept": "text/event-stream", **({"Last-Event-ID": after} if after else {})}
+    return replace(_get("/v1/changes", _nothing, all_tenants=all_tenants or None), headers=headers)
+
+
 # --------------------------------------------------------------------------------------------------- questions of runs
 
 

@@ -18,6 +18,7 @@ from hermes_worker.core.budget import Dimension
 from hermes_worker.core.questions import RefusedBy
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import RunEventName
+from hermes_worker.store.changes import ListKind
 
 MESSAGE_DELTA = "message.delta"
 REASONING_AVAILABLE = "reasoning.available"
@@ -29,6 +30,8 @@ TOOL_GENERATING = "tool.generating"
 ANY_RUN_EVENT = "RunStreamEvent"
 ANY_TREE_EVENT = "TreeStreamEvent"
 """The names under which the document has all events of a stream."""
+LISTS_CHANGED = "lists.changed"
+"""The one event of the stream of changes, of which a later version may bring more lists."""
 
 
 class UsageObject(TypedDict):
@@ -318,6 +321,7 @@ def event_schemas() -> dict[str, Any]:
     for event, kind in {**LIVE_FIELDS, **ROW_FIELDS}.items():
         schemas |= _event_schemas(str(event), kind)
     schemas[_OTHER] = _other_schema()
+    schemas[LISTS_CHANGED] = _changes_schema()
     schemas[ANY_RUN_EVENT] = _any_of([*LIVE_FIELDS, *ROW_FIELDS], "An event of a run.")
     of_tree = _any_of([*ROW_FIELDS], "An event of a run of the tree.")
     schemas[ANY_TREE_EVENT] = {
@@ -361,6 +365,18 @@ def _other_schema() -> dict[str, Any]:
         "description": "An event of a later version, as a reader meets it while servers are replaced one by one.",
         "properties": {"event": {"type": "string", "not": {"enum": known}}, **copy.deepcopy(_COMMON)},
         "required": ["event", *_COMMON],
+    }
+
+
+def _changes_schema() -> dict[str, Any]:
+    known = ", ".join(f"``{kind}``" for kind in ListKind)
+    lists = {"type": "array", "items": {"type": "string"}, "description": f"Of {known}. Ignore what you do not know."}
+    return {
+        "title": LISTS_CHANGED,
+        "type": "object",
+        "description": "Lists that differ from what the id before said.",
+        "properties": {"event": {"const": LISTS_CHANGED}, "timestamp": _COMMON["timestamp"], "lists": lists},
+        "required": ["event", "timestamp", "lists"],
     }
 
 

@@ -36,6 +36,7 @@ from hermes_worker.store.mcp_servers import McpServers, NewMcpServer
 from hermes_worker.store.runs.runs import SESSION_QUEUE_MAX
 from hermes_worker.store.runs.views import RunView
 from hermes_worker.store.tables import deleted_runs, runs
+from hermes_worker.stream import changes
 from hermes_worker.wiring import open_client
 from hermes_worker.workspaces.ref import WorkspaceRef
 
@@ -418,6 +419,10 @@ def _too_many(place: Place, label: str) -> Answer:
         for _ in range(SESSION_QUEUE_MAX + 1):  # one of them is at work
             place.run(session_id=name)
         return place.ask(method, usual(label, session_id=name))
+    if label == "GET /v1/changes":
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(changes, "READERS_OF_TENANT_MAX", 0)
+            return place.ask(method, usual(label))
     if "chat" in label or label == "POST /v1/responses":
         return place.ask(method, usual(label, session_id=place.session()))  # nobody may follow its run
     if label == "GET /v1/responses/{response_id}":

@@ -9,13 +9,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, Caller
-from hermes_worker.api.context import Context
+from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.owners import for_all_or_own
 from hermes_worker.services.shown import spend_line
 from hermes_worker.store.spend import GROUPS_MAX, SpendBy, SpendQuestion, read_spend
 
 router = APIRouter(prefix="/v1/spend", tags=["runs"], responses=schema.errors(503))
 _DAYS = 30
+_AGE_S_MAX = 300
 
 
 class ListSpend(BaseModel):
@@ -33,6 +34,15 @@ class ListSpend(BaseModel):
     created_before: float | None = Field(None, ge=0, le=schema.TIME_MAX, description="That moment left out.")
     limit: int = Field(100, ge=1, le=GROUPS_MAX)
     all_tenants: bool = Field(False, description="Those of all tenants; for operators.")
+    max_age_s: float = Field(
+        0,
+        ge=0,
+        le=_AGE_S_MAX,
+        description=(
+            "Sums that this server added up so many seconds ago are good enough: for who asks again and again. "
+            "'created_before' says when that was, where it is not given."
+        ),
+    )
 
 
 class SpendObject(BaseModel):
@@ -81,17 +91,22 @@ class SpendList(BaseModel):
 async def list_spend(context: Context, caller: Caller, wanted: Annotated[ListSpend, Query()]) -> SpendList:
     """What the runs cost that were accepted in a time. A run counts on the day on which it was accepted; what it caused
     counts for the job and the session in which its tree began. Deleted runs are not in it."""
+    tenant = for_all_or_own(caller, all_tenants=wanted.all_tenants)
+    if not wanted.max_age_s:
+        return await _added_up(context, wanted, tenant)
+    key = (tenant, wanted.model_copy(update={"max_age_s": 0}).model_dump_json())
+    found: SpendList = await context.spent.get(
+        key, lambda: _added_up(context, wanted, tenant), max_age_s=wanted.max_age_s
+    )
+    return found
+
+
+async def _added_up(context: ApiContext, wanted: ListSpend, tenant: str | None) -> SpendList:
     before = wanted.created_before
     if before is None:
         before = await context.store(context.client.database.now) + 1
     after = max(0.0, before - _DAYS * 86_400) if wanted.created_after is None else wanted.created_after
-    question = SpendQuestion(
-        by=wanted.by,
-        after=after,
-        before=before,
-        tenant=for_all_or_own(caller, all_tenants=wanted.all_tenants),
-        limit=wanted.limit,
-    )
+    question = SpendQuestion(by=wanted.by, after=after, before=before, tenant=tenant, limit=wanted.limit)
     found = await context.store(read_spend, context.client.database, question)
     return SpendList(
         by=wanted.by,

@@ -1,0 +1,126 @@
+"""Which lists change, as it happens, as server-sent events: whoever shows a list reads it again when it is told to, and
+not all the time."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Collection
+from contextlib import aclosing
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Query
+from fastapi.responses import StreamingResponse
+from pydantic import WithJsonSchema
+from starlette.types import Receive, Scope, Send
+
+from hermes_worker.api import schema
+from hermes_worker.api.auth import READS, Caller
+from hermes_worker.api.context import ApiContext, Context
+from hermes_worker.api.errors import invalid
+from hermes_worker.api.owners import for_all_or_own
+from hermes_worker.api.routes.events import HEADERS
+from hermes_worker.core.principals import KeyScope, Principal
+from hermes_worker.store.changes import ListKind, Marks
+from hermes_worker.stream import sse
+from hermes_worker.stream.changes import ID_FORM, ChangedLists, marks_of
+from hermes_worker.stream.events import LISTS_CHANGED, item_schema
+
+router = APIRouter(prefix="/v1/changes", tags=["runs"])
+
+_AGAIN = b"retry: 500\n\n"
+"""Milliseconds until a browser connects again."""
+_ChangesId = Annotated[str, WithJsonSchema({"type": "string", "pattern": f"^$|{ID_FORM}"})]
+_STREAMED: schema.Answers = {
+    200: {
+        "content": {"text/event-stream": {"itemSchema": item_schema(LISTS_CHANGED, ID_FORM)}},
+        "description": "Which lists differ from what the id says, and then which change.",
+    },
+    **schema.errors(429, 503),
+}
+
+
+def _told(
+    after: Annotated[_ChangesId | None, Query(description="Id of the last event seen.")] = None,
+    last_event_id: Annotated[_ChangesId | None, Header()] = None,
+) -> Marks:
+    """A browser that reconnects sends its first address again, so the header is the newer of the two."""
+    told: Marks = {}
+    for param, text in (("after", after), ("Last-Event-ID", last_event_id)):
+        try:
+            told = marks_of(text) if text else told
+        except ValueError:
+            raise invalid(param, f"Invalid {param!r}: it is not the id of an event of this stream.") from None
+    return told
+
+
+class ChangeStream(StreamingResponse):
+    """The changes of somebody's lists."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        context: ApiContext,
+        tenant: str | None,
+        frames: AsyncIterator[bytes],
+        status_code: int = 200,  # FastAPI reads the default for the OpenAPI document
+    ) -> None:
+        super().__init__(frames, status_code, headers=HEADERS)
+        self._changes = context.changes
+        self._tenant = tenant
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # The reader takes its place before the answer begins, so that it can still be told that there is none.
+        with self._changes.reader(self._tenant):
+            await super().__call__(scope, receive, send)
+
+    async def stream_response(self, send: Send) -> None:
+        assert isinstance(self.body_iterator, AsyncIterator)
+        async with aclosing(self.body_iterator):  # type: ignore[type-var]
+            await super().stream_response(send)
+
+
+@router.get("", response_class=ChangeStream, responses=_STREAMED, dependencies=[READS])
+async def watch_changes(
+    context: Context,
+    caller: Caller,
+    told: Annotated[Marks, Depends(_told)],
+    all_tenants: Annotated[bool, Query(description="Those of all tenants; for operators.")] = False,
+) -> ChangeStream:
+    """Which of the caller's lists changed: runs, approvals, sessions, deliveries, and jobs, fleet and audit where the
+    key allows to read these. The first event names the lists that differ from what ``after`` says, all of them without
+    it. Then an event comes when a list changes, at most once a second, and twice for approvals. Its id says how all
+    lists stood, so a reader that comes back with it, to whichever server, is told of what changed meanwhile. The server
+    ends a stream after five minutes."""
+    tenant = for_all_or_own(caller, all_tenants=all_tenants)
+    await context.store(context.client.database.now)  # or whoever comes while the database is away heard nothing at all
+    return ChangeStream(context, tenant, _frames(context, tenant, _readable(caller), told))
+
+
+def _readable(caller: Principal) -> Collection[ListKind]:
+    """The lists that a key may read."""
+    kinds = {ListKind.RUNS, ListKind.APPROVALS, ListKind.SESSIONS, ListKind.DELIVERIES}
+    if caller.may(KeyScope.JOBS):
+        kinds.add(ListKind.JOBS)
+    if caller.may(KeyScope.OPS_READ) and caller.is_of_operators:
+        kinds.add(ListKind.FLEET)
+    if caller.may(KeyScope.ADMIN):
+        kinds.add(ListKind.AUDIT)
+    return kinds
+
+
+async def _frames(
+    context: ApiContext, tenant: str | None, kinds: Collection[ListKind], told: Marks
+) -> AsyncIterator[bytes]:
+    yield _AGAIN
+    news = context.changes.news(tenant, kinds, told, silent_s=context.policy.keepalive_s)
+    async with aclosing(news):  # type: ignore[type-var]
+        async for changed in news:
+            yield sse.KEEPALIVE if changed is None else _frame(changed)
+    yield sse.GOING_AWAY
+
+
+def _frame(changed: ChangedLists) -> bytes:
+    event = {"event": LISTS_CHANGED, "timestamp": time.time(), "lists": [kind.value for kind in changed.kinds]}
+    return f"id: {changed.id}\ndata: {json.dumps(event)}\n\n".encode("ascii")

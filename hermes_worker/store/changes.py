@@ -1,0 +1,197 @@
+"""Whether lists changed, without reading them: a mark of each, which differs from an earlier one when rows that the
+list shows are there, are gone, or were written in between.
+
+A mark is made of what is open and of the newest rows of each kind: how many there are, the sum of their numbers and
+the sum of their times. Sums tell of a row whatever the order in which transactions commit; a maximum would not. No step
+writes anything for it, and no index has to hold a time (``tables.runs``). One statement reads all marks. It costs what
+is open and a few hundred rows, however much has ended. A row that is neither open nor among the newest, and that is
+written all the same, is not told of.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.prepared import Prepared, Values
+from hermes_worker.store.owners import owned_by
+from hermes_worker.store.tables import (
+    RUN_IS_OPEN,
+    alerts,
+    audit_log,
+    deliveries,
+    firings,
+    jobs,
+    key_states,
+    runs,
+    sessions,
+    waits,
+    workers,
+)
+
+NEWEST = 100
+"""Rows of a kind that are looked at beside the open ones: a page of its list."""
+_MARK_CHARS = 12
+
+
+class ListKind(StrEnum):
+    """Lists that change together, by the names that the API has for them."""
+
+    RUNS = "runs"
+    """And the trees and the spending that they are part of."""
+    APPROVALS = "approvals"
+    """Questions to people, the open ones and the closed ones."""
+    SESSIONS = "sessions"
+    JOBS = "jobs"
+    """And their slots."""
+    DELIVERIES = "deliveries"
+    FLEET = "fleet"
+    """Workers, alerts, and the states of providers' keys. What workers hold changes with ``runs``."""
+    AUDIT = "audit"
+
+
+Marks = Mapping[ListKind, str]
+"""Of each kind twelve hexadecimal digits."""
+
+
+_Rows = sa.Select[int, int]
+"""Rows of a list: the number of each, and its time."""
+
+
+class _ListSums(NamedTuple):
+    kind: str
+    part: int
+    rows: int
+    numbers: int | None
+    times: int | None
+
+
+def read_marks(database: Database, tenant: str | None, kinds: Collection[ListKind] = tuple(ListKind)) -> Marks:
+    """Of a tenant's lists, or of everybody's (``None``). Raises ``UnavailableError``."""
+    wanted = tuple(kind for kind in ListKind if kind in kinds)
+    with database.read() as connection:
+        found = _statement(tenant, wanted, NEWEST).all(connection, {})
+    texts: dict[str, list[str]] = {kind.value: [] for kind in wanted}
+    for row in sorted(found, key=lambda row: (row.kind, row.part)):
+        texts[row.kind].append(f"{row.rows} {row.numbers} {row.times}")
+    return {
+        kind: hashlib.sha256("\n".join(texts[kind.value]).encode("ascii")).hexdigest()[:_MARK_CHARS] for kind in wanted
+    }
+
+
+@lru_cache(maxsize=256)
+def _statement(tenant: str | None, kinds: Sequence[ListKind], _newest: int) -> Prepared[Values, _ListSums]:
+    """Put together once for each who watches: to do it for every look took most of its time."""
+    parts = [_sums(kind, number, part) for kind in kinds for number, part in enumerate(_PARTS[kind](tenant))]
+    return Prepared(sa.union_all(*parts), names=(), gives=_ListSums)
+
+
+def _sums(kind: ListKind, number: int, part: _Rows) -> sa.Select[str, int, int, int, int]:
+    rows = part.subquery()
+    return sa.select(
+        sa.literal(kind.value).label("kind"),
+        sa.literal(number).label("part"),
+        sa.func.count().label("rows"),
+        sa.func.sum(rows.c.number).label("numbers"),
+        sa.func.sum(rows.c.time).label("times"),
+    )
+
+
+def _ms(*columns: sa.ColumnElement[float]) -> sa.ColumnElement[int]:
+    """Whole milliseconds: a sum of these does not depend on the order of its parts."""
+    total = sum((sa.func.coalesce(column, 0.0) for column in columns[1:]), sa.func.coalesce(columns[0], 0.0))
+    return sa.cast(total * 1000, sa.BigInteger())
+
+
+def _rows(table: sa.Table, time: sa.ColumnElement[int], tenant: str | None) -> _Rows:
+    statement = sa.select(table.c.pk.label("number"), time.label("time"))
+    return statement if tenant is None else statement.where(owned_by(tenant, table))
+
+
+def _newest(rows: _Rows, order: sa.ColumnElement[Any]) -> _Rows:
+    return rows.order_by(order.desc()).limit(NEWEST)
+
+
+def _of_runs(tenant: str | None) -> Sequence[_Rows]:
+    written = _rows(runs, _ms(runs.c.updated_at), tenant)
+    # What is deleted by a person is recorded; what retention deletes is old, and nobody waits to see it go.
+    return written.where(RUN_IS_OPEN), _newest(written, runs.c.pk), *_of_audit(tenant)
+
+
+def _of_approvals(tenant: str | None) -> Sequence[_Rows]:
+    asked = sa.select(waits.c.pk.label("number"), _ms(waits.c.closed_at).label("time"))
+    if tenant is None:
+        return asked.where(waits.c.closed_at.is_(None)), _newest(asked, waits.c.pk)
+    # The newest of all: those of one tenant may be anywhere among them.
+    newest = (
+        sa.select(waits.c.pk, waits.c.run_pk, waits.c.closed_at).order_by(waits.c.pk.desc()).limit(NEWEST).subquery()
+    )
+    own = sa.select(newest.c.pk.label("number"), _ms(newest.c.closed_at).label("time"))
+    is_own = owned_by(tenant, runs)
+    return (
+        asked.join(runs, runs.c.pk == waits.c.run_pk).where(waits.c.closed_at.is_(None), is_own),
+        own.join(runs, runs.c.pk == newest.c.run_pk).where(is_own),
+    )
+
+
+def _of_sessions(tenant: str | None) -> Sequence[_Rows]:
+    # The newest of all, as above. Titles are changed by people, whose deeds are recorded, and by runs.
+    last = sa.select(sessions.c.pk, sessions.c.tenant, sessions.c.archived_at, sessions.c.ended_at)
+    newest = last.order_by(sessions.c.pk.desc()).limit(NEWEST).subquery()
+    begun = sa.select(newest.c.pk.label("number"), _ms(newest.c.archived_at, newest.c.ended_at).label("time"))
+    return begun if tenant is None else begun.where(newest.c.tenant == tenant), *_of_audit(tenant)
+
+
+def _of_jobs(tenant: str | None) -> Sequence[_Rows]:
+    ended = _ms(firings.c.settled_at, firings.c.ended_at).label("time")
+    newest = sa.select(firings.c.pk, firings.c.job_pk, ended).order_by(firings.c.pk.desc()).limit(NEWEST).subquery()
+    slots = sa.select(newest.c.pk.label("number"), newest.c.time)
+    if tenant is not None:
+        slots = slots.join(jobs, jobs.c.pk == newest.c.job_pk).where(owned_by(tenant, jobs))
+    written = _rows(jobs, _ms(jobs.c.updated_at), tenant).where(jobs.c.removed_at.is_(None))
+    return written, slots, *_of_audit(tenant)
+
+
+_JUST_SETTLED = sa.text("deliveries.settled_at is not null and deliveries.is_counted = 0")
+"""As in its partial index: there is none by time for all tenants."""
+
+
+def _of_deliveries(tenant: str | None) -> Sequence[_Rows]:
+    written = _rows(deliveries, _ms(deliveries.c.updated_at), tenant)
+    if tenant is None:
+        settled = _newest(written.where(_JUST_SETTLED), deliveries.c.pk)
+    else:
+        settled = _newest(written.where(deliveries.c.settled_at.is_not(None)), deliveries.c.settled_at)
+    # One that ended long ago is sent again by a person, whose deed is recorded.
+    return _newest(written, deliveries.c.pk), settled, *_of_audit(tenant)
+
+
+def _of_fleet(_tenant: str | None) -> Sequence[_Rows]:
+    alive = _rows(workers, _ms(workers.c.draining_at) + sa.case((workers.c.sandbox.is_(None), 0), else_=1), None)
+    told = _newest(_rows(alerts, _ms(alerts.c.recovered_at), None), alerts.c.pk)
+    keys = sa.select(key_states.c.epoch.label("number"), _ms(key_states.c.since).label("time"))
+    return alive.where(workers.c.state == "alive"), told, keys
+
+
+def _of_audit(tenant: str | None) -> Sequence[_Rows]:
+    deeds = _rows(audit_log, sa.literal(0), None)
+    if tenant is not None:
+        deeds = deeds.where(audit_log.c.tenant == tenant)  # which has an index of its own for every tenant
+    return (_newest(deeds, audit_log.c.pk),)
+
+
+_PARTS = {
+    ListKind.RUNS: _of_runs,
+    ListKind.APPROVALS: _of_approvals,
+    ListKind.SESSIONS: _of_sessions,
+    ListKind.JOBS: _of_jobs,
+    ListKind.DELIVERIES: _of_deliveries,
+    ListKind.FLEET: _of_fleet,
+    ListKind.AUDIT: _of_audit,
+}

@@ -1,0 +1,179 @@
+"""Who wants to know which lists change, and one look at the rows for all of them.
+
+A process looks once a second for each tenant that somebody watches, however many do, and twice a second at the
+questions to people. It makes one look at a time, and never spends more than a twentieth of its time on those of one
+tenant: where there is so much open that a look takes long, looks are rarer.
+
+The id of an event is the marks of its lists (``store.changes``). So whoever comes back is told of what differs from its
+id and of nothing else, by any process, also by one that has just begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import anyio
+import anyio.to_thread
+
+from hermes_worker.core.errors import UnavailableError
+from hermes_worker.observe import database_outage
+from hermes_worker.store.changes import ListKind, Marks
+
+_LOOK_S = 0.5
+_QUICK = (ListKind.APPROVALS,)
+"""What people wait for: every look reads their marks, every other one all marks."""
+_SHARE = 20
+"""The pause after a look is at least so many times as long as the look."""
+LIFE_S = 300.0
+"""Of one stream: its reader comes back with the id that it has, and is let in anew."""
+READERS_OF_TENANT_MAX = 500
+READERS_MAX = 2_000
+
+_MARK = rf"({'|'.join(ListKind)})-[0-9a-f]{{12}}"
+ID_FORM = rf"^{_MARK}(\.{_MARK})*$"
+_ID = re.compile(ID_FORM.removesuffix("$"))
+
+ReadMarks = Callable[[str | None, Collection[ListKind]], Marks]
+"""Raises ``UnavailableError``."""
+
+
+class TooManyWatchers(Exception):
+    """The tenant, or this process, has as many of these streams as it may have."""
+
+    def __init__(self, *, is_of_tenant: bool) -> None:
+        super().__init__("this tenant watches too much" if is_of_tenant else "this server has too many readers")
+        self.is_of_tenant = is_of_tenant
+
+
+def marks_of(text: str) -> Marks:
+    """What an id says. Raises ``ValueError`` for what is no id."""
+    if not _ID.fullmatch(text):
+        raise ValueError(text)
+    return {ListKind(kind): mark for kind, _, mark in (part.partition("-") for part in text.split("."))}
+
+
+def id_of(marks: Marks) -> str:
+    return ".".join(f"{kind.value}-{mark}" for kind, mark in marks.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedLists:
+    """Lists that differ from what the reader was told before."""
+
+    id: str
+    kinds: tuple[ListKind, ...]
+
+
+@dataclass
+class _WatchedLists:
+    """Somebody's lists, while somebody watches them."""
+
+    marks: dict[ListKind, str] = field(default_factory=dict)
+    readers: int = 0
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set, and replaced, when a mark changes."""
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def is_looked_at(self) -> bool:
+        """Not when a defect has ended the looks: the readers come back, and somebody begins anew."""
+        return self.task is not None and not self.task.done()
+
+    def wake(self) -> None:
+        self.news.set()
+        self.news = asyncio.Event()
+
+
+class ChangeWatchers:
+    """All readers of this process. Belongs to the event loop."""
+
+    def __init__(self, read: ReadMarks) -> None:
+        self._read = read
+        self._watched: dict[str | None, _WatchedLists] = {}
+        self._one = anyio.CapacityLimiter(1)
+        self.is_closing = False
+
+    @property
+    def count(self) -> int:
+        """Readers at this moment."""
+        return sum(watched.readers for watched in self._watched.values())
+
+    def start(self) -> None:
+        """Begin, or begin anew after ``dismiss``."""
+        self.is_closing = False
+
+    def dismiss(self) -> None:
+        """The server is going away: end every reader's stream. Idempotent."""
+        self.is_closing = True
+        for watched in self._watched.values():
+            watched.wake()
+
+    @contextmanager
+    def reader(self, tenant: str | None) -> Iterator[None]:
+        """Of one reader of a tenant's lists, or of everybody's, for as long as the block runs. Raises
+        ``TooManyWatchers``."""
+        watched = self._watched.get(tenant)
+        if (0 if watched is None else watched.readers) >= READERS_OF_TENANT_MAX:
+            raise TooManyWatchers(is_of_tenant=True)
+        if self.count >= READERS_MAX:
+            raise TooManyWatchers(is_of_tenant=False)
+        if watched is None:
+            watched = self._watched[tenant] = _WatchedLists()
+            watched.task = asyncio.get_running_loop().create_task(self._keep_looking(tenant, watched))
+        watched.readers += 1
+        try:
+            yield
+        finally:
+            watched.readers -= 1
+            if watched.readers == 0:
+                del self._watched[tenant]
+                assert watched.task is not None
+                watched.task.cancel()
+
+    async def news(
+        self, tenant: str | None, kinds: Collection[ListKind], told: Marks, *, silent_s: float
+    ) -> AsyncIterator[ChangedLists | None]:
+        """What differs from ``told``, and from then on what changes; ``None`` after ``silent_s`` seconds of silence.
+        Ends when the server goes away, or after ``LIFE_S``. For a ``reader``."""
+        watched, known = self._watched[tenant], dict(told)
+        ends_at = time.monotonic() + LIFE_S
+        while not self.is_closing and time.monotonic() < ends_at and watched.is_looked_at:
+            news = watched.news
+            marks = {kind: mark for kind, mark in watched.marks.items() if kind in kinds}
+            differing = tuple(kind for kind, mark in marks.items() if known.get(kind) != mark)
+            if differing:
+                known = marks
+                yield ChangedLists(id=id_of(marks), kinds=differing)
+                continue
+            try:
+                async with asyncio.timeout(silent_s):
+                    await news.wait()
+            except TimeoutError:
+                yield None
+
+    async def _keep_looking(self, tenant: str | None, watched: _WatchedLists) -> None:
+        looks = 0
+        while True:
+            kinds: Collection[ListKind] = _QUICK if looks % 2 and watched.marks else tuple(ListKind)
+            try:
+                marks, took_s = await anyio.to_thread.run_sync(self._look, tenant, kinds, limiter=self._one)
+            except UnavailableError as error:
+                database_outage.failed(doing="look for changes", error=str(error))
+                took_s = 0.0
+            else:
+                database_outage.worked()
+                looks += 1
+                if any(watched.marks.get(kind) != mark for kind, mark in marks.items()):
+                    watched.marks |= marks
+                    watched.wake()
+            await asyncio.sleep(max(_LOOK_S, _SHARE * took_s))
+
+    def _look(self, tenant: str | None, kinds: Collection[ListKind]) -> tuple[Mapping[ListKind, str], float]:
+        began = time.monotonic()
+        marks = self._read(tenant, kinds)
+        return marks, time.monotonic() - began
