@@ -1,5 +1,6 @@
 // Who may come in: keys, and for operators the tenants.
-import { age, ask, brief, Confirm, Dialog, html, may, Notice, number, State, useField, usePoll, user, useState, visible } from "./core.js";
+import { age, ask, brief, Confirm, Dialog, html, may, Notice, number, State, useField, user, useState, visible } from "./core.js";
+import { usePoll } from "./live.js";
 
 const SCOPES = ["runs:read", "runs:write", "approve", "jobs", "ops:read", "admin"];
 
@@ -13,8 +14,8 @@ export function Access() {
   const [error, setError] = useState(null);
   const [made, setMade] = useState(null);
   const [ending, setEnding] = useState(null);
-  const keys = usePoll(() => ask("GET", "v1/keys", { params: { tenant: tenant.value } }), 4000, [tenant.value]);
-  const tenants = usePoll(async () => (user().is_operator ? (await ask("GET", "v1/tenants")).data : []), 8000, []);
+  const keys = usePoll(() => ask("GET", "v1/keys", { params: { tenant: tenant.value } }), 4000, [tenant.value], { lists: ["audit"] });
+  const tenants = usePoll(async () => (user().is_operator ? (await ask("GET", "v1/tenants")).data : []), 8000, [], { lists: ["audit"] });
   const revoke = async (key) => {
     setEnding(null);
     try { await ask("DELETE", `v1/keys/${key.key_id}`, { params: { tenant: tenant.value } }); setError(null); } catch (refusal) { setError(refusal); }

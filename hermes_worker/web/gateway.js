@@ -1,5 +1,6 @@
 // Accounts that people write to, and who may speak to the agent there.
-import { age, ask, brief, Confirm, html, Notice, State, useField, usePoll, useState } from "./core.js";
+import { age, ask, brief, Confirm, html, Notice, State, useField, useState } from "./core.js";
+import { usePoll } from "./live.js";
 
 const ROLES = ["owner", "member", "guest"];
 

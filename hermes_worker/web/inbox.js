@@ -1,5 +1,6 @@
 // Approvals and questions: one inbox, and who was first.
-import { age, ask, brief, everybodys, html, may, Notice, Older, short, span, State, Text, to, useEffect, useField, useOlder, useRef, user, useState, visible } from "./core.js";
+import { age, ask, brief, everybodys, html, may, Notice, Older, short, span, State, Text, to, useEffect, useField, useRef, user, useState, visible } from "./core.js";
+import { useOlder } from "./live.js";
 
 const WORDS = { __proto__: null, once: "Allow once", session: "Allow in this session", always: "Always allow", deny: "Deny" };
 
@@ -31,7 +32,7 @@ const PERMITTED = { __proto__: null, session: "in its session", always: "always"
 
 /** What was asked before, who answered, and what that permits from now on. */
 function History() {
-  const { rows, error, more } = useOlder("v1/approvals/history", { limit: 50, ...everybodys() }, "id", 5000);
+  const { rows, error, more } = useOlder("v1/approvals/history", { limit: 50, ...everybodys() }, "id", 5000, ["approvals"]);
   return html`<${Notice} error=${error} />${rows?.length > 0 && html`<section class="panel"><header><h2>History</h2></header><div class="scroll"><table aria-label="Closed questions">
     <thead><tr><th>Outcome</th><th>What was asked</th><th>Run</th><th>By</th><th>Why</th><th>Permits from now on</th><th class="num">Waited</th><th class="num">Age</th></tr></thead>
     <tbody>${rows.map((each) => html`<tr key=${each.id}><td><${State} of=${each.outcome} /></td>

@@ -1,5 +1,6 @@
 // The page: who is let in, the navigation, and which view the address asks for.
-import { ask, basePath, brief, Dialog, everybodys, html, may, Notice, render, setUser, useEffect, useField, usePoll, useRef, useRoute, user, useState, useUser, visible } from "./core.js";
+import { ask, basePath, brief, Dialog, everybodys, html, may, Notice, render, setUser, useEffect, useField, useRef, useRoute, user, useState, useUser, visible } from "./core.js";
+import { usePoll } from "./live.js";
 import { Deliveries, Fleet, Schedule, Audit } from "./operations.js";
 import { Access } from "./access.js";
 import { Gateway } from "./gateway.js";
@@ -76,7 +77,7 @@ function useKeys(setHelp) {
 
 /** The questions that wait. A new one is said to whoever listens. */
 function useWaiting() {
-  const asked = usePoll(() => ask("GET", "v1/approvals", { params: { limit: 100, ...everybodys() } }), 600, [], "questions");
+  const asked = usePoll(() => ask("GET", "v1/approvals", { params: { limit: 100, ...everybodys() } }), 600, [], { lists: ["approvals"], sharedAs: "questions" });
   const { data } = asked;
   const [said, setSaid] = useState("");
   const newest = useRef(null);

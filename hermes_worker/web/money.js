@@ -1,5 +1,6 @@
 // What it cost: by day, model, tenant, job and session.
-import { ask, brief, dollars, html, may, Notice, number, setQuery, to, usePoll, user, visible } from "./core.js";
+import { ask, brief, dollars, html, may, Notice, number, setQuery, to, user, visible } from "./core.js";
+import { usePoll } from "./live.js";
 
 const WAYS = { day: "Day", model: "Model", job: "Job", session: "Session", tenant: "Tenant" };
 const SPANS = [["1", "today and yesterday"], ["7", "the last week"], ["30", "the last month"], ["365", "the last year"]];
@@ -15,7 +16,7 @@ const LIMITS = { usd_per_day: ["a day", dollars], usd_per_month: ["a month", dol
 
 /** What the tenant and its keys may spend. */
 function Budgets() {
-  const { data, error } = usePoll(() => ask("GET", "v1/limits"), 15000, []);
+  const { data, error } = usePoll(() => ask("GET", "v1/limits"), 15000, [], { lists: ["audit"] });
   if (!data) return html`<${Notice} error=${error} />`;
   const lines = [[visible(data.tenant), data.limits], ...data.keys.map((key) => [visible(key.key_id), key.limits])]
     .flatMap(([whose, limits]) => Object.entries(LIMITS).filter(([name]) => limits[name]).map(([name, [per, words]]) => ({ whose, per, text: words(limits[name].at_most), waits: limits[name].waits })));
@@ -29,7 +30,7 @@ export function Money({ query }) {
   const days = SPANS.some(([of]) => of === query.get("days")) ? query.get("days") : "30";
   const isForAll = user().is_operator && may("admin");
   const { data, error } = usePoll(() => ask("GET", "v1/spend", { params: {
-    by, limit: 200, created_after: Math.floor(Date.now() / 1000 - days * 86400), all_tenants: isForAll || undefined } }), 5000, [by, days]);
+    by, limit: 200, max_age_s: 10, created_after: Math.floor(Date.now() / 60000) * 60 - days * 86400, all_tenants: isForAll || undefined } }), 5000, [by, days], { lists: ["runs"], leastMs: 5000 });
   const set = (name) => (event) => { const next = new URLSearchParams(query); next.set(name, event.target.value); setQuery(next); };
   const rows = data?.by === by ? data.data : [];
   const most = Math.max(1e-9, ...rows.map((row) => row.cost_usd ?? 0));

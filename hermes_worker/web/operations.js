@@ -1,5 +1,6 @@
 // What operators look at: jobs, deliveries, the fleet, the audit log.
-import { age, ask, brief, Confirm, html, may, Notice, number, Older, short, span, State, to, useOlder, usePoll, useState, when } from "./core.js";
+import { age, ask, brief, Confirm, html, may, Notice, number, Older, short, span, State, to, useState, when } from "./core.js";
+import { useOlder, usePoll } from "./live.js";
 
 function useActions(again) {
   const [error, setError] = useState(null);
@@ -14,7 +15,7 @@ const DAYS = 7;
 
 /** The coming slots, day by day. A job that comes often is one line of its day. */
 function Calendar() {
-  const { data, error } = usePoll(() => ask("GET", "v1/slots", { params: { days: DAYS, limit: 1000 } }), 15000, []);
+  const { data, error } = usePoll(() => ask("GET", "v1/slots", { params: { days: DAYS, limit: 1000 } }), 15000, [], { lists: ["jobs"] });
   if (!data?.data.length) return html`<${Notice} error=${error} />`;
   const days = new Map();
   for (const slot of data.data) {
@@ -32,7 +33,7 @@ function Calendar() {
 
 /** What became of a job's slots. */
 function Ledger({ job }) {
-  const { data, error } = usePoll(() => ask("GET", `api/jobs/${encodeURIComponent(job)}/history`, { params: { limit: 100 } }), 5000, [job]);
+  const { data, error } = usePoll(() => ask("GET", `api/jobs/${encodeURIComponent(job)}/history`, { params: { limit: 100 } }), 5000, [job], { lists: ["jobs", "runs"], leastMs: 1000 });
   if (!data) return html`<${Notice} error=${error} />`;
   return html`<section class="panel"><header><h2>Slots of <span class="mono">${brief(job)}</span></h2><span class="grow"></span><a href="#/schedule">Close</a></header><${Notice} error=${error} />
     ${!data.firings.length && html`<div class="empty">None of its slots has come.</div>`}
@@ -42,7 +43,7 @@ function Ledger({ job }) {
 }
 
 export function Schedule({ query }) {
-  const { data, error, again } = usePoll(() => ask("GET", "api/jobs", { params: { include_disabled: true } }), 3000, []);
+  const { data, error, again } = usePoll(() => ask("GET", "api/jobs", { params: { include_disabled: true } }), 3000, [], { lists: ["jobs"] });
   const [act, refusal] = useActions(again);
   const at = (text) => (text ? brief(typeof text === "number" ? when(text) : text) : "–");
   return html`<header><h1>Schedule</h1></header><${Notice} error=${error ?? refusal} />${query.get("job") && html`<${Ledger} job=${query.get("job")} />`}<${Calendar} />
@@ -56,7 +57,7 @@ export function Schedule({ query }) {
 }
 
 export function Deliveries() {
-  const { data, error, again } = usePoll(() => ask("GET", "v1/deliveries", { params: { limit: 100 } }), 3000, []);
+  const { data, error, again } = usePoll(() => ask("GET", "v1/deliveries", { params: { limit: 100 } }), 3000, [], { lists: ["deliveries"] });
   const [act, refusal] = useActions(again);
   return html`<header><h1>Deliveries</h1></header><${Notice} error=${error ?? refusal} />
     <section class="panel">${data && !data.data.length && html`<div class="empty">Nothing was to be delivered.</div>`}
@@ -112,7 +113,7 @@ export function Fleet() {
   const { data, error, again } = usePoll(async () => {
     const [backlog, told, keys, workers] = await Promise.all(["backlog", "alerts", "providers/states", "workers"].map((name) => ask("GET", `v1/${name}`)));
     return { backlog, alerts: told.data, keys: keys.data, workers: workers.data };
-  }, 2000, []);
+  }, 2000, [], { lists: ["fleet", "runs"], leastMs: 1000, calmMs: 10000 });
   if (!data) return html`<header><h1>Fleet</h1></header><${Notice} error=${error} />`;
   return html`<header><h1>Fleet</h1></header><${Notice} error=${error} />
     <section class="panel"><header><h2>Queues</h2></header><div class="scroll"><table><thead><tr><th>Queue</th><th class="num">Waiting</th><th class="num">At work</th><th class="num">Oldest</th><th class="num">A step takes</th><th class="num">Slots needed</th></tr></thead>
@@ -127,7 +128,7 @@ export function Fleet() {
 }
 
 export function Audit() {
-  const { rows, error, more } = useOlder("v1/audit", { newest_first: true, limit: 200 }, "number", 4000);
+  const { rows, error, more } = useOlder("v1/audit", { newest_first: true, limit: 200 }, "number", 4000, ["audit"]);
   return html`<header><h1>Audit</h1><span class="soft">the newest first</span></header><${Notice} error=${error} />
     <section class="panel">${rows && !rows.length && html`<div class="empty">Nothing is recorded.</div>`}
     ${rows?.length > 0 && html`<div class="scroll"><table><thead><tr><th>When</th><th>Who</th><th>What</th><th>To</th><th>From</th></tr></thead><tbody>

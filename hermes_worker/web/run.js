@@ -1,5 +1,6 @@
 // One run: its transcript as it is written, its tree, its calls, what it may use, and what can be done with it.
-import { age, ask, clock, Confirm, dollars, Gap, html, may, Notice, number, short, span, State, Text, to, useCalm, useEffect, useField, usePoll, useRef, useState, useWindow, visible, when } from "./core.js";
+import { age, ask, clock, Confirm, dollars, Gap, html, may, Notice, number, short, span, State, Text, to, useCalm, useEffect, useField, useRef, useState, useWindow, visible, when } from "./core.js";
+import { usePoll } from "./live.js";
 import { Waiting } from "./inbox.js";
 import { follow } from "./streams.js";
 import { useFork } from "./sessions.js";
@@ -153,7 +154,7 @@ function useRunFacts(id) {
     const explained = await ask("GET", `v1/runs/${id}/explain`).catch(() => null);
     const waits = run.status.startsWith("waiting_for_") ? (await ask("GET", "v1/approvals", { params: { limit: 500 } })).data.filter((wait) => wait.run_id === id) : [];
     return { run, explained, waits };
-  }, 1500, [id], `run-${id}`);
+  }, 1500, [id], { lists: ["runs", "approvals"], leastMs: 1000, sharedAs: `run-${id}` });
 }
 
 export function Run({ id }) {

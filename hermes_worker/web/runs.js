@@ -1,5 +1,6 @@
 // What runs and waits now, and the list of runs with its filters in the address.
-import { age, ask, brief, Confirm, dollars, everybodys, html, LongTable, may, Notice, number, setQuery, short, span, State, to, usePoll, useEffect, useField, useRef, useState, visible } from "./core.js";
+import { age, ask, brief, Confirm, dollars, everybodys, html, LongTable, may, Notice, number, setQuery, short, span, State, to, useEffect, useField, useRef, useState, visible } from "./core.js";
+import { usePoll } from "./live.js";
 import { Waiting } from "./inbox.js";
 
 const OPEN = ["queued", "running", "waiting_for_approval", "waiting_for_input", "waiting_for_children", "waiting_for_capacity", "paused", "stopping"];
@@ -40,13 +41,13 @@ async function readNow() {
     ask("GET", "v1/runs", { params: { status: OPEN, limit: 100, output_chars: SHOWN_MAX } }),
     ask("GET", "v1/approvals", { params: { limit: 100, ...everybodys() } }),
     ask("GET", "v1/runs", { params: { created_after: midnight, status: "failed", limit: 100, output_chars: 0 } }),
-    ask("GET", "v1/spend", { params: { by: "day", created_after: midnight } }),
+    ask("GET", "v1/spend", { params: { by: "day", created_after: midnight, max_age_s: 10 } }),
   ]);
   return { open, waits: waits.data, failed, spent: spend.data.reduce((sum, day) => sum + (day.cost_usd ?? 0), 0) };
 }
 
 export function Now() {
-  const { data, error, again } = usePoll(readNow, 1500, []);
+  const { data, error, again } = usePoll(readNow, 1500, [], { lists: ["runs", "approvals"], leastMs: 1000 });
   if (!data) return html`<header><h1>Now</h1></header><${Notice} error=${error} />`;
   const of = (...statuses) => data.open.data.filter((run) => statuses.includes(run.status)).length;
   const more = (page) => (page.has_more ? "+" : "");
@@ -147,7 +148,7 @@ export function joined(list, from, part) {
   return at < 0 ? { rows: [...above, ...part.data], cursor: part.cursor } : { rows: [...above, ...part.data, ...list.rows.slice(at + 1)], cursor: list.cursor };
 }
 
-/** Runs that fit. The newest and those in sight are read again every two seconds; scrolling reads older ones. */
+/** Runs that fit. The newest and those in sight are read again when a run changes; scrolling reads older ones. */
 function useRuns(query) {
   const asked = query.toString(), filters = filtersOf(query);
   const kept = useRef({ asked: null, rows: [], cursor: null }), seen = useRef([0, 0]), isReading = useRef(false);
@@ -162,7 +163,7 @@ function useRuns(query) {
     const part = await readBelow(filters, above, till - from);
     const at = kept.current.rows.findIndex((run) => run.run_id === above);
     if (kept.current.asked === asked && at >= 0) place(at + 1, part);
-  }, filters.text ? SEARCHED_AGAIN_MS : AGAIN_MS, [asked]);
+  }, filters.text ? SEARCHED_AGAIN_MS : AGAIN_MS, [asked], { lists: ["runs"], leastMs: filters.text ? SEARCHED_AGAIN_MS : 1000 });
   const more = async () => {
     const { rows, cursor } = kept.current;
     if (!cursor || isReading.current || kept.current.asked !== asked) return;

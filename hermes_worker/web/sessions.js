@@ -1,9 +1,10 @@
 // Conversations: the list, one transcript, and the next thing to say in it.
-import { age, ask, brief, dollars, html, may, Notice, number, Text, to, useField, usePoll, useState, visible } from "./core.js";
+import { age, ask, brief, dollars, html, may, Notice, number, Text, to, useField, useState, visible } from "./core.js";
+import { usePoll } from "./live.js";
 import { Filter } from "./runs.js";
 
 export function Sessions({ query }) {
-  const { data, error } = usePoll(() => ask("GET", "api/sessions", { params: { limit: 100 } }), 4000, []);
+  const { data, error } = usePoll(() => ask("GET", "api/sessions", { params: { limit: 100 } }), 4000, [], { lists: ["sessions", "runs"], leastMs: 1000 });
   const words = query.get("q")?.trim();
   return html`<header><h1>Sessions</h1></header><${Notice} error=${error} />${may("runs:write") && html`<${Say} />`}
     <section class="panel"><div class="filters" role="search" aria-label="What was said"><${Filter} name="q" label="Words that were said" query=${query} /></div>
@@ -17,7 +18,7 @@ export function Sessions({ query }) {
 
 /** Messages in which the words are, of all sessions. */
 function Found({ words }) {
-  const { data, error } = usePoll(() => ask("GET", "api/sessions/search", { params: { q: words, limit: 50 } }), 10000, [words]);
+  const { data, error } = usePoll(() => ask("GET", "api/sessions/search", { params: { q: words, limit: 50 } }), 10000, [words], { lists: ["runs"], leastMs: 10000 });
   if (!data) return html`<${Notice} error=${error} />`;
   return html`<${Notice} error=${error} />${!data.data.length && html`<div class="empty">Nobody said that.</div>`}
     <ol class="talk" aria-label="Messages that fit">${data.data.map((each) => html`<li key=${`${each.session_id} ${each.message_id}`}><span class="when">${each.role}<br />${age(each.timestamp)}</span>
@@ -63,7 +64,7 @@ export function Session({ id }) {
   const { data, error } = usePoll(async () => {
     const [one, page] = await Promise.all([ask("GET", place), ask("GET", `${place}/messages`)]);
     return { session: one.session, messages: page.data };
-  }, 4000, [id]);
+  }, 4000, [id], { lists: ["sessions", "runs"], leastMs: 1000 });
   const [fork, refusal] = useFork(id);
   // A copy may end where a turn does, and not between a call and its result.
   const isWhole = (message) => message.role === "assistant" && !message.tool_calls?.length;

@@ -1,5 +1,6 @@
 // What the installation is configured as, and who said so. Secrets never come here: the server withholds them.
-import { ask, brief, html, Notice, number, usePoll, visible } from "./core.js";
+import { ask, brief, html, Notice, number, visible } from "./core.js";
+import { usePoll } from "./live.js";
 import { Filter } from "./runs.js";
 
 // In the order in which they count.

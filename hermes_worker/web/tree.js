@@ -1,5 +1,6 @@
 // The tree that a run is in, against time, and the calls of one run with their attempts.
-import { ask, brief, clock, dollars, html, LongTable, Notice, number, short, span, State, Text, to, useEffect, usePoll, useRef, useState, visible } from "./core.js";
+import { ask, brief, clock, dollars, html, LongTable, Notice, number, short, span, State, Text, to, useEffect, useRef, useState, visible } from "./core.js";
+import { usePoll } from "./live.js";
 
 /** Every run below the one that caused it, the first ones first. */
 function inOrder(nodes) {
@@ -25,7 +26,7 @@ function Bar({ run, first, width, now }) {
 }
 
 export function Tree({ id, isOver }) {
-  const { data, error } = usePoll(() => ask("GET", `v1/runs/${id}/tree`), isOver ? 30000 : 3000, [id, isOver]);
+  const { data, error } = usePoll(() => ask("GET", `v1/runs/${id}/tree`), isOver ? 30000 : 3000, [id, isOver], { lists: ["runs"], leastMs: 3000 });
   if (error && !data) return html`<${Notice} error=${error} />`;
   if (!data || data.total < 2) return null;
   const nodes = inOrder(data.data), now = Date.now() / 1000;

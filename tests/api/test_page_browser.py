@@ -430,6 +430,8 @@ def test_ten_tabs_of_one_browser_are_live_through_one_stream(
         tab.goto(f"{api.url}/#/runs/{run_id}")
         tab.get_by_text("live", exact=True).wait_for()
     assert api.followers.count == 1
+    watching = api.server._context.changes
+    until(lambda: watching.count == 1, "one stream of changes for all tabs", patience_s=BROWSER_PATIENCE_S)
     store.ask_tools(run_id, asks(Replay.PURE, Replay.PURE))
     for tab in tabs:
         tab.get_by_text("(calls tools)").wait_for()
@@ -449,6 +451,47 @@ def test_ten_tabs_of_one_browser_are_live_through_one_stream(
     print(f"taken over in all tabs within {took_s:.2f} s at a load of {os.getloadavg()[0]:.1f}")
     assert took_s <= TAKEN_OVER_S_MAX * busyness()
     assert api.followers.count == 1
+    until(lambda: watching.count == 1, "the stream of changes was taken over", patience_s=BROWSER_PATIENCE_S)
+    left[-1].goto(f"{api.url}/#/runs")
+    left[-1].locator(f"a[title='{run_id}']").wait_for()
+    fresh = api.submit(input="after all that")
+    left[-1].locator(f"a[title='{fresh}']").wait_for()
+
+
+def test_lists_are_read_when_the_server_says_so_and_left_alone_otherwise(
+    api: Served, store: Store, visit: Callable[..., PageVisitor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watching = api.server._context.changes
+    looks: list[object] = []
+    read = watching._read
+    monkeypatch.setattr(watching, "_read", lambda *of: looks.append(of) or read(*of))
+    visitor = visit()
+    page = visitor.page
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    visitor.open("", "Now")
+    page.get_by_text("No run fits.").wait_for()
+
+    def quiet(count: int) -> list[str]:
+        """What is asked for while the server looks so often, which without a stream were polls of all lists."""
+        before, seen = len(asked), len(looks)
+        while len(looks) < seen + count:
+            page.wait_for_timeout(100)
+        return asked[before:]
+
+    for _ in range(20):
+        if not quiet(8):
+            break
+    else:
+        raise AssertionError(f"the page asks where nothing changes: {quiet(8)}")
+    run_id = waiting(store)
+    page.get_by_text("rm -r x").wait_for()
+    page.locator(f"a[title='{run_id}']").wait_for()
+    Waits(store.database).approve(run_id, Choice.DENY, by="ann")
+    page.get_by_text("rm -r x").wait_for(state="detached")
+    page.get_by_role("button", name="Log out").click()
+    page.get_by_label("API key").wait_for()
+    until(lambda: watching.count == 0, "no stream after the end of the login")
 
 
 class Switch:
