@@ -229,8 +229,10 @@ const KINDS = {
   waiting_for_approval: "wait", waiting_for_input: "wait", waiting_for_capacity: "wait", paused: "wait",
 };
 
+export const kindOf = (status) => KINDS[status] ?? "";
+
 export function State({ of }) {
-  return html`<span class=${`state ${KINDS[of] ?? ""}`}>${brief(of).replaceAll("_", " ")}</span>`;
+  return html`<span class=${`state ${kindOf(of)}`}>${brief(of).replaceAll("_", " ")}</span>`;
 }
 
 const TEXT_MAX = 20000;

@@ -1,5 +1,6 @@
 // The tree that a run is in, against time, and the calls of one run with their attempts.
 import { ask, brief, clock, dollars, html, LongTable, Notice, number, short, span, State, Text, to, useEffect, useRef, useState, visible } from "./core.js";
+import { Graph } from "./graph.js";
 import { usePoll } from "./live.js";
 
 /** Every run below the one that caused it, the first ones first. */
@@ -33,6 +34,7 @@ export function Tree({ id, isOver }) {
   const first = nodes.reduce((least, node) => Math.min(least, node.run.created_at), Infinity);
   const width = nodes.reduce((most, node) => Math.max(most, (node.run.finished_at ?? now) - first), 0.001);
   return html`<section class="panel"><header><h2>Tree</h2><span class="soft">${number(data.total)} runs in ${span(width)}${data.total > nodes.length ? `, the first ${number(nodes.length)} are listed` : ""}</span></header>
+    <${Graph} nodes=${nodes} id=${id} />
     <${LongTable} rows=${nodes} columns="5" label="The tree of this run" head=${html`<tr><th>Run</th><th>Status</th><th>When</th><th class="num">Tokens</th><th class="num">Cost</th></tr>`}
       row=${({ run, level, background, parent_call: call }, n) => html`<tr key=${run.run_id} data-n=${n} aria-rowindex=${n + 2}>
         <td class="mono nowrap"><span style=${{ paddingLeft: `${Math.min(level, 12) * 1.1}rem` }}>${level > 0 && html`<span aria-hidden="true">└ </span><span class="hidden">level ${level} </span>`}${run.run_id === id ? html`<strong>${short(run.run_id)}</strong>` : html`<a href=${to("runs", run.run_id)}>${short(run.run_id)}</a>`}</span>

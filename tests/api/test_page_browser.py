@@ -612,6 +612,23 @@ def test_what_was_delegated_is_a_tree_against_time(
     assert tree.locator(".lane").count() == 4
     assert tree.locator(".lane .wait").count() == 2, "two children have not begun"
     assert all(child[:12] in tree.inner_text() for child in children)
+    graph = page.get_by_role("group", name="The tree as a graph")
+    assert graph.get_by_role("link").count() == 4
+    assert graph.get_by_role("link", name="completed").count() == 1
+    assert graph.locator("path").get_attribute("d").count("M") == 3, "a line to each child"
+    # One of its dots is reached by Tab, the others by arrows along the lines.
+    assert graph.locator("[tabindex='0']").count() == 1
+    graph.locator("[tabindex='0']").focus()
+    focused = "() => document.activeElement.dataset.run"
+    assert page.evaluate(focused) == run_id
+    for key, wanted in {"ArrowDown": 1, "ArrowRight": 2, "End": 3, "ArrowLeft": 2, "Home": 1, "ArrowUp": 0}.items():
+        page.keyboard.press(key)
+        assert page.evaluate(focused) == children[wanted], key
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", level=1, name=children[1]).wait_for()
+    page.go_back()
+    tree.get_by_role("row").nth(4).wait_for()
     calls = page.locator("section", has=page.get_by_role("heading", name="Calls", exact=True))
     calls.locator("summary", has_text="tool1").click()
     calls.get_by_text("Arguments").wait_for()
