@@ -163,6 +163,9 @@ class ChatCommand(StrEnum):
     TITLE = "title"
     USAGE = "usage"
     COMPRESS = "compress"
+    UNDO = "undo"
+    MODEL = "model"
+    JOBS = "jobs"
     APPROVE = "approve"
     DENY = "deny"
 
@@ -244,20 +247,6 @@ def _commanded(name: str, arguments: str, role: ChatRole) -> Commanded:
     word = name.strip().lower()[:64]
     known = ChatCommand(word) if word in tuple(ChatCommand) else None
     return Commanded(command=known, name=word, arguments=arguments.strip(), role=role)
-
-
-HELP = (
-    "/new – begin a new conversation\n"
-    "/stop – stop what is being done\n"
-    "/status – what is being done\n"
-    "/queue TEXT – say it after what is being done\n"
-    "/steer TEXT – say it to what is being done\n"
-    "/title TEXT – call this conversation so; /title alone says what it is called\n"
-    "/usage – what this conversation has used\n"
-    "/compress FOCUS – summarise what was said, most of all this\n"
-    "/approve – allow what I asked about, once; /approve session or /approve always for longer\n"
-    "/deny REASON – do not allow it"
-)
 
 
 def in_one_turn(waiting: str, text: str) -> str | None:

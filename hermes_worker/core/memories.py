@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from hermes_worker.core.errors import HermesError
+from hermes_worker.core.gateway import CHAT_SOURCE
 
 MEMORY_TOOL: Final = "memory"
 """What the tool is called."""
@@ -355,10 +356,10 @@ class MemoryWriter(StrEnum):
     """Who asks for a change, as far as it decides whether they may."""
 
     PERSON = "person"
-    """A run that its owner asked for: at the command line, with the server's key, or with one that has the scope
-    ``memory``."""
+    """A run that its owner asked for: at the command line, with the server's key or one that has the scope ``memory``,
+    or in a chat, where they are no guest."""
     GUEST = "guest"
-    """A run that a key without that scope asked for, or nobody knows who."""
+    """A run that a key without that scope asked for, a guest of a chat, or nobody knows who."""
     CHILD = "child"
     """A run that another one delegated."""
     WEBHOOK = "webhook"
@@ -367,7 +368,7 @@ class MemoryWriter(StrEnum):
     """A run that a schedule began."""
 
 
-_OF_OWNERS: Final = frozenset({"api", "cli"})
+_OF_OWNERS: Final = frozenset({"api", "cli", CHAT_SOURCE})
 
 
 def writers_of(source: str, *, is_child: bool, is_guest: bool) -> frozenset[MemoryWriter]:

@@ -17,11 +17,11 @@ from sqlalchemy.engine import Connection
 from hermes_worker.channels.catalog import platforms
 from hermes_worker.channels.targets import ChatRef, TargetError, parse_chat, text_of
 from hermes_worker.core.chat_accounts import DEFAULT_ACCOUNT, ChatOwner, account_of, named_variable
+from hermes_worker.core.chat_commands import CommandAccess
 from hermes_worker.core.chat_context import context_block
 from hermes_worker.core.errors import LeaseLost, UnavailableError
 from hermes_worker.core.gateway import (
     GUEST_TOOLSETS,
-    HELP,
     ChatCommand,
     ChatRole,
     Commanded,
@@ -53,6 +53,7 @@ from hermes_worker.core.session_resets import (
     reset_reason,
 )
 from hermes_worker.core.titles import cleaned_title
+from hermes_worker.gateway.commanding import jobs_told, model_choice, take_back
 from hermes_worker.gateway.files import FileTurns, media_of
 from hermes_worker.observe import count, log
 from hermes_worker.safety.approvals import Choice, Unattended
@@ -62,6 +63,7 @@ from hermes_worker.settings import Settings
 from hermes_worker.store.access.audit import Actor, acting
 from hermes_worker.store.gateway import AccountHold, ChatBurst, EventKnown, GatewayRows, InboundEvent, OpenQuestion
 from hermes_worker.store.inbound_files import NewFiles
+from hermes_worker.store.last_turns import last_turn
 from hermes_worker.store.outbox.deliveries import owe, owe_preview
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.runs import Created, Multitask, SessionBusy, SessionNotFound
@@ -73,7 +75,7 @@ from hermes_worker.store.runs.waits import (
     settle_approval,
     settle_input,
 )
-from hermes_worker.store.sessions import Changes, Sessions, SessionTotals, TitleTaken
+from hermes_worker.store.sessions import Changes, InvalidFork, Sessions, SessionTotals, TitleTaken
 from hermes_worker.wiring import Client
 
 _NOBODY = ChatOwner()
@@ -191,6 +193,8 @@ class _ChatPlace:
     """How often the chat had begun anew before."""
     reset: ResetReason | None = None
     """Why the chat begins anew with it."""
+    model: str | None = None
+    """What people chose for it."""
 
 
 class Taker:
@@ -201,6 +205,7 @@ class Taker:
         self._tenant = tenant
         self._rows = GatewayRows(client.database, tenant)
         self._files = FileTurns(client, tenant)
+        self._access = CommandAccess(client.settings.gateway.commands)
 
     def take(self, arrival: Arrival) -> str | None:
         """Do what an event asks for; what became of it, or ``None`` for one that was taken before. Safe to repeat and
@@ -315,6 +320,7 @@ class Taker:
             session_id=place.session,
             principal=Principal(tenant=self._tenant, name=self._principal(arrival), scopes=frozenset()),
             source=arrival.role.source,
+            model=place.model,
             toolsets=GUEST_TOOLSETS if is_guest else None,
             approvals=Unattended.DENY.value if is_guest else None,
             multitask=multitask,
@@ -395,17 +401,17 @@ class Taker:
         )
 
     def _session(self, arrival: Arrival) -> str:
-        return _session_name(arrival, self._rows.generation(arrival.account, _counted_as(arrival)))
+        return _session_name(arrival, self._rows.chat(arrival.account, _counted_as(arrival)).generation)
 
     def _place(self, arrival: Arrival) -> _ChatPlace:
         """Where a turn of the conversation belongs: to the chat's session, or to a new one when that one ended by
         itself."""
-        generation = self._rows.generation(arrival.account, _counted_as(arrival))
+        generation, model = self._rows.chat(arrival.account, _counted_as(arrival))
         session = _session_name(arrival, generation)
         reset = self._due_reset(arrival, session)
         if reset is not None:
-            session = _session_name(arrival, generation + 1)
-        return _ChatPlace(session=session, generation=generation, reset=reset)
+            session, model = _session_name(arrival, generation + 1), None
+        return _ChatPlace(session=session, generation=generation, reset=reset, model=model)
 
     def _due_reset(self, arrival: Arrival, session: str) -> ResetReason | None:
         """Asks the database only where sessions end by themselves at all."""
@@ -452,7 +458,9 @@ class Taker:
         if question.kind is WaitKind.INPUT:
             return self._answered(arrival, lambda connection: self._told(connection, arrival, question, text))
         word = choice_in(text)
-        return None if word is None else self._chosen(arrival, question, Choice(word), None)
+        if word is None or not self._may_choose(arrival, Choice(word)):
+            return None
+        return self._chosen(arrival, question, Choice(word), None)
 
     def _pressed(self, arrival: Arrival, press: Pressed) -> str:
         """Take a press as the answer to the question that bears the button, if that is still the newest one."""
@@ -465,13 +473,13 @@ class Taker:
             told = self._settle(arrival, lambda _: _Replied("command", "Guests allow nothing."))
         elif press.answer not in tuple(Choice):
             told = self._settle(arrival, lambda _: _Replied(Silence.UNKNOWN_KIND.value))
+        elif not self._may_choose(arrival, Choice(press.answer)):
+            told = self._settle(arrival, lambda _: _Replied("command", "This is not for you to choose."))
         else:
             told = self._chosen(arrival, question, Choice(press.answer), None)
         return told or self._settle(arrival, lambda _: _Replied("command", "This is not asked any more."))
 
     def _judge(self, arrival: Arrival, command: ChatCommand, arguments: str) -> str:
-        if arrival.role is ChatRole.GUEST:
-            return self._settle(arrival, lambda _: _Replied("command", "Guests allow nothing."))
         question = self._rows.newest_question(arrival.role.source, self._session(arrival))
         if question is not None and question.kind is WaitKind.APPROVAL:
             is_denied = command is ChatCommand.DENY
@@ -480,6 +488,11 @@ class Taker:
             if outcome is not None:
                 return outcome
         return self._settle(arrival, lambda _: _Replied("command", "Nothing waits for your permission here."))
+
+    def _may_choose(self, arrival: Arrival, choice: Choice) -> bool:
+        """Words and buttons are worth what the commands are."""
+        command = ChatCommand.DENY if choice is Choice.DENY else ChatCommand.APPROVE
+        return self._access.allows(arrival.role, command)
 
     def _chosen(self, arrival: Arrival, question: OpenQuestion, choice: Choice, reason: str | None) -> str | None:
         if choice is Choice.ALWAYS and arrival.role is not ChatRole.OWNER:
@@ -513,6 +526,12 @@ class Taker:
     # --- what is answered at once ------------------------------------------------------------------------------------
 
     def _command(self, arrival: Arrival, said: Commanded) -> str:
+        if said.command is None:
+            told = f"There is no such command.\n{self._access.help_for(arrival.role)}"
+            return self._settle(arrival, lambda _: _Replied("command", told))
+        if not self._access.allows(arrival.role, said.command):
+            told = f"/{said.command.value} is not for you here."
+            return self._settle(arrival, lambda _: _Replied("command", told))
         match said.command:
             case ChatCommand.STOP:
                 return self._settle(arrival, lambda connection: self._stopped(connection, arrival))
@@ -528,10 +547,16 @@ class Taker:
                 return self._of_session(arrival, command, said.arguments)
             case ChatCommand.APPROVE | ChatCommand.DENY as command:
                 return self._judge(arrival, command, said.arguments)
-            case ChatCommand.START | ChatCommand.HELP:
-                return self._settle(arrival, lambda _: _Replied("command", HELP))
+            case ChatCommand.MODEL:
+                return self._model(arrival, said.arguments)
+            case ChatCommand.UNDO:
+                return self._undo(arrival)
+            case ChatCommand.JOBS:
+                told = jobs_told(self._client, self._tenant)
+                return self._settle(arrival, lambda _: _Replied("command", told))
             case _:
-                return self._settle(arrival, lambda _: _Replied("command", f"There is no such command.\n{HELP}"))
+                told = self._access.help_for(arrival.role)
+                return self._settle(arrival, lambda _: _Replied("command", told))
 
     def _stopped(self, connection: Connection, arrival: Arrival) -> _Replied:
         stopped = self._rows.stop(connection, arrival.role.source, self._session(arrival), self._principal(arrival))
@@ -550,6 +575,39 @@ class Taker:
             return "Nothing is being done here."
         return f"Run {run_id} is at work; {waiting} more wait."
 
+    def _model(self, arrival: Arrival, name: str) -> str:
+        place = self._place(arrival)
+        choice = model_choice(self._client, self._submission(arrival, place, "-", Multitask.QUEUE), name)
+
+        def do(connection: Connection) -> _Replied:
+            chat = (arrival.account, _counted_as(arrival))
+            if choice.is_made and place.reset is not None:
+                self._rows.begin_anew(connection, *chat, place.generation, model=choice.model)
+            elif choice.is_made:
+                self._rows.choose_model(connection, *chat, choice.model)
+            return _Replied("command", choice.told)
+
+        return self._settle(arrival, do)
+
+    def _undo(self, arrival: Arrival) -> str:
+        """Take back the last turn: the chat goes on in a fork of its session that ends before it."""
+        try:
+            return self._settle(arrival, lambda connection: self._undone(connection, arrival))
+        except (SessionNotFound, InvalidFork) as error:
+            told = f"This cannot be taken back: {error}"
+            return self._settle(arrival, lambda _: _Replied("command", told))
+
+    def _undone(self, connection: Connection, arrival: Arrival) -> _Replied:
+        generation, model = self._rows.chat(arrival.account, _counted_as(arrival))
+        session, source = _session_name(arrival, generation), arrival.role.source
+        turn = last_turn(connection, self._tenant, source, session)
+        if turn is None:
+            return _Replied("command", "Nothing can be taken back here now. /stop ends what is being done.")
+        kept = Sessions(self._client.database, self._tenant, source)
+        told = take_back(connection, kept, turn, session, _session_name(arrival, generation + 1))
+        self._rows.begin_anew(connection, arrival.account, _counted_as(arrival), generation, model=model)
+        return _Replied("command", told)
+
     def _of_session(self, arrival: Arrival, command: ChatCommand, arguments: str) -> str:
         """What a command does that is about a conversation that there is."""
         if self._rows.is_known(arrival.row):
@@ -564,7 +622,9 @@ class Taker:
             case ChatCommand.COMPRESS:
                 focus = " ".join(arguments.split())[:FOCUS_CHARS_MAX]
                 asked = self._submission(arrival, place, f"/compress {focus}".strip(), Multitask.QUEUE)
-                return self._submit(arrival, place, replace(asked, compress=focus, model=session.asks_model))
+                return self._submit(
+                    arrival, place, replace(asked, compress=focus, model=place.model or session.asks_model)
+                )
             case ChatCommand.TITLE if title := cleaned_title(arguments):
                 told = self._retitled(kept, place.session, title)
             case ChatCommand.TITLE:

@@ -35,6 +35,7 @@ from hermes_worker.core.chat_accounts import ChatRules
 from hermes_worker.core.client_tools import NAME, ClientTool
 from hermes_worker.core.deferred import BRIDGE
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
+from hermes_worker.core.gateway import CHAT_SOURCE
 from hermes_worker.core.mcp_rows import is_row_source
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.overrides import OverrideLevel
@@ -307,6 +308,21 @@ def resolve_model(settings: ModelSettings, asked_for: str | None) -> tuple[str, 
     return model, provider
 
 
+def usable_model(client: Client, submission: Submission) -> str:
+    """The model that a run would ask. Raises ``InvalidSubmission`` as ``accept`` does, ``UnavailableError``."""
+    settings = _accepted_with(client.settings, submission, chosen_settings(client, submission))
+    return _asked(settings, submission)[0]
+
+
+def offered_models(client: Client, submission: Submission) -> Sequence[str]:
+    """Models that the settings of such a run name: the usual one, and those of the same provider that stand in for it.
+    Others may be named. Raises as ``usable_model``."""
+    settings = chosen_settings(client, submission).settings.model
+    usual, provider = resolve_model(settings, None)
+    others = (other for other in map(named_model, settings.fallbacks) if other.address is None)
+    return tuple(dict.fromkeys((usual, *(other.model for other in others if other.provider == provider))))
+
+
 def _usual_name(provider: str) -> str:
     """What a provider is called in prompts, by whichever of its names it was configured: two installations that ask the
     same one have the same prompts."""
@@ -531,8 +547,8 @@ def _left_out(memory: MemorySettings, kind: str) -> tuple[str, ...]:
 
 
 def usual_toolsets(kind: str) -> tuple[str, ...]:
-    """Whoever types a task is there to answer a question; a client of the API asks for that by name."""
-    return ("hermes-cli",) if kind == "cli" else ("hermes-api-server",)
+    """Whoever types a task, in a chat as well, is there to answer; a client of the API asks for that by name."""
+    return ("hermes-cli",) if kind in ("cli", CHAT_SOURCE) else ("hermes-api-server",)
 
 
 def deliver_list(

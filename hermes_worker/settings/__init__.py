@@ -34,6 +34,7 @@ import yaml
 from hermes_worker import installed
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.chat_accounts import ACCOUNT_PATTERN, RULE_PATTERN, ChatRules, usual_variable
+from hermes_worker.core.chat_commands import COMMAND_RULE
 from hermes_worker.core.credentials import Strategy
 from hermes_worker.core.delegation import TURNS_MAX
 from hermes_worker.core.errors import ConfigurationError
@@ -883,6 +884,13 @@ class GatewaySettings:
         "whisper-1",
     )
     """Model of that service."""
+    commands: tuple[str, ...] = _setting(
+        "chats.commands",
+        "HERMES_GATEWAY_COMMANDS",
+        names(COMMAND_RULE, "`COMMAND=ROLE`, the least role that may use it, such as `jobs=member` or `model=nobody`"),
+        (),
+    )
+    """Who may use a command, where that is not as docs/gateway.md says: `jobs=member,undo=owner,usage=nobody`."""
     redacts_ids: bool = _setting("chats.redact_pii", "HERMES_GATEWAY_REDACT_PII", SWITCH, False)
     """Whether agents are shown ids of people and chats as hashes, on platforms where no message needs the real ones."""
     streams: bool = _setting("chats.streaming", "HERMES_GATEWAY_STREAMING", SWITCH, False)

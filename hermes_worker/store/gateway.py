@@ -33,7 +33,7 @@ from hermes_worker.core.questions import Question
 from hermes_worker.core.run import RunStatus, WaitKind
 from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import row_of
+from hermes_worker.store.engine.prepared import columns_for, row_of
 from hermes_worker.store.rows import Hint, insert_ignoring, lock_run, plain
 from hermes_worker.store.runs.chains import stop_run
 from hermes_worker.store.runs.inputs import change_input, stored_spec
@@ -131,6 +131,15 @@ class OpenQuestion:
     kind: WaitKind
     opened_at: float
     """Epoch seconds, by the database's clock."""
+
+
+class ChatState(NamedTuple):
+    """How a chat stands."""
+
+    generation: int = 0
+    """How often it began anew."""
+    model: str | None = None
+    """What its people chose for the present conversation; ``None`` for the usual one."""
 
 
 class SessionActivity(NamedTuple):
@@ -298,22 +307,39 @@ class GatewayRows:
 
     # --- chats -------------------------------------------------------------------------------------------------------
 
-    def generation(self, account: str, session_key: str) -> int:
-        """How often the chat began anew."""
-        this = _chat(account, session_key)
+    def chat(self, account: str, session_key: str) -> ChatState:
+        """How a chat stands. One statement."""
+        wanted = sa.select(*columns_for(chats, ChatState)).where(_chat(account, session_key))
         with self._database.read() as connection:
-            return int(connection.execute(sa.select(chats.c.generation).where(this)).scalar() or 0)
+            return row_of(connection.execute(wanted), ChatState) or ChatState()
 
-    def begin_anew(self, connection: Connection, account: str, session_key: str, after: int | None = None) -> bool:
-        """The next message of the chat begins a new conversation; with ``after`` only if it began so often. Whether
-        it does by this."""
+    def begin_anew(
+        self,
+        connection: Connection,
+        account: str,
+        session_key: str,
+        after: int | None = None,
+        *,
+        model: str | None = None,
+    ) -> bool:
+        """The next message of the chat begins a new conversation, which asks ``model``; with ``after`` only if it
+        began so often. Whether it does by this."""
         this = _chat(account, session_key)
         if after is not None:
             this &= chats.c.generation == after
+        self._enter_chat(connection, account, session_key)
+        values = {"generation": chats.c.generation + 1, "model": model, "updated_at": db_now()}
+        return bool(connection.execute(sa.update(chats).where(this).values(**values)).rowcount)
+
+    def choose_model(self, connection: Connection, account: str, session_key: str, model: str | None) -> None:
+        """The present conversation of a chat asks ``model`` from now on; with ``None`` the usual one."""
+        self._enter_chat(connection, account, session_key)
+        values = {"model": model, "updated_at": db_now()}
+        connection.execute(sa.update(chats).where(_chat(account, session_key)).values(**values))
+
+    def _enter_chat(self, connection: Connection, account: str, session_key: str) -> None:
         row = {"account": account, "session_key": session_key, "tenant": self._tenant, "generation": 0}
         connection.execute(insert_ignoring(connection, chats).values(**row, updated_at=db_now()))
-        values = {"generation": chats.c.generation + 1, "updated_at": db_now()}
-        return bool(connection.execute(sa.update(chats).where(this).values(**values)).rowcount)
 
     def activity(self, source: str, name: str) -> SessionActivity | None:
         """When something was last said in a chat's session; ``None`` while it does not exist. One statement."""

@@ -380,35 +380,41 @@ class Sessions:
         has left nothing whole, ``SessionActive``.
         """
         with self._database.write() as connection:
-            source = self._found(connection, reference, is_locked=True)
-            require_kept(connection, source.pk)
-            cut = _cut(connection, source, last)
-            this = sessions.c.pk == source.pk
-            kept = (sessions.c.system_prompt, sessions.c.context_at, sessions.c.tools_hash, sessions.c.workspace)
-            prompt, context_at, tools_hash, workspace = connection.execute(sa.select(*kept).where(this)).one()
-            called = title or self._next_title(connection, source)
-            values = {
-                "session_id": new_run_id(),
-                "tenant": self._tenant,
-                "source": self._source,
-                "name": name,
-                "system_prompt": prompt,
-                "context_at": context_at,
-                "tools_hash": tools_hash,
-                "workspace": workspace,
-                "title": called,
-                "title_key": self._free_key(connection, called),
-                "model": source.model,
-                "forked_from": source.session_id,
-                "message_seq": cut,
-            }
-            opened = self._opened(connection, values)
-            _copy(connection, source.pk, opened.pk, cut)
-            mark_due(connection, opened.pk)
-            copied = {"from": source.session_id, "messages": cut}
-            record(connection, Act.SESSION_FORK, opened.session_id, after=copied)
-            connection.execute(sa.update(sessions).where(this).values(ended_at=db_now(), end_reason=BRANCHED))
-            return _views(connection, [opened])[0]
+            return self.fork_within(connection, reference, name=name, title=title, last=last)
+
+    def fork_within(
+        self, connection: Connection, reference: str, *, name: str, title: str | None = None, last: int | None = None
+    ) -> SessionView:
+        """The same in the caller's transaction."""
+        source = self._found(connection, reference, is_locked=True)
+        require_kept(connection, source.pk)
+        cut = _cut(connection, source, last)
+        this = sessions.c.pk == source.pk
+        kept = (sessions.c.system_prompt, sessions.c.context_at, sessions.c.tools_hash, sessions.c.workspace)
+        prompt, context_at, tools_hash, workspace = connection.execute(sa.select(*kept).where(this)).one()
+        called = title or self._next_title(connection, source)
+        values = {
+            "session_id": new_run_id(),
+            "tenant": self._tenant,
+            "source": self._source,
+            "name": name,
+            "system_prompt": prompt,
+            "context_at": context_at,
+            "tools_hash": tools_hash,
+            "workspace": workspace,
+            "title": called,
+            "title_key": self._free_key(connection, called),
+            "model": source.model,
+            "forked_from": source.session_id,
+            "message_seq": cut,
+        }
+        opened = self._opened(connection, values)
+        _copy(connection, source.pk, opened.pk, cut)
+        mark_due(connection, opened.pk)
+        copied = {"from": source.session_id, "messages": cut}
+        record(connection, Act.SESSION_FORK, opened.session_id, after=copied)
+        connection.execute(sa.update(sessions).where(this).values(ended_at=db_now(), end_reason=BRANCHED))
+        return _views(connection, [opened])[0]
 
     def let_forks_stay(self, reference: str) -> None:
         """The forks of this session are sessions of their own from now on, and do not go when it is erased. Raises

@@ -1095,8 +1095,9 @@ chats = sa.Table(
     sa.Column("tenant", Tenant, nullable=False),
     sa.Column("generation", sa.Integer(), nullable=False),
     sa.Column("updated_at", Seconds, nullable=False),
+    sa.Column("model", sa.String(200)),
 )
-"""How often a chat began a new conversation (``/new``)."""
+"""How often a chat began a new conversation (``/new``), and the ``model`` that people chose for the present one."""
 
 chat_people = sa.Table(
     "chat_people",

@@ -428,7 +428,11 @@ def test_a_guest_of_a_shared_thread_talks_apart_and_allows_nothing(
     until(lambda: len(outcomes(client)) == 5)
     assert outcomes(client) == ["run", "command", "run", "command", "command"]
     assert choices(client) == [None]
-    assert bodies(client)[1:] == ["Guests allow nothing.", "This is a new conversation.", "Nothing is being done here."]
+    assert bodies(client)[1:] == [
+        "/approve is not for you here.",
+        "This is a new conversation.",
+        "Nothing is being done here.",
+    ]
     assert rows_of(client, runs.c.status)[0] == ("waiting_for_approval",)
     members, guests = rows_of(client, sessions.c.source, sessions.c.name, sessions.c.pk)
     assert (members[0], guests[0]) == ("gateway", "chat-guest")

@@ -172,7 +172,7 @@ def test_of_several_that_begin_a_chat_anew_by_itself_one_does(store: Store) -> N
             return rows.begin_anew(connection, ACCOUNT, "chat", after)
 
     assert [begins(after) for after in (0, 0, 1, None, 1)] == [True, False, True, True, False]
-    assert rows.generation(ACCOUNT, "chat") == 3
+    assert rows.chat(ACCOUNT, "chat").generation == 3
 
 
 def test_a_chat_was_last_active_when_its_newest_run_ended(store: Store) -> None:

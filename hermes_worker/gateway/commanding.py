@@ -1,0 +1,89 @@
+"""What commands do that are about more than the run at work: choose a model, take back a turn, list jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from sqlalchemy.engine import Connection
+
+from hermes_worker.services.submission import (
+    DEFAULT_MODEL_ALIAS,
+    InvalidSubmission,
+    Submission,
+    offered_models,
+    usable_model,
+)
+from hermes_worker.store.jobs.job_rows import JobRow
+from hermes_worker.store.jobs.jobs import Jobs
+from hermes_worker.store.last_turns import LastTurn
+from hermes_worker.store.sessions import Sessions
+from hermes_worker.wiring import Client
+
+_JOBS_MAX = 20
+_NAME_CHARS_MAX = 80
+_USUAL = ("default", DEFAULT_MODEL_ALIAS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChoice:
+    """What somebody chose, and is told."""
+
+    told: str
+    model: str | None = None
+    """``None`` for the usual one."""
+    is_made: bool = False
+    """Something was chosen, and not only asked for."""
+
+
+def model_choice(client: Client, asked: Submission, name: str) -> ModelChoice:
+    """The choice of ``name`` for a conversation whose turns are ``asked``, as the API would judge it; an empty one only
+    asks. Raises ``UnavailableError``."""
+    try:
+        if name.lower() in _USUAL:
+            usual = usable_model(client, replace(asked, model=None))
+            return ModelChoice(told=f"This conversation asks the usual model: {usual}", is_made=True)
+        if name:
+            model = usable_model(client, replace(asked, model=name))
+            return ModelChoice(told=f"This conversation asks {model} from now on.", model=model, is_made=True)
+        lines = [f"This conversation asks {usable_model(client, asked)}."]
+        lines += [f"/model {each}" for each in offered_models(client, asked)]
+        lines.append("/model default asks the usual one again.")
+        return ModelChoice(told="\n".join(lines))
+    except InvalidSubmission as error:
+        return ModelChoice(told=f"This cannot be chosen: {error}")
+
+
+def take_back(connection: Connection, kept: Sessions, turn: LastTurn, session: str, fork: str) -> str:
+    """Begin the session ``fork`` with what was said in ``session`` before its last turn; what people are told. Nothing
+    that was said is changed (I7), and nothing that was done is undone. Raises ``SessionNotFound``, ``InvalidFork``."""
+    if turn.kept:
+        kept.fork_within(connection, session, name=fork, last=turn.kept)
+    told = "What was said last, and the answer to it, is taken back."
+    if not turn.kept:
+        told += " Nothing was said before it, so this is a new conversation."
+    return f"{told}\n{_stays(turn.effects)}" if turn.effects else told
+
+
+def _stays(effects: Mapping[str, int]) -> str:
+    named = [name if times == 1 else f"{name} ({times} times)" for name, times in effects.items()]
+    return f"What was done for it stays done: {', '.join(named)}."
+
+
+def jobs_told(client: Client, tenant: str) -> str:
+    """The jobs of a tenant, those that are due next first."""
+    found = sorted(Jobs(client.database, tenant).all(), key=lambda row: (row.next_fire_at is None, row.next_fire_at))
+    if not found:
+        return "Nothing is done by schedule."
+    lines = [_job_line(row) for row in found[:_JOBS_MAX]]
+    left = len(found) - len(lines)
+    return "\n".join([*lines, f"and {left} more"] if left else lines)
+
+
+def _job_line(row: JobRow) -> str:
+    name = " ".join(row.name.split())[:_NAME_CHARS_MAX]
+    if row.state != "scheduled" or row.next_fire_at is None:
+        return f"{name} ({row.job_id}): {row.state}"
+    at = datetime.fromtimestamp(row.next_fire_at, UTC)
+    return f"{name} ({row.job_id}): next at {at:%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,69 @@
+"""The last turn of a session: where it begins in the transcript, and what was done in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.chat_commands import TurnRow, begins_last_turn
+from hermes_worker.core.messages import Role
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import CallStatus
+from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
+from hermes_worker.store.runs.runs import session_is
+from hermes_worker.store.tables import messages, runs, sessions, tool_calls
+
+_ROWS_MAX = 5_000
+"""A turn with more rows is not taken back."""
+_HAPPENED = (CallStatus.SUCCEEDED.value, CallStatus.FAILED.value, CallStatus.UNKNOWN.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastTurn:
+    """The last turn of a session."""
+
+    kept: int
+    """The number of the row before it; 0 where it is the first."""
+    effects: Mapping[str, int] = field(default_factory=dict)
+    """Calls in it that may have changed something, and in what it delegated: how many, by the tool's name. Nothing is
+    known of one that was copied from another session."""
+
+
+class _SessionPlace(NamedTuple):
+    pk: int
+    active_run_pk: int | None
+
+
+class _RowFacts(NamedTuple):
+    seq: int
+    role: str
+    run_pk: int
+
+
+def last_turn(connection: Connection, tenant: str, source: str, name: str) -> LastTurn | None:
+    """The last turn of a session in which nothing is at work, whose row is locked; ``None`` where something is, or
+    nothing was said."""
+    this = sa.select(*columns_for(sessions, _SessionPlace)).where(session_is(tenant, source, name)).with_for_update()
+    session = row_of(connection.execute(this), _SessionPlace)
+    if session is None or session.active_run_pk is not None:
+        return None
+    wanted = sa.select(*columns_for(messages, _RowFacts)).where(messages.c.session_pk == session.pk)
+    newest = rows_of(connection.execute(wanted.order_by(messages.c.seq.desc()).limit(_ROWS_MAX)), _RowFacts)
+    rows = [TurnRow(seq=row.seq, role=Role(row.role), run_pk=row.run_pk) for row in reversed(newest)]
+    first = begins_last_turn(rows)
+    if first is None:
+        return None
+    return LastTurn(kept=first - 1, effects=_effects(connection, rows[-1].run_pk))
+
+
+def _effects(connection: Connection, run_pk: int) -> Mapping[str, int]:
+    its = sa.select(runs.c.pk).where(sa.or_(runs.c.pk == run_pk, runs.c.root_pk == run_pk))
+    happened = sa.select(tool_calls.c.name).where(
+        tool_calls.c.run_pk.in_(its), tool_calls.c.replay != Replay.PURE.value, tool_calls.c.status.in_(_HAPPENED)
+    )
+    return Counter(connection.execute(happened).scalars()) if run_pk else {}

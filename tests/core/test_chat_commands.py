@@ -1,0 +1,72 @@
+"""Which commands there are for whom, and where the last turn of a transcript begins."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from hermes_worker.core.chat_commands import COMMAND_RULE, CommandAccess, TurnRow, begins_last_turn
+from hermes_worker.core.gateway import ChatCommand, ChatRole
+from hermes_worker.core.messages import Role
+
+USER, ASSISTANT, TOOL = Role.USER, Role.ASSISTANT, Role.TOOL
+
+
+@pytest.mark.parametrize(
+    ("command", "may"),
+    [
+        (ChatCommand.STOP, {"owner", "member", "guest"}),
+        (ChatCommand.UNDO, {"owner", "member", "guest"}),
+        (ChatCommand.APPROVE, {"owner", "member"}),
+        (ChatCommand.MODEL, {"owner", "member"}),
+        (ChatCommand.JOBS, {"owner"}),
+    ],
+)
+def test_what_allows_something_or_shows_a_tenants_rows_is_no_guests(command, may):
+    assert {role.value for role in ChatRole if CommandAccess().allows(role, command)} == may
+
+
+def test_a_rule_gives_a_command_to_others_and_the_last_one_counts():
+    access = CommandAccess(["jobs=member", "undo=owner", "usage=guest", "usage=nobody"])
+    assert access.allows(ChatRole.MEMBER, ChatCommand.JOBS)
+    assert not access.allows(ChatRole.GUEST, ChatCommand.JOBS)
+    assert not access.allows(ChatRole.MEMBER, ChatCommand.UNDO)
+    assert not access.allows(ChatRole.OWNER, ChatCommand.USAGE)
+
+
+@pytest.mark.parametrize("rule", ["jobs=guest", "approve=guest", "deny=guest", "model=guest", "help=owner", "x=owner"])
+def test_no_rule_gives_a_guest_what_is_never_theirs_and_help_is_everybodys(rule):
+    assert not re.fullmatch(COMMAND_RULE, rule)
+    assert re.fullmatch(COMMAND_RULE, "jobs=member")
+
+
+def test_help_lists_what_somebody_may_do_and_nothing_else():
+    access = CommandAccess(["stop=nobody"])
+    told = access.help_for(ChatRole.GUEST)
+    assert "/new" in told
+    assert not any(word in told for word in ("/approve", "/jobs", "/model", "/stop"))
+    assert "/jobs" in access.help_for(ChatRole.OWNER)
+    listed = {line.split()[0][1:] for line in CommandAccess().help_for(ChatRole.OWNER).splitlines()}
+    assert listed == {command.value for command in ChatCommand} - {"start", "help", "reset"}
+
+
+def rows(*said: tuple[Role, int], first: int = 1) -> list[TurnRow]:
+    return [TurnRow(seq=first + number, role=role, run_pk=run) for number, (role, run) in enumerate(said)]
+
+
+@pytest.mark.parametrize(
+    ("transcript", "begins"),
+    [
+        ([], None),
+        (rows((USER, 7), (ASSISTANT, 7)), 1),
+        (rows((USER, 7), (ASSISTANT, 7), (USER, 8), (ASSISTANT, 8), (TOOL, 8), (USER, 8), (ASSISTANT, 8)), 3),
+        (rows((USER, 0), (ASSISTANT, 0), (USER, 0), (USER, 0), (ASSISTANT, 0), (TOOL, 0), (ASSISTANT, 0)), 3),
+        (rows((USER, 0), (ASSISTANT, 0), (USER, 9)), 3),
+        (rows((ASSISTANT, 9), (TOOL, 9), first=40), None),
+        (rows((USER, 8), (USER, 9), (ASSISTANT, 9), first=40), 41),
+        (rows((ASSISTANT, 0)), None),
+    ],
+)
+def test_the_last_turn_is_what_its_run_wrote_or_of_a_copy_what_was_said_last(transcript, begins):
+    assert begins_last_turn(transcript) == begins
