@@ -55,6 +55,8 @@ class Part:
     attachment: Attachment | None = None
     buttons: tuple[ChatButton, ...] = ()
     """What people can press below it, where the platform has buttons."""
+    reply_to: str = ""
+    """The platform's id of the message that it answers; not every platform has replies."""
     facts: Mapping[str, str] = field(default_factory=dict)
     """What a program may want to know of the run that the text is from; people are not shown it."""
 

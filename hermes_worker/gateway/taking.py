@@ -19,6 +19,7 @@ from hermes_worker.channels.targets import ChatRef, TargetError, parse_chat, tex
 from hermes_worker.core.chat_accounts import DEFAULT_ACCOUNT, ChatOwner, account_of, named_variable
 from hermes_worker.core.chat_commands import CommandAccess
 from hermes_worker.core.chat_context import context_block
+from hermes_worker.core.chat_replies import ReplyMode, reply_metadata
 from hermes_worker.core.errors import LeaseLost, UnavailableError
 from hermes_worker.core.gateway import (
     GUEST_TOOLSETS,
@@ -37,6 +38,7 @@ from hermes_worker.core.gateway import (
 )
 from hermes_worker.core.inbound import Inbound
 from hermes_worker.core.inbound_files import said_without_words
+from hermes_worker.core.inbound import Inbound, InboundMessage
 from hermes_worker.core.limits import LimitReached
 from hermes_worker.core.personal_ids import hides_ids
 from hermes_worker.core.previews import EVERY_S
@@ -139,6 +141,11 @@ class Arrival:
         return "" if self.account_name == DEFAULT_ACCOUNT else self.account_name
 
     @property
+    def sender(self) -> str:
+        """The account as targets name it."""
+        return f"{self.platform}@{self._named}" if self._named else self.platform
+
+    @property
     def row(self) -> InboundEvent:
         return InboundEvent(account=self.account, key=self.event.event_key, hold=self.hold, cursor=self.cursor)
 
@@ -163,8 +170,7 @@ class Arrival:
         thread = chat.answered_as or chat.thread
         reference = f"{chat.id}:{thread}" if thread else chat.id
         try:
-            sender = f"{self.platform}@{self._named}" if self._named else self.platform
-            return text_of(ChatRef(parse_chat(sender, reference)))
+            return text_of(ChatRef(parse_chat(self.sender, reference)))
         except TargetError:
             return None
 
@@ -325,8 +331,14 @@ class Taker:
             approvals=Unattended.DENY.value if is_guest else None,
             multitask=multitask,
             deliver=arrival.target,
-            metadata={"platform": arrival.platform, "chat": arrival.event.chat.id},
+            metadata={"platform": arrival.platform, "chat": arrival.event.chat.id, **self._replies(arrival)},
         )
+
+    def _replies(self, arrival: Arrival) -> dict[str, str]:
+        """Where the answer is a reply: to what somebody wrote, and not to a command, whose id is that of no message."""
+        mode = ReplyMode(self._client.settings.gateway.reply_to)
+        sent = arrival.event.message_id if isinstance(arrival.event, InboundMessage) else ""
+        return reply_metadata(arrival.sender, sent, mode)
 
     def _submit(
         self, arrival: Arrival, place: _ChatPlace, submission: Submission, files: NewFiles | None = None

@@ -891,6 +891,8 @@ class GatewaySettings:
         (),
     )
     """Who may use a command, where that is not as docs/gateway.md says: `jobs=member,undo=owner,usage=nobody`."""
+    reply_to: str = _setting("chats.reply_to_mode", "HERMES_GATEWAY_REPLY_TO", choice("off", "first", "all"), "first")
+    """Which parts of an answer are replies to the message that was asked, where the platform has replies."""
     redacts_ids: bool = _setting("chats.redact_pii", "HERMES_GATEWAY_REDACT_PII", SWITCH, False)
     """Whether agents are shown ids of people and chats as hashes, on platforms where no message needs the real ones."""
     streams: bool = _setting("chats.streaming", "HERMES_GATEWAY_STREAMING", SWITCH, False)

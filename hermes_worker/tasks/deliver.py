@@ -54,6 +54,7 @@ from hermes_worker.tasks.leases import Leases
 from hermes_worker.tasks.parts import Sender
 from hermes_worker.tasks.pieces import Piece, pieces_of, with_buttons
 from hermes_worker.tasks.previews import ChatPace, Preview, previewed_text
+from hermes_worker.tasks.replies import message_replied_to
 from hermes_worker.tasks.steps import begin
 from hermes_worker.tracing import names
 from hermes_worker.tracing import recording as tracing
@@ -165,7 +166,8 @@ class _Sending:
             return []
         outbox = self._parts.attachments(self._claim.workspace) if self._claim.workspace else None
         text = previewed_text(self._parts.written(self._claim.run_id), self._conceal, outbox)
-        preview = Preview(dispatcher=self._parts.dispatcher, pace=self._parts.pace, target=target)
+        reply_to = message_replied_to(self._claim, target, part=0)
+        preview = Preview(dispatcher=self._parts.dispatcher, pace=self._parts.pace, target=target, reply_to=reply_to)
         after = preview.show(self._claim.standing, text, key=f"{self._claim.delivery_id}:0")
         self._write(partial(self._parts.outbox.previewed, self._claim, after))
         return []
@@ -275,7 +277,8 @@ class _Sending:
         key = f"{self._claim.delivery_id}:{number}"
         is_marked = is_in_doubt and not self._is_recognised(target)
         part = self._part(report, piece, key, is_marked)
-        part = replace(part, may_be_duplicate=is_in_doubt and not is_marked)
+        reply_to = message_replied_to(self._claim, target, part=number)
+        part = replace(part, may_be_duplicate=is_in_doubt and not is_marked, reply_to=reply_to)
         outcome = self._send(target, part, report.file_name)
         is_unwanted = isinstance(outcome, DeliveryError) and outcome.kind in _WRONG_WITH_FILE
         if part.attachment is None or not is_unwanted:

@@ -62,6 +62,8 @@ class Preview:
     dispatcher: Dispatcher
     pace: ChatPace
     target: Target
+    reply_to: str = ""
+    """The message that the first preview answers."""
 
     def show(self, standing: ChatStanding, text: str, *, key: str) -> AfterPreview:
         """Show ``text`` if it is time; what the row says then. ``key`` tells the message from all others."""
@@ -75,7 +77,7 @@ class Preview:
 
     def _showing(self, standing: ChatStanding, step: ShowNew | ShowAgain, key: str) -> AfterPreview:
         # Half of a text is half of its formatting as well: it is shown as it is written.
-        part = Part(text=step.text, idempotency_key=f"{key}:preview", is_plain=True)
+        part = Part(text=step.text, idempotency_key=f"{key}:preview", is_plain=True, reply_to=self.reply_to)
         if isinstance(step, ShowAgain):
             outcome = self.dispatcher.edit(part, step.message_id, self.target)
         else:

@@ -15,6 +15,7 @@ from test_listening import bodies, outcomes, rows_of, until
 from hermes_worker import settings as settings_module
 from hermes_worker.channels.exchange import Part
 from hermes_worker.channels.targets import TargetError, parse_chat, parse_targets, require_open_to
+from hermes_worker.core.chat_replies import replied_to
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.gateway import ChatRole
 from hermes_worker.core.inbound import ChatKind, InboundChat, InboundMessage, InboundSender
@@ -23,6 +24,7 @@ from hermes_worker.gateway.taking import Arrival, Taker
 from hermes_worker.settings import handed_to
 from hermes_worker.settings.role_secrets import ProcessRole
 from hermes_worker.store.gateway import GatewayRows
+from hermes_worker.store.runs.inputs import stored_spec
 from hermes_worker.store.tables import deliveries, inbound, runs, sessions
 from hermes_worker.wiring import Client, dispatcher_of, open_client
 
@@ -57,7 +59,9 @@ def opened(tmp_path: Path, broker_url: str) -> Iterator[Opening]:
         client.close()
 
 
-def says(client: Client, text: str, *, chat: str = "42", sender: str = "42", key: str | None = None) -> str | None:
+def says(
+    client: Client, text: str, *, chat: str = "42", sender: str = "42", key: str | None = None, message_id: str = ""
+) -> str | None:
     kind = ChatKind.GROUP if chat.startswith("-") else ChatKind.DIRECT
     event = InboundMessage(
         event_key=key or text,
@@ -65,6 +69,7 @@ def says(client: Client, text: str, *, chat: str = "42", sender: str = "42", key
         sender=InboundSender(id=sender),
         text=text,
         is_addressed=True,
+        message_id=message_id,
     )
     return Taker(client).take(Arrival(platform="telegram", account_name="ops", event=event))
 
@@ -88,6 +93,17 @@ def test_an_account_with_a_name_is_listened_to_and_answers_as_itself(opened: Ope
         target = parse_chat("telegram@ops", "42")
         dispatcher_of(client.settings).send(Part(text="hi", idempotency_key="1"), target, at=None, file_name="")  # type: ignore[arg-type]
         assert telegram.texts(42) == ["hi"]
+
+
+@pytest.mark.parametrize(("mode", "message"), [("first", "7"), ("off", None)])
+def test_a_run_knows_the_message_that_its_answer_replies_to(opened: Opening, mode: str, message: str | None) -> None:
+    client = opened(TELEGRAM_ALLOWED_USERS__OPS="42", HERMES_GATEWAY_REPLY_TO=mode)
+    says(client, "hello", message_id="7")
+    with client.database.read() as connection:
+        spec = stored_spec(connection, connection.execute(sa.select(runs.c.pk)).scalar_one())
+    assert spec is not None
+    there = {"sender": "telegram@ops", "chat": "42"}
+    assert replied_to(spec.metadata, spec.source, part=0, **there) == (message or "")
 
 
 def test_lists_of_the_usual_account_let_nobody_speak_to_another(opened: Opening) -> None:

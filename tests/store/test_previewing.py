@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -18,6 +19,7 @@ from test_delivering import IDLE, Office
 from hermes_worker.channels.errors import DUPLICATE_REMARK
 from hermes_worker.channels.markup import telegram_html
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.chat_replies import ReplyMode, reply_metadata
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.previews import EVERY_S, AfterPreview
@@ -79,8 +81,8 @@ class Showing(Office):
         self.free_at = 0.0
         self.too_early = 0
 
-    def begin(self) -> str:
-        run_id = self.store.submit(deliver=[CHAT]).run_id
+    def begin(self, **more: Any) -> str:
+        run_id = self.store.submit(deliver=[CHAT], **more).run_id
         with self.store.database.write() as connection:
             owe_preview(connection, run_id, CHAT, after_s=EVERY_S)
         return run_id
@@ -170,6 +172,17 @@ def test_a_preview_is_edited_and_its_last_edit_is_the_delivery(store: Store, tmp
         assert len(telegram.sent) == 1
         assert here.only.state is DeliveryState.DELIVERED
         assert here.only.receipt == "1"
+
+
+def test_the_first_preview_replies_to_the_message_that_was_asked(showing: Showing) -> None:
+    asked = {"chat": "42", **reply_metadata("telegram", "7", ReplyMode.FIRST)}
+    run_id = showing.begin(source="gateway", metadata=asked)
+    showing.written = f"{BEGUN} "
+    showing.tick()
+    finish(showing, run_id, "a" * 5_000)
+    first, second = showing.telegram.sent
+    assert first["reply_parameters"]["message_id"] == 7
+    assert "reply_parameters" not in second
 
 
 def test_an_answer_that_says_nothing_takes_its_preview_away(showing: Showing) -> None:

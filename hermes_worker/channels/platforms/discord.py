@@ -58,6 +58,8 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     channel = path_segment(target.thread or target.chat)
     url = service_url(credentials.base_url, f"channels/{channel}/messages")
     payload = _message(part) | {"nonce": key_token(part.idempotency_key, NONCE_CHARS_MAX), "enforce_nonce": True}
+    if part.reply_to.isascii() and part.reply_to.isdigit():
+        payload["message_reference"] = {"message_id": part.reply_to, "fail_if_not_exists": False}
     if part.attachment is None:
         return json_request("POST", url, payload, headers=api_headers(credentials.token))
     form = {"payload_json": json.dumps(payload, ensure_ascii=False)}

@@ -115,6 +115,8 @@ def _build_event(content: dict[str, object], part: Part, target: Target, credent
             "is_falling_back": True,
             "m.in_reply_to": {"event_id": target.thread},
         }
+    elif part.reply_to:
+        content["m.relates_to"] = {"m.in_reply_to": {"event_id": part.reply_to}}
     room, transaction = path_segment(target.chat), key_token(part.idempotency_key, 40)
     return _request("PUT", f"v3/rooms/{room}/send/m.room.message/{transaction}", content, credentials)
 

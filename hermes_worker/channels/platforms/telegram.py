@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 
 from hermes_worker.channels.catalog import TextUnit
@@ -54,6 +55,9 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     fields: dict[str, object] = {"chat_id": target.chat}
     if target.thread is not None and target.thread != GENERAL_TOPIC:
         fields["message_thread_id"] = _topic(target.thread)
+    if part.reply_to.isascii() and part.reply_to.isdigit():
+        # Whoever asked may have deleted the question meanwhile.
+        fields["reply_parameters"] = {"message_id": int(part.reply_to), "allow_sending_without_reply": True}
     if part.attachment is not None:
         return _build_file(part.attachment, part.text, fields, credentials)
     fields |= {"text": part.text} if part.is_plain else {"text": telegram_html(part.text), "parse_mode": "HTML"}
@@ -116,7 +120,7 @@ def _build_file(
 ) -> HttpRequest:
     is_large_photo = attachment.kind is MediaKind.IMAGE and len(attachment.content) > PHOTO_BYTES_MAX
     method, name = _METHODS[MediaKind.DOCUMENT if is_large_photo else attachment.kind]
-    form = {key: str(value) for key, value in fields.items()}
+    form = {key: json.dumps(value) if isinstance(value, dict) else str(value) for key, value in fields.items()}
     if caption and measure(caption, TextUnit.UTF16) <= CAPTION_SIZE_MAX:
         form["caption"] = caption
     return multipart_request(_method_url(method, credentials), form, name, attachment)

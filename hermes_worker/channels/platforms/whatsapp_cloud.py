@@ -62,6 +62,8 @@ class Credentials:
 def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     """The request for a text. Raises ``Unsendable`` for a setting that cannot be used."""
     content: dict[str, object] = {"type": "text", "text": {"body": part.text, "preview_url": False}}
+    if part.reply_to:
+        content["context"] = {"message_id": part.reply_to}
     return _build_message(content, target, credentials)
 
 

@@ -1,0 +1,45 @@
+"""Which message of a chat an answer is a reply to, as the metadata of its run say it. Pure.
+
+A platform's id of a message means something in its chat only, so the metadata name both. Anybody may write metadata
+over the API; only those of runs that chats began are believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+from hermes_worker.core.gateway import CHAT_SOURCES
+
+_CHAT: Final = "chat"
+_SENDER: Final = "account"
+_MESSAGE: Final = "message"
+_REPLIES: Final = "replies"
+_ID_CHARS_MAX: Final = 255
+
+
+class ReplyMode(StrEnum):
+    """Which parts of an answer are replies to the message that was asked."""
+
+    OFF = "off"
+    FIRST = "first"
+    ALL = "all"
+
+
+def reply_metadata(sender: str, message_id: str, mode: ReplyMode) -> dict[str, str]:
+    """What a run says of the message that began it, beside its chat; an empty ``message_id`` for one without an id.
+    ``sender`` is the account, as targets name it."""
+    if not message_id or len(message_id) > _ID_CHARS_MAX or mode is ReplyMode.OFF:
+        return {}
+    return {_SENDER: sender, _MESSAGE: message_id, _REPLIES: mode.value}
+
+
+def replied_to(metadata: Mapping[str, str], source: str | None, *, sender: str, chat: str, part: int) -> str:
+    """The id of the message that a part of an answer replies to, the first being 0; empty for none. ``sender`` and
+    ``chat`` say where the part goes."""
+    is_there = metadata.get(_SENDER) == sender and metadata.get(_CHAT) == chat
+    if source not in CHAT_SOURCES or not is_there:
+        return ""
+    is_reply = part == 0 or metadata.get(_REPLIES) == ReplyMode.ALL
+    return metadata.get(_MESSAGE, "") if is_reply else ""
