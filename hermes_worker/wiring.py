@@ -1498,6 +1498,7 @@ def kubernetes_account(settings: Settings) -> KubernetesAccount:
 
 def _delivery_parts(shared: _Shared) -> DeliveryParts:
     from hermes_worker.store.outbox.deliveries import Deliveries
+    from hermes_worker.store.runs.progress import run_progress
     from hermes_worker.stream.live import text_of_reply
     from hermes_worker.tasks.deliver import DeliveryParts
     from hermes_worker.tasks.previews import ChatPace
@@ -1515,6 +1516,7 @@ def _delivery_parts(shared: _Shared) -> DeliveryParts:
         secrets=(*dispatcher.secrets, *(secret.reveal() for secret in settings.secrets)),
         pace=ChatPace(governor=Governor(client.redis)),
         written=partial(text_of_reply, client.redis),
+        progress=partial(run_progress, client.database),
     )
 
 

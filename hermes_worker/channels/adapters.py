@@ -86,6 +86,18 @@ class Adapter:
         exchange: Exchange = self._changing(self.sending.remove)(message_id, target, credentials)
         return exchange
 
+    @property
+    def types(self) -> bool:
+        """Whether a chat can be shown that somebody writes."""
+        return self.sending.typing is not None
+
+    def show_typing(self, target: Target, credentials: Any) -> Exchange:
+        """The exchange that shows it. Raises ``ConfigurationError`` where none can be."""
+        if self.sending.typing is None:
+            raise ConfigurationError("This platform does not show that somebody writes.")
+        exchange: Exchange = load(self.sending.typing)(target, credentials)
+        return exchange
+
     @staticmethod
     def _changing(reference: Reference | None) -> Any:
         if reference is None:

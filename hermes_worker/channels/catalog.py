@@ -89,6 +89,9 @@ class Sending:
     ``None`` where messages cannot be changed. Repeating it changes nothing."""
     remove: Reference | None = None
     """Id, target and credentials to an ``Exchange`` that takes the message away. Repeating it changes nothing."""
+    typing: Reference | None = None
+    """Target and credentials to an ``Exchange`` that shows that somebody writes, for some seconds; ``None`` where
+    nothing does."""
 
     @property
     def edits(self) -> bool:
@@ -146,10 +149,11 @@ def _over(
     key_kept_s: float = 0.0,
     signs_time: bool = False,
     edits: bool = False,
+    types: bool = False,
     **variables: str,
 ) -> Sending:
-    """By a module that has ``send`` and ``Credentials``, and with ``edits`` also ``edit`` and ``remove``; ``variables``
-    maps fields of the credentials to variables."""
+    """By a module that has ``send`` and ``Credentials``, with ``edits`` also ``edit`` and ``remove``, with ``types``
+    also ``show_typing``; ``variables`` maps fields of the credentials to variables."""
     return Sending(
         send=f"{module}:send",
         credentials=f"{module}:Credentials",
@@ -161,6 +165,7 @@ def _over(
         signs_time=signs_time,
         edit=f"{module}:edit" if edits else None,
         remove=f"{module}:remove" if edits else None,
+        typing=f"{module}:show_typing" if types else None,
     )
 
 
@@ -180,6 +185,7 @@ _ROWS: tuple[Platform, ...] = (
         name="matrix",
         sending=_over(
             "hermes_worker.channels.platforms.matrix",
+            types=True,
             secrets=("access_token",),
             key_kept_s=1800.0,  # the transaction id: the server returns the event it already has
             homeserver="MATRIX_HOMESERVER",
@@ -198,6 +204,7 @@ _ROWS: tuple[Platform, ...] = (
         name="telegram",
         sending=_over(
             "hermes_worker.channels.platforms.telegram",
+            types=True,
             secrets=("token",),
             edits=True,
             caption=_CAPTION,
@@ -212,6 +219,7 @@ _ROWS: tuple[Platform, ...] = (
         name="discord",
         sending=_over(
             "hermes_worker.channels.platforms.discord",
+            types=True,
             secrets=("token",),
             edits=True,
             caption=_CAPTION,
@@ -244,6 +252,7 @@ _ROWS: tuple[Platform, ...] = (
         name="signal",
         sending=_over(
             "hermes_worker.channels.platforms.signal",
+            types=True,
             caption=_CAPTION,
             base_url="SIGNAL_HTTP_URL",
             account="SIGNAL_ACCOUNT",
@@ -256,6 +265,7 @@ _ROWS: tuple[Platform, ...] = (
         name="mattermost",
         sending=_over(
             "hermes_worker.channels.platforms.mattermost",
+            types=True,
             secrets=("token",),
             caption=_CAPTION,
             base_url="MATTERMOST_URL",

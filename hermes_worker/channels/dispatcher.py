@@ -21,11 +21,12 @@ from hermes_worker.channels.targets import NO_RULES, Target, TargetError, parse_
 from hermes_worker.core.chat_accounts import ChatRules
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.net.urls import UrlPolicy
-from hermes_worker.net.wire import sender
+from hermes_worker.net.wire import TOTAL_S, sender
 from hermes_worker.system.plainfiles import replace_text
 
 _SECRET_CHARS_MIN = 8
 """A shorter one is in every other text by chance."""
+_TYPING_S = 3.0
 _FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,119}(?:/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,119})?")
 
 
@@ -73,10 +74,19 @@ class Dispatcher:
         adapter = adapters()[target.platform]
         return self._change(lambda credentials: adapter.remove(message_id, target, credentials), target)
 
-    def _change(self, exchange: Callable[[Any], Exchange], target: Target) -> Outcome:
+    def types(self, platform: str) -> bool:
+        """Whether chats of a platform can be shown that somebody writes."""
+        return platform in adapters() and adapters()[platform].types
+
+    def show_typing(self, target: Target) -> Outcome:
+        """Show it for some seconds. Try once, and not for long: nothing waits for it."""
+        adapter = adapters()[target.platform]
+        return self._change(lambda known: adapter.show_typing(target, known), target, total_s=_TYPING_S)
+
+    def _change(self, exchange: Callable[[Any], Exchange], target: Target, *, total_s: float = TOTAL_S) -> Outcome:
         try:
             credentials = credentials_for(target.platform, values_for(target, self.values))
-            return perform(exchange(credentials), sender(UrlPolicy(allows_private=True)))
+            return perform(exchange(credentials), sender(UrlPolicy(allows_private=True), total_s=total_s))
         except (ConfigurationError, Unsendable) as error:
             return _refused(str(error))
 

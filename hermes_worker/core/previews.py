@@ -68,13 +68,13 @@ class LookLater:
 PreviewStep = ShowNew | ShowAgain | LookLater
 
 
-def next_preview(standing: ChatStanding, text: str) -> PreviewStep:
+def next_preview(standing: ChatStanding, text: str, *, chars_min: int = SHOWN_CHARS_MIN) -> PreviewStep:
     """What follows from the text that was written until now; an empty one says that nothing is written."""
     if standing.message_id is None and standing.is_in_doubt:
         return LookLater(delay_s=None)
     if standing.message_id is not None and standing.idle_s < EVERY_S:
         return LookLater(delay_s=EVERY_S - standing.idle_s)
-    if len(text) < SHOWN_CHARS_MIN or text_hash(text) == standing.shown_hash:
+    if len(text) < chars_min or text_hash(text) == standing.shown_hash:
         return LookLater(delay_s=min(IDLE_S_MAX, max(EVERY_S, standing.idle_s / 4)))
     if standing.message_id is None:
         return ShowNew(text=text)

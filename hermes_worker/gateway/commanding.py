@@ -27,7 +27,7 @@ _USUAL = ("default", DEFAULT_MODEL_ALIAS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelChoice:
+class ChatModelChoice:
     """What somebody chose, and is told."""
 
     told: str
@@ -37,22 +37,22 @@ class ModelChoice:
     """Something was chosen, and not only asked for."""
 
 
-def model_choice(client: Client, asked: Submission, name: str) -> ModelChoice:
+def model_choice(client: Client, asked: Submission, name: str) -> ChatModelChoice:
     """The choice of ``name`` for a conversation whose turns are ``asked``, as the API would judge it; an empty one only
     asks. Raises ``UnavailableError``."""
     try:
         if name.lower() in _USUAL:
             usual = usable_model(client, replace(asked, model=None))
-            return ModelChoice(told=f"This conversation asks the usual model: {usual}", is_made=True)
+            return ChatModelChoice(told=f"This conversation asks the usual model: {usual}", is_made=True)
         if name:
             model = usable_model(client, replace(asked, model=name))
-            return ModelChoice(told=f"This conversation asks {model} from now on.", model=model, is_made=True)
+            return ChatModelChoice(told=f"This conversation asks {model} from now on.", model=model, is_made=True)
         lines = [f"This conversation asks {usable_model(client, asked)}."]
         lines += [f"/model {each}" for each in offered_models(client, asked)]
         lines.append("/model default asks the usual one again.")
-        return ModelChoice(told="\n".join(lines))
+        return ChatModelChoice(told="\n".join(lines))
     except InvalidSubmission as error:
-        return ModelChoice(told=f"This cannot be chosen: {error}")
+        return ChatModelChoice(told=f"This cannot be chosen: {error}")
 
 
 def take_back(connection: Connection, kept: Sessions, turn: LastTurn, session: str, fork: str) -> str:

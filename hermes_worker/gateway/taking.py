@@ -20,6 +20,7 @@ from hermes_worker.core.chat_accounts import DEFAULT_ACCOUNT, ChatOwner, account
 from hermes_worker.core.chat_commands import CommandAccess
 from hermes_worker.core.chat_context import context_block
 from hermes_worker.core.chat_replies import ReplyMode, reply_metadata
+from hermes_worker.core.chat_signs import ChatSigns, chosen_progress
 from hermes_worker.core.errors import LeaseLost, UnavailableError
 from hermes_worker.core.gateway import (
     GUEST_TOOLSETS,
@@ -331,14 +332,16 @@ class Taker:
             approvals=Unattended.DENY.value if is_guest else None,
             multitask=multitask,
             deliver=arrival.target,
-            metadata={"platform": arrival.platform, "chat": arrival.event.chat.id, **self._replies(arrival)},
+            metadata={"platform": arrival.platform, "chat": arrival.event.chat.id, **self._shown(arrival)},
         )
 
-    def _replies(self, arrival: Arrival) -> dict[str, str]:
-        """Where the answer is a reply: to what somebody wrote, and not to a command, whose id is that of no message."""
+    def _shown(self, arrival: Arrival) -> dict[str, str]:
+        """How the chat is answered: as a reply to what somebody wrote, and not to a command, whose id is that of no
+        message; and what it sees until then."""
         mode = ReplyMode(self._client.settings.gateway.reply_to)
         sent = arrival.event.message_id if isinstance(arrival.event, InboundMessage) else ""
-        return reply_metadata(arrival.sender, sent, mode)
+        signs = self._signs(arrival)
+        return reply_metadata(arrival.sender, sent, mode) | (signs.metadata if signs.shows_something else {})
 
     def _submit(
         self, arrival: Arrival, place: _ChatPlace, submission: Submission, files: NewFiles | None = None
@@ -357,8 +360,10 @@ class Taker:
             owed.extend(self._began(connection, arrival, place))
             if files is not None:
                 owed.extend(self._files.owe(connection, created.run_id, files))
-            if not created.was_steered and arrival.target is not None and self._shows_previews(arrival):
-                owe_preview(connection, created.run_id, arrival.target, after_s=EVERY_S)
+            signs = self._signs(arrival)
+            if not created.was_steered and arrival.target is not None and signs.shows_something:
+                is_followed = signs.has_text
+                owe_preview(connection, created.run_id, arrival.target, after_s=EVERY_S, is_followed=is_followed)
 
         try:
             created = accept(self._client, submission, also)
@@ -378,10 +383,16 @@ class Taker:
         self._client.publisher.send(owed)
         return outcome
 
-    def _shows_previews(self, arrival: Arrival) -> bool:
-        """Whether an answer is shown in the chat while it is written."""
-        sending = platforms()[arrival.platform].sending
-        return self._client.settings.gateway.streams and sending is not None and sending.edits
+    def _signs(self, arrival: Arrival) -> ChatSigns:
+        """What is shown in the chat while the run is at work, of what the platform can show."""
+        said, sending = self._client.settings.gateway, platforms()[arrival.platform].sending
+        if sending is None:
+            return ChatSigns(has_text=False)
+        return ChatSigns(
+            has_text=said.streams and sending.edits,
+            has_typing=said.types and sending.typing is not None,
+            progress=chosen_progress(said.tool_progress, said.tool_progress_modes, arrival.platform),
+        )
 
     def _began(self, connection: Connection, arrival: Arrival, place: _ChatPlace) -> list[Hint]:
         """Write down that the chat began anew by itself, and tell it; of several at once one does."""

@@ -897,6 +897,20 @@ class GatewaySettings:
     """Whether agents are shown ids of people and chats as hashes, on platforms where no message needs the real ones."""
     streams: bool = _setting("chats.streaming", "HERMES_GATEWAY_STREAMING", SWITCH, False)
     """Whether an answer is shown while it is written, as one message that is edited, where the platform can do that."""
+    types: bool = _setting("chats.typing_indicator", "HERMES_GATEWAY_TYPING", SWITCH, False)
+    """Whether a chat is shown that the agent writes, until the answer comes, where the platform can do that."""
+    tool_progress: str = _setting(
+        "chats.tool_progress", "HERMES_GATEWAY_TOOL_PROGRESS", choice("off", "short", "full"), "off"
+    )
+    """What an answer that is shown while it is written shows of tools: nothing, which are at work and how many were, or
+    the last twelve calls and how they ended."""
+    tool_progress_modes: tuple[str, ...] = _setting(
+        "chats.tool_progress_modes",
+        "HERMES_GATEWAY_TOOL_PROGRESS_MODES",
+        names(r"[a-z_]{1,30}=(off|short|full)", "`PLATFORM=MODE`"),
+        (),
+    )
+    """Other modes for a platform: `telegram=full,slack=off`."""
     accounts: tuple[str, ...] = _setting(
         "chats.accounts", "HERMES_GATEWAY_ACCOUNTS", names(ACCOUNT_PATTERN, "accounts, as `telegram:ops`"), ()
     )

@@ -39,6 +39,7 @@ from hermes_worker.channels.targets import (
     text_of,
 )
 from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.chat_signs import RunProgress, progress_text, types_now
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.errors import Failure, LeaseLost
 from hermes_worker.core.previews import AfterPreview, FinishByEdit, FinishByRemoval, FinishLater, finish
@@ -54,7 +55,7 @@ from hermes_worker.tasks.leases import Leases
 from hermes_worker.tasks.parts import Sender
 from hermes_worker.tasks.pieces import Piece, pieces_of, with_buttons
 from hermes_worker.tasks.previews import ChatPace, Preview, previewed_text
-from hermes_worker.tasks.replies import message_replied_to
+from hermes_worker.tasks.replies import message_replied_to, signs_for
 from hermes_worker.tasks.steps import begin
 from hermes_worker.tracing import names
 from hermes_worker.tracing import recording as tracing
@@ -80,6 +81,8 @@ class DeliveryParts:
     pace: ChatPace = field(default_factory=ChatPace)
     written: Callable[[str], str] = lambda run_id: ""
     """What a run that is at work has written of its newest reply until now."""
+    progress: Callable[[str], RunProgress] = lambda run_id: RunProgress()
+    """How far a run is that is at work."""
     commit_patience_s: float = 600.0
 
 
@@ -165,10 +168,17 @@ class _Sending:
             self._write(partial(self._parts.outbox.previewed, self._claim, after))
             return []
         outbox = self._parts.attachments(self._claim.workspace) if self._claim.workspace else None
-        text = previewed_text(self._parts.written(self._claim.run_id), self._conceal, outbox)
+        signs, at_work = signs_for(self._claim), self._parts.progress(self._claim.run_id)
+        text, progress = "", ""
+        if signs.has_text:
+            text = previewed_text(self._parts.written(self._claim.run_id), self._conceal, outbox)
+            progress = self._conceal(progress_text(at_work.calls, signs.progress))
         reply_to = message_replied_to(self._claim, target, part=0)
         preview = Preview(dispatcher=self._parts.dispatcher, pace=self._parts.pace, target=target, reply_to=reply_to)
-        after = preview.show(self._claim.standing, text, key=f"{self._claim.delivery_id}:0")
+        after = preview.show(self._claim.standing, text, key=f"{self._claim.delivery_id}:0", progress=progress)
+        has_preview = after.standing.message_id is not None
+        if types_now(signs, at_work, age_s=self._claim.age_s, has_preview=has_preview):
+            after = preview.type(after, signs)
         self._write(partial(self._parts.outbox.previewed, self._claim, after))
         return []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from hermes_worker.channels.dispatcher import Dispatcher
@@ -14,7 +14,9 @@ from hermes_worker.channels.files import FileOutbox
 from hermes_worker.channels.narration import is_silence_narration
 from hermes_worker.channels.splitting import measure
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.chat_signs import ChatSigns, after_typing
 from hermes_worker.core.previews import (
+    SHOWN_CHARS_MIN,
     AfterPreview,
     ChatStanding,
     LookLater,
@@ -65,15 +67,33 @@ class Preview:
     reply_to: str = ""
     """The message that the first preview answers."""
 
-    def show(self, standing: ChatStanding, text: str, *, key: str) -> AfterPreview:
-        """Show ``text`` if it is time; what the row says then. ``key`` tells the message from all others."""
+    def show(self, standing: ChatStanding, text: str, *, key: str, progress: str = "") -> AfterPreview:
+        """Show ``text`` below ``progress`` if it is time; what the row says then. ``key`` tells the message from all
+        others."""
         limit = self.dispatcher.limit(self.target)
-        step = next_preview(standing, shown_of(text, lambda shown: measure(shown, limit.unit) <= limit.size_max))
+        left = limit.size_max - (measure(progress, limit.unit) + 2 if progress else 0)
+        written = shown_of(text, lambda shown: measure(shown, limit.unit) <= left)
+        if not progress:
+            step = next_preview(standing, written)
+        else:
+            is_shown = len(written) >= SHOWN_CHARS_MIN
+            step = next_preview(standing, f"{progress}\n\n{written}" if is_shown else progress, chars_min=1)
         if isinstance(step, LookLater):
             return AfterPreview(standing=standing, delay_s=step.delay_s)
         if (wait_s := self.pace.wait_s(self.target)) > 0:
             return after_preview(standing, step, PreviewOutcome.HELD_BACK, retry_after_s=wait_s)
         return self._showing(standing, step, key)
+
+    def type(self, after: AfterPreview, signs: ChatSigns) -> AfterPreview:
+        """Show that somebody writes, where the chat can be shown it; what the row says then. What comes of it changes
+        nothing but when the chat is left alone."""
+        if not self.dispatcher.types(self.target.platform) or self.pace.wait_s(self.target) > 0:
+            return after
+        outcome = self.dispatcher.show_typing(self.target)
+        if isinstance(outcome, DeliveryError):
+            self.pace.heard(self.target, outcome)
+            return after
+        return replace(after, delay_s=after_typing(after.delay_s, signs))
 
     def _showing(self, standing: ChatStanding, step: ShowNew | ShowAgain, key: str) -> AfterPreview:
         # Half of a text is half of its formatting as well: it is shown as it is written.

@@ -1,4 +1,4 @@
-"""How each platform is told which message an answer replies to, as its documentation says."""
+"""How each platform is told which message an answer replies to, and that somebody writes, as its documentation says."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import json
 
 import pytest
 
-from hermes_worker.channels.exchange import Attachment, Part
-from hermes_worker.channels.platforms import discord, matrix, telegram, whatsapp_cloud
+from hermes_worker.channels.exchange import Attachment, Exchange, Part, Receipt
+from hermes_worker.channels.platforms import discord, matrix, mattermost, signal, telegram, whatsapp_cloud
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.media_kinds import MediaKind
+from hermes_worker.net.http import HttpResponse
 
 BOT = telegram.Credentials(token="1:a")
 DISCORD = discord.Credentials(token="t")
@@ -56,3 +57,38 @@ def test_whatsapp_names_the_message_as_context():
     credentials = whatsapp_cloud.Credentials(token="t", phone_number_id="1")
     sent = json.loads(whatsapp_cloud.build(part("wamid.7"), at("whatsapp_cloud", "+1"), credentials).body or b"")
     assert sent["context"] == {"message_id": "wamid.7"}
+
+
+def typed(exchange: Exchange, *answers: dict[str, object]) -> list[tuple[str, str, object]]:
+    """What is asked to show that somebody writes."""
+    request, found = next(exchange), []
+    for answer in answers:
+        said = None if not request.body else json.loads(request.body)
+        found.append((request.method, request.url.partition("example")[2] or request.url, said))
+        try:
+            request = exchange.send(HttpResponse(status=200, headers={}, body=json.dumps(answer).encode()))
+        except StopIteration as end:
+            assert isinstance(end.value, Receipt)
+    return found
+
+
+def test_every_platform_is_shown_typing_as_it_documents_it():
+    mine = mattermost.Credentials(base_url="https://m.example", token="t")
+    daemon = signal.Credentials(base_url="https://s.example", account="+1")
+    action = {"chat_id": "42", "action": "typing", "message_thread_id": 3}
+    assert typed(telegram.show_typing(at("telegram", "42", "3"), BOT), {"ok": True, "result": True}) == [
+        ("POST", "https://api.telegram.org/bot1:a/sendChatAction", action)
+    ]
+    assert typed(discord.show_typing(at("discord", "1", "2"), DISCORD), {}) == [
+        ("POST", "https://discord.com/api/v10/channels/2/typing", None)
+    ]
+    assert typed(mattermost.show_typing(at("mattermost", "c", "r"), mine), {"status": "OK"}) == [
+        ("POST", "/api/v4/users/me/typing", {"channel_id": "c", "parent_id": "r"})
+    ]
+    assert typed(matrix.show_typing(at("matrix", "!a:b"), MATRIX), {"user_id": "@me:b"}, {}) == [
+        ("GET", "/_matrix/client/v3/account/whoami", None),
+        ("PUT", "/_matrix/client/v3/rooms/%21a%3Ab/typing/%40me%3Ab", {"typing": True, "timeout": 6000}),
+    ]
+    [(_, _, call)] = typed(signal.show_typing(at("signal", "group:g="), daemon), {"result": {"timestamp": 1}})
+    params = {"account": "+1", "groupId": "g="}
+    assert call == {"jsonrpc": "2.0", "method": "sendTyping", "id": "typing", "params": params}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support.store import Store
+from support.store import Store, asks
 from support.telegram_server import TOKEN, TelegramServer
 from test_delivering import IDLE, Office
 
@@ -20,13 +21,16 @@ from hermes_worker.channels.errors import DUPLICATE_REMARK
 from hermes_worker.channels.markup import telegram_html
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.chat_replies import ReplyMode, reply_metadata
+from hermes_worker.core.chat_signs import ChatSigns, ProgressMode
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.previews import EVERY_S, AfterPreview
 from hermes_worker.core.rate_limits import RateLimits
+from hermes_worker.core.replay import Replay
 from hermes_worker.models.governor import KeyPlace, Permit
 from hermes_worker.store.outbox.deliveries import DeliveryState, owe_preview
-from hermes_worker.store.tables import deliveries
+from hermes_worker.store.runs.progress import run_progress
+from hermes_worker.store.tables import deliveries, runs
 from hermes_worker.tasks.pieces import pieces_of
 from hermes_worker.tasks.previews import ChatPace
 
@@ -76,16 +80,20 @@ class Showing(Office):
         self.clock = Clock()
         self.written = ""
         pace = ChatPace(governor=Cooling(self.clock))
-        self.parts = replace(self.parts, pace=pace, written=lambda _: self.written)
+        progress = partial(run_progress, store.database)
+        self.parts = replace(self.parts, pace=pace, written=lambda _: self.written, progress=progress)
         self.changed_at: list[float] = []
         self.free_at = 0.0
         self.too_early = 0
 
-    def begin(self, **more: Any) -> str:
+    def begin(self, *, is_followed: bool = True, **more: Any) -> str:
         run_id = self.store.submit(deliver=[CHAT], **more).run_id
         with self.store.database.write() as connection:
-            owe_preview(connection, run_id, CHAT, after_s=EVERY_S)
+            owe_preview(connection, run_id, CHAT, after_s=EVERY_S, is_followed=is_followed)
         return run_id
+
+    def begin_showing(self, signs: ChatSigns) -> str:
+        return self.begin(is_followed=signs.has_text, source="gateway", metadata=signs.metadata)
 
     def tick(self) -> float:
         """Let the time pass until the row is due, and do what is due; for how long that was."""
@@ -183,6 +191,87 @@ def test_the_first_preview_replies_to_the_message_that_was_asked(showing: Showin
     first, second = showing.telegram.sent
     assert first["reply_parameters"]["message_id"] == 7
     assert "reply_parameters" not in second
+
+
+TYPING = ChatSigns(has_text=False, has_typing=True)
+
+
+def test_a_chat_is_shown_that_somebody_writes_until_the_answer_is_sent_once(showing: Showing) -> None:
+    run_id = showing.begin_showing(TYPING)
+    showing.written = f"{BEGUN} "
+    showing.tick()
+    waits = [showing.tick() for _ in range(3)]
+    assert waits == [pytest.approx(4.0, abs=1.0)] * 3
+    assert showing.telegram.actions == [{"chat_id": "42", "action": "typing"}] * 4
+    assert showing.chat == [], "what is written is not shown"
+    finish(showing, run_id, "The answer.")
+    assert showing.chat == ["The answer."]
+    assert len(showing.telegram.actions) == 4
+
+
+def test_a_platform_that_shows_no_typing_gets_the_answer_as_ever(showing: Showing) -> None:
+    showing.telegram.takes_actions = False
+    run_id = showing.begin_showing(TYPING)
+    for _ in range(3):
+        showing.tick()
+    finish(showing, run_id, "The answer.")
+    assert showing.chat == ["The answer."]
+    assert showing.only.error_kind is None
+
+
+def test_nobody_writes_while_a_run_waits_for_a_person_and_not_for_ever(showing: Showing) -> None:
+    run_id = showing.begin_showing(TYPING)
+    showing.tick()
+    showing.store.change(runs, run_id, status="paused")
+    showing.tick()
+    assert len(showing.telegram.actions) == 1
+    showing.store.change(runs, run_id, status="running")
+    with showing.store.database.write() as connection:
+        connection.execute(sa.update(deliveries).values(first_attempt_at=deliveries.c.first_attempt_at - 601.0))
+    showing.tick()
+    assert len(showing.telegram.actions) == 1
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_worker_that_dies_while_it_shows_typing_leaves_no_duplicate(showing: Showing, has_ended: bool) -> None:
+    run_id = showing.begin_showing(TYPING)
+    dead = showing.store.worker("dead")
+    showing.pass_s(2.0)
+    showing.store.sweep(IDLE)
+    effect = SendDelivery(run_id=run_id, delivery_id=showing.only.delivery_id, attempt=1)
+    assert showing.outbox.claim(effect, dead.pk) is not None
+    if has_ended:
+        showing.store.answer(run_id, ModelReply(text="The answer."))
+    showing.store.vanish(dead)
+    showing.store.sweep(IDLE)
+    if not has_ended:
+        showing.store.answer(run_id, ModelReply(text="The answer."))
+    assert showing.only.state is DeliveryState.PENDING
+    assert not showing.only.is_in_doubt
+
+
+@pytest.mark.parametrize(
+    ("mode", "first", "second"),
+    [
+        (ProgressMode.SHORT, "… tool0, tool1", "… tool1, 1 done"),
+        (ProgressMode.FULL, "… tool0\n… tool1", "✓ tool0\n… tool1"),
+    ],
+)
+def test_tools_are_shown_above_what_is_written_and_are_gone_with_the_answer(
+    showing: Showing, mode: ProgressMode, first: str, second: str
+) -> None:
+    run_id = showing.begin_showing(ChatSigns(progress=mode))
+    showing.store.ask_tools(run_id, asks(Replay.ONCE, Replay.ONCE))
+    showing.tick()
+    assert showing.chat == [first]
+    showing.store.settle(run_id, 0)
+    showing.written = f"{BEGUN} "
+    showing.tick()
+    assert showing.chat == [f"{second}\n\n{BEGUN}"]
+    showing.store.settle(run_id, 1)
+    finish(showing, run_id, "The answer.")
+    assert showing.chat == ["The answer."]
+    assert len(showing.telegram.sent) == 1
 
 
 def test_an_answer_that_says_nothing_takes_its_preview_away(showing: Showing) -> None:

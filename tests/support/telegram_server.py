@@ -46,6 +46,9 @@ class TelegramServer:
     messages: dict[int, str] = field(default_factory=dict)
     """What stands in all chats, by the number of the message, in order."""
     edits: int = 0
+    actions: list[dict[str, Any]] = field(default_factory=list)
+    """What was shown in chats for some seconds."""
+    takes_actions: bool = True
     acknowledged: list[str] = field(default_factory=list)
     """Presses that were."""
     flood: Callable[[], float | None] = lambda: None
@@ -105,6 +108,10 @@ class TelegramServer:
         elif path == f"/bot{TOKEN}/getMe":
             me = {"id": 77, "is_bot": True, "first_name": "Bot", "username": "ops_bot"}
             reply.document(200, {"ok": True, "result": me})
+        elif path == f"/bot{TOKEN}/sendChatAction":
+            self.actions.append(request.document)
+            status = 200 if self.takes_actions else 400
+            reply.document(status, {"ok": self.takes_actions, "result": True, "description": "Bad Request: no"})
         elif path == f"/bot{TOKEN}/answerCallbackQuery":
             self.acknowledged.append(request.document["callback_query_id"])
             reply.document(200, {"ok": True, "result": True})

@@ -100,6 +100,13 @@ def remove(message_id: str, target: Target, credentials: Credentials) -> Exchang
     return Receipt(message_id=message_id) if is_gone else classify(response)
 
 
+def show_typing(target: Target, credentials: Credentials) -> Exchange:
+    """Trigger Typing Indicator: it is shown for ten seconds, or until a message comes."""
+    channel = path_segment(target.thread or target.chat)
+    url = service_url(credentials.base_url, f"channels/{channel}/typing")
+    return classify((yield HttpRequest(method="POST", url=url, headers=api_headers(credentials.token))))
+
+
 def _message_url(message_id: str, target: Target, credentials: Credentials) -> str:
     channel = path_segment(target.thread or target.chat)
     return service_url(credentials.base_url, f"channels/{channel}/messages/{path_segment(message_id)}")

@@ -55,6 +55,9 @@ _KINDS: Mapping[str, SendErrorKind] = {
 }
 
 
+_TYPING_MS = 6_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
     homeserver: str
@@ -119,6 +122,16 @@ def _build_event(content: dict[str, object], part: Part, target: Target, credent
         content["m.relates_to"] = {"m.in_reply_to": {"event_id": part.reply_to}}
     room, transaction = path_segment(target.chat), key_token(part.idempotency_key, 40)
     return _request("PUT", f"v3/rooms/{room}/send/m.room.message/{transaction}", content, credentials)
+
+
+def show_typing(target: Target, credentials: Credentials) -> Exchange:
+    """``m.typing`` of the account, which the server says who it is."""
+    me = yield preparing(_request("GET", "v3/account/whoami", None, credentials))
+    own_id = id_of(json_object(me).get("user_id"))
+    if not own_id:
+        return classify(me) if not is_success(me) else failure(me, "the server does not say who we are")
+    path = f"v3/rooms/{path_segment(target.chat)}/typing/{path_segment(own_id)}"
+    return classify((yield _request("PUT", path, {"typing": True, "timeout": _TYPING_MS}, credentials)))
 
 
 def _build_upload(attachment: Attachment, credentials: Credentials) -> HttpRequest:

@@ -66,5 +66,12 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     return classify((yield build(part, target, credentials, file_ids=(file_id,))))
 
 
+def show_typing(target: Target, credentials: Credentials) -> Exchange:
+    """Publish a user typing event (api.mattermost.com)."""
+    place = {"channel_id": target.chat, "parent_id": target.thread or ""}
+    url = _url("users/me/typing", credentials)
+    return classify((yield json_request("POST", url, place, headers=bearer(credentials.token))))
+
+
 def _url(path: str, credentials: Credentials) -> str:
     return service_url(credentials.base_url, f"api/v4/{path}")

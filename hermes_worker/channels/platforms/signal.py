@@ -50,11 +50,7 @@ class Credentials:
 
 def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     """Raises ``Unsendable`` for a setting that cannot be used."""
-    params: dict[str, object] = {"account": credentials.account, "message": part.text}
-    if target.chat.startswith("group:"):
-        params["groupId"] = target.chat.removeprefix("group:")
-    else:
-        params["recipient"] = [target.chat]
+    params: dict[str, object] = {"account": credentials.account, "message": part.text} | _chat_of(target)
     if part.attachment is not None:
         params["attachments"] = [_data_uri(part.attachment)]
     call = {"jsonrpc": "2.0", "method": "send", "id": part.idempotency_key, "params": params}
@@ -81,6 +77,19 @@ def classify(response: HttpResponse) -> Outcome:
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     return classify((yield build(part, target, credentials)))
+
+
+def show_typing(target: Target, credentials: Credentials) -> Exchange:
+    """``sendTyping`` of signal-cli: it is shown for some fifteen seconds."""
+    params = {"account": credentials.account} | _chat_of(target)
+    call = {"jsonrpc": "2.0", "method": "sendTyping", "id": "typing", "params": params}
+    return classify((yield json_request("POST", service_url(credentials.base_url, "api/v1/rpc"), call)))
+
+
+def _chat_of(target: Target) -> dict[str, object]:
+    if target.chat.startswith("group:"):
+        return {"groupId": target.chat.removeprefix("group:")}
+    return {"recipient": [target.chat]}
 
 
 def _data_uri(attachment: Attachment) -> str:

@@ -109,6 +109,14 @@ def remove(message_id: str, target: Target, credentials: Credentials) -> Exchang
     return Receipt(message_id=message_id) if is_gone else outcome
 
 
+def show_typing(target: Target, credentials: Credentials) -> Exchange:
+    """sendChatAction: it is shown for five seconds, or until a message comes."""
+    fields: dict[str, object] = {"chat_id": target.chat, "action": "typing"}
+    if target.thread is not None and target.thread != GENERAL_TOPIC:
+        fields["message_thread_id"] = _topic(target.thread)
+    return classify((yield json_request("POST", _method_url("sendChatAction", credentials), fields)))
+
+
 def _message_fields(message_id: str, target: Target) -> dict[str, object]:
     if not (message_id.isascii() and message_id.isdigit()):
         raise Unsendable(f"A message of Telegram has a number, not {message_id[:40]!r}.")

@@ -42,6 +42,11 @@ ATTEMPTS_MAX = 6
 REPLAYED = "replayed"
 """The adjustment of a delivery that somebody asked for again."""
 _KEY_CHARS_MAX = 300
+_SIGNS_ONLY = "signs"
+"""In place of the hash of a shown text: no text is shown before the answer, so none can be there twice."""
+_WATCHED_ONCE = 1.0
+"""Nobody follows the run; its end looks for what was shown of it (``runs.ending``)."""
+_has_signs_only = sa.func.coalesce(deliveries.c.shown_hash, "") == _SIGNS_ONLY
 _BATCH = 200
 _HINTS_COUNTED = 100
 _RESEND_WAIT_S = 8.0
@@ -181,10 +186,12 @@ def _stored(buttons: Sequence[ChatButton]) -> str | None:
     return plain(json.dumps([[button.label, button.value] for button in buttons])) if buttons else None
 
 
-def owe_preview(connection: Connection, run_id: str, target: str, *, after_s: float) -> None:
-    """Write the delivery of a run's answer before there is one, so that what the run writes is shown from ``after_s``
-    on, in the caller's transaction. Its workers tell the broker what they are told, as if somebody followed it."""
-    watched = sa.update(runs).where(runs.c.run_id == run_id).values(watched_until=db_now() + _PREVIEWED_S)
+def owe_preview(connection: Connection, run_id: str, target: str, *, after_s: float, is_followed: bool = True) -> None:
+    """Write the delivery of a run's answer before there is one, so that what the run does is shown from ``after_s``
+    on, in the caller's transaction. Where it ``is_followed``, its workers tell the broker what they are told, as if
+    somebody followed it."""
+    until = db_now() + _PREVIEWED_S if is_followed else _WATCHED_ONCE
+    watched = sa.update(runs).where(runs.c.run_id == run_id).values(watched_until=until)
     run_pk = connection.execute(watched.returning(runs.c.pk)).scalar_one()
     connection.execute(
         sa.insert(deliveries).values(
@@ -194,6 +201,7 @@ def owe_preview(connection: Connection, run_id: str, target: str, *, after_s: fl
             target=plain(target),
             state=DeliveryState.PENDING.value,
             is_preview=1,
+            shown_hash=None if is_followed else _SIGNS_ONLY,
             not_before=db_now() + after_s,
             created_at=db_now(),
             updated_at=db_now(),
@@ -210,6 +218,7 @@ def _end_previews(connection: Connection, run: tuple[int, str]) -> dict[str, lis
         .where(deliveries.c.run_pk == run[0], deliveries.c.is_preview == 1, deliveries.c.settled_at.is_(None))
         .values(
             is_preview=0,
+            is_in_doubt=sa.and_(deliveries.c.is_in_doubt, ~_has_signs_only),
             first_attempt_at=None,
             not_before=None,
             hinted_at=sa.case((is_free, db_now()), else_=None),
@@ -569,6 +578,7 @@ def _take_back() -> sa.Update:
     losses = deliveries.c.losses + sa.case((state == "let go", 0), else_=1)
     is_guilty = sa.and_(deliveries.c.deaths.is_not(None), state == "crashed", seen_deaths >= _DEATHS_MAX)
     is_over = sa.or_(is_guilty, losses >= _LOSSES_MAX, deliveries.c.attempts - losses >= ATTEMPTS_MAX)
+    only_showed_signs = _has_signs_only & deliveries.c.first_attempt_at.is_(None)
     delays = [(deliveries.c.losses == number, retry_delay_s(number + 2)) for number in range(10)]
     return (
         sa.update(deliveries)
@@ -581,7 +591,7 @@ def _take_back() -> sa.Update:
             losses=losses,
             lease_token=None,
             lease_owner=None,
-            is_in_doubt=True,
+            is_in_doubt=sa.or_(deliveries.c.is_in_doubt, ~only_showed_signs),
             error_kind="ambiguous",
             error=sa.case((is_guilty, _GUILTY), else_="the worker vanished while it was sending"),
             updated_at=db_now(),
