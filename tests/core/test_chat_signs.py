@@ -48,9 +48,7 @@ def test_a_platform_has_a_mode_of_its_own_and_the_last_one_counts():
     ],
 )
 def test_short_progress_is_what_is_at_work_and_how_many_were(statuses, short):
-    words = {
-        word[0]: CallStatus(word) for word in ("running", "pending", "waiting", "succeeded", "failed", "cancelled")
-    }
+    words = {status.value[0]: status for status in CallStatus}
     calls = [CallSign("look", words.get(letter, CallStatus.UNKNOWN)) for letter in statuses]
     assert progress_text(calls, ProgressMode.SHORT) == short
     assert progress_text(calls, ProgressMode.OFF) == ""
