@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from hermes_worker.channels.dispatcher import Dispatcher
     from hermes_worker.channels.files import FileOutbox
     from hermes_worker.channels.hearing import Hearing
+    from hermes_worker.channels.learnt_chats import LearntChats
     from hermes_worker.hosting.host import ResourceHost
     from hermes_worker.mcp.rows import ServerLooker
     from hermes_worker.mcp.servers import McpServer
@@ -294,6 +295,15 @@ def open_client(settings: Settings) -> Client:
         publisher=Publisher(client, traceparent=traceparent),
         redis=client,
     )
+
+
+def learnt_chats(database: Database) -> LearntChats:
+    """The chats that were learnt from people of the default tenant, whose names and home channels are targets."""
+    from hermes_worker.channels.learnt_chats import LearntChats
+    from hermes_worker.store.known_chats import KnownChats
+
+    known = KnownChats(database)
+    return LearntChats(homes_known=known.homes, named_known=known.named)
 
 
 def dispatcher_of(settings: Settings) -> Dispatcher:
@@ -1504,7 +1514,7 @@ def _delivery_parts(shared: _Shared) -> DeliveryParts:
     from hermes_worker.tasks.previews import ChatPace
 
     settings, client = shared.settings, shared.client
-    dispatcher = dispatcher_of(settings)
+    dispatcher = replace(dispatcher_of(settings), learnt=learnt_chats(client.database))
     return DeliveryParts(
         outbox=Deliveries(client.database),
         views=client.views,

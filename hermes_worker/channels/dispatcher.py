@@ -15,6 +15,7 @@ from hermes_worker.channels.adapters import EMAIL, adapters, credentials_for, em
 from hermes_worker.channels.catalog import APPRISE, LOCAL, WEBHOOK, ChatForm, TextLimit, platforms, text_limit
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import Exchange, Outcome, Part, Receipt, Unsendable, perform
+from hermes_worker.channels.learnt_chats import LearntChats
 from hermes_worker.channels.platforms import email
 from hermes_worker.channels.smtp import send_mail, tls_of
 from hermes_worker.channels.targets import NO_RULES, Target, TargetError, parse_chat
@@ -44,6 +45,8 @@ class Dispatcher:
     """Names for chats, each as ``platform:name=id``."""
     rules: ChatRules = NO_RULES
     """Whose chats are."""
+    learnt: LearntChats = field(default_factory=LearntChats)
+    """Chats that people of chats named."""
 
     def send(self, part: Part, target: Target, *, at: datetime, file_name: str) -> Outcome:
         """Try once. ``file_name`` is the place of a ``local`` delivery below ``directory``."""
@@ -117,7 +120,8 @@ class Dispatcher:
         return tuple(value for value in secrets_in(self.values) if len(value) >= _SECRET_CHARS_MIN)
 
     def homes(self) -> dict[str, Target]:
-        """The home channels that are configured, by platform. One that cannot be read counts as none."""
+        """The home channels, by platform: what people of a chat said comes before what is configured. One that cannot
+        be read counts as none."""
         found = {}
         for name, row in platforms().items():
             reference = self.values.get(row.home_variable or "", "").strip()
@@ -128,10 +132,11 @@ class Dispatcher:
                 found[name] = parse_chat(name, f"{reference}:{thread}" if thread else reference)
             except TargetError:
                 continue
-        return found
+        return {**found, **self.learnt.homes()}
 
     def named(self, platform: str, name: str) -> Target | None:
-        """The chat that has this name on a platform, whatever the case, with or without ``#``."""
+        """The chat that has this name on a platform, whatever the case, with or without ``#``: one that is configured,
+        else one that was learnt. Raises ``TargetError`` where several were."""
         wanted = (platform, _bare(name))
         for channel in self.channels:
             known, _, reference = channel.rpartition("=")
@@ -142,7 +147,7 @@ class Dispatcher:
                 except TargetError:
                     return None
                 return target if target.form is not ChatForm.NAME else None
-        return None
+        return self.learnt.named(platform, name)
 
     def _request(self, part: Part, target: Target, at: datetime) -> Outcome:
         adapter = adapters()[target.platform]

@@ -199,8 +199,8 @@ def resolve(
     homes: Mapping[str, Target],
     lookup: Lookup | None = None,
 ) -> Resolution:
-    """Where to send now. ``homes`` maps the names of platforms to their home channels. Never raises: what comes to
-    nothing is listed with its reason. A target named twice is sent to once."""
+    """Where to send now. ``homes`` maps the names of platforms to their home channels. What comes to nothing is listed
+    with its reason; only what ``lookup`` raises is raised. A target named twice is sent to once."""
     # Jobs created over the API have an origin that nothing can be sent to.
     origin = origin if origin is not None and _is_sendable(origin.platform) else None
     found: list[Target | Unresolved] = []

@@ -22,6 +22,7 @@ _LEAST: Final[Mapping[ChatCommand, ChatRole]] = MappingProxyType(
         ChatCommand.DENY: ChatRole.MEMBER,
         ChatCommand.MODEL: ChatRole.MEMBER,
         ChatCommand.JOBS: ChatRole.OWNER,
+        ChatCommand.SETHOME: ChatRole.OWNER,
     }
 )
 """Where that is more than a guest."""
@@ -50,6 +51,7 @@ _HELP: Final[Mapping[ChatCommand, str]] = MappingProxyType(
         ),
         ChatCommand.DENY: "/deny REASON – do not allow it",
         ChatCommand.JOBS: "/jobs – what is done by schedule, and when",
+        ChatCommand.SETHOME: "/sethome – send here what goes to this platform without naming a chat",
     }
 )
 

@@ -166,6 +166,7 @@ class ChatCommand(StrEnum):
     UNDO = "undo"
     MODEL = "model"
     JOBS = "jobs"
+    SETHOME = "sethome"
     APPROVE = "approve"
     DENY = "deny"
 

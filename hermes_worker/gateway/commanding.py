@@ -8,6 +8,9 @@ from datetime import UTC, datetime
 
 from sqlalchemy.engine import Connection
 
+from hermes_worker.channels.targets import parse_chat
+from hermes_worker.core.chat_accounts import DEFAULT_ACCOUNT, ChatOwner, account_of
+from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.services.submission import (
     DEFAULT_MODEL_ALIAS,
     InvalidSubmission,
@@ -17,6 +20,7 @@ from hermes_worker.services.submission import (
 )
 from hermes_worker.store.jobs.job_rows import JobRow
 from hermes_worker.store.jobs.jobs import Jobs
+from hermes_worker.store.known_chats import KnownChats
 from hermes_worker.store.last_turns import LastTurn
 from hermes_worker.store.sessions import Sessions
 from hermes_worker.wiring import Client
@@ -69,6 +73,19 @@ def take_back(connection: Connection, kept: Sessions, turn: LastTurn, session: s
 def _stays(effects: Mapping[str, int]) -> str:
     named = [name if times == 1 else f"{name} ({times} times)" for name, times in effects.items()]
     return f"What was done for it stays done: {', '.join(named)}."
+
+
+def made_home(connection: Connection, client: Client, target: str | None, owner: ChatOwner) -> str:
+    """Make the chat that ``target`` names the home channel of its platform; what people are told."""
+    if owner.tenant != DEFAULT_TENANT:
+        return "Only chats of the installation's own tenant can be home channels."
+    if target is None:
+        return "Nothing can be sent here by name, so this cannot be a home channel."
+    sender, _, reference = target.partition(":")
+    chat = parse_chat(sender, reference)
+    account = account_of(chat.platform, chat.account or DEFAULT_ACCOUNT)
+    KnownChats(client.database).make_home(connection, account, chat.chat, chat.thread)
+    return f"What is sent to {chat.platform!r} comes here from now on."
 
 
 def jobs_told(client: Client, tenant: str) -> str:

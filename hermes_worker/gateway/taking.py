@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 
 from sqlalchemy.engine import Connection
 
@@ -19,6 +20,7 @@ from hermes_worker.channels.targets import ChatRef, TargetError, parse_chat, tex
 from hermes_worker.core.chat_accounts import DEFAULT_ACCOUNT, ChatOwner, account_of, named_variable
 from hermes_worker.core.chat_commands import CommandAccess
 from hermes_worker.core.chat_context import context_block
+from hermes_worker.core.chat_names import learnt_name
 from hermes_worker.core.chat_replies import ReplyMode, reply_metadata
 from hermes_worker.core.chat_signs import ChatSigns, chosen_progress
 from hermes_worker.core.errors import LeaseLost, UnavailableError
@@ -58,6 +60,7 @@ from hermes_worker.core.session_resets import (
 from hermes_worker.core.titles import cleaned_title
 from hermes_worker.gateway.commanding import jobs_told, model_choice, take_back
 from hermes_worker.gateway.files import FileTurns, media_of
+from hermes_worker.gateway.commanding import jobs_told, made_home, model_choice, take_back
 from hermes_worker.observe import count, log
 from hermes_worker.safety.approvals import Choice, Unattended
 from hermes_worker.services.compressing import FOCUS_CHARS_MAX
@@ -66,6 +69,7 @@ from hermes_worker.settings import Settings
 from hermes_worker.store.access.audit import Actor, acting
 from hermes_worker.store.gateway import AccountHold, ChatBurst, EventKnown, GatewayRows, InboundEvent, OpenQuestion
 from hermes_worker.store.inbound_files import NewFiles
+from hermes_worker.store.known_chats import KnownChats
 from hermes_worker.store.last_turns import last_turn
 from hermes_worker.store.outbox.deliveries import owe, owe_preview
 from hermes_worker.store.rows import Hint
@@ -213,6 +217,7 @@ class Taker:
         self._rows = GatewayRows(client.database, tenant)
         self._files = FileTurns(client, tenant)
         self._access = CommandAccess(client.settings.gateway.commands)
+        self._known = KnownChats(client.database, tenant)
 
     def take(self, arrival: Arrival) -> str | None:
         """Do what an event asks for; what became of it, or ``None`` for one that was taken before. Safe to repeat and
@@ -246,10 +251,12 @@ class Taker:
                 case OfferCode():
                     outcome = self._settle(arrival, lambda connection: self._offered(connection, arrival))
                 case Commanded(role=role) as said:
+                    self._known.learn(arrival.account, event.chat.id, learnt_name(event.chat, role))
                     outcome = self._command(replace(arrival, role=role), said)
                 case Pressed(role=role) as press:
                     outcome = self._pressed(replace(arrival, role=role), press)
                 case Conversed(text=text, role=role):
+                    self._known.learn(arrival.account, event.chat.id, learnt_name(event.chat, role))
                     arrival = replace(arrival, role=role)
                     place, busy_mode = self._place(arrival), Multitask(self._client.settings.gateway.busy_mode)
                     # What came with a file is a turn of its own, and no answer.
@@ -577,6 +584,9 @@ class Taker:
             case ChatCommand.JOBS:
                 told = jobs_told(self._client, self._tenant)
                 return self._settle(arrival, lambda _: _Replied("command", told))
+            case ChatCommand.SETHOME:
+                home = partial(made_home, client=self._client, target=arrival.target, owner=arrival.owner)
+                return self._settle(arrival, lambda connection: _Replied("command", home(connection)))
             case _:
                 told = self._access.help_for(arrival.role)
                 return self._settle(arrival, lambda _: _Replied("command", told))

@@ -1099,6 +1099,22 @@ chats = sa.Table(
 )
 """How often a chat began a new conversation (``/new``), and the ``model`` that people chose for the present one."""
 
+known_chats = sa.Table(
+    "known_chats",
+    metadata,
+    sa.Column("account", sa.String(100), primary_key=True),
+    sa.Column("chat", sa.String(200), primary_key=True),
+    sa.Column("tenant", Tenant, nullable=False),
+    sa.Column("platform", sa.String(30), nullable=False),
+    sa.Column("name", sa.String(100)),
+    sa.Column("thread", sa.String(200)),
+    sa.Column("is_home", sa.Boolean(), nullable=False, server_default=sa.false()),
+    sa.Column("learnt_at", Seconds, nullable=False),
+    sa.Index("ix_known_chats_name", "tenant", "platform", "name"),
+)
+"""Chats by the names that people see (as ``core.chat_names`` has them), and the home channel of each platform, with its
+``thread``."""
+
 chat_people = sa.Table(
     "chat_people",
     metadata,

@@ -187,7 +187,9 @@ class _Sending:
         dispatcher = self._parts.dispatcher
         references = parse_targets(reference)
         require_open_to(self._claim.tenant, references, dispatcher.rules)
-        return resolve(references, origin=None, homes=dispatcher.homes(), lookup=dispatcher.named)
+        names_a_chat = all(isinstance(one, ChatRef) for one in references)
+        homes = {} if names_a_chat else dispatcher.homes()
+        return resolve(references, origin=None, homes=homes, lookup=dispatcher.named)
 
     def _meant_by_others(self, *, yields: bool = False) -> dict[Target, str]:
         """Where the run's other deliveries go that are served before this one: those that name the chat itself, and

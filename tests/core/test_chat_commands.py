@@ -21,6 +21,7 @@ USER, ASSISTANT, TOOL = Role.USER, Role.ASSISTANT, Role.TOOL
         (ChatCommand.APPROVE, {"owner", "member"}),
         (ChatCommand.MODEL, {"owner", "member"}),
         (ChatCommand.JOBS, {"owner"}),
+        (ChatCommand.SETHOME, {"owner"}),
     ],
 )
 def test_what_allows_something_or_shows_a_tenants_rows_is_no_guests(command, may):
@@ -35,7 +36,7 @@ def test_a_rule_gives_a_command_to_others_and_the_last_one_counts():
     assert not access.allows(ChatRole.OWNER, ChatCommand.USAGE)
 
 
-@pytest.mark.parametrize("rule", ["jobs=guest", "approve=guest", "deny=guest", "model=guest", "help=owner", "x=owner"])
+@pytest.mark.parametrize("rule", ["jobs=guest", "approve=guest", "sethome=guest", "help=owner", "x=owner"])
 def test_no_rule_gives_a_guest_what_is_never_theirs_and_help_is_everybodys(rule):
     assert not re.fullmatch(COMMAND_RULE, rule)
     assert re.fullmatch(COMMAND_RULE, "jobs=member")

@@ -36,6 +36,7 @@ from hermes_worker.store.gateway import GatewayRows
 from hermes_worker.store.jobs.job_rows import JobPlace
 from hermes_worker.store.jobs.jobs import JobEdit, Jobs
 from hermes_worker.store.key_states import KeyStates
+from hermes_worker.store.known_chats import KnownChats
 from hermes_worker.store.mcp_servers import McpServers, NewMcpServer
 from hermes_worker.store.memories import Memories
 from hermes_worker.store.outbox.alerts import AlertPolicy, set_alert_targets, try_alerts
@@ -154,6 +155,8 @@ def do_everything(store: Store) -> None:
     with database.write() as connection:
         chats.offer_code(connection, "telegram:default", "44")
     chats.forget_askers("telegram:default")
+    with database.write() as connection:
+        KnownChats(database).make_home(connection, "telegram:default", "42", None)
     note_prune(database, "acme")
     store.workers.drain(store.worker("somewhere").worker_id)
     logins, somebody = PageLogins(database, "somebody"), Principal(tenant="default", name="somebody")

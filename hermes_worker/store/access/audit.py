@@ -89,6 +89,7 @@ class Act(StrEnum):
     CHAT_DENY = "chat.deny"
     CHAT_REVOKE = "chat.revoke"
     CHAT_FORGET = "chat.forget"
+    CHAT_HOME = "chat.home"
     DELIVERY_RETRY = "delivery.retry"
     SKILL_KEEP = "skill.keep"
     SKILL_REMOVE = "skill.remove"

@@ -1,0 +1,42 @@
+"""Chats that were learnt from what people wrote, as delivery targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hermes_worker.channels.catalog import ChatForm
+from hermes_worker.channels.targets import Target, TargetError, parse_chat
+from hermes_worker.core.chat_accounts import DEFAULT_ACCOUNT
+from hermes_worker.core.chat_names import AmbiguousChatName, KnownChat, name_of, the_only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearntChats:
+    """What the rows of the default tenant say, whose home channels and names these are."""
+
+    homes_known: Callable[[], Sequence[KnownChat]] = tuple
+    named_known: Callable[[str, str], Sequence[KnownChat]] = lambda platform, name: ()
+
+    def homes(self) -> dict[str, Target]:
+        """By platform. One that cannot be read counts as none."""
+        found = [_target_of(chat) for chat in self.homes_known()]
+        return {target.platform: target for target in found if target is not None}
+
+    def named(self, platform: str, name: str) -> Target | None:
+        """The chat of that name; ``None`` for none. Raises ``TargetError`` where several have it."""
+        try:
+            known = the_only(self.named_known(platform, name_of(name)), name)
+        except AmbiguousChatName as error:
+            raise TargetError(str(error)) from None
+        return None if known is None else _target_of(known)
+
+
+def _target_of(known: KnownChat) -> Target | None:
+    platform, _, account = known.account.partition(":")
+    sender = platform if account == DEFAULT_ACCOUNT else f"{platform}@{account}"
+    try:
+        target = parse_chat(sender, known.reference)
+    except TargetError:
+        return None
+    return target if target.form is not ChatForm.NAME else None

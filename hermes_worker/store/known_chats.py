@@ -1,0 +1,75 @@
+"""Chats that are known by name, and home channels, as people of chats said them."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.chat_names import CHAT_CHARS_MAX, KnownChat
+from hermes_worker.core.principals import DEFAULT_TENANT
+from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import columns_for, rows_of
+from hermes_worker.store.rows import insert_ignoring, plain
+from hermes_worker.store.tables import known_chats
+
+_ALIKE_MAX = 20
+
+
+class KnownChats:
+    """The chats of one tenant. Thread-safe; every method raises ``UnavailableError``."""
+
+    def __init__(self, database: Database, tenant: str = DEFAULT_TENANT) -> None:
+        self._database = database
+        self._tenant = tenant
+
+    def learn(self, account: str, chat: str, name: str) -> None:
+        """A chat is called ``name`` from now on; an empty one says nothing. Idempotent, and only read where nothing is
+        new."""
+        if not name:
+            return
+        this = _this(account, chat) & (known_chats.c.tenant == self._tenant)
+        with self._database.read() as connection:
+            if connection.execute(sa.select(known_chats.c.name).where(this)).scalar() == plain(name):
+                return
+        with self._database.write() as connection:
+            self._enter(connection, account, chat)
+            values = {"name": plain(name), "tenant": self._tenant, "learnt_at": db_now()}
+            connection.execute(sa.update(known_chats).where(_this(account, chat)).values(**values))
+
+    def make_home(self, connection: Connection, account: str, chat: str, thread: str | None) -> None:
+        """A chat is the home channel of its platform from now on, in place of any other. Idempotent."""
+        platform = _platform_of(account)
+        others = (known_chats.c.tenant == self._tenant) & (known_chats.c.platform == platform)
+        connection.execute(sa.update(known_chats).where(others, known_chats.c.is_home).values(is_home=False))
+        self._enter(connection, account, chat)
+        values = {"is_home": True, "thread": thread, "tenant": self._tenant, "learnt_at": db_now()}
+        connection.execute(sa.update(known_chats).where(_this(account, chat)).values(**values))
+        record(connection, Act.CHAT_HOME, account, after={"chat": chat, "thread": thread})
+
+    def homes(self) -> list[KnownChat]:
+        """The home channel of each platform that has one."""
+        return self._found(known_chats.c.is_home, with_threads=True)
+
+    def named(self, platform: str, name: str) -> list[KnownChat]:
+        """The chats of a platform that are called ``name``, which is as ``core.chat_names.name_of`` has it."""
+        return self._found((known_chats.c.platform == platform) & (known_chats.c.name == plain(name)))
+
+    def _found(self, where: sa.ColumnElement[bool], *, with_threads: bool = False) -> list[KnownChat]:
+        wanted = sa.select(*columns_for(known_chats, KnownChat)).where(known_chats.c.tenant == self._tenant, where)
+        with self._database.read() as connection:
+            found = rows_of(connection.execute(wanted.order_by(known_chats.c.account).limit(_ALIKE_MAX)), KnownChat)
+        return list(found) if with_threads else [row._replace(thread=None) for row in found]
+
+    def _enter(self, connection: Connection, account: str, chat: str) -> None:
+        row = {"account": account, "chat": plain(chat[:CHAT_CHARS_MAX]), "tenant": self._tenant}
+        whole = {**row, "platform": _platform_of(account), "learnt_at": db_now()}
+        connection.execute(insert_ignoring(connection, known_chats).values(**whole))
+
+
+def _platform_of(account: str) -> str:
+    return account.partition(":")[0]
+
+
+def _this(account: str, chat: str) -> sa.ColumnElement[bool]:
+    return (known_chats.c.account == account) & (known_chats.c.chat == plain(chat[:CHAT_CHARS_MAX]))
