@@ -19,6 +19,7 @@ from hermes_worker.core.pricing import Cost, CostStatus
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.settings import CronSettings, ModelSettings
+from hermes_worker.store.gateway import GatewayRows
 from hermes_worker.store.jobs.executions import Executions, ExecutionState
 from hermes_worker.store.jobs.job_rows import JobRow
 from hermes_worker.store.outbox.deliveries import Deliveries
@@ -459,6 +460,28 @@ def test_an_answer_is_noted_in_the_session_once_nobody_is_at_work_there(desk: De
     following = desk.store.submit(session_id="talk").run_id
     desk.store.answer(following)
     assert [role for role, _ in said_in(desk, "talk")] == ["user", "assistant", "user", "user", "assistant"]
+
+
+def test_an_answer_is_noted_in_the_conversation_that_its_chat_has_now(desk: Desk) -> None:
+    database, chat = desk.store.database, "agent:main:telegram:dm:42"
+    talk = desk.store.submit(session_id=chat, source="gateway").run_id
+    desk.store.answer(talk)
+    row = desk.add(attach_to=talk, name="News")
+    rows = GatewayRows(database)
+
+    def noted(text: str, name: str) -> list[tuple[str, str]]:
+        at_slot(desk, 10 * (len(desk.run_ids(row)) + 1))
+        desk.store.answer(desk.run_ids(row)[-1], replace(ANSWER, text=text))
+        desk.tick()
+        return [said for said in said_in(desk, name) if said[1].startswith("[Cron delivery")]
+
+    assert [said for _, said in noted("one", chat)] == ["[Cron delivery: News]\n\none"]
+    with database.write() as connection:
+        rows.begin_anew(connection, "telegram:default", chat)
+    assert len(noted("two", chat)) == 2, "nothing was said in the new one yet"
+    desk.store.answer(desk.store.submit(session_id=f"{chat}~1", source="gateway").run_id)
+    assert [said for _, said in noted("three", f"{chat}~1")] == ["[Cron delivery: News]\n\nthree"]
+    assert len(said_in(desk, chat)) == 4
 
 
 def test_silence_and_sessions_that_are_gone_leave_no_note(one: Desk) -> None:

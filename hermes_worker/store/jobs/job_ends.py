@@ -13,6 +13,7 @@ from hermes_worker.core.messages import Message, Role, canonical_json
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.engine.prepared import columns_for, one_of, row_of, rows_of
 from hermes_worker.store.engine.sealing import either
+from hermes_worker.store.jobs.chat_notes import present_session
 from hermes_worker.store.jobs.executions import ExecutionState, collect_hint
 from hermes_worker.store.jobs.job_rows import (
     ALL_JOBS,
@@ -309,9 +310,10 @@ def _start_first(connection: Connection, job_pk: int) -> list[Hint]:
 
 def _append_note(connection: Connection, tenant: str, session_id: str, text: str, *, run_pk: int) -> bool:
     """Whether the note is written, or never can be; false while the session has an active run."""
+    present = present_session(connection, tenant, session_id)
     found = connection.execute(
         sa.select(*columns_for(sessions, _NotedRow))
-        .where(sessions.c.session_id == session_id, sessions.c.tenant == tenant)
+        .where(sessions.c.session_id == present, sessions.c.tenant == tenant)
         .with_for_update()
     )
     session = row_of(found, _NotedRow)
