@@ -37,6 +37,7 @@ from hermes_worker.store.tables import (
     jobs,
     kept_answers,
     key_states,
+    known_chats,
     legal_holds,
     limits,
     logins,
@@ -130,6 +131,13 @@ _OTHERS = {
         "tenant": "default",
         "generation": 1,
         "updated_at": 1.0,
+    },
+    known_chats: {
+        "account": "telegram:default",
+        "chat": "-1",
+        "tenant": "default",
+        "platform": "telegram",
+        "learnt_at": 1.0,
     },
     chat_people: {"account": "telegram:default", "person": "1", "tenant": "default", "asked_at": 1.0},
     memory_versions: {
