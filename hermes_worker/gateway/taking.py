@@ -39,9 +39,8 @@ from hermes_worker.core.gateway import (
     choice_in,
     read_event,
 )
-from hermes_worker.core.inbound import Inbound
-from hermes_worker.core.inbound_files import said_without_words
 from hermes_worker.core.inbound import Inbound, InboundMessage
+from hermes_worker.core.inbound_files import said_without_words
 from hermes_worker.core.limits import LimitReached
 from hermes_worker.core.personal_ids import hides_ids
 from hermes_worker.core.previews import EVERY_S
@@ -58,9 +57,8 @@ from hermes_worker.core.session_resets import (
     reset_reason,
 )
 from hermes_worker.core.titles import cleaned_title
-from hermes_worker.gateway.commanding import jobs_told, model_choice, take_back
-from hermes_worker.gateway.files import FileTurns, media_of
 from hermes_worker.gateway.commanding import jobs_told, made_home, model_choice, take_back
+from hermes_worker.gateway.files import FileTurns, media_of
 from hermes_worker.observe import count, log
 from hermes_worker.safety.approvals import Choice, Unattended
 from hermes_worker.services.compressing import FOCUS_CHARS_MAX
