@@ -135,7 +135,10 @@ def _fetched(parts: FetchingParts, claim: FileClaim) -> FetchedFile | None:
         count("inbound_file.failed")
         return FetchedFile(outcome=FileOutcome(reason=found.reason))
     file = _looked_at(parts, claim, found)
-    count("inbound_file.failed" if file.outcome.reason else "inbound_file.fetched")
+    if file.outcome.reason:
+        count("inbound_file.failed")
+    else:
+        count("inbound_file.fetched")
     log.info("inbound_file.fetched", media_type=file.outcome.media_type, size=len(found), reason=file.outcome.reason)
     return file
 
