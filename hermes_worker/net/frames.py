@@ -23,7 +23,7 @@ from hermes_worker.net.urls import HttpUrl, UrlPolicy, parse_http_url
 from hermes_worker.net.wire import CONNECT_S, connected
 
 if TYPE_CHECKING:
-    from websockets.sync.client import ClientConnection
+    from websockets.sync.connection import Connection
 
 FRAME_BYTES_MAX = 4_000_000
 _READ_BYTES = 65_536
@@ -125,7 +125,7 @@ class _Websocket:
                 max_size=FRAME_BYTES_MAX,
                 proxy=None,
             )
-            self._socket: ClientConnection = ExitStack().enter_context(opening)
+            self._socket: Connection = ExitStack().enter_context(opening)
         except InvalidStatus as error:
             sock.close()
             answer = _without_body(error.response.status_code, error.response.headers.raw_items())

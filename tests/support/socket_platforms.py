@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from inspect import signature
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
@@ -68,7 +69,9 @@ class SocketPlatform(ThreadingHTTPServer, ABC):
         head = request.recv(65_536, socket.MSG_PEEK).lower()
         if b"upgrade: websocket" not in head:
             return super().finish_request(request, client_address)
-        connection = ServerConnection(request, ServerProtocol(max_size=None), self._sockets, close_timeout=1)
+        # Since websockets 17 a connection knows its server.
+        server = [self._sockets] if "server" in signature(ServerConnection).parameters else []
+        connection = ServerConnection(request, ServerProtocol(max_size=None), *server, close_timeout=1)
         connection.handshake()
         with self.lock:
             self.connections += 1
