@@ -602,9 +602,9 @@ class Taker:
 
     def _status(self, arrival: Arrival) -> str:
         run_id, waiting = self._rows.at_work(arrival.role.source, self._session(arrival))
-        if run_id is None:
-            return "Nothing is being done here."
-        return f"Run {run_id} is at work; {waiting} more wait."
+        if run_id is not None:
+            return f"Run {run_id} is at work; {waiting} more wait."
+        return "What you sent has not begun: its files are on the way." if waiting else "Nothing is being done here."
 
     def _model(self, arrival: Arrival, name: str) -> str:
         place = self._place(arrival)

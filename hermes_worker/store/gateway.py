@@ -365,9 +365,11 @@ class GatewayRows:
         return None if found is None else SessionActivity(*found)
 
     def stop(self, connection: Connection, source: str, name: str, by: str) -> StoppedChat | None:
-        """Stop the run at work in a chat's session; ``None`` when there is none. What it caused is to be stopped
-        afterwards, by whoever asks or by the sweeper."""
-        pk: int | None = connection.execute(_active_run(self._tenant, source, name)).scalar()
+        """Stop the run at work in a chat's session, or the first that has still to begin, such as one that waits for
+        files; ``None`` when there is none. What it caused is to be stopped afterwards, by whoever asks or by the
+        sweeper."""
+        active: int | None = connection.execute(_active_run(self._tenant, source, name)).scalar()
+        pk = active or connection.execute(_first_queued(self._tenant, source, name)).scalar()
         loaded = None if pk is None else lock_run(connection, pk)
         if loaded is None or loaded.run.status.is_terminal:
             return None
@@ -382,7 +384,11 @@ class GatewayRows:
             sa.select(sa.func.count())
             .select_from(runs)
             .join(sessions, sessions.c.pk == runs.c.session_pk)
-            .where(this, runs.c.status == RunStatus.QUEUED.value, runs.c.pk != sessions.c.active_run_pk)
+            .where(
+                this,
+                runs.c.status == RunStatus.QUEUED.value,
+                runs.c.pk.is_distinct_from(sessions.c.active_run_pk),
+            )
         )
         active = sa.select(runs.c.run_id).where(runs.c.pk == _active_run(self._tenant, source, name).scalar_subquery())
         with self._database.read() as connection:
@@ -594,6 +600,15 @@ def _person(account: str, person: str) -> sa.ColumnElement[bool]:
 
 def _active_run(tenant: str, source: str, name: str) -> sa.Select[Any]:
     return sa.select(sessions.c.active_run_pk).where(session_is(tenant, source, name))
+
+
+def _first_queued(tenant: str, source: str, name: str) -> sa.Select[Any]:
+    return (
+        sa.select(sa.func.min(runs.c.pk))
+        .select_from(runs)
+        .join(sessions, sessions.c.pk == runs.c.session_pk)
+        .where(session_is(tenant, source, name), runs.c.status == RunStatus.QUEUED.value)
+    )
 
 
 def _waiting(tenant: str, source: str, name: str, burst: ChatBurst) -> sa.Select[Any]:

@@ -42,7 +42,7 @@ from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.inbound_files import InboundFiles
 from hermes_worker.store.retention.deleting import delete_blobs
 from hermes_worker.store.rows import Hint
-from hermes_worker.store.tables import blobs, inbound, inbound_files, run_inputs, runs
+from hermes_worker.store.tables import blobs, deliveries, inbound, inbound_files, run_inputs, runs
 from hermes_worker.store.workers import Workers
 from hermes_worker.tasks.fetching import FetchingParts, fetch_file
 from hermes_worker.tasks.leases import Leases
@@ -226,6 +226,20 @@ HOSTILE: dict[str, tuple[Answer, Callable[..., dict[str, Any]], str]] = {
     "nothing": (plain(b""), document, "it is empty"),
     "half a picture": (picture("JPEG", (200, 200))[:500], photo, "it is no picture that can be read"),
 }
+
+
+def test_a_turn_that_waits_for_its_files_is_told_and_stopped(chat: Chat) -> None:
+    assert chat.send_file("d1", silent, document) == "run"
+    chat.write("/status")
+    chat.write("/stop")
+    chat.write("/status")
+    assert chat.rows(runs.c.status) == [("cancelled",)]
+    said = [body.partition(":")[0] for (body,) in chat.rows(deliveries.c.body) if body is not None]
+    assert said == [
+        "What you sent has not begun",
+        "Stopped.",
+        "Nothing is being done here.",
+    ]
 
 
 @pytest.mark.parametrize("what", HOSTILE)
