@@ -295,6 +295,11 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     ({"response_format": {"type": "json_schema"}}, "invalid_value", "response_format.json_schema.schema"),
     ({"response_format": {"type": "xml"}}, "invalid_value", "response_format"),
     (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "strict": {}}}},
+        "invalid_value",
+        "response_format.json_schema.strict",
+    ),
+    (
         {"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": "https://e.org/s"}}}},
         "invalid_value",
         "output_schema",

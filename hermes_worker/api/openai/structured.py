@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from jsonschema import Draft202012Validator
+
 from hermes_worker.api.errors import invalid
 
-_NAMED_SCHEMA = {
+_NAMED_SCHEMA: Mapping[str, dict[str, Any]] = {
     "name": {"type": "string", "maxLength": 64},
     "schema": {"type": "object"},
     "strict": {"type": ["boolean", "null"]},
     "description": {"type": "string"},
 }
-_PLAIN = [{"type": "null"}, {"enum": [{"type": "text"}, {"type": "json_object"}]}]
+_PLAIN = [
+    {"type": "null"},
+    {"type": "object", "properties": {"type": {"enum": ["text", "json_object"]}}, "required": ["type"]},
+]
 _KIND = {"const": "json_schema"}
 CHAT_FORMAT: Final = {
     "anyOf": [
@@ -58,7 +63,11 @@ def _schema_of(given: object, holder: object, param: str, place: str) -> Mapping
         return {"type": "object"}
     if kind != "json_schema":
         raise invalid(param, f"Invalid {param!r}: its type must be 'text', 'json_object' or 'json_schema'.")
-    schema = holder.get("schema") if isinstance(holder, dict) else None
+    named = holder if isinstance(holder, dict) else {}
+    schema = named.get("schema")
     if not isinstance(schema, dict):
         raise invalid(f"{place}.schema", f"Invalid '{place}.schema': it must be a JSON Schema, an object.")
+    for name, form in _NAMED_SCHEMA.items():
+        if name in named and not Draft202012Validator(form).is_valid(named[name]):
+            raise invalid(f"{place}.{name}", f"Invalid '{place}.{name}': it is not what the OpenAPI document says.")
     return schema

@@ -26,10 +26,10 @@ from hermes_worker.store.engine.prepared import row_of, rows_of
 from hermes_worker.store.owners import owned_by
 from hermes_worker.store.runs.inputs import read_spec
 from hermes_worker.store.runs.runs import find, session_is
-from hermes_worker.store.runs.views import IS_OPEN, RunView, views_of
+from hermes_worker.store.runs.views import RunView, views_of
 from hermes_worker.store.search.due import is_searchable
 from hermes_worker.store.search.run_texts import matching_runs, runs_to_read
-from hermes_worker.store.tables import firings, jobs, run_tags, runs, sessions
+from hermes_worker.store.tables import RUN_IS_OPEN, firings, jobs, run_tags, runs, sessions
 
 LOOKED_AT_MAX = 20_000
 """Rows that one page looks at."""
@@ -287,7 +287,7 @@ def _driver(wanted: RunFilter) -> tuple[sa.ColumnElement[int], sa.Select[Any]]:
     if wanted.session_id is not None:
         return runs.c.pk, statement.where(runs.c.session_pk == _session(wanted, wanted.session_id))
     if wanted.statuses and TERMINAL.isdisjoint(wanted.statuses):
-        return runs.c.pk, statement.where(IS_OPEN)
+        return runs.c.pk, statement.where(RUN_IS_OPEN)
     return runs.c.pk, statement
 
 

@@ -28,7 +28,7 @@ from hermes_worker.store.rows import read_messages, usage_of
 from hermes_worker.store.runs import steering
 from hermes_worker.store.runs.runs import SESSION_LABEL, find, label_of, missing, session_is
 from hermes_worker.store.short_ids import completed
-from hermes_worker.store.tables import blobs, deleted_runs, events, messages, runs, sessions, tool_calls
+from hermes_worker.store.tables import RUN_IS_OPEN, blobs, deleted_runs, events, messages, runs, sessions, tool_calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,8 +144,6 @@ _OUTPUT = (
     .correlate(runs)
     .scalar_subquery()
 )
-IS_OPEN = sa.literal_column("(runs.status not in ('completed', 'failed', 'cancelled', 'expired'))", sa.Boolean())
-"""Spelled as in the index ``ix_runs_open``: with bound values in it SQLite would read the whole table."""
 
 
 class _ViewRow(NamedTuple):
@@ -454,13 +452,13 @@ class Views:
 
     def open_run_ids(self, tenant: str) -> list[str]:
         """Of the runs of a tenant that have not ended, oldest first."""
-        wanted = sa.select(runs.c.run_id).where(IS_OPEN, owned_by(tenant, runs)).order_by(runs.c.pk)
+        wanted = sa.select(runs.c.run_id).where(RUN_IS_OPEN, owned_by(tenant, runs)).order_by(runs.c.pk)
         with self._database.read() as connection:
             return list(connection.execute(wanted).scalars())
 
     def open_counts(self, *, most: int = 10_000) -> dict[str, int]:
         """Runs that have not ended, by status, of which at most ``most`` are looked at: the cost is bounded."""
-        looked_at = sa.select(runs.c.status).where(IS_OPEN).limit(most).subquery()
+        looked_at = sa.select(runs.c.status).where(RUN_IS_OPEN).limit(most).subquery()
         with self._database.read() as connection:
             rows = connection.execute(sa.select(looked_at.c.status, sa.func.count()).group_by(looked_at.c.status))
             return {status: int(count) for status, count in rows}
