@@ -227,6 +227,11 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "chats.accounts": "telegram:ops,matrix:red",
         "chats.rules": "telegram:ops/*=acme,telegram:default/-100=globex/red",
         "chats.busy_input_mode": "queue",
+        "chats.commands": "jobs=member,undo=owner",
+        "chats.reply_to_mode": "all",
+        "chats.typing_indicator": "true",
+        "chats.tool_progress": "short",
+        "chats.tool_progress_modes": "telegram=full",
     }
     for row in describe():
         sample = samples.get(row.key, "7")

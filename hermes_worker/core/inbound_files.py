@@ -229,7 +229,11 @@ _NOTICE: Final = (
 )
 
 
-def with_files(said: str | Sequence[Mapping[str, Any]], files: Sequence[SentFile], heard: Sequence[str]) -> object:
+Said = str | Sequence[Mapping[str, Any]]
+"""The content of a message: its text, or its parts."""
+
+
+def with_files(said: Said, files: Sequence[SentFile], heard: Sequence[str]) -> Said:
     """The content of the turn: what was said, what came of each file, and the pictures. ``heard`` has for each file
     what is said in it, as it may enter a prompt; empty for nothing."""
     lines = [_line(number, file, told) for number, (file, told) in enumerate(zip(files, heard, strict=True), 1)]

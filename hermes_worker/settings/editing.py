@@ -13,6 +13,8 @@ from yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode
 
 __all__ = ["with_value"]
 
+_BLANKS = " \t\r\n"
+"""What YAML takes for blank; other white space is text."""
 _INDENT = 2
 
 
@@ -70,7 +72,7 @@ def _end(text: str, node: Node) -> int:
         last = node.value[-1]
         return _end(text, last[1] if isinstance(node, MappingNode) else last)
     begin = node.start_mark.index
-    return begin + len(text[begin : node.end_mark.index].rstrip())
+    return begin + len(text[begin : node.end_mark.index].rstrip(_BLANKS))
 
 
 def _added(text: str, parent: MappingNode, names: list[str], value: object) -> str:
@@ -94,4 +96,4 @@ def _written(value: Any) -> str:
     text = yaml.safe_dump(value, default_flow_style=True, width=10**9, allow_unicode=True, sort_keys=False)
     if yaml.safe_load(text) != value or "\n" in text.removesuffix("\n").removesuffix("\n..."):
         text = yaml.safe_dump(value, default_flow_style=True, width=10**9, default_style='"', sort_keys=False)
-    return text.removesuffix("\n").removesuffix("\n...").strip()
+    return text.removesuffix("\n").removesuffix("\n...").strip(_BLANKS)

@@ -11,13 +11,13 @@ written all the same, is not told of.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
-from enum import StrEnum
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from hermes_worker.core.list_kinds import ListKind, Marks
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import Prepared, Values
 from hermes_worker.store.owners import owned_by
@@ -38,26 +38,6 @@ from hermes_worker.store.tables import (
 NEWEST = 100
 """Rows of a kind that are looked at beside the open ones: a page of its list."""
 _MARK_CHARS = 12
-
-
-class ListKind(StrEnum):
-    """Lists that change together, by the names that the API has for them."""
-
-    RUNS = "runs"
-    """And the trees and the spending that they are part of."""
-    APPROVALS = "approvals"
-    """Questions to people, the open ones and the closed ones."""
-    SESSIONS = "sessions"
-    JOBS = "jobs"
-    """And their slots."""
-    DELIVERIES = "deliveries"
-    FLEET = "fleet"
-    """Workers, alerts, and the states of providers' keys. What workers hold changes with ``runs``."""
-    AUDIT = "audit"
-
-
-Marks = Mapping[ListKind, str]
-"""Of each kind twelve hexadecimal digits."""
 
 
 _Rows = sa.Select[int, int]

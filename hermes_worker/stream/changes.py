@@ -21,8 +21,8 @@ import anyio
 import anyio.to_thread
 
 from hermes_worker.core.errors import UnavailableError
+from hermes_worker.core.list_kinds import ListKind, Marks
 from hermes_worker.observe import database_outage
-from hermes_worker.store.changes import ListKind, Marks
 
 _LOOK_S = 0.5
 _QUICK = (ListKind.APPROVALS,)

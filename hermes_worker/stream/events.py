@@ -15,10 +15,10 @@ from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict  # pydantic reads that of ``typing`` from Python 3.12 on only
 
 from hermes_worker.core.budget import Dimension
+from hermes_worker.core.list_kinds import ListKind
 from hermes_worker.core.questions import RefusedBy
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import RunEventName
-from hermes_worker.store.changes import ListKind
 
 MESSAGE_DELTA = "message.delta"
 REASONING_AVAILABLE = "reasoning.available"

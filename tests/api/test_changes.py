@@ -17,10 +17,10 @@ from support.store import Store
 from test_control import waiting
 
 from hermes_worker.api.recent import RecentAnswers
+from hermes_worker.core.list_kinds import ListKind
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.settings import DatabaseSettings, Settings
 from hermes_worker.store.access.principals import Tenants
-from hermes_worker.store.changes import ListKind
 from hermes_worker.stream import changes
 from hermes_worker.stream.changes import id_of, marks_of
 

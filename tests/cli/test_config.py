@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hermes_worker.cli.config import config
@@ -81,6 +81,7 @@ values = st.one_of(st.integers(), st.booleans(), st.text(max_size=30), st.lists(
 documents = st.dictionaries(names, st.dictionaries(names, values, max_size=3), max_size=3)
 
 
+@example(document={}, group="alpha", name="alpha", value="\xa0", is_flow=None)
 @given(document=documents, group=names, name=names, value=values, is_flow=st.sampled_from([True, False, None]))
 def test_any_file_reads_as_it_did_but_for_the_value(
     document: dict[str, dict[str, object]], group: str, name: str, value: object, is_flow: bool | None

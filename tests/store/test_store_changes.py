@@ -11,11 +11,12 @@ from support.plans import statements
 from support.questions import DANGER
 from support.store import Store, asks
 
+from hermes_worker.core.list_kinds import ListKind
 from hermes_worker.core.replay import Replay
 from hermes_worker.safety.approvals import Choice
 from hermes_worker.store import changes
 from hermes_worker.store.access.audit import Act, Actor, acting, record
-from hermes_worker.store.changes import ListKind, read_marks
+from hermes_worker.store.changes import read_marks
 from hermes_worker.store.runs.control import Control
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.tables import alerts, deliveries, firings, jobs, key_states, runs, sessions

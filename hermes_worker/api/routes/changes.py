@@ -20,8 +20,8 @@ from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import invalid
 from hermes_worker.api.owners import for_all_or_own
 from hermes_worker.api.routes.events import HEADERS
+from hermes_worker.core.list_kinds import ListKind, Marks
 from hermes_worker.core.principals import KeyScope, Principal
-from hermes_worker.store.changes import ListKind, Marks
 from hermes_worker.stream import sse
 from hermes_worker.stream.changes import ID_FORM, ChangedLists, marks_of
 from hermes_worker.stream.events import LISTS_CHANGED, item_schema

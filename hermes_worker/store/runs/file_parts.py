@@ -7,13 +7,12 @@ still works at it finds its claim gone.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.inbound_files import FileOutcome, FileState, SentFile, reference_in, with_files
+from hermes_worker.core.inbound_files import FileOutcome, FileState, Said, SentFile, reference_in, with_files
 from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.safety.untrusted import marked
 from hermes_worker.store.engine.database import db_now
@@ -21,7 +20,6 @@ from hermes_worker.store.engine.prepared import rows_of
 from hermes_worker.store.tables import blobs, inbound_files
 
 TOOK_TOO_LONG = FileOutcome(reason="it could not be fetched in time")
-Said = str | Sequence[Mapping[str, Any]]
 
 
 class _FileRow(NamedTuple):
@@ -30,7 +28,7 @@ class _FileRow(NamedTuple):
     picture: str | None
 
 
-def content_with_files(connection: Connection, run_pk: int, said: Said) -> Any:
+def content_with_files(connection: Connection, run_pk: int, said: Said) -> Said:
     """What was said, with what came of each file that came with it. The caller begins the run in this transaction."""
     ours = inbound_files.c.run_pk == run_pk
     open_still = ours & inbound_files.c.state.in_((FileState.PENDING.value, FileState.RUNNING.value))
