@@ -158,7 +158,7 @@ def test_a_process_that_asks_a_person_is_answered_in_the_middle_of_its_call(
         assert late.is_unknown and "not open any more" in late.text
         left = asked(stand, 9)
         [pid] = stand.host.pids.values()
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGUSR1)  # its keeper ends it at once
         wait_for(lambda: not stand.host.pids)
         gone = answered(stand, left, "3", 9)
         assert gone.is_unknown and "ended while a person was asked" in gone.text
