@@ -225,8 +225,10 @@ class _Parent:
         signal.set_wakeup_fd(wakes)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         while self._lanes or not self._is_leaving:
-            listened = [woken] if self._is_leaving else [woken, self._control]
-            ready, _, _ = select.select(listened, [], [])
+            listening = select.poll()  # ``select`` takes no descriptor above 1,023, and a worker may hold more
+            for descriptor in [woken] if self._is_leaving else [woken, self._control]:
+                listening.register(descriptor, select.POLLIN)
+            ready = {descriptor for descriptor, _ in listening.poll()}
             if woken in ready:
                 os.read(woken, 100)
             if self._control in ready:

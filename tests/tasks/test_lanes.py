@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import resource
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,7 +49,7 @@ class Parent:
 
         def be_parent() -> None:
             os.close(self._writer)
-            _Parent(settings, self._starting(live), "w", reader).run()
+            _Parent(settings, self._starting(live), "w", _above_1023(reader)).run()
 
         self.pid = lanes_module._forked(be_parent)
         os.close(reader)
@@ -72,6 +74,13 @@ class Parent:
     def end(self) -> int:
         os.close(self._writer)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def _above_1023(descriptor: int) -> int:
+    """As that of a worker which holds much; ``select`` takes none of these."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD, 1_100)
 
 
 def sleeping() -> int:
