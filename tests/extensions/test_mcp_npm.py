@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.hosted import only_pid
 from support.mcp_stand import McpStand, sandbox, standing
 
 from hermes_worker.agent.tools.base import ToolContext
@@ -88,8 +89,7 @@ def test_the_memory_server_remembers_for_its_session_and_after_it_was_killed(
         assert "Bonn" in stand.call(context, "add_observations", observations=more).text
         assert _remembered(stand, context) == ["likes pears", "moved to Bonn"]
 
-        [pid] = stand.host.pids.values()
-        os.kill(pid, signal.SIGKILL)
+        os.kill(only_pid(stand.host), signal.SIGKILL)
         lost = stand.call(context, "read_graph")
         assert lost.is_unknown or "started anew" in lost.text
         assert _remembered(stand, context) == ["likes pears", "moved to Bonn"], "a directory of --write outlives it"

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from support.commandline import wait_for
+from support.hosted import only_pid
 from support.mcp_stand import McpStand, sandbox, standing
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
@@ -94,8 +95,7 @@ def test_a_process_serves_its_session_and_sees_nothing_else(
         anew = stand.call(context, "keep", what="d")
         assert "started anew (it crashed)" in anew.text and anew.text.endswith("d")
         assert stand.call(context, "keep", what="e").text == "d, e", "it is said once"
-        pids = list(stand.host.pids.values())
-        children = [each.pid for one in pids for each in psutil.Process(one).children(recursive=True)]
+        children = [each.pid for each in psutil.Process(only_pid(stand.host)).children(recursive=True)]
     assert children and not any(psutil.pid_exists(one) for one in children)
     assert not any((tmp_path / "mcp-servers").iterdir())
 
@@ -157,8 +157,7 @@ def test_a_process_that_asks_a_person_is_answered_in_the_middle_of_its_call(
         late = answered(stand, left, "3", 8)
         assert late.is_unknown and "not open any more" in late.text
         left = asked(stand, 9)
-        [pid] = stand.host.pids.values()
-        os.kill(pid, signal.SIGUSR1)  # its keeper ends it at once
+        os.kill(only_pid(stand.host), signal.SIGUSR1)  # its keeper ends it at once
         wait_for(lambda: not stand.host.pids)
         gone = answered(stand, left, "3", 9)
         assert gone.is_unknown and "ended while a person was asked" in gone.text

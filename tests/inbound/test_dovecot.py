@@ -15,6 +15,7 @@ from random import Random
 from typing import NamedTuple
 
 import pytest
+from support.commandline import wait_for
 from support.imap_server import PASSWORD, USER
 from support.mails import account, mail, malformed
 
@@ -94,7 +95,10 @@ class Served(NamedTuple):
                 return messages, cursor
 
     def renumber(self) -> None:
-        """As after a mailbox was restored: dovecot numbers it anew."""
+        """As after a mailbox was restored: dovecot numbers it anew, by the second in which it does."""
+        numbered = MailCursor.read(self.look("").cursor)
+        assert numbered is not None
+        wait_for(lambda: time.time() >= numbered.validity + 1)
         for path in self.folder.glob("dovecot*"):
             path.unlink()
 

@@ -28,6 +28,7 @@ from support.browsing import (
     ref_of,
     stand,
 )
+from support.hosted import only_pid
 from support.store import opened
 
 from hermes_worker.browser.declarations import browser_extension
@@ -312,8 +313,7 @@ def test_a_lost_browser_is_said_to_be_lost_and_its_cookies_stay(tmp_path: Path) 
         one = made.surfer()
         one.do("navigate", url=f"{made.site.address}/login")
         seen = one.do("navigate", url=f"{made.site.address}/")["snapshot"]
-        [pid] = made.host.pids.values()
-        os.kill(pid, signal.SIGUSR1)
+        os.kill(only_pid(made.host), signal.SIGUSR1)
 
         said = one.do("click", ref=ref_of(seen, '"Go"'))
         assert f"lost at URL {made.site.address}/" in said["error"] and "Nothing was done" in said["error"]
@@ -323,8 +323,7 @@ def test_a_lost_browser_is_said_to_be_lost_and_its_cookies_stay(tmp_path: Path) 
         assert made.site.cookies["/"] == "sid=abc"
 
         # A page that was opened says it as well, when it is the call that finds out.
-        [pid] = made.host.pids.values()
-        os.kill(pid, signal.SIGUSR1)
+        os.kill(only_pid(made.host), signal.SIGUSR1)
         assert "lost at URL" in one.do("navigate", url=f"{made.site.address}/")["note"]
         assert "note" not in one.do("snapshot")
 
