@@ -20,6 +20,8 @@ class ListKind(StrEnum):
     FLEET = "fleet"
     """Workers, alerts, and the states of providers' keys. What workers hold changes with ``runs``."""
     AUDIT = "audit"
+    GATEWAY = "gateway"
+    """Accounts of chats, who was let in there with a code, and who asks to be."""
 
 
 Marks = Mapping[ListKind, str]

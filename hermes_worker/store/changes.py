@@ -25,6 +25,8 @@ from hermes_worker.store.tables import (
     RUN_IS_OPEN,
     alerts,
     audit_log,
+    channels,
+    chat_people,
     deliveries,
     firings,
     jobs,
@@ -159,6 +161,15 @@ def _of_fleet(_tenant: str | None) -> Sequence[_Rows]:
     return alive.where(workers.c.state == "alive"), told, keys
 
 
+def _of_gateway(_tenant: str | None) -> Sequence[_Rows]:
+    # Few rows, all of them: whoever is turned away leaves no other trace. The state of an account is written with each
+    # look at its platform.
+    found = _ms(channels.c.looked_at, channels.c.error_at, channels.c.locked_until).label("time")
+    listens = sa.select(sa.case((channels.c.lease_token.is_(None), 0), else_=1).label("number"), found)
+    let_in = _ms(chat_people.c.paired_at, chat_people.c.expires_at).label("time")
+    return listens, sa.select(_ms(chat_people.c.asked_at).label("number"), let_in)
+
+
 def _of_audit(tenant: str | None) -> Sequence[_Rows]:
     deeds = _rows(audit_log, sa.literal(0), None)
     if tenant is not None:
@@ -174,4 +185,5 @@ _PARTS = {
     ListKind.DELIVERIES: _of_deliveries,
     ListKind.FLEET: _of_fleet,
     ListKind.AUDIT: _of_audit,
+    ListKind.GATEWAY: _of_gateway,
 }

@@ -5,7 +5,7 @@ import { usePoll } from "./live.js";
 const ROLES = ["owner", "member", "guest"];
 
 export function Gateway() {
-  const { data, error, again } = usePoll(() => ask("GET", "v1/gateway/accounts"), 3000, []);
+  const { data, error, again } = usePoll(() => ask("GET", "v1/gateway/accounts"), 3000, [], { lists: ["gateway"] });
   const [said, setSaid] = useState(null);
   const [leaving, setLeaving] = useState(null);
   const act = async (...request) => {

@@ -11,17 +11,23 @@ from support.plans import statements
 from support.questions import DANGER
 from support.store import Store, asks
 
+from hermes_worker.core.gateway import ChatRole
 from hermes_worker.core.list_kinds import ListKind
 from hermes_worker.core.replay import Replay
 from hermes_worker.safety.approvals import Choice
 from hermes_worker.store import changes
 from hermes_worker.store.access.audit import Act, Actor, acting, record
 from hermes_worker.store.changes import read_marks
+from hermes_worker.store.gateway import GatewayRows
 from hermes_worker.store.runs.control import Control
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.tables import alerts, deliveries, firings, jobs, key_states, runs, sessions
 
 Changing = Callable[..., None]
+
+
+OF_NO_TENANT = {ListKind.FLEET, ListKind.GATEWAY}
+"""For operators, whatever tenant they look at."""
 
 
 def differing(store: Store, before: changes.Marks, tenant: str | None = "default") -> set[ListKind]:
@@ -43,7 +49,7 @@ def changed(store: Store) -> Callable[..., object]:
         found = differing(store, own)
         assert set(kinds) <= found <= {*kinds, *and_others}
         assert set(kinds) <= differing(store, everybodys, None)
-        assert differing(store, others, "acme") - {ListKind.FLEET} == set()
+        assert differing(store, others, "acme") - OF_NO_TENANT == set()
 
     return watching
 
@@ -140,6 +146,24 @@ def test_the_fleet_is_told(store: Store, changed: Changing) -> None:
     }  # fmt: skip
     with changed(ListKind.FLEET):
         execute(store, sa.insert(key_states).values(**key))
+
+
+def test_accounts_of_chats_and_their_people_are_told(store: Store, changed: Changing) -> None:
+    rows = GatewayRows(store.database)
+    with changed(ListKind.GATEWAY):
+        held = rows.hold("telegram:default", mode="poll", token_hash="t", holder="gw", lease_s=30)
+    assert held is not None
+    with changed(ListKind.GATEWAY):
+        rows.renew(held, 30, error="it says Conflict")
+    with changed(ListKind.GATEWAY), store.database.write() as connection:
+        code = rows.offer_code(connection, "telegram:default", "42")
+    assert code is not None
+    with changed(ListKind.GATEWAY):
+        rows.pair("telegram:default", code, ChatRole.MEMBER)
+    with changed(ListKind.GATEWAY):
+        assert rows.revoke("telegram:default", "42")
+    with changed(ListKind.GATEWAY):
+        rows.release(held)
 
 
 def test_a_look_reads_one_statement_and_no_run_that_has_ended_but_the_newest(store: Store) -> None:

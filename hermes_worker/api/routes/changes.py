@@ -88,11 +88,11 @@ async def watch_changes(
     told: Annotated[Marks, Depends(_told)],
     all_tenants: Annotated[bool, Query(description="Those of all tenants; for operators.")] = False,
 ) -> ChangeStream:
-    """Which of the caller's lists changed: runs, approvals, sessions, deliveries, and jobs, fleet and audit where the
-    key allows to read these. The first event names the lists that differ from what ``after`` says, all of them without
-    it. Then an event comes when a list changes, at most once a second, and twice for approvals. Its id says how all
-    lists stood, so a reader that comes back with it, to whichever server, is told of what changed meanwhile. The server
-    ends a stream after five minutes."""
+    """Which of the caller's lists changed: runs, approvals, sessions, deliveries, and jobs, fleet, audit and gateway
+    where the key allows to read these. The first event names the lists that differ from what ``after`` says, all of
+    them without it. Then an event comes when a list changes, at most once a second, and twice for approvals. Its id
+    says how all lists stood, so a reader that comes back with it, to whichever server, is told of what changed
+    meanwhile. The server ends a stream after five minutes."""
     tenant = for_all_or_own(caller, all_tenants=all_tenants)
     await context.store(context.client.database.now)  # or whoever comes while the database is away heard nothing at all
     return ChangeStream(context, tenant, _frames(context, tenant, _readable(caller), told))
@@ -107,6 +107,8 @@ def _readable(caller: Principal) -> Collection[ListKind]:
         kinds.add(ListKind.FLEET)
     if caller.may(KeyScope.ADMIN):
         kinds.add(ListKind.AUDIT)
+        if caller.is_of_operators:
+            kinds.add(ListKind.GATEWAY)
     return kinds
 
 
