@@ -475,6 +475,7 @@ def _measure_searches(database: Database, words: _Words, best_of: int) -> list[s
 @contextmanager
 def _database(place: str, is_sqlite: bool) -> Iterator[str]:
     """The URL of the database of this directory."""
+    Path(place).mkdir(parents=True, exist_ok=True)
     if is_sqlite:
         yield f"sqlite:///{place}/searching.db"
         return

@@ -29,7 +29,15 @@ from hermes_worker.browser.relay import may_show
 from hermes_worker.core.page_snapshots import SeenPage, cut, without
 from hermes_worker.net.urls import UrlPolicy
 from hermes_worker.observe import log
-from hermes_worker.store.resources import Noted, ResourceKind, Resources, ResourceState, ResourceUse, ResourceView
+from hermes_worker.store.resources import (
+    LAPSE_PATIENCE_S,
+    Noted,
+    ResourceKind,
+    Resources,
+    ResourceState,
+    ResourceUse,
+    ResourceView,
+)
 from hermes_worker.workspaces.base import HostLost
 from hermes_worker.workspaces.sandbox.network import Network, NetworkRules, RunOrigin, access_of
 
@@ -209,8 +217,10 @@ class Browsers:
                     raise ToolInterrupted("the call was interrupted; nothing was done") from None
 
     def _taken(self, session_id: str, cancelled: Cancellation, deadline: float) -> ResourceUse:
+        began = time.monotonic()
         while True:
-            row = self._rows.want(session_id, ResourceKind.BROWSER)
+            is_patient = time.monotonic() - began < LAPSE_PATIENCE_S
+            row = self._rows.want(session_id, ResourceKind.BROWSER, spares_lapsed=is_patient)
             if row.state is ResourceState.LIVE and (use := self._rows.take(row.resource_id)) is not None:
                 return use
             is_starting = row.state is ResourceState.STARTING  # a host has it, and says so again and again

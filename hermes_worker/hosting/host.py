@@ -2,8 +2,9 @@
 
 It looks at the rows several times a second. A row that is wanted is claimed and gets a process; a row that nobody has
 used for a while is released first and then loses it; a row that is gone, or whose lease was lost, loses it at once. So
-what runs here follows from the rows. A host that is killed leaves no process behind (``program``), only directories,
-which the next host of the home removes.
+what runs here follows from the rows. While the database is away nobody is let in, and what runs is kept as long as
+what nobody uses. A host that is killed leaves no process behind (``program``), only directories, which the next host of
+the home removes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import IO, Final, Protocol
 
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.hosting.program import NotStarted
+from hermes_worker.hosting.program import SILENCE_S, NotStarted
 from hermes_worker.observe import log
 from hermes_worker.store.resources import NOT_STARTED, ResourceKind, ResourceLease, Resources, ResourceView
 
@@ -108,15 +109,32 @@ class ResourceHost:
 
     def run(self, stopping: threading.Event) -> None:
         """Until ``stopping`` is set; then everything is ended."""
+        ended = threading.Event()
+        keeping = threading.Thread(target=self._keep_alive_until, args=(ended,), name=f"{self._kind.value}-alive")
+        keeping.start()
         try:
             while not stopping.wait(_LOOK_S):
                 try:
                     self.look()
                 except UnavailableError as error:
                     log.warning("database.unreachable", doing=self._kind.value, error=str(error))
-                    self._end_untrusted()
+                    self._end_unused()
         finally:
             self.close()
+            ended.set()
+            keeping.join()
+
+    def _keep_alive_until(self, ended: threading.Event) -> None:
+        """Beside the looks, each of which may wait for the database longer than a process lives without being told. A
+        host that hangs keeps nothing for longer than what nobody uses."""
+        while not ended.wait(SILENCE_S / 8):
+            if time.monotonic() - self._renewed_at < self._options.idle_s + self._options.ttl_s:
+                self.keep_alive()
+
+    def keep_alive(self) -> None:
+        """Tell the processes that their host lives. Thread-safe."""
+        for one in tuple(self._holding.values()):
+            one.process.keep_alive()
 
     def look(self) -> None:
         """Do what is due. Raises ``UnavailableError``."""
@@ -200,8 +218,10 @@ class ResourceHost:
         leases = [one.lease for one in self._holding.values()]
         leases += [lease for lease, _ in self._starting.values()]
         held = self._rows.renew(leases, ttl_s=self._options.ttl_s)
+        was_away = began - self._renewed_at > self._options.ttl_s / 2
         self._renewed_at = began
-        self._rows.end_lapsed()
+        if not was_away:  # other hosts renew as well what lapsed while the database was away
+            self._rows.end_lapsed()
         for name, one in tuple(self._holding.items()):
             if name not in held:
                 self._end(name, reason="its row is gone or not ours any more")
@@ -209,17 +229,15 @@ class ResourceHost:
                 one.lease, f"nobody used it for {self._options.idle_s:g} s", idle_s=self._options.idle_s
             ):
                 self._end(name, reason="idle")
-            else:
-                one.process.keep_alive()
 
     def _end_dead(self) -> None:
         for name in [name for name, one in self._holding.items() if one.process.has_ended]:
             self._rows.release(self._holding[name].lease, "it crashed")
             self._end(name, reason="crashed")
 
-    def _end_untrusted(self) -> None:
-        """The rows could not be asked for a whole term: others may have what is ours."""
-        if time.monotonic() - self._renewed_at > self._options.ttl_s:
+    def _end_unused(self) -> None:
+        """Nobody is let in while the rows cannot be asked: what runs is idle."""
+        if time.monotonic() - self._renewed_at > self._options.idle_s:
             for name in tuple(self._holding):
                 self._end(name, reason="the database is away")
 

@@ -17,6 +17,7 @@ from hermes_worker.mcp.requests import McpExchange, NotReached, call_tool
 from hermes_worker.mcp.servers import McpServer
 from hermes_worker.observe import log
 from hermes_worker.store.resources import (
+    LAPSE_PATIENCE_S,
     NOT_STARTED,
     Noted,
     ResourceKind,
@@ -95,7 +96,8 @@ class StdioServers:
             raise UnknownOutcome("the server's process ended while a person was asked")
 
     def _taken(self, session_id: str, name: str, deadline: float, cancelled: CallStopping) -> ResourceUse:
-        row: ResourceView | None = self._wanted(session_id, name)
+        row: ResourceView | None = self._wanted(session_id, name, spares_lapsed=True)
+        wanted_at = time.monotonic()
         while True:
             if row is None:
                 raise McpError("its process was given up")
@@ -106,11 +108,14 @@ class StdioServers:
                     raise McpError(f"the server: {row.reason}")
                 row = self._wanted(session_id, name)
             _wait(cancelled, deadline, _nobody(row), _LOOK_S)
-            row = self._rows.find(session_id, ResourceKind.MCP_STDIO, name)
+            if time.monotonic() - wanted_at < LAPSE_PATIENCE_S:
+                row = self._rows.find(session_id, ResourceKind.MCP_STDIO, name)
+            else:
+                row, wanted_at = self._wanted(session_id, name), time.monotonic()
 
-    def _wanted(self, session_id: str, name: str) -> ResourceView:
+    def _wanted(self, session_id: str, name: str, *, spares_lapsed: bool = False) -> ResourceView:
         try:
-            return self._rows.want(session_id, ResourceKind.MCP_STDIO, name)
+            return self._rows.want(session_id, ResourceKind.MCP_STDIO, name, spares_lapsed=spares_lapsed)
         except SessionUnknown as error:
             raise McpError(str(error)) from None
 

@@ -2,6 +2,7 @@
 
 Theory of operation. Two rights stand in a row. The *lease* belongs to the host, the only process that starts and ends
 what the row stands for; it renews all its leases in one statement, and what it could not renew is not its own any more.
+A lease that has lapsed lets nobody in, and holds again when it is renewed before somebody says that it is lost.
 The *use* belongs to one tool call. It needs no term, because the call has a claim of its own: a later call of the same
 session takes the use over, and from then on whatever the earlier one writes matches nothing, and its connection is
 refused by the host, which compares ``use_token``.
@@ -27,6 +28,9 @@ from hermes_worker.store.engine.prepared import row_of, rows_of
 from hermes_worker.store.rows import insert_ignoring, plain
 from hermes_worker.store.tables import resources, sessions
 
+LAPSE_PATIENCE_S = 3.0
+"""When the database comes back after more than a term, all leases have lapsed at once. Whoever wants a resource leaves
+its host so long to renew, which it tries several times a second; the process has lost nothing."""
 REASON_CHARS_MAX = 500
 NOT_STARTED = "it could not be started: "
 """How the reason of a resource begins that no host could start: nobody used it."""
@@ -151,9 +155,9 @@ class Resources:
 
     # --- for whoever wants one ---------------------------------------------------------------------------------------
 
-    def want(self, session_id: str, kind: ResourceKind, name: str = "") -> ResourceView:
-        """Have a host start the session's resource of this kind and name, unless one has it. Idempotent. Raises
-        ``SessionUnknown``."""
+    def want(self, session_id: str, kind: ResourceKind, name: str = "", *, spares_lapsed: bool = False) -> ResourceView:
+        """Have a host start the session's resource of this kind and name, unless one has it. One whose lease has lapsed
+        is lost, unless ``spares_lapsed``. Idempotent. Raises ``SessionUnknown``."""
         with self._database.write() as connection:
             of = sa.select(sessions.c.pk, sessions.c.tenant).where(
                 sessions.c.session_id == session_id, sessions.c.erasure_pk.is_(None)
@@ -175,7 +179,8 @@ class Resources:
             this = (
                 (resources.c.session_pk == session.pk) & (resources.c.kind == kind.value) & (resources.c.name == name)
             )
-            _end_lapsed(connection, this)
+            if not spares_lapsed:
+                _end_lapsed(connection, this)
             connection.execute(
                 sa.update(resources)
                 .where(this, resources.c.state == ResourceState.ENDED.value)
@@ -271,12 +276,13 @@ class Resources:
             return done.rowcount == 1
 
     def renew(self, leases: Sequence[ResourceLease], *, ttl_s: float) -> dict[str, float]:
-        """Extend leases, and learn of those that still hold for how many seconds nobody has used them, by resource id.
-        What is missing was taken away or deleted: end its process."""
+        """Extend leases, and learn for how many seconds nobody has used them, by resource id. One that has lapsed holds
+        again while nobody has ended it: the database was away. What is missing was taken away or deleted: end its
+        process."""
         if not leases:
             return {}
         tokens = [lease.token for lease in leases]
-        ours = resources.c.lease_token.in_(tokens) & (resources.c.expires_at > db_now())
+        ours = resources.c.lease_token.in_(tokens)
         with self._database.write() as connection:
             connection.execute(sa.update(resources).where(ours).values(expires_at=db_now() + ttl_s))
             idle = (db_now() - resources.c.used_at).label("idle_s")

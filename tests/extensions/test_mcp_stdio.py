@@ -95,7 +95,8 @@ def test_a_process_serves_its_session_and_sees_nothing_else(
         anew = stand.call(context, "keep", what="d")
         assert "started anew (it crashed)" in anew.text and anew.text.endswith("d")
         assert stand.call(context, "keep", what="e").text == "d, e", "it is said once"
-        children = [each.pid for each in psutil.Process(only_pid(stand.host)).children(recursive=True)]
+        pids = list(stand.host.pids.values())
+        children = [each.pid for one in pids for each in psutil.Process(one).children(recursive=True)]
     assert children and not any(psutil.pid_exists(one) for one in children)
     assert not any((tmp_path / "mcp-servers").iterdir())
 

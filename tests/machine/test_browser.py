@@ -374,7 +374,7 @@ CALL_MAX_S = max(tool.spec.timeout_s for tool in browser_extension(has_cdp=False
 """A worker gives a call as long as this; the limits inside of it sum up to less."""
 
 
-def fleet(folder: Path, *, sessions: int, calls: int, workers: int, seed: int) -> None:
+def fleet(folder: Path, url: str, *, sessions: int, calls: int, workers: int, seed: int) -> None:
     """Sessions fill in a form field by field, on whatever worker, while workers are killed and frozen."""
     random, site = Random(seed), Site()
     site.pages["/"] = (
@@ -383,9 +383,14 @@ def fleet(folder: Path, *, sessions: int, calls: int, workers: int, seed: int) -
         "const all = JSON.parse(localStorage.all || '[]'); all.push(document.querySelector('input').value);"
         "localStorage.all = JSON.stringify(all); document.cookie = 'n=' + all.length }</script>"
     )
-    url = f"sqlite:///{folder / 'hermes-worker.db'}"
     with opened(url) as store:
-        host = HostProcess(folder, site.port, HERMES_BROWSERS_MAX=str(sessions), HERMES_BROWSER_IDLE_S="3600")
+        host = HostProcess(
+            folder,
+            site.port,
+            HERMES_DATABASE_URL=url,
+            HERMES_BROWSERS_MAX=str(sessions),
+            HERMES_BROWSER_IDLE_S="3600",
+        )
         people = [new_session(store) for _ in range(sessions)]
         fleet = [WorkerProcess(url, folder) for _ in range(workers)]
         forms = {who: Form() for who in people}
@@ -409,6 +414,7 @@ def fleet(folder: Path, *, sessions: int, calls: int, workers: int, seed: int) -
                         said = worker.answer(CALL_MAX_S)
                         assert said is not None, (name, (folder / "browser.log").read_text()[-2000:])
                         check(said, who)
+                    assert "was lost" not in json.dumps(said), "no browser was lost, only workers"
                     forms[who].note(name, arguments, was_done=said is not None and said.get("success") is True)
                     if said is not None and said.get("success") is not True:
                         refused[f"{name}: {said.get('error')}"] += 1
@@ -493,14 +499,14 @@ def check(said: dict[str, object], who: str) -> None:
 
 
 @pytest.mark.machine
-def test_calls_of_sessions_go_on_while_workers_die_and_freeze(tmp_path: Path) -> None:
-    fleet(tmp_path, sessions=4, calls=8, workers=2, seed=1)
+def test_calls_of_sessions_go_on_while_workers_die_and_freeze(tmp_path: Path, database_url: str) -> None:
+    fleet(tmp_path, database_url, sessions=4, calls=8, workers=2, seed=1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3 * 3600)
-def test_calls_of_fifty_sessions_go_on_while_workers_die_and_freeze(tmp_path: Path) -> None:
-    fleet(tmp_path, sessions=50, calls=40, workers=4, seed=2)
+def test_calls_of_fifty_sessions_go_on_while_workers_die_and_freeze(tmp_path: Path, database_url: str) -> None:
+    fleet(tmp_path, database_url, sessions=50, calls=40, workers=4, seed=2)
 
 
 def churn(folder: Path, *, rounds: int, workers: int, idle_s: float, seed: int) -> None:

@@ -86,18 +86,35 @@ def test_a_later_call_takes_the_use_over_and_the_earlier_one_writes_nothing(stor
     assert (found.url, found.snapshot_hash) == ("https://a.example/", "h")
 
 
+def test_a_lease_that_lapsed_while_the_database_was_away_holds_again_when_its_host_renews_it(store: Store) -> None:
+    rows, session_id, lease, use = live(store)
+    lapse(store)
+    assert not rows.may_use(lease, use.token)
+    assert rows.take(use.resource.resource_id) is None
+    found = rows.want(session_id, BROWSER, spares_lapsed=True)
+    assert (found.state, found.resource_id) == (ResourceState.LIVE, use.resource.resource_id)
+
+    assert set(rows.renew([lease], ttl_s=15)) == {use.resource.resource_id}
+    assert rows.may_use(lease, use.token), "nothing was lost"
+    assert rows.take(use.resource.resource_id) is not None
+
+    lapse(store)
+    assert rows.want(session_id, BROWSER).state is ResourceState.WANTED
+    assert rows.renew([lease], ttl_s=15) == {}, "somebody said that it is lost"
+
+
 def test_a_host_that_lost_its_lease_can_do_nothing_and_what_it_had_says_so(store: Store) -> None:
     rows, session_id, lease, use = live(store)
     rows.note(use, Noted(url="https://a.example/", storage="cookies"))
     assert set(rows.renew([lease], ttl_s=15)) == {use.resource.resource_id}
     lapse(store)
 
-    assert rows.renew([lease], ttl_s=15) == {}
     assert not rows.publish(lease, "unix:/run/c")
     assert not rows.release(lease, "idle")
     assert not rows.may_use(lease, use.token)
     assert rows.take(use.resource.resource_id) is None
     assert (rows.end_lapsed(), rows.end_lapsed()) == (1, 0)
+    assert rows.renew([lease], ttl_s=15) == {}
 
     found = rows.find(session_id, BROWSER)
     assert found is not None

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from support.commandline import wait_for
 from support.store import opened
 
 from hermes_worker.browser import pages
@@ -21,6 +22,7 @@ from hermes_worker.browser.declarations import browser_extension
 from hermes_worker.browser.host import browser_host
 from hermes_worker.browser.pages import BrowserFailed, Browsers
 from hermes_worker.browser.relay import DevTools, Refused, Relay, judged, kept_alive, may_show
+from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.replay import Replay
 from hermes_worker.hosting.host import HostOptions
 from hermes_worker.store.resources import ResourceKind, ResourceLease, Resources, ResourceState
@@ -176,7 +178,8 @@ def test_a_wanted_browser_is_started_and_ends_with_its_row(rows: tuple[Resources
     played.look_until(lambda: played.host.pids)
     [chromium] = played.started
     assert state(table, session_id) is ResourceState.LIVE
-    played.look_until(lambda: chromium.alive)
+    played.host.keep_alive()
+    assert chromium.alive
     table.drop(session_id, ResourceKind.BROWSER)
     played.look_until(lambda: chromium.is_ended)
     assert (played.host.pids, played.relay.opened) == ({}, {})
@@ -241,6 +244,41 @@ def test_an_idle_or_crashed_browser_is_ended_and_its_row_says_so(rows: tuple[Res
     found = table.find(session_id, ResourceKind.BROWSER)
     assert found is not None and found.reason == "it crashed"
     played.host.close()
+
+
+@pytest.mark.parametrize("idle_s", [600.0, 2.0])
+def test_what_runs_is_kept_while_the_database_is_away_until_it_was_idle_for_too_long(
+    rows: tuple[Resources, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle_s: float
+) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise UnavailableError("the database did not answer")
+
+    table, session_id = rows
+    played = PlayedHost(table, tmp_path / "browsers", idle_s=idle_s)
+    table.want(session_id, ResourceKind.BROWSER)
+    played.look_until(lambda: played.host.pids)
+    [chromium] = played.started
+    stopping = threading.Event()
+    running = threading.Thread(target=played.host.run, args=(stopping,))
+    with monkeypatch.context() as outage:
+        for name in ("renew", "claim", "release"):
+            outage.setattr(table, name, away)
+        running.start()
+        if idle_s < 600.0:
+            wait_for(lambda: chromium.is_ended)
+        else:
+            wait_for(lambda: _is_lapsed(table, session_id))
+    if not chromium.is_ended:
+        # It is renewed before anybody may say that it is lost.
+        wait_for(lambda: not _is_lapsed(table, session_id))
+        assert state(table, session_id) is ResourceState.LIVE and not chromium.is_ended
+    stopping.set()
+    running.join()
+
+
+def _is_lapsed(table: Resources, session_id: str) -> bool:
+    found = table.find(session_id, ResourceKind.BROWSER)
+    return found is not None and table.take(found.resource_id) is None
 
 
 def test_a_host_takes_no_more_than_it_may_and_removes_what_dead_ones_left(
