@@ -177,6 +177,7 @@ def test_whatever_is_compacted_stays_a_conversation_on_every_wire(turns: Any, mo
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @given(turns=TURNS, more=TURNS, hows=st.lists(HOW, min_size=1, max_size=4))
 @SLOW
 def test_many_conversations_stay_conversations_on_every_wire(turns: Any, more: Any, hows: Any) -> None:
