@@ -23,8 +23,7 @@ from hermes_worker.services.submission import InvalidSubmission
 from hermes_worker.store.access.idempotency_keys import IdempotencyConflict
 from hermes_worker.store.outbox.deliveries import DeliveryBusy, DeliveryNotFound
 from hermes_worker.store.runs.runs import RunDeleted, RunNotFound, SessionActive, SessionBusy, SessionNotFound
-from hermes_worker.stream.changes import TooManyWatchers
-from hermes_worker.stream.followers import TooManyReaders
+from hermes_worker.stream.readers import ReadersOf, TooManyReaders
 
 INVALID_REQUEST = "invalid_request_error"
 RATE_LIMIT = "rate_limit_error"
@@ -196,9 +195,8 @@ def _limit_reached(_request: Request, error: LimitReached) -> ApiError:
     return ApiError(429, str(error), code="rate_limit_exceeded", param=error.limit.name.value, headers=headers)
 
 
-def _too_many_readers(_request: Request, error: TooManyReaders | TooManyWatchers) -> ApiError:
-    is_of_server = not (error.is_of_run if isinstance(error, TooManyReaders) else error.is_of_tenant)
-    status, code = (503, "too_many_readers") if is_of_server else (429, "rate_limit_exceeded")
+def _too_many_readers(_request: Request, error: TooManyReaders) -> ApiError:
+    status, code = (503, "too_many_readers") if error.whose is ReadersOf.SERVER else (429, "rate_limit_exceeded")
     message = f"No more streams: {error}. Close one that is no longer read, or try again later."
     return ApiError(status, message, code=code, headers={"Retry-After": "5"})
 
@@ -228,7 +226,6 @@ _ANSWERS: Mapping[type[Exception], Callable[[Request, Any], ApiError]] = {
     SessionBusy: _session_busy,
     LimitReached: _limit_reached,
     TooManyReaders: _too_many_readers,
-    TooManyWatchers: _too_many_readers,
     UnavailableError: _database_away,
     Exception: _defect,
 }

@@ -23,6 +23,7 @@ import anyio.to_thread
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.list_kinds import ListKind, Marks
 from hermes_worker.observe import database_outage
+from hermes_worker.stream.readers import ReadersOf, TooManyReaders
 
 _LOOK_S = 0.5
 _QUICK = (ListKind.APPROVALS,)
@@ -40,14 +41,6 @@ _ID = re.compile(ID_FORM.removesuffix("$"))
 
 ReadMarks = Callable[[str | None, Collection[ListKind]], Marks]
 """Raises ``UnavailableError``."""
-
-
-class TooManyWatchers(Exception):
-    """The tenant, or this process, has as many of these streams as it may have."""
-
-    def __init__(self, *, is_of_tenant: bool) -> None:
-        super().__init__("this tenant watches too much" if is_of_tenant else "this server has too many readers")
-        self.is_of_tenant = is_of_tenant
 
 
 def marks_of(text: str) -> Marks:
@@ -116,12 +109,12 @@ class ChangeWatchers:
     @contextmanager
     def reader(self, tenant: str | None) -> Iterator[None]:
         """Of one reader of a tenant's lists, or of everybody's, for as long as the block runs. Raises
-        ``TooManyWatchers``."""
+        ``TooManyReaders``."""
         watched = self._watched.get(tenant)
         if (0 if watched is None else watched.readers) >= READERS_OF_TENANT_MAX:
-            raise TooManyWatchers(is_of_tenant=True)
+            raise TooManyReaders(ReadersOf.TENANT)
         if self.count >= READERS_MAX:
-            raise TooManyWatchers(is_of_tenant=False)
+            raise TooManyReaders(ReadersOf.SERVER)
         if watched is None:
             watched = self._watched[tenant] = _WatchedLists()
             watched.task = asyncio.get_running_loop().create_task(self._keep_looking(tenant, watched))

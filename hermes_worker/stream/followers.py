@@ -26,6 +26,7 @@ from hermes_worker.observe import broker_outage, database_outage
 from hermes_worker.store.runs.runs import Runs
 from hermes_worker.store.runs.views import Views
 from hermes_worker.stream.live import LiveEntry, entry_of, forget_stream, is_possible, stream_key
+from hermes_worker.stream.readers import ReadersOf, TooManyReaders
 
 _BLOCK_MS = 150
 """How long the thread may be deaf to a reader that comes."""
@@ -188,14 +189,6 @@ class _Positions:
                 self._heard_to[run_id] = end
 
 
-class TooManyReaders(Exception):
-    """A run, or this process, has as many readers as it may have."""
-
-    def __init__(self, *, is_of_run: bool) -> None:
-        super().__init__("this run has too many readers" if is_of_run else "this server has too many readers")
-        self.is_of_run = is_of_run
-
-
 class Followers:
     """All readers of this process. ``start`` and ``follow`` are called in the event loop."""
 
@@ -247,9 +240,9 @@ class Followers:
     def follow(self, run_id: str) -> Iterator[Feed]:
         """A mailbox for one reader, for as long as the block runs. Raises ``TooManyReaders``."""
         if len(self._feeds.get(run_id, ())) >= self._policy.readers_of_run_max:
-            raise TooManyReaders(is_of_run=True)
+            raise TooManyReaders(ReadersOf.RUN)
         if self.count >= self._policy.readers_max:
-            raise TooManyReaders(is_of_run=False)
+            raise TooManyReaders(ReadersOf.SERVER)
         feed = Feed()
         self._feeds.setdefault(run_id, set()).add(feed)
         self._positions.join(run_id)

@@ -53,8 +53,9 @@ from hermes_worker.store.runs.runs import Created
 from hermes_worker.store.runs.views import RunView
 from hermes_worker.stream import sse
 from hermes_worker.stream.events import MESSAGE_DELTA
-from hermes_worker.stream.followers import Feed, TooManyReaders
+from hermes_worker.stream.followers import Feed
 from hermes_worker.stream.live import LiveEntry
+from hermes_worker.stream.readers import TooManyReaders
 
 router = APIRouter(prefix="/v1/chat/completions", tags=["openai"], responses=schema.errors(503))
 

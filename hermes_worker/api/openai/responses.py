@@ -52,7 +52,8 @@ from hermes_worker.store.kept_conversations import KeptConversations
 from hermes_worker.store.runs.responses import BROUGHT_TOOLS, Responses, TurnRecord
 from hermes_worker.store.runs.runs import Created, RunNotFound, SessionMoved
 from hermes_worker.stream import sse
-from hermes_worker.stream.followers import Feed, TooManyReaders
+from hermes_worker.stream.followers import Feed
+from hermes_worker.stream.readers import TooManyReaders
 
 router = APIRouter(prefix="/v1/responses", tags=["openai"], responses=schema.errors(503))
 

@@ -18,8 +18,9 @@ from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.run_events import TERMINAL_EVENTS, StoredEvent
 from hermes_worker.store.runs.views import RunView
-from hermes_worker.stream.followers import Feed, TooManyReaders
+from hermes_worker.stream.followers import Feed
 from hermes_worker.stream.live import LiveEntry
+from hermes_worker.stream.readers import ReadersOf, TooManyReaders
 
 _ASK_AGAIN_S = 0.5
 _ASK_FOR_S = 30.0
@@ -143,4 +144,4 @@ class AnswerStream(EventStream):
 def has_room(context: ApiContext) -> None:
     """Looked at before a run is made for somebody who will follow it. Raises ``TooManyReaders``."""
     if context.followers.count >= context.policy.readers_max:
-        raise TooManyReaders(is_of_run=False)
+        raise TooManyReaders(ReadersOf.SERVER)
