@@ -19,8 +19,8 @@ from hermes_worker.settings import Settings
 from hermes_worker.settings.dotenv import write_secret
 
 if TYPE_CHECKING:
+    from hermes_worker.mcp.http import Bearer
     from hermes_worker.mcp.oauth import SignIn
-    from hermes_worker.mcp.requests import Bearer
 
 _PATIENCE_S: Final = 300.0
 _PASTED_PORT: Final = 43_117

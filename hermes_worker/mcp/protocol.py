@@ -7,8 +7,7 @@ import base64
 import json
 import re
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -41,6 +40,9 @@ _MEDIA_TYPE = re.compile(r"[a-z]+/[A-Za-z0-9.+-]{1,80}")
 class McpError(HermesError):
     """A server did not answer as it should; the message may be shown to a model."""
 
+    status: int | None = None
+    """Of HTTP, where one was answered."""
+
 
 class McpRefusal(McpError):
     """A server answered with an error of the protocol, so it did not do what was asked."""
@@ -64,9 +66,18 @@ class UnknownOutcome(McpError):
     """The request was sent and no usable answer came: the server may have done what was asked."""
 
 
-_NOT_DONE: Final = {"code": -32601, "message": "this client does not do that"}
+_NOT_DONE: Final[Mapping[str, Any]] = {"error": {"code": -32601, "message": "this client does not do that"}}
 _NOTHING_DONE = frozenset({-32700, -32600, -32601, -32602, -32020, -32021, -32022})
 """Codes of errors that come before a tool runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedOfUs:
+    """A request that a server makes of us."""
+
+    number: int | str
+    method: str
+    params: object = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,16 +144,21 @@ def stateless(
     return headers, message(method, {**params, "_meta": meta})
 
 
-def message(method: str, params: Mapping[str, Any], *, is_notification: bool = False) -> bytes:
-    """A message of JSON-RPC. One request has one connection, so all of them are number 1."""
-    number = {} if is_notification else {"id": 1}
-    return canonical_json({"jsonrpc": "2.0", **number, "method": method, "params": params}).encode()
+def message(method: str, params: Mapping[str, Any], number: int = 1) -> bytes:
+    """A request of JSON-RPC. Where a request has a connection to itself, it is number 1."""
+    return canonical_json({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode()
 
 
-def reply_to(number: int | str, method: str) -> bytes:
-    """To what a server asks of us: a ``ping`` is answered, the rest refused."""
-    said: dict[str, Any] = {"result": {}} if method == "ping" else {"error": _NOT_DONE}
-    return canonical_json({"jsonrpc": "2.0", "id": number, **said}).encode()
+def notification(method: str, params: Mapping[str, Any] | None = None) -> bytes:
+    """What is told to a server and not answered."""
+    return canonical_json({"jsonrpc": "2.0", "method": method, "params": params or {}}).encode()
+
+
+def reply_to(asked: AskedOfUs, result: Mapping[str, Any] | None = None) -> bytes:
+    """To what a server asks of us: with ``result``, or as it is usual. A ``ping`` is answered, the rest refused."""
+    usual = {"result": {}} if asked.method == "ping" else _NOT_DONE
+    said = usual if result is None else {"result": result}
+    return canonical_json({"jsonrpc": "2.0", "id": asked.number, **said}).encode()
 
 
 def initialize_params(protocol: str, capabilities: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
@@ -156,26 +172,7 @@ def refused_in(methods: Collection[str]) -> str:
     return f"it asked us for {named}, which is refused here" if named else ""
 
 
-def result_of(media_type: str, body: bytes) -> Mapping[str, Any]:
-    """The result in a response, JSON or a stream of events. Raises ``McpRefusal``, ``UnknownOutcome``, ``McpError``."""
-    kind = media_type.partition(";")[0].strip().lower()
-    if kind == "text/event-stream":
-        texts = list(_events(body))
-    elif kind == "application/json":
-        texts = [body.decode("utf-8", "replace")]
-    else:
-        raise McpError(f"the server answered with {kind[:60] or 'nothing'!r} and not with JSON")
-    asked: set[str] = set()
-    for text in texts:
-        for found in _messages(text):
-            if found.get("id") == 1 and "method" not in found:
-                return _result(found)
-            if "id" in found and isinstance(found.get("method"), str):
-                asked.add(found["method"])
-    raise McpError("; ".join(filter(None, ("the server ended its answer without a result", refused_in(asked)))))
-
-
-def _messages(text: str) -> list[Mapping[str, Any]]:
+def messages_in(text: str) -> list[Mapping[str, Any]]:
     """Those in one JSON text: of revision 2025-03-26 that may be a list of them. Raises ``McpError``."""
     try:
         found = json.loads(text)
@@ -184,25 +181,17 @@ def _messages(text: str) -> list[Mapping[str, Any]]:
     return [one for one in (found[:1_000] if isinstance(found, list) else [found]) if isinstance(one, dict)]
 
 
-def _events(body: bytes) -> Iterator[str]:
-    text = body.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
-    for event in text.split("\n\n")[:10_000]:
-        data = [line[5:].removeprefix(" ") for line in event.split("\n") if line.startswith("data:")]
-        if any(data):
-            yield "\n".join(data)
+def asked_of_us(found: Mapping[str, Any]) -> AskedOfUs | None:
+    """The request in a message; ``None`` when it is none."""
+    number, method = found.get("id"), found.get("method")
+    if not isinstance(number, int | str) or not isinstance(method, str):
+        return None
+    return AskedOfUs(number=number, method=method, params=found.get("params"))
 
 
-def requests_in(events: bytes) -> list[tuple[int | str, str]]:
-    """The number and the method of each request that a server makes of us in a stream of events. Raises nothing."""
-    found: list[tuple[int | str, str]] = []
-    for text in _events(events):
-        with suppress(McpError):
-            found += [
-                (one["id"], one["method"])
-                for one in _messages(text)
-                if isinstance(one.get("id"), int | str) and isinstance(one.get("method"), str)
-            ]
-    return found
+def answers(found: Mapping[str, Any], number: int | None) -> bool:
+    """Whether a message is the answer to our request of this number."""
+    return type(found.get("id")) is int and found["id"] == number and "method" not in found
 
 
 def with_refusal(result: Mapping[str, Any], refused: str) -> Mapping[str, Any]:
@@ -213,7 +202,8 @@ def with_refusal(result: Mapping[str, Any], refused: str) -> Mapping[str, Any]:
     return {**result, "content": [*content, {"type": "text", "text": f"[{refused}]"}]}
 
 
-def _result(found: Mapping[str, Any]) -> Mapping[str, Any]:
+def result_in(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of the answer to a request. Raises ``McpRefusal``, ``UnknownOutcome``, ``McpError``."""
     error = found.get("error")
     if isinstance(error, dict):
         code = error.get("code")

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from hermes_worker.core.errors import UnavailableError
+from hermes_worker.mcp.http import NotReached
 from hermes_worker.mcp.protocol import InputWanted, McpAnswer, McpError, TaskView, UnknownOutcome
-from hermes_worker.mcp.requests import McpExchange, NotReached, call_tool
+from hermes_worker.mcp.requests import McpExchange, call_tool
 from hermes_worker.mcp.servers import McpServer
 from hermes_worker.observe import log
 from hermes_worker.store.resources import (

@@ -1,21 +1,20 @@
 """Asks an MCP server, in as many requests as its revision takes, and keeps nothing between two calls.
 
-A worker may vanish and another one makes the next call, so there is no connection to lose. The session of a server that
-has sessions is a document of ours: whoever makes the next call goes on with it, and when the server forgot it, begins
-another one. Addresses, sizes and times are those of ``net.wire``.
+A worker may vanish and another one makes the next call, so there is no connection to lose: what a revision needs for
+the next call is a document of ours (``mcp.sessions``). Addresses, sizes and times are those of ``net.wire``.
 """
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar, assert_never
 
-from hermes_worker.mcp.oauth import challenge_of
+from hermes_worker.mcp import event_streams
+from hermes_worker.mcp.hearing import ANSWER_BYTES_MAX, Hearing
+from hermes_worker.mcp.http import ANY_ANSWER, OF_OPERATORS, Bearer, ServerHttp
 from hermes_worker.mcp.param_headers import param_headers
 from hermes_worker.mcp.protocol import (
     KEY_META,
@@ -24,85 +23,32 @@ from hermes_worker.mcp.protocol import (
     McpAnswer,
     McpError,
     McpRefusal,
-    ScopesLacking,
     TaskView,
     UnknownOutcome,
     answer_of,
     definitions_of,
-    initialize_params,
     input_wanted,
     message,
     refusal_of,
-    refused_in,
-    reply_to,
-    requests_in,
-    result_of,
     stateless,
     task_of,
-    with_refusal,
 )
-from hermes_worker.mcp.servers import STATELESS, TOOLS_MAX, WITH_SESSIONS, McpServer
-from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
-from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
-from hermes_worker.net.wire import send
+from hermes_worker.mcp.servers import STATELESS, TOOLS_MAX, WITH_EVENT_STREAM, WITH_SESSIONS, McpServer
+from hermes_worker.mcp.sessions import McpSession, SessionRequests, StreamPlace
+from hermes_worker.net.events import EventReader
+from hermes_worker.net.urls import UrlPolicy
 
-BODY_BYTES_MAX = 4_000_000
 _PAGES_MAX = 50
 _TAKES_QUESTIONS: Mapping[str, Any] = {"extensions": {TASKS: {}}, "elicitation": {"form": {}}}
 _T = TypeVar("_T")
 _LOOK_EVERY_S = 0.1
-_ASKED_MAX = 20
-"""What a server may ask of us during one answer; it gets no answer to more."""
-OF_OPERATORS = UrlPolicy(allows_private=True)
-"""For ``mcp.json``: the operator chose the address, not a model; metadata and link-local addresses stay refused."""
-
-
-class NotReached(McpError):
-    """The host of a server that is a process is not there, or not its host any more: nothing was sent to the server."""
+_NO_PLACE_FOR_IT: Final = frozenset({400, 404, 405})
+"""How a server of revision 2024-11-05 answers a request of a later one (revision 2025-03-26, "Backwards
+Compatibility")."""
 
 
 class _CallStopped(Protocol):
     def is_set(self) -> bool: ...
-
-
-class Bearer(Protocol):
-    """``mcp.logins.LoginBearer``."""
-
-    def token(self) -> str: ...
-
-    def newer_token(self) -> str: ...
-
-
-@dataclass(slots=True, kw_only=True)
-class McpSession:
-    """The session that a server of an older revision gave to one of our sessions."""
-
-    url: str
-    session_id: str | None = field(default=None, repr=False)
-    version: str = WITH_SESSIONS
-    is_new: bool = False
-    """The document has to be stored."""
-
-    @classmethod
-    def kept(cls, document: object, server: McpServer) -> McpSession:
-        """From its document; an empty one where there is none, or one of another address."""
-        found = cls(url=server.url)
-        match document:
-            case {"url": server.url, "id": str(session_id), "version": str(version)}:
-                found.session_id, found.version = session_id, version
-        return found
-
-    @property
-    def document(self) -> Mapping[str, str] | None:
-        """``None`` for a server that gave no id."""
-        if self.session_id is None:
-            return None
-        return {"url": self.url, "id": self.session_id, "version": self.version}
-
-    @property
-    def headers(self) -> dict[str, str]:
-        told = {"MCP-Protocol-Version": self.version}
-        return told if self.session_id is None else {**told, "Mcp-Session-Id": self.session_id}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,146 +66,67 @@ class McpExchange:
     policy: UrlPolicy = OF_OPERATORS
     """Which addresses may be asked."""
 
+    @property
+    def _http(self) -> ServerHttp:
+        return ServerHttp(
+            server=self.server, token=self.token, ends_at=self.ends_at, login=self.login, policy=self.policy
+        )
+
     def request(
         self,
         method: str,
         params: Mapping[str, Any],
         key: str | None = None,
         capabilities: Mapping[str, Any] | None = None,
-    ) -> Mapping[str, Any]:
-        """The result of one request, with whatever its revision needs before it. Raises ``McpError``."""
+    ) -> Mapping[str, Any] | InputWanted:
+        """The result of one request, with whatever its revision needs before it; or what a person has to be asked in
+        the middle of it. Raises ``McpError``."""
         if self.server.is_process:  # its host has made its acquaintance
             told = params if key is None else {**params, "_meta": {KEY_META: key}}
             return self._result({}, message(method, told))
-        if self.server.protocol == STATELESS:
-            headers, body = stateless(method, params, key=key, capabilities=capabilities)
-            if method == "tools/call" and (paths := self.server.headers.get(params["name"])):
-                headers |= _param_headers(paths, params["arguments"])
-            return self._result(headers, body)
+        match self.server.protocol:
+            case "2026-07-28":
+                headers, body = stateless(method, params, key=key, capabilities=capabilities)
+                if method == "tools/call" and (paths := self.server.headers.get(params["name"])):
+                    headers |= _param_headers(paths, params["arguments"])
+                return self._result(headers, body)
+            case "2024-11-05":
+                return event_streams.request(self._http, method, params)
+            case "2025-11-25":
+                return self._in_session(method, params)
+            case never:
+                assert_never(never)
+
+    def _in_session(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any] | InputWanted:
+        requests = SessionRequests(self._http, self.session or McpSession(url=self.server.url))
         if self.session is not None:
-            return self._in_session(self.session, message(method, params))
-        opened = McpSession(url=self.server.url)
-        self._open(opened)
+            return requests.request(method, params)
         try:
-            return self._refusing(opened, message(method, params))
+            return requests.request(method, params)
         finally:
-            self._close(opened)
+            requests.end()
 
-    def _in_session(self, session: McpSession, body: bytes) -> Mapping[str, Any]:
-        is_kept = session.session_id is not None
-        if not is_kept:
-            self._open(session)
-        return self._refusing(session, body, is_kept=is_kept)
+    def go_on(self, again: Mapping[str, Any]) -> Mapping[str, Any] | InputWanted:
+        """As ``request``, of a call that was left open when a person had to be asked. Raises ``McpError``."""
+        place = StreamPlace.of(again.get("requestState"))
+        session = None if place is None else McpSession.kept(place.session, self.server)
+        if place is None or session is None or session.session_id is None:
+            raise UnknownOutcome("the call that asked a person is not open any more")
+        return SessionRequests(self._http, session).go_on(place, again.get("inputResponses"))
 
-    def _refusing(self, session: McpSession, body: bytes, *, is_kept: bool = False) -> Mapping[str, Any]:
-        """The result of a request, and in it what the server asked of us meanwhile: all of that is refused. A session
-        that was kept may be forgotten by now."""
-        asked = _AskedOfUs(lambda reply: self._exchange(session.headers, reply))
-        try:
-            response = self._exchange(session.headers, body, heard=asked.hear)
-            if response.status == 404 and is_kept:
-                self._open(session)  # it has forgotten the session, and did nothing
-                response = self._exchange(session.headers, body, heard=asked.hear)
-            return with_refusal(self._read(response), refused_in(asked.refused))
-        except McpError as error:
-            if (refused := refused_in(asked.refused)) and refused not in str(error):
-                error.args = (f"{error}; {refused}",)
-            raise
-
-    def _open(self, session: McpSession) -> None:
-        response = self._exchange({}, message("initialize", initialize_params(WITH_SESSIONS)))
-        result = self._read(response)
-        had = session.session_id
-        session.version = _header_text(result.get("protocolVersion")) or WITH_SESSIONS
-        session.session_id = _header_text(response.headers.get("mcp-session-id"))
-        session.is_new = session.session_id is not None or had is not None
-        self._exchange(session.headers, message("notifications/initialized", {}, is_notification=True))
-
-    def _close(self, session: McpSession) -> None:
-        if session.session_id is not None:
-            try:
-                self._exchange(session.headers, b"", method="DELETE")
-            except McpError:
-                return  # the server forgets it by itself
+    def give_up(self, state: str | None) -> None:
+        """Nobody waits any more for a call that was left open, if it was. Raises ``McpError``; may be repeated."""
+        place = StreamPlace.of(state)
+        session = None if place is None else McpSession.kept(place.session, self.server)
+        if place is not None and session is not None and session.session_id is not None:
+            SessionRequests(self._http, session).give_up(place)
 
     def _result(self, headers: Mapping[str, str], body: bytes) -> Mapping[str, Any]:
-        return self._read(self._exchange(headers, body))
-
-    def _read(self, response: HttpResponse) -> Mapping[str, Any]:
-        if response.status in (401, 403) and not self.server.is_process:
-            challenge = challenge_of(response.headers.get("www-authenticate", ""))
-            if challenge.lacks_scopes:
-                raise ScopesLacking(challenge.scope)
-        if len(response.body) > BODY_BYTES_MAX:
-            raise UnknownOutcome(f"the server's answer is larger than {BODY_BYTES_MAX:,} bytes")
-        try:
-            return result_of(response.headers.get("content-type", ""), response.body)
-        except (McpRefusal, UnknownOutcome):
-            raise
-        except McpError as error:
-            if response.status != 200:
-                raise _refused(response.status, is_host=self.server.is_process) from None
-            raise UnknownOutcome(str(error)) from None
-
-    def _exchange(
-        self,
-        headers: Mapping[str, str],
-        body: bytes,
-        *,
-        method: str = "POST",
-        heard: Callable[[bytes], None] | None = None,
-    ) -> HttpResponse:
-        """A server that refuses an access token did nothing, so it is asked again with a newer one, once. A newer one
-        may no more than the one before (RFC 6749 §6), so it is no help where scopes are lacking."""
-        if self.login is None:
-            return self._sent(headers, body, method, self.token, heard)
-        response = self._sent(headers, body, method, self.login.token(), heard)
-        if response.status != 401 or challenge_of(response.headers.get("www-authenticate", "")).lacks_scopes:
-            return response
-        return self._sent(headers, body, method, self.login.newer_token(), heard)
-
-    def _sent(
-        self,
-        headers: Mapping[str, str],
-        body: bytes,
-        method: str,
-        token: str | None,
-        heard: Callable[[bytes], None] | None,
-    ) -> HttpResponse:
-        left_s = self.ends_at - time.monotonic()
-        if left_s <= 0:
-            raise UnknownOutcome("the server took too long")
-        request = HttpRequest(method=method, url=self.server.url, headers=_headers(headers, token), body=body)
-        try:
-            return send(request, self.policy, total_s=left_s, body_bytes_max=BODY_BYTES_MAX + 1, heard=heard)
-        except NoAnswer as error:
-            if self.server.is_process and not error.was_sent:
-                raise NotReached(error.reason) from None
-            raise (UnknownOutcome if error.was_sent else McpError)(error.reason) from None
-        except (UnsafeUrl, ValueError) as error:
-            raise McpError(f"the server's address cannot be used: {error}") from None
-
-
-class _AskedOfUs:
-    """Hears what a server of a revision with sessions asks of us in the middle of its answer, and refuses it: such a
-    server waits for us, and would wait until the call's time is over. A ``ping`` is answered."""
-
-    def __init__(self, reply: Callable[[bytes], object]) -> None:
-        self._reply = reply
-        self._rest = b""
-        self._heard = 0
-        self.refused: set[str] = set()
-
-    def hear(self, piece: bytes) -> None:
-        *events, self._rest = re.split(rb"\r\n\r\n|\n\n|\r\r", self._rest + piece)
-        for number, method in requests_in(b"\n\n".join(events)):
-            self._heard += 1
-            if self._heard > _ASKED_MAX:
-                return
-            if method != "ping":
-                self.refused.add(method)
-            with suppress(McpError):
-                self._reply(reply_to(number, method))
+        """Of a request that stands by itself."""
+        hearing, http = Hearing(), self._http
+        with http.opened({"Accept": ANY_ANSWER, **headers}, body) as response, hearing.explained():
+            http.hear(response, hearing, EventReader(chars_max=ANSWER_BYTES_MAX))
+            return http.result(hearing, response.status)
 
 
 def _param_headers(paths: Mapping[str, Sequence[str]], arguments: Mapping[str, Any]) -> Mapping[str, str]:
@@ -267,33 +134,6 @@ def _param_headers(paths: Mapping[str, Sequence[str]], arguments: Mapping[str, A
         return param_headers(paths, arguments)
     except ValueError as error:
         raise McpRefusal(str(error)) from None
-
-
-def _headers(more: Mapping[str, str], token: str | None) -> Mapping[str, str]:
-    ours = {
-        "Accept": "application/json, text/event-stream",
-        "Accept-Encoding": "identity",
-        "Content-Type": "application/json",
-        "User-Agent": "hermes-worker",
-    }
-    return {**ours, **({"Authorization": f"Bearer {token}"} if token else {}), **more}
-
-
-def _header_text(said: object) -> str | None:
-    """What can be sent back in a header."""
-    return said if isinstance(said, str) and re.fullmatch(r"[!-~]{1,1000}", said) else None
-
-
-def _refused(status: int, *, is_host: bool) -> McpError:
-    match status:
-        case 403 | 410 if is_host:
-            return NotReached("it has another one's process, or none")
-        case 401 | 403:
-            return McpRefusal(f"the server refused our token (HTTP {status}); the operator has to set another one")
-        case 400 | 404 | 405 | 406 | 415 | 421 | 429:
-            return McpRefusal(f"the server refused the request (HTTP {status})")
-        case _:
-            return UnknownOutcome(f"the server answered HTTP {status}")
 
 
 def list_tools(
@@ -305,7 +145,7 @@ def list_tools(
     found: dict[str, Mapping[str, Any]] = {}
     params: dict[str, Any] = {}
     for _ in range(_PAGES_MAX):
-        page, cursor = definitions_of(asking.request("tools/list", params))
+        page, cursor = definitions_of(_whole(asking.request("tools/list", params)))
         for one in page:
             found.setdefault(str(one["name"]), one)
         if len(found) > TOOLS_MAX:
@@ -320,15 +160,24 @@ def spoken(
     server: McpServer, token: str | None, login: Bearer | None = None, policy: UrlPolicy = OF_OPERATORS
 ) -> tuple[McpServer, Sequence[Mapping[str, Any]]]:
     """The server with the revision that it speaks, and its tools: lists them, and calls none. Raises ``McpError``."""
+
+    def tried(protocol: str) -> tuple[McpServer, Sequence[Mapping[str, Any]]]:
+        speaking = server.model_copy(update={"protocol": protocol})
+        return speaking, list_tools(speaking, token, login, policy)
+
     try:
-        modern = server.model_copy(update={"protocol": STATELESS})
-        return modern, list_tools(modern, token, login, policy)
-    except McpError as first:
-        older = server.model_copy(update={"protocol": WITH_SESSIONS})
-        try:
-            return older, list_tools(older, token, login, policy)
-        except McpError:
+        return tried(STATELESS)
+    except McpError as error:
+        first = error
+    try:
+        return tried(WITH_SESSIONS)
+    except McpError as error:
+        if error.status not in _NO_PLACE_FOR_IT:
             raise first from None
+    try:
+        return tried(WITH_EVENT_STREAM)
+    except event_streams.NoEventStream:
+        raise first from None
 
 
 def call_tool(
@@ -343,12 +192,17 @@ def call_tool(
     such a server is sent then. On a thread of its own, because nothing else can be told to stop waiting. Raises
     ``McpError``."""
     params = {"name": tool, "arguments": dict(arguments), **(again or {})}
-    takes_questions = asking.server.protocol == STATELESS or asking.server.is_process
+    answers_questions = asking.server.protocol == STATELESS or asking.server.is_process
 
     def work() -> McpAnswer | TaskView | InputWanted:
-        result = asking.request("tools/call", params, key, _TAKES_QUESTIONS)
+        if again is not None and asking.server.keeps_sessions:
+            result = asking.go_on(again)
+        else:
+            result = asking.request("tools/call", params, key, _TAKES_QUESTIONS)
+        if isinstance(result, InputWanted):
+            return result
         wanted = input_wanted(result)
-        if wanted is not None and not takes_questions:
+        if wanted is not None and not answers_questions:
             raise UnknownOutcome(refusal_of(result))
         return wanted or task_of(result) or answer_of(result)
 
@@ -359,7 +213,8 @@ def look_at_task(asking: McpExchange, task_id: str, cancelled: _CallStopped) -> 
     """What the server says of a task now. Raises ``McpError``; ``McpRefusal`` for one that it does not know."""
 
     def work() -> TaskView:
-        found = task_of(asking.request("tasks/get", {"taskId": task_id}, None, _TAKES_QUESTIONS), task_id)
+        result = _whole(asking.request("tasks/get", {"taskId": task_id}, None, _TAKES_QUESTIONS))
+        found = task_of(result, task_id)
         assert found is not None
         return found
 
@@ -369,6 +224,13 @@ def look_at_task(asking: McpExchange, task_id: str, cancelled: _CallStopped) -> 
 def tell_task(asking: McpExchange, method: str, params: Mapping[str, Any]) -> None:
     """``tasks/update`` or ``tasks/cancel``; both may be repeated. Raises ``McpError``."""
     asking.request(method, params, None, _TAKES_QUESTIONS)
+
+
+def _whole(result: Mapping[str, Any] | InputWanted) -> Mapping[str, Any]:
+    """Of a request for which nobody is asked anything."""
+    if isinstance(result, InputWanted):
+        raise McpError("the server asked a person before it answered")
+    return result
 
 
 def _interruptibly(work: Callable[[], _T], cancelled: _CallStopped) -> _T:

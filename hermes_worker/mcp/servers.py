@@ -25,6 +25,8 @@ from hermes_worker.system.plainfiles import read_plain
 
 STATELESS: Final = "2026-07-28"
 WITH_SESSIONS: Final = "2025-11-25"
+WITH_EVENT_STREAM: Final = "2024-11-05"
+"""Each connection is a session, and its server says everything in one stream."""
 TOOLS_MAX = 500
 """Of one server."""
 KEPT_CHARS_MAX: Final = 1_000_000
@@ -55,8 +57,9 @@ class McpServer(BaseModel):
     """Directories of the host that it may read beside the system's."""
     writes: tuple[str, ...] = Field(default=(), max_length=50)
     """Directories of the host that it may read and write. Every session's process has the same ones."""
-    protocol: Literal["2026-07-28", "2025-11-25"] = STATELESS
-    """The revision that it spoke when it was added; older revisions than the second are negotiated from there."""
+    protocol: Literal["2026-07-28", "2025-11-25", "2024-11-05"] = STATELESS
+    """The revision that it spoke when it was added; those between the second and the third are negotiated from the
+    second."""
     trusted: bool = False
     """What it says about repeating its tools is believed."""
     timeout_s: float = Field(default=60.0, ge=1, le=600)
@@ -74,6 +77,11 @@ class McpServer(BaseModel):
     @property
     def is_process(self) -> bool:
         return bool(self.command)
+
+    @property
+    def keeps_sessions(self) -> bool:
+        """It gives ids to its sessions, so that a session is more than a connection."""
+        return self.protocol == WITH_SESSIONS and not self.is_process
 
     @model_validator(mode="after")
     def _is_one_of_both(self) -> McpServer:

@@ -15,13 +15,15 @@ from hermes_worker.agent.tools.sources import ToolGone
 from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import ToolSpec
+from hermes_worker.mcp.http import OF_OPERATORS
 from hermes_worker.mcp.logins import LoginBearer, LoginBearers
 from hermes_worker.mcp.protocol import InputWanted, McpAnswer, McpError, ScopesLacking, TaskView, UnknownOutcome
 from hermes_worker.mcp.reaching import START_S, StdioServers, ToolAsked
-from hermes_worker.mcp.requests import OF_OPERATORS, McpExchange, McpSession, call_tool, list_tools
+from hermes_worker.mcp.requests import McpExchange, call_tool, list_tools
 from hermes_worker.mcp.results import shown
 from hermes_worker.mcp.rounds import answered, asked_first, sent_again
-from hermes_worker.mcp.servers import STATELESS, McpServer, changed, tool_name
+from hermes_worker.mcp.servers import McpServer, changed, tool_name
+from hermes_worker.mcp.sessions import McpSession, StreamPlace
 from hermes_worker.mcp.tasks import begun, cancel, looked_at
 from hermes_worker.net.urls import UrlPolicy
 from hermes_worker.observe import log
@@ -90,9 +92,9 @@ class McpSource:
         session = McpSession.kept(context.session.get(self._session_key), self._server)
         asked = ToolAsked(tool=self._originals[name], arguments=arguments, key=context.idempotency_key)
         result = self._told(name, context, lambda: self._sent(asked, context, session))
-        if session.is_new:
-            return replace(result, session_updates={self._session_key: session.document})
-        return self._goes_on(name, arguments, result, context)
+        if result.task is not None:
+            return self._goes_on(name, arguments, result, context)
+        return replace(result, session_updates=self._updates(session)) if session.is_new else result
 
     def _goes_on(self, name: str, arguments: Mapping[str, Any], result: ToolResult, context: ToolContext) -> ToolResult:
         """Send the call once more as long as its server wants that and nobody has to be asked anything."""
@@ -101,7 +103,14 @@ class McpSource:
             key = f"{context.idempotency_key}.{task.looks}"
             again = ToolAsked(tool=self._originals[name], arguments=arguments, key=key, again=sent_again(task))
             result = self._told(name, context, partial(self._sent, again, context), task)
+            if self._server.keeps_sessions and result.task is None and (place := StreamPlace.of(task.server_state)):
+                # The session may have begun with this call, whose document is kept only now.
+                session = McpSession.kept(place.session, self._server)
+                result = replace(result, session_updates=self._updates(session))
         return result
+
+    def _updates(self, session: McpSession) -> Mapping[str, Any]:
+        return {self._session_key: session.document}
 
     def _sent(
         self, asked: ToolAsked, context: ToolContext, session: McpSession | None = None
@@ -123,7 +132,7 @@ class McpSource:
             replay=_replay(tool, is_trusted=self._server.trusted),
             is_untrusted=True,
             timeout_s=self._server.timeout_s + _MARGIN_S + (START_S if self._server.is_process else 0.0),
-            session_keys=() if self._has_no_session else (self._session_key,),
+            session_keys=(self._session_key,) if self._server.keeps_sessions else (),
         )
 
     def cancel_task(self, task: RemoteTask) -> None:
@@ -174,10 +183,6 @@ class McpSource:
             return "The operator has to set a token that may more"
         words = [f"--scope {shlex.quote(one)}" for one in (error.scopes or "").split()]
         return f"A person has to sign in again: {' '.join(['hermes-worker mcp login', self._name, *words])}"
-
-    @property
-    def _has_no_session(self) -> bool:
-        return self._server.is_process or self._server.protocol == STATELESS
 
 
 def _replay(tool: Mapping[str, Any], *, is_trusted: bool) -> Replay:

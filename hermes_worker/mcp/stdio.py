@@ -22,16 +22,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from hermes_worker.core.messages import canonical_json
 from hermes_worker.hosting.program import ConfinedProgram, NotStarted, ProgramPlan
 from hermes_worker.mcp.protocol import (
     ELICITATION,
     INPUT_REQUIRED,
+    AskedOfUs,
     McpError,
+    answers,
+    asked_of_us,
     definitions_of,
     initialize_params,
+    message,
+    notification,
     refusal_of,
     refused_in,
+    reply_to,
     with_refusal,
 )
 from hermes_worker.mcp.servers import TOOLS_MAX, WITH_SESSIONS, McpServer
@@ -55,7 +60,6 @@ _QUESTION: Final = "question"
 _TAKES_QUESTIONS: Final[Mapping[str, Any]] = {"elicitation": {}}
 """What we say that we can: forms, by the first revision that has them; the next one takes the same words for it."""
 _UNKNOWN: Final = -32_000
-_Number = int | str
 
 
 class ServerEnded(McpError):
@@ -87,8 +91,8 @@ class StdioServer:
         self._answered = threading.Condition()
         self._waits_for: int | None = None
         self._answer: Mapping[str, Any] | None = None
-        self._questions: list[tuple[_Number, Mapping[str, Any]]] = []
-        """What the open call asks a person, by the process's numbers; the first one has been told."""
+        self._questions: list[AskedOfUs] = []
+        """What the open call asks a person; the first one has been told."""
         self._question_state = ""
         self._refused: set[str] = set()
         self._errors = ""
@@ -124,7 +128,7 @@ class StdioServer:
         """Make its acquaintance; gives the usable tools that it offers, by name. Raises ``McpError``."""
         ends_at = time.monotonic() + _BEGIN_S
         self._result("initialize", initialize_params(WITH_SESSIONS, _TAKES_QUESTIONS), ends_at)
-        self._write({"jsonrpc": "2.0", "method": "notifications/initialized"}, ends_at)
+        self._write(notification("notifications/initialized"), ends_at)
         found: dict[str, Mapping[str, Any]] = {}
         params: dict[str, Any] = {}
         for _ in range(_PAGES_MAX):
@@ -155,8 +159,7 @@ class StdioServer:
             self._number += 1
             with self._answered:
                 self._waits_for, self._answer, self._refused = self._number, None, set()
-            message = {"jsonrpc": "2.0", "id": self._number, "method": method, "params": dict(params)}
-            self._write(message, ends_at)
+            self._write(message(method, params, self._number), ends_at)
             return self._awaited(ends_at)
 
     def go_on(self, state: str, responses: object, ends_at: float) -> Mapping[str, Any]:
@@ -166,8 +169,7 @@ class StdioServer:
         with self._asking:
             if self.has_ended or not self._questions or not state or state != self._question_state:
                 raise QuestionClosed("the call that asked is not open any more: its process ended, or was called anew")
-            number, _ = self._questions.pop(0)
-            self._reply(number, {"result": said if isinstance(said, dict) else {"action": "decline"}})
+            self._reply(self._questions.pop(0), said if isinstance(said, dict) else {"action": "decline"})
             return self._awaited(ends_at)
 
     def _awaited(self, ends_at: float) -> Mapping[str, Any]:
@@ -178,7 +180,8 @@ class StdioServer:
             answer, number, refused = self._answer, self._waits_for, refused_in(self._refused)
             if answer is None and self._questions and not self.has_ended:
                 self._question_state = secrets.token_hex(8)
-                asked = {_QUESTION: self._questions[0][1]}
+                first = self._questions[0]
+                asked = {_QUESTION: {"method": first.method, "params": first.params}}
                 wanted = {"resultType": INPUT_REQUIRED, "inputRequests": asked, "requestState": self._question_state}
                 return {"result": wanted}
             self._waits_for, self._questions = None, []
@@ -199,19 +202,18 @@ class StdioServer:
         with self._answered:
             questions, number = self._questions, self._waits_for
             self._questions, self._waits_for = [], None
-        for asked, _ in questions:
-            self._reply(asked, {"result": {"action": "cancel"}})
+        for asked in questions:
+            self._reply(asked, {"action": "cancel"})
         if questions:
             with suppress(McpError):
                 self._cancel(number, "nobody waits for it any more")
 
     def _cancel(self, number: int | None, reason: str) -> None:
         cancelled = {"requestId": number, "reason": reason}
-        message = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled}
-        self._write(message, time.monotonic() + 1)
+        self._write(notification("notifications/cancelled", cancelled), time.monotonic() + 1)
 
-    def _write(self, message: Mapping[str, Any], ends_at: float) -> None:
-        data = canonical_json(message).encode() + b"\n"
+    def _write(self, line: bytes, ends_at: float) -> None:
+        data = line + b"\n"
         pipe, is_sent = self._program.to_program, False
         with self._writing:
             while data:
@@ -261,8 +263,9 @@ class StdioServer:
                 if len(line) > LINE_BYTES_MAX:
                     self._errors = f"it wrote a line of more than {LINE_BYTES_MAX:,} bytes"
                     break
-        except (OSError, ValueError):
-            pass  # it was ended
+        except OSError as error:
+            # Whoever waits for an answer is told that the process has ended, and this is why it could not go on.
+            self._errors = f"{self._errors} its output cannot be read: {error}"[-_ERRORS_CHARS_MAX:]
         finally:
             self._fail()
 
@@ -275,32 +278,29 @@ class StdioServer:
             return  # some print their news there
         if not isinstance(found, dict):
             return
-        number, method = found.get("id"), found.get("method")
-        if isinstance(method, str):
-            if isinstance(number, int | str):
-                self._asked(number, method, found.get("params"))
+        if (asked := asked_of_us(found)) is not None:
+            self._asked(asked)
             return
         with self._answered:
-            if self._answer is None and type(number) is int and number == self._waits_for:
+            if self._answer is None and answers(found, self._waits_for):
                 self._answer = found
                 self._answered.notify_all()
 
-    def _asked(self, number: _Number, method: str, params: object) -> None:
-        """What the server asks of us: a ``ping`` is answered, a person may be asked, the rest is refused."""
-        if method == "ping":
-            return self._reply(number, {"result": {}})
+    def _asked(self, asked: AskedOfUs) -> None:
+        """What the server asks of us: a person may be asked, a ``ping`` is answered, the rest is refused."""
         with self._answered:
             is_open = self._waits_for is not None and len(self._questions) < _QUESTIONS_MAX
-            if method == ELICITATION and is_open and isinstance(params, dict):
-                self._questions.append((number, {"method": method, "params": params}))
+            if asked.method == ELICITATION and is_open and isinstance(asked.params, dict):
+                self._questions.append(asked)
                 self._answered.notify_all()
-                return None
-            self._refused.add(method)
-        return self._reply(number, {"error": {"code": -32601, "message": "this client does not do that"}})
+                return
+            if asked.method != "ping":
+                self._refused.add(asked.method)
+        self._reply(asked)
 
-    def _reply(self, number: _Number, said: Mapping[str, Any]) -> None:
+    def _reply(self, asked: AskedOfUs, result: Mapping[str, Any] | None = None) -> None:
         with suppress(McpError):
-            self._write({"jsonrpc": "2.0", "id": number, **said}, time.monotonic() + 1)
+            self._write(reply_to(asked, result), time.monotonic() + 1)
 
 
 def _told(answer: Mapping[str, Any], refused: str) -> Mapping[str, Any]:

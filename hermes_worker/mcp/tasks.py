@@ -63,7 +63,9 @@ def looked_at(asking: McpExchange, task: RemoteTask, context: ToolContext) -> To
 def cancel(asking: McpExchange, task: RemoteTask) -> None:
     """Tell the server that nobody wants it any more. Raises ``McpError``; one that does not know it is content."""
     if not task.task_id:
-        return  # it only asked something, and waits for nothing
+        if asking.server.keeps_sessions:
+            asking.give_up(task.server_state)
+        return  # any other one only asked something, and waits for nothing
     try:
         tell_task(asking, "tasks/cancel", {"taskId": task.task_id})
     except McpRefusal as error:

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import h11
 
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.net.events import EventReader, EventTooLong
 from hermes_worker.net.http import HttpResponse, NoAnswer
 from hermes_worker.net.urls import HttpUrl, UrlPolicy, parse_http_url
 from hermes_worker.net.wire import CONNECT_S, connected
@@ -230,8 +231,7 @@ class _Streamed(_SocketReader):
     def __init__(self, sock: socket.socket, url: str, host: str, headers: Mapping[str, str]) -> None:
         super().__init__(sock, host)
         self._http = h11.Connection(h11.CLIENT)
-        self._are_events = False
-        self._data: list[str] = []
+        self._events: EventReader | None = None
         parts = urlsplit(url)
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         asked = {"Host": parts.netloc.rpartition("@")[2], "Accept": "text/event-stream, application/x-ndjson"}
@@ -253,27 +253,23 @@ class _Streamed(_SocketReader):
         match event:
             case h11.Response(status_code=200, headers=headers):
                 kinds = [value for name, value in headers if name == b"content-type"]
-                self._are_events = any(kind.startswith(b"text/event-stream") for kind in kinds)
+                if any(kind.startswith(b"text/event-stream") for kind in kinds):
+                    self._events = EventReader(chars_max=FRAME_BYTES_MAX)
             case h11.Response(status_code=status, headers=headers):
                 named = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
                 raise _over(self._host, f"HTTP {status}", response=_without_body(status, named))
             case h11.Data(data=data):
-                lines = self._lines(bytes(data))
-                self._frames += self._events(lines) if self._are_events else [line for line in lines if line.strip()]
+                self._frames += self._heard_in(bytes(data))
             case h11.InformationalResponse():
                 return
             case _:
                 self._is_over = True
 
-    def _events(self, lines: list[str]) -> list[str]:
-        """Of each event its ``data`` (html.spec.whatwg.org, "Server-sent events")."""
-        found = []
-        for line in lines:
-            if line.startswith("data:"):
-                self._data.append(line[5:].removeprefix(" "))
-            elif not line and self._data:
-                found.append("\n".join(self._data))
-                self._data = []
-        if sum(map(len, self._data)) > FRAME_BYTES_MAX:
-            raise _over(self._host, "an event is too long")
-        return found
+    def _heard_in(self, data: bytes) -> list[str]:
+        """Of each event its ``data``, or lines that are not empty."""
+        if self._events is None:
+            return [line for line in self._lines(data) if line.strip()]
+        try:
+            return [event.data for event in self._events.take(data)]
+        except EventTooLong:
+            raise _over(self._host, "an event is too long") from None

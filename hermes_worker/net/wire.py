@@ -9,8 +9,8 @@ import http.client
 import socket
 import ssl
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
@@ -29,27 +29,60 @@ def sender(policy: UrlPolicy, *, total_s: float = TOTAL_S) -> Callable[[HttpRequ
 
 
 def send(
-    request: HttpRequest,
-    policy: UrlPolicy,
-    *,
-    total_s: float = TOTAL_S,
-    body_bytes_max: int = BODY_BYTES_MAX,
-    heard: Callable[[bytes], None] | None = None,
+    request: HttpRequest, policy: UrlPolicy, *, total_s: float = TOTAL_S, body_bytes_max: int = BODY_BYTES_MAX
 ) -> HttpResponse:
-    """Make one request; what goes beyond ``body_bytes_max`` is not read. ``heard`` is given each piece of the body when
-    it comes. Raises ``NoAnswer`` when there is no response, ``UnsafeUrl`` when it must not be made."""
+    """Make one request; what goes beyond ``body_bytes_max`` is not read. Raises ``NoAnswer`` when there is no response,
+    ``UnsafeUrl`` when it must not be made."""
+    with opened(request, policy, total_s=total_s) as response:
+        return HttpResponse(status=response.status, headers=response.headers, body=response.read(body_bytes_max))
+
+
+@contextmanager
+def opened(request: HttpRequest, policy: UrlPolicy, *, total_s: float = TOTAL_S) -> Iterator[OpenResponse]:
+    """Make one request, and read of its body what is wanted, within the block and within ``total_s``. The connection
+    ends with the block. Raises as ``send``."""
     target = parse_http_url(request.url, policy)
     judged = SafeUrl(target=target, addresses=check_addresses(target, _resolve(target), policy))
     connection = _PinnedConnection(judged)
+    cut = threading.Timer(total_s, connection.cut)
+    cut.daemon = True
     try:
         try:
             connection.connect()
         except OSError as error:
             reason = f"no connection to {target.host}: {type(error).__name__}"
             raise NoAnswer(reason, was_sent=False) from None
-        return _exchange(connection, request, total_s, _BodyReading(body_bytes_max, heard))
+        cut.start()
+        yield _asked(connection, request)
     finally:
+        cut.cancel()
         connection.close()
+
+
+class OpenResponse:
+    """What came back so far: the status, the headers in lower case, and a body that may not have ended."""
+
+    def __init__(self, connection: _PinnedConnection, response: http.client.HTTPResponse) -> None:
+        self._connection = connection
+        self._response = response
+        self.status = response.status
+        self.headers = {name.lower(): value for name, value in response.getheaders()}
+
+    def pieces(self) -> Iterator[bytes]:
+        """The body as it comes, to its end. Raises ``NoAnswer``."""
+        while piece := self._piece(_PIECE_BYTES):
+            yield piece
+
+    def read(self, bytes_max: int) -> bytes:
+        """The body, or its beginning. Raises ``NoAnswer``."""
+        body = bytearray()
+        while len(body) < bytes_max and (piece := self._piece(min(_PIECE_BYTES, bytes_max - len(body)))):
+            body += piece
+        return bytes(body)
+
+    def _piece(self, most: int) -> bytes:
+        with _answering(self._connection):
+            return self._response.read1(most)
 
 
 def connected(target: HttpUrl, policy: UrlPolicy, *, is_tls: bool | None = None) -> socket.socket:
@@ -83,46 +116,26 @@ def _secured(plain: socket.socket, host: str) -> socket.socket:
         raise
 
 
-@dataclass(frozen=True, slots=True)
-class _BodyReading:
-    """How a body is read: how much of it, and who hears of each piece."""
-
-    bytes_max: int
-    heard: Callable[[bytes], None] | None = None
-
-    def read(self, response: http.client.HTTPResponse) -> bytes:
-        if self.heard is None:
-            return response.read(self.bytes_max)
-        body = bytearray()
-        while len(body) < self.bytes_max and (piece := response.read1(min(_PIECE_BYTES, self.bytes_max - len(body)))):
-            body += piece
-            self.heard(piece)
-        return bytes(body)
-
-
-def _exchange(
-    connection: _PinnedConnection, request: HttpRequest, total_s: float, reading: _BodyReading
-) -> HttpResponse:
-    cut = threading.Timer(total_s, connection.cut)
-    cut.daemon = True
-    cut.start()
+def _asked(connection: _PinnedConnection, request: HttpRequest) -> OpenResponse:
     parts = urlsplit(request.url)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    try:
+    with _answering(connection):
         connection.request(request.method, path, body=request.body or None, headers=dict(request.headers))
-        response = connection.getresponse()
-        headers = {name.lower(): value for name, value in response.getheaders()}
-        body = reading.read(response)
+        return OpenResponse(connection, connection.getresponse())
+
+
+@contextmanager
+def _answering(connection: _PinnedConnection) -> Iterator[None]:
+    """What goes wrong in the block is ``NoAnswer``."""
+    try:
+        yield
         if connection.was_cut:
             # The library takes the end of a connection for the end of the headers, and of a body without a length.
             raise TimeoutError
-        return HttpResponse(status=response.status, headers=headers, body=body)
     except (OSError, http.client.HTTPException, ValueError) as error:
         # What the library makes of a connection that we cut tells nobody that the time was up.
         what = TimeoutError.__name__ if connection.was_cut else type(error).__name__
         raise NoAnswer(f"{connection.host} did not answer: {what}", was_sent=True) from None
-    finally:
-        cut.cancel()
 
 
 def _resolve(target: HttpUrl) -> list[str]:

@@ -6,18 +6,28 @@ import base64
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-import uvicorn
 from mcp.server.mcpserver import Elicit, MCPServer, Resolve
 from mcp.types import ToolAnnotations
 from pydantic import BaseModel, Field
+from support.mcp_servers import (
+    Reply,
+    answer,
+    endless,
+    failing,
+    hung_up,
+    misbehaving,
+    numbered,
+    saying,
+    sdk_server,
+    silent,
+)
 
 from hermes_worker import installed, plugins
 from hermes_worker.agent.sourced import listed, spec_of
@@ -29,9 +39,10 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import ExtensionConflict, ToolSpec
+from hermes_worker.mcp.hearing import ANSWER_BYTES_MAX
 from hermes_worker.mcp.param_headers import MARK, header_paths
 from hermes_worker.mcp.protocol import McpError
-from hermes_worker.mcp.requests import BODY_BYTES_MAX, list_tools, spoken
+from hermes_worker.mcp.requests import list_tools, spoken
 from hermes_worker.mcp.servers import (
     STATELESS,
     WITH_SESSIONS,
@@ -74,22 +85,6 @@ def desk() -> MCPServer:
 def url() -> Iterator[str]:
     with sdk_server(desk()) as address:
         yield address
-
-
-@contextmanager
-def sdk_server(made: MCPServer) -> Iterator[str]:
-    config = uvicorn.Config(made.streamable_http_app(), host="127.0.0.1", port=0, log_level="error", ws="none")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/mcp"
-    finally:
-        server.should_exit = True
-        thread.join()
 
 
 def router() -> MCPServer:
@@ -266,73 +261,6 @@ def test_a_file_that_makes_no_sense_is_one_sentence(tmp_path: Path, text: str) -
 # --- servers that misbehave ------------------------------------------------------------------------------------------
 
 
-Reply = Callable[[BaseHTTPRequestHandler], None]
-
-
-@contextmanager
-def misbehaving(reply: Reply) -> Iterator[tuple[str, list[Mapping[str, str]]]]:
-    seen: list[Mapping[str, str]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        said: Any = None
-
-        def do_POST(self) -> None:
-            self.said = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            seen.append({name.lower(): value for name, value in self.headers.items()})
-            try:
-                reply(self)
-            except OSError:
-                pass
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/mcp", seen
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-def saying(status: int, body: bytes, media_type: str = "application/json", **headers: str) -> Reply:
-    def reply(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(status)
-        handler.send_header("Content-Type", media_type)
-        for name, value in headers.items():
-            handler.send_header(name, value)
-        handler.end_headers()
-        handler.wfile.write(body)
-
-    return reply
-
-
-def answer(result: object) -> bytes:
-    return json.dumps({"jsonrpc": "2.0", "id": 1, "result": result}).encode()
-
-
-def failing(code: bytes) -> bytes:
-    return b'{"jsonrpc": "2.0", "id": 1, "error": {"code": ' + code + b"}}"
-
-
-def endless(handler: BaseHTTPRequestHandler) -> None:
-    saying(200, b"", "text/event-stream")(handler)
-    while True:
-        handler.wfile.write(b": still here\n\n" * 4_000)
-
-
-def silent(handler: BaseHTTPRequestHandler) -> None:
-    saying(200, b"", "text/event-stream")(handler)
-    handler.rfile.read(1)
-
-
-def hung_up(handler: BaseHTTPRequestHandler) -> None:
-    handler.connection.close()
-
-
 MAY_HAVE_ACTED = "may have acted"
 NOTHING = "nothing was done"
 FAULTS: list[tuple[str, Reply, str, str]] = [
@@ -347,7 +275,7 @@ FAULTS: list[tuple[str, Reply, str, str]] = [
     ("cut", saying(200, b'{"jsonrpc"', **{"Content-Length": "900"}), "broken JSON", MAY_HAVE_ACTED),
     ("deep", saying(200, b"[" * 200_000), "broken JSON", MAY_HAVE_ACTED),
     ("empty", saying(200, b""), "broken JSON", MAY_HAVE_ACTED),
-    ("huge", saying(200, b" " * (BODY_BYTES_MAX + 2)), "larger than", MAY_HAVE_ACTED),
+    ("huge", saying(200, b" " * (ANSWER_BYTES_MAX + 2)), "larger than", MAY_HAVE_ACTED),
     ("endless", endless, "larger than", MAY_HAVE_ACTED),
     ("silent", silent, "did not answer", MAY_HAVE_ACTED),
     ("restart", hung_up, "did not answer", MAY_HAVE_ACTED),
@@ -546,7 +474,8 @@ def test_what_a_server_with_a_session_asks_of_us_is_refused_at_once(context: Too
                 handler.wfile.write(b"data: %s\n\n" % json.dumps(asking).encode())
             assert has_all.wait(20)
             text = json.dumps(sorted(refused))
-            handler.wfile.write(b"data: %s\n\n" % answer({"content": [{"type": "text", "text": text}]}))
+            said = answer({"content": [{"type": "text", "text": text}]})
+            handler.wfile.write(b"data: %s\n\n" % numbered(handler, said))
         elif method is None:
             refused[handler.said["id"]] = handler.said
             saying(202, b"")(handler)

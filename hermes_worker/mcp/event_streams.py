@@ -1,0 +1,105 @@
+"""Requests to a server of revision 2024-11-05 ("HTTP with SSE"): one connection brings all that it says, beginning with
+the address to which messages are sent; what they are answered is said on that connection alone.
+
+A request of ours has a connection of its own, so what such a server remembers of a session ends with each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any, Final
+from urllib.parse import urljoin, urlsplit
+
+from hermes_worker.mcp.hearing import ANSWER_BYTES_MAX, Hearing, events_in
+from hermes_worker.mcp.http import ANY_ANSWER, EVENTS, ServerHttp, ServerResponse, before_the_call
+from hermes_worker.mcp.protocol import McpError, McpRefusal, UnknownOutcome, initialize_params, message, notification
+from hermes_worker.mcp.servers import WITH_EVENT_STREAM
+from hermes_worker.net.events import EventReader
+
+_INITIALIZE: Final = 0
+_REQUEST: Final = 1
+_ENDPOINT_CHARS_MAX: Final = 2_000
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+class NoEventStream(McpError):
+    """There is nothing of this revision at the address."""
+
+
+def request(http: ServerHttp, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The result of one request. Raises ``McpError``; until the request itself is sent, no ``UnknownOutcome``."""
+    with ExitStack() as stack:
+        try:
+            connection = _Connection(http, stack.enter_context(http.opened({"Accept": EVENTS}, method="GET")))
+            connection.begin()
+        except UnknownOutcome as error:
+            raise before_the_call(error) from None
+        return connection.ask(method, params, _REQUEST)
+
+
+class _Connection:
+    """What a server says, and where it is answered."""
+
+    def __init__(self, http: ServerHttp, response: ServerResponse) -> None:
+        """Raises ``NoEventStream`` where no address comes first, and ``McpError``."""
+        self._http = http
+        http.require_scopes(response)
+        if response.status in (401, 403):
+            raise http.refused(response.status, "")
+        if response.status != 200:
+            raise NoEventStream(f"the server opened no stream of events (HTTP {response.status})")
+        reader = EventReader(chars_max=ANSWER_BYTES_MAX)
+        try:
+            self._events = events_in(response.media_type, response.pieces(), reader)
+            first = next(self._events, None)
+        except McpError as error:
+            raise NoEventStream(str(error)) from None
+        if first is None or first.name != "endpoint":
+            raise NoEventStream("the server's stream does not begin with an address for messages")
+        self._endpoint = _endpoint(http.server.url, first.data)
+
+    def begin(self) -> None:
+        """Raises ``McpError``."""
+        self.ask("initialize", initialize_params(WITH_EVENT_STREAM), _INITIALIZE)
+        self._send(notification("notifications/initialized"))
+
+    def ask(self, method: str, params: Mapping[str, Any], number: int) -> Mapping[str, Any]:
+        """Raises ``McpError``."""
+        hearing = Hearing(number, self._send)
+        with hearing.explained():
+            self._send(message(method, params, number))
+            try:
+                for event in self._events:
+                    hearing.hear(event)
+                    if hearing.is_over:
+                        break
+            except (McpRefusal, UnknownOutcome):
+                raise
+            except McpError as error:
+                raise UnknownOutcome(str(error)) from None
+            return self._http.result(hearing, 200)
+
+    def _send(self, body: bytes) -> None:
+        with self._http.opened({"Accept": ANY_ANSWER}, body, url=self._endpoint) as response:
+            self._http.require_scopes(response)
+            if not 200 <= response.status < 300:
+                raise self._http.refused(response.status, "")
+
+
+def _endpoint(url: str, said: str) -> str:
+    """Where messages go: a place of the same origin, for they bear our token. Raises ``McpError``."""
+    try:
+        found = urljoin(url, said)
+        is_ours = _origin(found) == _origin(url)
+    except ValueError:
+        is_ours = False
+    if not is_ours or len(said) > _ENDPOINT_CHARS_MAX:
+        raise McpError("the server wants its messages sent to an address that is not its own")
+    return found
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    """RFC 6454 §4. Raises ``ValueError``."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)

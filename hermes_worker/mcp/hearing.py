@@ -1,0 +1,138 @@
+"""What a server says while one request of ours is open: the answer, and what it asks of us before it gives it.
+
+A server that asks waits for us, and would wait until the call's time is over; so it is refused at once, and the answer
+says what was. A ``ping`` is answered. A form for a person is kept where its stream can be taken up again behind it
+(``mcp.sessions``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from hermes_worker.mcp.protocol import (
+    ELICITATION,
+    AskedOfUs,
+    McpError,
+    UnknownOutcome,
+    answers,
+    asked_of_us,
+    messages_in,
+    refused_in,
+    reply_to,
+    result_in,
+    with_refusal,
+)
+from hermes_worker.net.events import EventReader, EventTooLong, ServerEvent
+
+ANSWER_BYTES_MAX: Final = 4_000_000
+_ASKED_MAX: Final = 20
+"""What a server may ask of us during one answer; it gets no answer to more."""
+_NO_WAY_BACK: Final = "; a person can be asked only on a stream whose events have ids, so that it can be taken up again"
+
+
+class Hearing:
+    """Of one request, over however many connections its answer comes."""
+
+    def __init__(
+        self,
+        number: int = 1,
+        reply: Callable[[bytes], object] | None = None,
+        *,
+        takes_questions: bool = False,
+        answered: Collection[int | str] = (),
+    ) -> None:
+        """``reply`` sends what we say to a server that asks; it may raise ``McpError``. ``answered`` are the questions
+        that somebody answered, which a server may show again."""
+        self._number = number
+        self._reply = reply
+        self._takes_questions = takes_questions
+        self._answered = frozenset(answered)
+        self._asked = 0
+        self._refused: set[str] = set()
+        self._lacks_ids = False
+        self._answer: Mapping[str, Any] | None = None
+        self.question: tuple[AskedOfUs, str] | None = None
+        """What a person has to be asked, and the id of the event that asks it."""
+
+    @property
+    def is_over(self) -> bool:
+        """There is nothing more to hear for now."""
+        return self._answer is not None or self.question is not None
+
+    def hear(self, event: ServerEvent) -> None:
+        """Raises ``McpError`` for broken JSON."""
+        for found in messages_in(event.data):
+            if answers(found, self._number):
+                self._answer = found
+            elif (asked := asked_of_us(found)) is not None:
+                self._hear_request(asked, event.event_id)
+            if self.is_over:
+                return
+
+    def result(self) -> Mapping[str, Any]:
+        """Raises ``McpRefusal``, ``UnknownOutcome``, ``McpError``."""
+        with self.explained():
+            if self._answer is None:
+                raise McpError("the server ended its answer without a result")
+            return with_refusal(result_in(self._answer), self._refusal)
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """What goes wrong in the block also says what the server asked for and did not get: it may be why."""
+        try:
+            yield
+        except McpError as error:
+            if (refusal := self._refusal) and refusal not in str(error):
+                error.args = (f"{error}; {refusal}",)
+            raise
+
+    @property
+    def _refusal(self) -> str:
+        return refused_in(self._refused) + (_NO_WAY_BACK if self._lacks_ids else "")
+
+    def _hear_request(self, asked: AskedOfUs, event_id: str | None) -> None:
+        self._asked += 1
+        if self._asked > _ASKED_MAX or asked.number in self._answered:
+            return
+        if self._takes_questions and asked.method == ELICITATION and isinstance(asked.params, dict):
+            if event_id is not None:
+                self.question = asked, event_id
+                return
+            self._lacks_ids = True
+        if asked.method != "ping":
+            self._refused.add(asked.method)
+        if self._reply is not None:
+            with suppress(McpError):
+                self._reply(reply_to(asked))
+
+
+def events_in(media_type: str, pieces: Iterable[bytes], reader: EventReader) -> Iterator[ServerEvent]:
+    """What a server says in a body, as it comes: its events, or one JSON text. Raises ``McpError`` for what is
+    neither, and for a body that is too large."""
+    kind = media_type.partition(";")[0].strip().lower()
+    if kind == "text/event-stream":
+        reader.begin()
+        for piece in _bounded(pieces):
+            try:
+                yield from reader.take(piece)
+            except EventTooLong:
+                raise _too_large() from None
+    elif kind == "application/json":
+        yield ServerEvent(data=b"".join(_bounded(pieces)).decode("utf-8", "replace"))
+    else:
+        raise McpError(f"the server answered with {kind[:60] or 'nothing'!r} and not with JSON")
+
+
+def _bounded(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    size = 0
+    for piece in pieces:
+        size += len(piece)
+        if size > ANSWER_BYTES_MAX:
+            raise _too_large()
+        yield piece
+
+
+def _too_large() -> McpError:
+    return UnknownOutcome(f"the server's answer is larger than {ANSWER_BYTES_MAX:,} bytes")
