@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
 
-from hermes_worker.mcp.hearing import ANSWER_BYTES_MAX, Hearing, events_in
+from hermes_worker.mcp.hearing import ANSWER_BYTES_MAX, AnswerHearing, events_in
 from hermes_worker.mcp.http import ANY_ANSWER, EVENTS, ServerHttp, ServerResponse, before_the_call
 from hermes_worker.mcp.protocol import McpError, McpRefusal, UnknownOutcome, initialize_params, message, notification
 from hermes_worker.mcp.servers import WITH_EVENT_STREAM
@@ -66,7 +66,7 @@ class _Connection:
 
     def ask(self, method: str, params: Mapping[str, Any], number: int) -> Mapping[str, Any]:
         """Raises ``McpError``."""
-        hearing = Hearing(number, self._send)
+        hearing = AnswerHearing(number, self._send)
         with hearing.explained():
             self._send(message(method, params, number))
             try:

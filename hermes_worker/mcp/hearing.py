@@ -32,7 +32,7 @@ _ASKED_MAX: Final = 20
 _NO_WAY_BACK: Final = "; a person can be asked only on a stream whose events have ids, so that it can be taken up again"
 
 
-class Hearing:
+class AnswerHearing:
     """Of one request, over however many connections its answer comes."""
 
     def __init__(

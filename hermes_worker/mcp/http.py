@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from hermes_worker.mcp.hearing import Hearing, events_in
+from hermes_worker.mcp.hearing import AnswerHearing, events_in
 from hermes_worker.mcp.oauth import challenge_of
 from hermes_worker.mcp.protocol import McpError, McpRefusal, ScopesLacking, UnknownOutcome
 from hermes_worker.mcp.servers import McpServer
@@ -111,7 +111,7 @@ class ServerHttp:
         with self.opened(headers, body, method=method, url=url) as response:
             return response.status
 
-    def hear(self, response: ServerResponse, hearing: Hearing, reader: EventReader) -> None:
+    def hear(self, response: ServerResponse, hearing: AnswerHearing, reader: EventReader) -> None:
         """Listen until the answer is there, a person has to be asked, or nothing more comes. Raises ``McpError``."""
         self.require_scopes(response)
         try:
@@ -124,7 +124,7 @@ class ServerHttp:
         except McpError as error:
             raise self.refused(response.status, str(error)) from None
 
-    def result(self, hearing: Hearing, status: int) -> Mapping[str, Any]:
+    def result(self, hearing: AnswerHearing, status: int) -> Mapping[str, Any]:
         """Of what was heard, once nothing more comes. Raises ``McpError``."""
         try:
             return hearing.result()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar, assert_never
 
 from hermes_worker.mcp import event_streams
-from hermes_worker.mcp.hearing import ANSWER_BYTES_MAX, Hearing
+from hermes_worker.mcp.hearing import ANSWER_BYTES_MAX, AnswerHearing
 from hermes_worker.mcp.http import ANY_ANSWER, OF_OPERATORS, Bearer, ServerHttp
 from hermes_worker.mcp.param_headers import param_headers
 from hermes_worker.mcp.protocol import (
@@ -123,7 +123,7 @@ class McpExchange:
 
     def _result(self, headers: Mapping[str, str], body: bytes) -> Mapping[str, Any]:
         """Of a request that stands by itself."""
-        hearing, http = Hearing(), self._http
+        hearing, http = AnswerHearing(), self._http
         with http.opened({"Accept": ANY_ANSWER, **headers}, body) as response, hearing.explained():
             http.hear(response, hearing, EventReader(chars_max=ANSWER_BYTES_MAX))
             return http.result(hearing, response.status)

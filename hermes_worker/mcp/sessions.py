@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from hermes_worker.core.messages import canonical_json
-from hermes_worker.mcp.hearing import ANSWER_BYTES_MAX, Hearing
+from hermes_worker.mcp.hearing import ANSWER_BYTES_MAX, AnswerHearing
 from hermes_worker.mcp.http import ANY_ANSWER, EVENTS, AnswerLost, NotReached, ServerHttp, before_the_call
 from hermes_worker.mcp.protocol import (
     ELICITATION,
@@ -191,7 +191,7 @@ class SessionRequests:
     def _initialize(self, capabilities: Mapping[str, Any]) -> bool:
         """Whether the answer has event ids."""
         number = secrets.randbelow(_NUMBERS)
-        hearing, reader = Hearing(number), EventReader(chars_max=ANSWER_BYTES_MAX)
+        hearing, reader = AnswerHearing(number), EventReader(chars_max=ANSWER_BYTES_MAX)
         body = message("initialize", initialize_params(WITH_SESSIONS, capabilities), number)
         with self._http.opened({"Accept": ANY_ANSWER}, body) as response:
             self._http.hear(response, hearing, reader)
@@ -204,13 +204,13 @@ class SessionRequests:
 
     # --- an answer is heard ------------------------------------------------------------------------------------------
 
-    def _hearing(self, number: int, *answered: int | str) -> Hearing:
-        return Hearing(number, self._say, takes_questions=self._session.asks, answered=answered)
+    def _hearing(self, number: int, *answered: int | str) -> AnswerHearing:
+        return AnswerHearing(number, self._say, takes_questions=self._session.asks, answered=answered)
 
     def _say(self, reply: bytes) -> None:
         self._http.done(self._session.headers, reply)
 
-    def _posted(self, body: bytes, hearing: Hearing, *, is_kept: bool = False) -> int | None:
+    def _posted(self, body: bytes, hearing: AnswerHearing, *, is_kept: bool = False) -> int | None:
         """The status of the answer, as far as it was heard; ``None`` where the server has forgotten the session that
         was kept."""
         status = 200
@@ -232,7 +232,7 @@ class SessionRequests:
         last = self._reader.last_event_id
         return last if last is not None and _EVENT_ID.fullmatch(last) else None
 
-    def _outcome(self, hearing: Hearing, number: int, status: int) -> Mapping[str, Any] | InputWanted:
+    def _outcome(self, hearing: AnswerHearing, number: int, status: int) -> Mapping[str, Any] | InputWanted:
         with hearing.explained():
             self._take_up(hearing)
         if hearing.question is None:
@@ -243,7 +243,7 @@ class SessionRequests:
         question = {"method": asked.method, "params": asked.params}
         return InputWanted(asked={_QUESTION: question}, server_state=place.to_text())
 
-    def _take_up(self, hearing: Hearing) -> None:
+    def _take_up(self, hearing: AnswerHearing) -> None:
         """Hear the rest of a stream that ended early, if it can be heard."""
         lost = 0
         while not hearing.is_over and (before := self._event_id) is not None:
@@ -254,7 +254,7 @@ class SessionRequests:
                 self._take_up_once(hearing, before)
             lost = lost + 1 if self._event_id == before else 0
 
-    def _take_up_once(self, hearing: Hearing, event_id: str) -> None:
+    def _take_up_once(self, hearing: AnswerHearing, event_id: str) -> None:
         """Raises ``UnknownOutcome``, ``NotReached``: the call itself was sent, whatever is wrong with this."""
         headers = {**self._session.headers, "Accept": EVENTS, "Last-Event-ID": event_id}
         try:

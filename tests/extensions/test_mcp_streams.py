@@ -498,7 +498,7 @@ def test_a_fault_of_such_a_server_costs_one_call(
 ) -> None:
     old = OldServer()
     old.posted, old.on_call = posted, on_call
-    result = old.call(context, timeout_s=2.0)
+    result = old.call(context, timeout_s=4.0)
     assert result.is_error and result.is_unknown is is_unknown
     assert words in result.text, result.text
     assert old.asked.count("tools/call") == 1

@@ -16,7 +16,7 @@ from hermes_worker.agent.fetching import Fetcher
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.vision import VisionTool
 from hermes_worker.agent.tools.web import WebExtractTool
-from hermes_worker.mcp.hearing import ANSWER_BYTES_MAX, Hearing, events_in
+from hermes_worker.mcp.hearing import ANSWER_BYTES_MAX, AnswerHearing, events_in
 from hermes_worker.mcp.protocol import RESULT_CHARS_MAX, McpError, answer_of, definitions_of, task_of
 from hermes_worker.net.events import EventReader
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, check_addresses, parse_http_url
@@ -107,7 +107,7 @@ def test_a_hostile_answer_of_an_mcp_server_is_a_short_error_or_a_bounded_text(bo
     sent = {"application/json": body, "text/event-stream": b"data: " + body + b"\n\n", "text/html": body}
     readers = (answer_of, definitions_of, task_of, lambda result: task_of(result, "t"))
     for kind, read in product(sent, readers):
-        hearing = Hearing()
+        hearing = AnswerHearing()
         try:
             for event in events_in(kind, [sent[kind]], EventReader(chars_max=ANSWER_BYTES_MAX)):
                 hearing.hear(event)
