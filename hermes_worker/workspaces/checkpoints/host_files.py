@@ -31,7 +31,7 @@ from hermes_worker.core.checkpoints import (
 )
 from hermes_worker.workspaces.base import RunsScripts, ScriptAnswer, WorkspaceError
 from hermes_worker.workspaces.checkpoints import host_scripts
-from hermes_worker.workspaces.checkpoints.host_reading import ContentReading, ListedFile
+from hermes_worker.workspaces.checkpoints.host_reading import ContentReading, ListedFile, batches
 from hermes_worker.workspaces.checkpoints.objects import (
     EXECUTABLE,
     FILE,
@@ -47,9 +47,6 @@ from hermes_worker.workspaces.remote import scripts
 
 _LISTING_BYTES_MAX: Final = 32 * 1024 * 1024
 _YOUNG_S: Final = 2
-_AT_ONCE: Final = 200
-_CONTENT_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of what one script is sent, beside its last file."""
 _STATUS: Final = re.compile(rb"([0-9a-f]{1,8}) ([0-9]{1,19}) [0-9]+ (-?[0-9]{1,19}) (-?[0-9]{1,19})( [-+:.0-9 ]*)?")
 _HEAD: Final = re.compile(rb"([0-9a-f]{32}|-) ([0-9]{1,19})\n")
 _REASONS: Final[Mapping[int, str]] = {
@@ -148,7 +145,7 @@ class HostFiles:
     ) -> dict[str, str]:
         failed: dict[str, str] = {}
         ordered = sorted(changes, key=lambda each: each.after is not None)
-        for batch in _batches_to_put(ordered, content, failed):
+        for batch in batches(_contents(ordered, content, failed), lambda each: (0, len(each[1]))):
             try:
                 failed |= self._put(batch, umask)
             except NotScanned as error:
@@ -283,24 +280,15 @@ def _trees(
     return made
 
 
-def _batches_to_put(
+def _contents(
     changes: Iterable[ChangedFile], content: Callable[[str], bytes], failed: dict[str, str]
-) -> Iterator[list[tuple[ChangedFile, bytes]]]:
-    batch: list[tuple[ChangedFile, bytes]] = []
-    size = 0
+) -> Iterator[tuple[ChangedFile, bytes]]:
+    """Each change with what is to be written; one whose content is damaged is in ``failed``."""
     for change in changes:
         try:
-            whole = b"" if change.after is None else content(change.after.sha)
+            yield change, b"" if change.after is None else content(change.after.sha)
         except StoreDamaged as error:
             failed[change.path] = str(error)
-            continue
-        if batch and (len(batch) >= _AT_ONCE or size + len(whole) > _CONTENT_BYTES_MAX):
-            yield batch
-            batch, size = [], 0
-        batch.append((change, whole))
-        size += len(whole)
-    if batch:
-        yield batch
 
 
 def _put_order(change: ChangedFile, whole: bytes) -> bytes:

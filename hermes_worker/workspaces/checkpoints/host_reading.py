@@ -14,21 +14,23 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from hermes_worker.workspaces.base import ScriptAnswer
 from hermes_worker.workspaces.checkpoints import host_scripts
 from hermes_worker.workspaces.checkpoints.objects import LINK, name_of
 from hermes_worker.workspaces.checkpoints.scanning import NotScanned, ScanOrder
 
-_AT_ONCE: Final = 200
+T = TypeVar("T")
+AT_ONCE: Final = 200
+"""Files that one script is told of."""
 _SENT_AT_ONCE: Final = 2_000
-_PATHS_BYTES_MAX: Final = 48 * 1024
+_ORDERS_BYTES_MAX: Final = 48 * 1024
 """Of the paths that one script is given: they become arguments of a program."""
 _CONTENT_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of what one script sends, beside its last file."""
+"""Of what one script sends or is sent, unless it is one file."""
 _SMALL_BYTES: Final = 16 * 1024
 """A file of this size comes without being asked about."""
 _SMALL_AT_FIRST_BYTES: Final = 1024 * 1024
@@ -131,7 +133,7 @@ class ContentReading:
     def _asked(self, wanted: Sequence[ListedFile]) -> dict[str, str | None]:
         found: dict[str, str | None] = {}
         lacking: dict[str, ListedFile] = {}
-        for batch in _batches(wanted, _AT_ONCE):
+        for batch in _batches(wanted, AT_ONCE):
             for each, sha in zip(batch, self._hashes(batch), strict=True):
                 found[each.path] = sha
                 if sha is not None and not self.order.objects.has(sha):
@@ -152,7 +154,7 @@ class ContentReading:
     def _bring(self, lacking: Sequence[ListedFile], said: Mapping[str, str | None]) -> set[str | None]:
         """Ask for contents; the hashes of those that did not come as they were promised."""
         changed: set[str | None] = set()
-        for batch in _batches(lacking, _AT_ONCE):
+        for batch in _batches(lacking, AT_ONCE):
             while batch:
                 del batch[: self._taken(batch, said)]
                 changed |= {said[each.path] for each in batch[:1]}
@@ -198,15 +200,22 @@ def _ordered(batch: Sequence[ListedFile]) -> bytes:
 
 
 def _batches(wanted: Sequence[ListedFile], at_once: int) -> Iterator[list[ListedFile]]:
-    """So that what one script is given and sends stays within its limits."""
-    batch: list[ListedFile] = []
-    paths = contents = 0
+    return batches(wanted, lambda each: (len(each.order()), each.size), at_once=at_once)
+
+
+def batches(wanted: Iterable[T], weigh: Callable[[T], tuple[int, int]], *, at_once: int = AT_ONCE) -> Iterator[list[T]]:
+    """So that what one script is given and sends stays within its limits. ``weigh`` says how many bytes the order for
+    one has, and its content."""
+    batch: list[T] = []
+    orders = contents = 0
     for each in wanted:
-        if batch and (len(batch) >= at_once or paths > _PATHS_BYTES_MAX or contents > _CONTENT_BYTES_MAX):
+        order, content = weigh(each)
+        is_full = orders + order > _ORDERS_BYTES_MAX or contents + content > _CONTENT_BYTES_MAX
+        if batch and (len(batch) >= at_once or is_full):
             yield batch
-            batch, paths, contents = [], 0, 0
+            batch, orders, contents = [], 0, 0
         batch.append(each)
-        paths += len(each.order())
-        contents += each.size
+        orders += order
+        contents += content
     if batch:
         yield batch
