@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from hermes_worker.core.media_kinds import PICTURES, START_BYTES, type_of_start
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -46,15 +48,8 @@ class SmallImage:
 
 def media_type_of(content: bytes) -> str | None:
     """The media type of an image that models take, by its first bytes; ``None`` for anything else."""
-    if content.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "image/png"
-    if content.startswith(b"\xff\xd8\xff"):
-        return "image/jpeg"
-    if content[:6] in (b"GIF87a", b"GIF89a"):
-        return "image/gif"
-    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
-        return "image/webp"
-    return None
+    found = type_of_start(content[:START_BYTES])
+    return found if found in PICTURES else None
 
 
 def pixels_of(content: bytes) -> int | None:

@@ -305,11 +305,14 @@ _ROWS: tuple[Platform, ...] = (
         name="dingtalk",
         sending=_over(
             "hermes_worker.channels.platforms.dingtalk",
-            secrets=("webhook_url", "secret"),
+            secrets=("webhook_url", "secret", "app_secret"),
             signs_time=True,
             takes_files=False,
             webhook_url="DINGTALK_WEBHOOK_URL",
             secret="DINGTALK_WEBHOOK_SECRET",
+            app_key="DINGTALK_APP_KEY",
+            app_secret="DINGTALK_APP_SECRET",
+            api_url="DINGTALK_API_URL",
         ),
         limit=TextLimit(size_max=20_000, unit=TextUnit.BYTES),
         home_variable="DINGTALK_HOME_CHANNEL",
@@ -395,6 +398,7 @@ _ROWS: tuple[Platform, ...] = (
             key_kept_s=86_400.0,  # the retry key: a request that was accepted is answered with 409 when it comes again
             token="LINE_CHANNEL_ACCESS_TOKEN",
             base_url="LINE_BASE_URL",
+            data_url="LINE_DATA_URL",
         ),
         limit=TextLimit(size_max=4500, unit=TextUnit.UTF16),
         home_variable="LINE_HOME_CHANNEL",

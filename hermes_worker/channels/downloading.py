@@ -1,27 +1,36 @@
 """Getting a file that somebody sent from its platform, within a size and a time.
 
 What the platform's module asks for is an exchange like any other; the file itself is the answer to its last request. It
-is read up to one byte more than it may have, without redirects, and from a public address unless the operator's own
-settings name the server. What the answer says of itself (its length, its coding) is compared and never believed.
+is written down piece by piece, up to one byte more than it may have, so a worker holds no file while it waits for a
+platform. It comes from a public address unless the operator's own settings name the server, and redirects are followed
+only to the hosts that the vendor redirects to, without credentials. What the answer says of itself (its length, its
+coding) is compared and never believed.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import BinaryIO
 
+from hermes_worker.channels.adapters import credentials_for, secret_variables
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind, kind_of_status
 from hermes_worker.channels.exchange import perform
-from hermes_worker.channels.inbound.receiving import PublicFile
-from hermes_worker.channels.receivers import receivers
+from hermes_worker.channels.file_addresses import FileSink, FileSource, redirected
+from hermes_worker.channels.receivers import Receiver, receivers
+from hermes_worker.core.chat_accounts import values_of_account
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.inbound_files import too_large
-from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
+from hermes_worker.net.http import HttpResponse, NoAnswer
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
-from hermes_worker.net.wire import send, sender
+from hermes_worker.net.wire import opened, sender
 
+REDIRECTS_MAX = 2
 _MAY_PASS = frozenset({SendErrorKind.TRANSIENT, SendErrorKind.RATE_LIMITED, SendErrorKind.AMBIGUOUS})
+_NOT_ASKED = "the platform named an address that is not asked"
+_LATE = "the platform did not send it in time"
 _WHY: Mapping[SendErrorKind, str] = {
     SendErrorKind.AUTH: "the platform refused our credentials",
     SendErrorKind.FORBIDDEN: "the platform does not let us have it",
@@ -29,7 +38,10 @@ _WHY: Mapping[SendErrorKind, str] = {
     SendErrorKind.RATE_LIMITED: "the platform is too busy",
     SendErrorKind.TRANSIENT: "the platform could not be reached",
     SendErrorKind.AMBIGUOUS: "the platform did not answer",
+    SendErrorKind.REFUSED: _NOT_ASKED,
 }
+_PACKED_BYTES = 65_536
+"""A body that holds a file as base64 in JSON has so many more bytes, beside a third."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,53 +66,102 @@ class FileDownloader:
     total_s: float
     """Seconds for each request."""
 
-    def fetch(self, account: str, media: MediaRef) -> bytes | NoFile:
-        """The file, whole."""
+    @property
+    def _packed_bytes_max(self) -> int:
+        return self.bytes_max * 4 // 3 + _PACKED_BYTES
+
+    def fetch(self, account: str, media: MediaRef, into: BinaryIO) -> NoFile | None:
+        """Write the file to ``into``, whole; where it cannot be had, what was written there is worth nothing."""
         platform, _, name = account.partition(":")
         receiver = receivers().get(platform)
-        if receiver is None or receiver.receiving.download is None:
+        if receiver is None or not receiver.receiving.gives_files:
             return NoFile(reason="files of this platform are not fetched")
-        own = UrlPolicy(allows_private=True)
+        sink = FileSink(into=into, bytes_max=self.bytes_max, ends_at=time.monotonic() + self.total_s)
         try:
-            credentials = receiver.credentials(receiver.values_of(self.values, name))
-            exchange = receiver.download(media, credentials)
-            found: HttpRequest | PublicFile | DeliveryError = perform(exchange, sender(own, total_s=self.total_s))
+            if receiver.receiving.read_file is not None:
+                return self._read_file(receiver, name, media, sink)
+            return self._download(receiver, name, media, sink)
         except ConfigurationError as error:
             return NoFile(reason="the credentials of the platform are not where files are fetched", detail=str(error))
-        if isinstance(found, DeliveryError):
-            return self._failed(found)
-        if isinstance(found, PublicFile):
-            return self._read(found.request, UrlPolicy())
-        return self._read(found, own)
 
-    def _failed(self, error: DeliveryError) -> NoFile:
-        if error.kind is SendErrorKind.TOO_LONG or "too big" in error.message.lower():
-            return NoFile(reason="it is larger than the platform gives to bots", detail=error.message)
-        why = _WHY.get(error.kind, "the platform did not give it")
-        return NoFile(reason=why, may_pass=error.kind in _MAY_PASS, detail=error.message)
-
-    def _read(self, request: HttpRequest, policy: UrlPolicy) -> bytes | NoFile:
-        try:
-            response = send(request, policy, total_s=self.total_s, body_bytes_max=self.bytes_max + 1)
-        except NoAnswer as error:
-            return NoFile(reason="the platform did not send it in time", may_pass=True, detail=error.reason)
-        except (UnsafeUrl, ValueError) as error:
-            return NoFile(reason="the platform named an address that is not asked", detail=str(error))
-        return self._judged(response)
-
-    def _judged(self, response: HttpResponse) -> bytes | NoFile:
-        if response.status != 200:
-            if 300 <= response.status < 400:
-                return NoFile(reason="the platform named an address that is not asked", detail="a redirect")
-            kind = kind_of_status(response.status)
-            return self._failed(DeliveryError(kind=kind, message=f"HTTP {response.status}", status=response.status))
-        if len(response.body) > self.bytes_max:
+    def _read_file(self, receiver: Receiver, name: str, media: MediaRef, sink: FileSink) -> NoFile | None:
+        credentials = receiver.credentials(receiver.values_of(self.values, name))
+        failed = receiver.read_file(media, credentials, sink)
+        if sink.is_over:
             return NoFile(reason=too_large(self.bytes_max))
-        if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        return None if failed is None else _no_file(failed)
+
+    def _download(self, receiver: Receiver, name: str, media: MediaRef, sink: FileSink) -> NoFile | None:
+        credentials = credentials_for(receiver.platform, values_of_account(self.values, name, secret_variables()))
+        exchange = receiver.download(media, credentials)
+        found = perform(exchange, sender(UrlPolicy(allows_private=True), total_s=self.total_s))
+        if isinstance(found, DeliveryError):
+            return _no_file(found)
+        try:
+            return self._asked(found, sink)
+        except NoAnswer as error:
+            return NoFile(reason=_LATE, may_pass=True, detail=error.reason)
+        except (UnsafeUrl, ValueError) as error:
+            return NoFile(reason=_NOT_ASKED, detail=str(error))
+
+    def _asked(self, source: FileSource, sink: FileSink) -> NoFile | None:
+        """Raises ``NoAnswer``, ``UnsafeUrl``, ``ValueError``."""
+        for _ in range(1 + REDIRECTS_MAX):
+            answer = self._answer(source, sink)
+            following = redirected(source, answer)
+            if following is None:
+                return self._judged(source, answer, sink)
+            source = following
+        return NoFile(reason=_NOT_ASKED, detail="it redirects too often")
+
+    def _answer(self, source: FileSource, sink: FileSink) -> HttpResponse:
+        """Without the body of a file, which goes into ``sink``."""
+        policy = UrlPolicy(allows_private=not source.is_public)
+        with opened(source.request, policy, total_s=self.total_s) as response:
+            head = HttpResponse(status=response.status, headers=response.headers)
+            if source.unpacked is not None:
+                return replace(head, body=response.read(self._packed_bytes_max))
+            if head.status == 200 and source.refusal(head) is None:
+                for piece in response.pieces():
+                    sink.write(piece)
+                    if sink.is_over:
+                        break
+            return head
+
+    def _judged(self, source: FileSource, answer: HttpResponse, sink: FileSink) -> NoFile | None:
+        if answer.status == 202:
+            return NoFile(reason="the platform still prepares it", may_pass=True)
+        if 300 <= answer.status < 400:
+            return NoFile(reason=_NOT_ASKED, detail="a redirect")
+        if answer.status != 200:
+            message = f"HTTP {answer.status}"
+            return _no_file(DeliveryError(kind=kind_of_status(answer.status), message=message, status=answer.status))
+        if (refused := source.refusal(answer)) is not None:
+            return _no_file(refused)
+        if source.unpacked is None:
+            return self._received(answer, sink.size, sink)
+        return self._received(answer, len(answer.body), sink) or self._unpacked(source.unpacked(answer.body), sink)
+
+    def _received(self, answer: HttpResponse, size: int, sink: FileSink) -> NoFile | None:
+        """Whether an answer with a body of ``size`` bytes is what it says."""
+        if sink.is_over or size >= self._packed_bytes_max:
+            return NoFile(reason=too_large(self.bytes_max))
+        if answer.headers.get("content-encoding", "identity").strip().lower() != "identity":
             return NoFile(reason="the platform sent it compressed, and nothing is unpacked")
-        said = response.headers.get("content-length", "").strip()
-        if said and said != str(len(response.body)):
-            return NoFile(
-                reason="it ended before it was whole", may_pass=True, detail=f"{len(response.body)} of {said[:20]}"
-            )
-        return response.body
+        said = answer.headers.get("content-length", "").strip()
+        if said and said != str(size):
+            return NoFile(reason="it ended before it was whole", may_pass=True, detail=f"{size} of {said[:20]}")
+        return None
+
+    def _unpacked(self, content: bytes | None, sink: FileSink) -> NoFile | None:
+        if content is None:
+            return NoFile(reason="the platform did not give it", detail="the answer holds no file")
+        sink.write(content)
+        return NoFile(reason=too_large(self.bytes_max)) if sink.is_over else None
+
+
+def _no_file(error: DeliveryError) -> NoFile:
+    if error.kind is SendErrorKind.TOO_LONG or "too big" in error.message.lower():
+        return NoFile(reason="it is larger than the platform gives to bots", detail=error.message)
+    why = _WHY.get(error.kind, "the platform did not give it")
+    return NoFile(reason=why, may_pass=error.kind in _MAY_PASS, detail=error.message)

@@ -21,7 +21,7 @@ from hermes_worker.channels.errors import DeliveryError, SendErrorKind, kind_of_
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.gateway import ChatButton
 from hermes_worker.core.json_values import id_of, object_in
-from hermes_worker.core.media_kinds import MediaKind
+from hermes_worker.core.media_kinds import MediaKind, type_of_name
 from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, parse_http_url
 
@@ -144,7 +144,9 @@ def multipart_request(
         for name, value in fields.items()
     ]
     disposition = f'form-data; name="{file_field}"; filename="{form_filename(attachment.name)}"'
-    head = f"--{boundary}\r\nContent-Disposition: {disposition}\r\nContent-Type: {media_type(attachment.name)}\r\n\r\n"
+    head = (
+        f"--{boundary}\r\nContent-Disposition: {disposition}\r\nContent-Type: {type_of_name(attachment.name)}\r\n\r\n"
+    )
     chunks += [head.encode("utf-8", "replace"), attachment.content, f"\r\n--{boundary}--\r\n".encode()]
     own = {"Content-Type": f"multipart/form-data; boundary={boundary}", "User-Agent": USER_AGENT}
     return HttpRequest(method="POST", url=url, headers=own | dict(headers or {}), body=b"".join(chunks))
@@ -158,38 +160,6 @@ def preparing(request: HttpRequest) -> HttpRequest:
 def form_filename(name: str) -> str:
     """A file's name as it may stand in a header: quotes and line ends are percent-encoded (RFC 7578 §2)."""
     return re.sub(r"[\x00-\x1f\x7f\"\\/]", lambda match: f"%{ord(match[0]):02X}", name)[:200] or "file"
-
-
-def media_type(name: str) -> str:
-    """The media type for a file's name."""
-    return _MEDIA_TYPES.get(name.rpartition(".")[2].lower(), "application/octet-stream")
-
-
-_MEDIA_TYPES = {
-    "png": "image/png",
-    "jpg": "image/jpeg",
-    "jpeg": "image/jpeg",
-    "gif": "image/gif",
-    "webp": "image/webp",
-    "svg": "image/svg+xml",
-    "ogg": "audio/ogg",
-    "opus": "audio/ogg",
-    "mp3": "audio/mpeg",
-    "m4a": "audio/mp4",
-    "wav": "audio/wav",
-    "flac": "audio/flac",
-    "mp4": "video/mp4",
-    "mov": "video/quicktime",
-    "webm": "video/webm",
-    "pdf": "application/pdf",
-    "zip": "application/zip",
-    "json": "application/json",
-    "txt": "text/plain",
-    "md": "text/markdown",
-    "csv": "text/csv",
-    "html": "text/html",
-    "xml": "application/xml",
-}
 
 
 def bearer(token: str) -> dict[str, str]:

@@ -3,25 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hermes_worker.channels.exchange import Attachment, is_success, multipart_request
 from hermes_worker.core.inbound_files import transcript_in
-from hermes_worker.core.media_kinds import MediaKind
+from hermes_worker.core.media_kinds import MediaKind, suffix_of
 from hermes_worker.net.http import NoAnswer
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
 from hermes_worker.net.wire import send
 
 _BODY_BYTES_MAX = 1_000_000
-_SUFFIXES: Mapping[str, str] = {
-    "audio/ogg": ".ogg",
-    "audio/mpeg": ".mp3",
-    "audio/mp4": ".m4a",
-    "audio/wav": ".wav",
-    "audio/flac": ".flac",
-}
-"""Such services go by the name of the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +39,7 @@ class Transcriber:
 
     def hear(self, content: bytes, media_type: str) -> Hearing:
         """What is said in a recording. Repeating it costs money and changes nothing."""
-        name = f"recording{_SUFFIXES.get(media_type, '')}"
+        name = f"recording{suffix_of(media_type)}"  # such services go by it
         request = multipart_request(
             f"{self.url.rstrip('/')}/audio/transcriptions",
             {"model": self.model, "response_format": "json"},

@@ -24,12 +24,13 @@ from typing import Any
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import one_line
+from hermes_worker.channels.file_addresses import FileSink
 from hermes_worker.channels.inbound import email as mails
-from hermes_worker.channels.inbound.email import Credentials, Letter
+from hermes_worker.channels.inbound.email import Credentials, Letter, MailFile
 from hermes_worker.channels.inbound.mail_structure import UnreadableAnswer, fetched, parts_of
 from hermes_worker.channels.inbound.receiving import Polled
 from hermes_worker.channels.smtp import is_loopback
-from hermes_worker.core.inbound import InboundMessage
+from hermes_worker.core.inbound import InboundMessage, MediaRef
 
 TIMEOUT_S = 20.0
 """For each command."""
@@ -38,6 +39,8 @@ MAILS_MAX = 50
 TEXT_BYTES_MAX = 262_144
 """Of the text of a mail, as it is encoded."""
 HEADER_BYTES_MAX = 65_536
+PIECE_BYTES = 1_048_576
+"""Of a file, as it is encoded, that are asked for at once."""
 AGAIN_S = 5.0
 """Between two looks over one connection."""
 _RENUMBERED_S = 86_400.0
@@ -74,13 +77,49 @@ def fetch(cursor: str, credentials: Credentials, at: datetime, hold_s: float) ->
     try:
         with opened(credentials) as mailbox:
             return _looked(mailbox, cursor, credentials, at, hold_s)
-    except MailboxRefused as refused:
-        return DeliveryError(kind=SendErrorKind.AUTH, message=one_line(f"IMAP: {refused}"))
-    except ssl.SSLCertVerificationError as error:
+    except _FAILS as error:
+        return _failed(error, credentials)
+
+
+def read_file(media: MediaRef, credentials: Credentials, sink: FileSink) -> DeliveryError | None:
+    """Write a file of a mail to ``sink``, piece by piece. Nothing is marked as read."""
+    file = MailFile.read(media.id)
+    if file is None:
+        return DeliveryError(kind=SendErrorKind.REFUSED, message="IMAP: this is no file of a mail")
+    try:
+        with opened(credentials) as mailbox:
+            if _number(mailbox, "UIDVALIDITY") != file.validity:
+                return DeliveryError(kind=SendErrorKind.NOT_FOUND, message="IMAP: the mailbox was numbered anew")
+            if not section(mailbox, file.uid, file.section, 0, 1):
+                return DeliveryError(kind=SendErrorKind.NOT_FOUND, message="IMAP: the mail is gone, or its file empty")
+            for piece in mails.decoded_pieces(_pieces(mailbox, file, sink), file.encoding):
+                sink.write(piece)
+    except _FAILS as error:
+        return _failed(error, credentials)
+    if sink.is_late:
+        return DeliveryError(kind=SendErrorKind.TRANSIENT, message="IMAP: the time was up")
+    return None
+
+
+def _pieces(mailbox: imaplib.IMAP4, file: MailFile, sink: FileSink) -> Iterator[bytes]:
+    """A part as it is encoded, as far as it is wanted."""
+    begin = 0
+    while not sink.is_over and not sink.is_late:
+        piece = section(mailbox, file.uid, file.section, begin, PIECE_BYTES)
+        yield piece
+        begin += len(piece)
+        if len(piece) < PIECE_BYTES:
+            return
+
+
+_FAILS = (MailboxRefused, OSError, imaplib.IMAP4.error, UnreadableAnswer)
+
+
+def _failed(error: Exception, credentials: Credentials) -> DeliveryError:
+    if isinstance(error, MailboxRefused | ssl.SSLCertVerificationError):
         return DeliveryError(kind=SendErrorKind.AUTH, message=one_line(f"IMAP: {error}"))
-    except (OSError, imaplib.IMAP4.error, UnreadableAnswer) as error:
-        words = str(error) if isinstance(error, imaplib.IMAP4.error | UnreadableAnswer) else type(error).__name__
-        return DeliveryError(kind=SendErrorKind.TRANSIENT, message=one_line(f"IMAP: {credentials.host}: {words}"))
+    words = str(error) if isinstance(error, imaplib.IMAP4.error | UnreadableAnswer) else type(error).__name__
+    return DeliveryError(kind=SendErrorKind.TRANSIENT, message=one_line(f"IMAP: {credentials.host}: {words}"))
 
 
 @contextmanager

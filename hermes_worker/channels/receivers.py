@@ -12,10 +12,10 @@ from typing import Any
 from hermes_worker import installed
 from hermes_worker.channels.catalog import platforms
 from hermes_worker.channels.errors import DeliveryError
+from hermes_worker.channels.file_addresses import Downloading, FileSink
 from hermes_worker.channels.inbound.declaration import InboundMode, Receiving
 from hermes_worker.channels.inbound.receiving import (
     Acknowledging,
-    Downloading,
     Identifying,
     KeysExchange,
     Polled,
@@ -64,7 +64,13 @@ class Receiver:
         return found
 
     def download(self, media: MediaRef, credentials: Any) -> Downloading:
+        """``credentials`` are those that messages are sent with."""
         found: Downloading = self._load(self.receiving.download, "download")(media, credentials)
+        return found
+
+    def read_file(self, media: MediaRef, credentials: Any, sink: FileSink) -> DeliveryError | None:
+        """Blocks, and opens its own connection."""
+        found: DeliveryError | None = self._load(self.receiving.read_file, "read_file")(media, credentials, sink)
         return found
 
     def acknowledge(self, press: InboundButton, credentials: Any) -> Acknowledging | None:

@@ -8,9 +8,10 @@ whatever it is: there is no backtracking that somebody could make long.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import PurePosixPath
-from types import MappingProxyType
+
+from hermes_worker.core.media_kinds import OCTETS, type_of_name
 
 PATTERNS_MAX = 32
 PATTERN_CHARS_MAX = 200
@@ -26,43 +27,9 @@ LEFT_OUT_SHOWN_MAX = 20
 """Files that fit and were left out, which are named with a reason; the others are counted."""
 NEVER_ENTERED = frozenset({".git", ".hg", ".svn", ".venv", "__pycache__", "node_modules"})
 """Folders of tools: what is in them is not what was asked for, and some hold credentials."""
-OCTETS = "application/octet-stream"
 _SECRET_NAMES = frozenset({".npmrc", "auth.json", "authorized_keys", "credentials", "credentials.json"})
 _SECRET_SUFFIXES = frozenset({".key", ".kdbx", ".keystore", ".p12", ".pem", ".pfx"})
-_TYPES: Mapping[str, str] = MappingProxyType(
-    {
-        ".csv": "text/csv",
-        ".docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
-        ".flac": "audio/flac",
-        ".gif": "image/gif",
-        ".gz": "application/gzip",
-        ".ics": "text/calendar",
-        ".jpeg": "image/jpeg",
-        ".jpg": "image/jpeg",
-        ".json": "application/json",
-        ".jsonl": "application/jsonl",
-        ".log": "text/plain",
-        ".md": "text/markdown",
-        ".mp3": "audio/mpeg",
-        ".mp4": "video/mp4",
-        ".ogg": "audio/ogg",
-        ".parquet": "application/vnd.apache.parquet",
-        ".pdf": "application/pdf",
-        ".png": "image/png",
-        ".pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
-        ".tar": "application/x-tar",
-        ".toml": "application/toml",
-        ".tsv": "text/tab-separated-values",
-        ".txt": "text/plain",
-        ".wav": "audio/wav",
-        ".webp": "image/webp",
-        ".xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
-        ".yaml": "application/yaml",
-        ".yml": "application/yaml",
-        ".zip": "application/zip",
-    }
-)
-"""None of them is run by a browser: HTML, SVG, XML and scripts are octets."""
+_RUN_BY_BROWSERS = frozenset({"application/xml", "image/svg+xml", "text/html"})
 
 
 def wrong_pattern(pattern: str) -> str | None:
@@ -135,7 +102,8 @@ def refusal(path: str) -> str | None:
 
 def media_type_of(path: str) -> str:
     """By the extension; octets for what is not known, and for all that a browser would run."""
-    return _TYPES.get(PurePosixPath(path).suffix.lower(), OCTETS)
+    told = type_of_name(PurePosixPath(path).suffix)
+    return OCTETS if told in _RUN_BY_BROWSERS else told
 
 
 def shown_name(path: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import object_in, size_of, text_of
-from hermes_worker.core.media_kinds import MediaKind
+from hermes_worker.core.media_kinds import PICTURES, MediaKind
 from hermes_worker.core.messages import canonical_json
 
 FILES_MAX: Final = 20
@@ -26,7 +26,6 @@ PIXELS_MAX: Final = 40_000_000
 """Of a picture, by its header. A larger one is not decoded."""
 INBOX: Final = "inbox"
 """The folder of the workspace in which files of chats are put."""
-OCTETS: Final = "application/octet-stream"
 _STEM_BYTES_MAX = 80
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,10}\Z")
 _SHOWN_NAME_CHARS_MAX = 120
@@ -125,60 +124,6 @@ def why_not_fetched(media: MediaRef, *, bytes_max: int, is_fetched_here: bool, i
 
 def too_large(bytes_max: int) -> str:
     return f"it has more than {bytes_max / 1024**2:,.0f} MiB"
-
-
-# --- what it is ------------------------------------------------------------------------------------------------------
-
-_MAGIC: Final[Sequence[tuple[bytes, str]]] = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF87a", "image/gif"),
-    (b"GIF89a", "image/gif"),
-    (b"OggS", "audio/ogg"),
-    (b"ID3", "audio/mpeg"),
-    (b"\xff\xfb", "audio/mpeg"),
-    (b"\xff\xf3", "audio/mpeg"),
-    (b"\xff\xf2", "audio/mpeg"),
-    (b"fLaC", "audio/flac"),
-    (b"%PDF-", "application/pdf"),
-    (b"PK\x03\x04", "application/zip"),
-    (b"PK\x05\x06", "application/zip"),
-    (b"\x1f\x8b", "application/gzip"),
-    (b"7z\xbc\xaf\x27\x1c", "application/x-7z-compressed"),
-    (b"Rar!\x1a\x07", "application/vnd.rar"),
-    (b"BZh", "application/x-bzip2"),
-    (b"\xfd7zXZ\x00", "application/x-xz"),
-    (b"\x28\xb5\x2f\xfd", "application/zstd"),
-    (b"\x1a\x45\xdf\xa3", "video/webm"),
-    (b"\x7fELF", "application/x-executable"),
-    (b"MZ", "application/x-msdownload"),
-)
-_RIFF: Final = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
-_SOUND_BRANDS: Final = (b"M4A ", b"M4B ", b"M4P ")
-PICTURES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-SOUNDS: Final = frozenset({"audio/ogg", "audio/mpeg", "audio/mp4", "audio/wav", "audio/flac"})
-
-
-def type_of_content(content: bytes) -> str:
-    """The media type that the first bytes say, whatever its name and its sender say."""
-    if content[:4] == b"RIFF":
-        return _RIFF.get(content[8:12], OCTETS)
-    if content[4:8] == b"ftyp":
-        return "audio/mp4" if content[8:12] in _SOUND_BRANDS else "video/mp4"
-    for start, media_type in _MAGIC:
-        if content.startswith(start):
-            return media_type
-    return "text/plain" if _is_text(content) else OCTETS
-
-
-def _is_text(content: bytes) -> bool:
-    if b"\0" in content:
-        return False
-    try:
-        content.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 # --- what it is called -----------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ class FileTurns:
         """The files of an event, and which of them are not even asked for."""
         media, said = media_of(event), self._client.settings.gateway
         receiving = platforms()[account.partition(":")[0]].receiving
-        is_fetched_here = receiving is not None and receiving.download is not None
+        is_fetched_here = receiving is not None and receiving.gives_files
         refusals = [
             why_not_fetched(
                 one, bytes_max=said.file_mb_max * 1024**2, is_fetched_here=is_fetched_here, is_guest=is_guest

@@ -7,28 +7,12 @@ nothing else. The model is told where it is, and looks at a picture with ``visio
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from typing import Final
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.results import RESULTS_FOLDER
+from hermes_worker.core.media_kinds import PICTURES, suffix_of
 from hermes_worker.mcp.protocol import AnsweredFile, McpAnswer
 from hermes_worker.workspaces.base import WorkspaceError
-
-_ENDINGS: Final[Mapping[str, str]] = {
-    "image/png": "png",
-    "image/jpeg": "jpg",
-    "image/gif": "gif",
-    "image/webp": "webp",
-    "audio/wav": "wav",
-    "audio/mpeg": "mp3",
-    "audio/ogg": "ogg",
-    "application/pdf": "pdf",
-    "application/json": "json",
-    "application/zip": "zip",
-    "text/csv": "csv",
-}
-_PICTURES: Final = frozenset({"png", "jpg", "gif", "webp"})
 
 
 def shown(answer: McpAnswer, context: ToolContext) -> ToolResult:
@@ -40,13 +24,13 @@ def shown(answer: McpAnswer, context: ToolContext) -> ToolResult:
 
 
 def _kept(file: AnsweredFile, context: ToolContext) -> str:
-    ending = _ENDINGS.get(file.media_type, "bin")
-    path = f"{RESULTS_FOLDER}/{hashlib.sha256(file.content).hexdigest()[:32]}.{ending}"
+    suffix = suffix_of(file.media_type) or ".bin"
+    path = f"{RESULTS_FOLDER}/{hashlib.sha256(file.content).hexdigest()[:32]}{suffix}"
     said = f"{file.kind} {file.media_type}, {len(file.content):,} bytes"
     try:
         context.workspace.write_bytes(f"{RESULTS_FOLDER}/.gitignore", b"*\n")
         context.workspace.write_bytes(path, file.content)
     except WorkspaceError as error:
         return f"[{said}: not kept, because {error}]"
-    look = "; look at it with vision_analyze, if you have it" if ending in _PICTURES else ""
+    look = "; look at it with vision_analyze, if you have it" if file.media_type in PICTURES else ""
     return f"[{said}: in {path}{look}]"

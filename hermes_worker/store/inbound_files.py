@@ -13,7 +13,7 @@ import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -24,7 +24,7 @@ from hermes_worker.core.gateway import in_one_turn
 from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.inbound_files import FILES_MAX, FileOutcome, FileState, bounded, reference_in, stored_reference
 from hermes_worker.core.run import RunStatus
-from hermes_worker.store.artifacts.gatherings import keep_content, take_contents
+from hermes_worker.store.artifacts.gatherings import keep_body, keep_content, take_contents
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
 from hermes_worker.store.engine.prepared import PkRow, Prepared, row_of, rows_of
 from hermes_worker.store.row_keys import LostHintsBounds
@@ -36,6 +36,8 @@ from hermes_worker.store.tables import blobs, inbound_files, runs, sessions, wor
 
 ATTEMPTS_MAX = 3
 _BATCH = 200
+_PIECE_BYTES = 3 * 262_144
+"""A multiple of three, so that pieces of base64 are base64 together."""
 _HINTS_COUNTED = 100
 _VANISHED = FileOutcome(reason="the workers that fetched it vanished")
 
@@ -298,6 +300,12 @@ class InboundFiles:
     def keep(self, content: bytes) -> str:
         """Keep a content until it is referred to, for an hour; under which hash. Idempotent."""
         return keep_content(self._database, content)
+
+    def keep_file(self, file: BinaryIO) -> str:
+        """The same for a file, from its beginning. It is held once, as it is written to the database."""
+        file.seek(0)
+        pieces = iter(lambda: file.read(_PIECE_BYTES), b"")
+        return keep_body(self._database, "".join(base64.b64encode(piece).decode() for piece in pieces))
 
     def settle(self, claim: FileClaim, file: FetchedFile) -> list[Hint]:
         """Write what came of a file, once, and begin the run if it was the last. Raises ``LeaseLost``,

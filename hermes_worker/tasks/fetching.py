@@ -11,24 +11,19 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from io import SEEK_END
+from tempfile import TemporaryFile
+from typing import BinaryIO, Protocol
 
-from hermes_worker.agent.images import is_whole, pixels_of, small_image
+from hermes_worker.agent.images import SmallImage, is_whole, pixels_of, small_image
 from hermes_worker.broker.queue import QueueName
 from hermes_worker.channels.downloading import NoFile
 from hermes_worker.channels.hearing import NOT_SET_UP, Hearing
 from hermes_worker.core.effects import FetchFile
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.inbound import MediaRef
-from hermes_worker.core.inbound_files import (
-    PICTURES,
-    PIXELS_MAX,
-    SOUNDS,
-    FileOutcome,
-    inbox_path,
-    type_of_content,
-)
-from hermes_worker.core.media_kinds import MediaKind
+from hermes_worker.core.inbound_files import PIXELS_MAX, FileOutcome, inbox_path
+from hermes_worker.core.media_kinds import PICTURES, SOUNDS, START_BYTES, MediaKind, suffix_of, type_of_start
 from hermes_worker.observe import bound, count, log
 from hermes_worker.store.artifacts.gatherings import ContentGone
 from hermes_worker.store.inbound_files import ATTEMPTS_MAX, FetchedFile, FileClaim, InboundFiles
@@ -38,25 +33,10 @@ from hermes_worker.tasks.leases import Leases
 from hermes_worker.tasks.parts import Sender
 from hermes_worker.tasks.steps import begin
 
+_PIECE_BYTES = 262_144
+_UNREADABLE = "it is no picture that can be read"
 SIDE_PX_MAX = 2_000
 """Of a picture as the model is shown it."""
-_SUFFIXES: Mapping[str, str] = {
-    "image/png": ".png",
-    "image/jpeg": ".jpg",
-    "image/gif": ".gif",
-    "image/webp": ".webp",
-    "audio/ogg": ".ogg",
-    "audio/mpeg": ".mp3",
-    "audio/mp4": ".m4a",
-    "audio/wav": ".wav",
-    "audio/flac": ".flac",
-    "video/mp4": ".mp4",
-    "video/webm": ".webm",
-    "application/pdf": ".pdf",
-    "application/zip": ".zip",
-    "application/gzip": ".gz",
-    "text/plain": ".txt",
-}
 _CALLED: Mapping[MediaKind, str] = {
     MediaKind.VOICE: "voice",
     MediaKind.AUDIO: "sound",
@@ -69,7 +49,7 @@ _CALLED: Mapping[MediaKind, str] = {
 class Downloads(Protocol):
     """``channels.downloading.FileDownloader``."""
 
-    def fetch(self, account: str, media: MediaRef) -> bytes | NoFile: ...
+    def fetch(self, account: str, media: MediaRef, into: BinaryIO) -> NoFile | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,56 +107,82 @@ def _settled(parts: FetchingParts, claim: FileClaim, file: FetchedFile | None) -
 
 def _fetched(parts: FetchingParts, claim: FileClaim) -> FetchedFile | None:
     """What came of it; ``None`` when it is to be tried again."""
-    found = parts.downloads.fetch(claim.account, claim.media)
-    if isinstance(found, NoFile):
-        log.warning("inbound_file.failed", reason=found.reason, detail=found.detail, attempt=claim.attempt)
-        if found.may_pass and claim.attempt < ATTEMPTS_MAX:
-            return None
-        count("inbound_file.failed")
-        return FetchedFile(outcome=FileOutcome(reason=found.reason))
-    file = _looked_at(parts, claim, found)
-    if file.outcome.reason:
-        count("inbound_file.failed")
-    else:
-        count("inbound_file.fetched")
-    log.info("inbound_file.fetched", media_type=file.outcome.media_type, size=len(found), reason=file.outcome.reason)
+    try:
+        with TemporaryFile() as content:
+            missing = parts.downloads.fetch(claim.account, claim.media, content)
+            if missing is not None:
+                return _not_had(claim, missing)
+            file = _looked_at(parts, claim, content)
+    except OSError as error:
+        unwritten = NoFile(reason="there was no room to write it down", may_pass=True, detail=str(error.strerror))
+        return _not_had(claim, unwritten)
+    outcome = file.outcome
+    count("inbound_file.failed" if outcome.reason else "inbound_file.fetched")
+    log.info("inbound_file.fetched", media_type=outcome.media_type, size=outcome.size_bytes, reason=outcome.reason)
     return file
 
 
-def _looked_at(parts: FetchingParts, claim: FileClaim, content: bytes) -> FetchedFile:
-    media_type = type_of_content(content)
-    outcome = FileOutcome(media_type=media_type, size_bytes=len(content))
-    if not content:
+def _not_had(claim: FileClaim, missing: NoFile) -> FetchedFile | None:
+    log.warning("inbound_file.failed", reason=missing.reason, detail=missing.detail, attempt=claim.attempt)
+    if missing.may_pass and claim.attempt < ATTEMPTS_MAX:
+        return None
+    count("inbound_file.failed")
+    return FetchedFile(outcome=FileOutcome(reason=missing.reason))
+
+
+def _looked_at(parts: FetchingParts, claim: FileClaim, file: BinaryIO) -> FetchedFile:
+    size = file.seek(0, SEEK_END)
+    file.seek(0)
+    if not size:
         return FetchedFile(outcome=FileOutcome(reason="it is empty"))
-    shown_type, picture_hash, heard = "", None, Hearing()
+    media_type = type_of_start(file.read(START_BYTES))
+    file.seek(0)
+    shown, heard = None, Hearing()
     if media_type in PICTURES:
-        why = _why_unseen(content)
-        small = small_image(content, SIDE_PX_MAX) if why is None else None
-        if small is not None and small.content is content and not is_whole(content):
-            small = None
-        if small is None:
-            return FetchedFile(outcome=FileOutcome(reason=why or "it is no picture that can be read"))
-        shown_type, picture_hash = small.media_type, parts.files.keep(small.content)
+        shown, why = _shown(file.read())
+        if shown is None:
+            return FetchedFile(outcome=FileOutcome(reason=why))
     elif media_type in SOUNDS:
-        heard = parts.hear(content, media_type)
-    path = inbox_path(_name_of(claim.media, media_type), hashlib.sha256(content).hexdigest()) if claim.is_kept else ""
+        heard = parts.hear(file.read(), media_type)
+    path = inbox_path(_name_of(claim.media, media_type), _digest_of(file)) if claim.is_kept else ""
     outcome = FileOutcome(
         media_type=media_type,
-        size_bytes=len(content),
+        size_bytes=size,
         path=path,
-        shown_type=shown_type,
+        shown_type=shown.media_type if shown is not None else "",
         heard=heard.text,
         unheard=heard.unheard,
     )
-    content_hash = parts.files.keep(content) if path else None
-    return FetchedFile(outcome=outcome, content_hash=content_hash, picture_hash=picture_hash)
+    return FetchedFile(
+        outcome=outcome,
+        content_hash=parts.files.keep_file(file) if path else None,
+        picture_hash=parts.files.keep(shown.content) if shown is not None else None,
+    )
+
+
+def _digest_of(file: BinaryIO) -> str:
+    """Its SHA-256."""
+    file.seek(0)
+    digest = hashlib.sha256()
+    while piece := file.read(_PIECE_BYTES):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def _shown(content: bytes) -> tuple[SmallImage | None, str]:
+    """A picture as the model is shown it, or why it is shown none."""
+    why = _why_unseen(content)
+    small = small_image(content, SIDE_PX_MAX) if why is None else None
+    if small is None or (small.content is content and not is_whole(content)):
+        return None, why or _UNREADABLE
+    return small, ""
 
 
 def _why_unseen(content: bytes) -> str | None:
     """Why a picture is not even decoded."""
     pixels = pixels_of(content)
     if pixels is None:
-        return "it is no picture that can be read"
+        return _UNREADABLE
     if pixels > PIXELS_MAX:
         return f"it has {pixels / 1e6:,.0f} megapixels, and at most {PIXELS_MAX / 1e6:,.0f} are looked at"
     return None
@@ -184,4 +190,4 @@ def _why_unseen(content: bytes) -> str | None:
 
 def _name_of(media: MediaRef, media_type: str) -> str:
     """A name for a file that its sender did not name: by what it is."""
-    return media.name or f"{_CALLED[media.kind]}{_SUFFIXES.get(media_type, '')}"
+    return media.name or f"{_CALLED[media.kind]}{suffix_of(media_type)}"

@@ -8,7 +8,6 @@ import time
 import pytest
 
 from hermes_worker.core.artifacts import (
-    OCTETS,
     PATTERN_FORM,
     is_wanted,
     media_type_of,
@@ -16,6 +15,7 @@ from hermes_worker.core.artifacts import (
     shown_name,
     wrong_pattern,
 )
+from hermes_worker.core.media_kinds import OCTETS
 
 
 @pytest.mark.parametrize(

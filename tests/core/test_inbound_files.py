@@ -18,11 +18,10 @@ from hermes_worker.core.inbound_files import (
     said_without_words,
     stored_reference,
     transcript_in,
-    type_of_content,
     why_not_fetched,
     with_files,
 )
-from hermes_worker.core.media_kinds import MediaKind
+from hermes_worker.core.media_kinds import MediaKind, type_of_start
 
 DIGEST = "0123456789abcdef"
 
@@ -76,12 +75,12 @@ def test_no_name_leads_out_of_the_folder_or_hides(name: str) -> None:
     ],
 )
 def test_the_first_bytes_say_what_it_is(content: bytes, media_type: str) -> None:
-    assert type_of_content(content) == media_type
+    assert type_of_start(content) == media_type
 
 
 @given(st.binary(max_size=64))
 def test_every_content_has_a_type(content: bytes) -> None:
-    assert "/" in type_of_content(content)
+    assert "/" in type_of_start(content)
 
 
 def media(**changes: object) -> MediaRef:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from io import BytesIO
 from typing import Any
 
 import pytest
@@ -9,12 +11,17 @@ from support.fault_server import FaultServer, Received, Reply
 from support.inbound_cases import matrix_event
 
 from hermes_worker.channels.downloading import FileDownloader, NoFile
-from hermes_worker.channels.inbound import discord_gateway, matrix
-from hermes_worker.channels.inbound.discord import Credentials as DiscordCredentials
-from hermes_worker.channels.inbound.receiving import PublicFile
+from hermes_worker.channels.file_addresses import FileSource, redirected
+from hermes_worker.channels.inbound import matrix
+from hermes_worker.channels.platforms.discord import Credentials as DiscordCredentials
+from hermes_worker.channels.platforms.slack import Credentials as SlackCredentials
+from hermes_worker.channels.platforms.sms import Credentials as SmsCredentials
+from hermes_worker.channels.platforms.teams import Credentials as TeamsCredentials
+from hermes_worker.channels.receivers import receivers
 from hermes_worker.core.inbound import InboundMessage, MediaRef
 from hermes_worker.core.media_kinds import MediaKind
-from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, check_url
+from hermes_worker.net.http import HttpRequest, HttpResponse
+from hermes_worker.net.urls import HttpUrl, UnsafeUrl, UrlPolicy, check_url
 
 
 def media(place: str) -> MediaRef:
@@ -30,40 +37,19 @@ def asked(platform: str, place: str, **values: str) -> tuple[bytes | NoFile, lis
     with FaultServer(answer) as server:
         url = server.base_url.removesuffix("/v1")
         own = {name: url if value == "URL" else value for name, value in values.items()}
-        found = FileDownloader(values=own, bytes_max=100, total_s=5.0).fetch(f"{platform}:default", media(place))
-    return found, server.requests
+        into = BytesIO()
+        downloader = FileDownloader(values=own, bytes_max=100, total_s=5.0)
+        missing = downloader.fetch(f"{platform}:default", media(place), into)
+    return into.getvalue() if missing is None else missing, server.requests
 
 
-@pytest.mark.parametrize(
-    ("platform", "place", "values", "path"),
-    [
-        (
-            "mattermost",
-            "f1abc",
-            {"MATTERMOST_URL": "URL", "MATTERMOST_TOKEN": "t1"},
-            "/api/v4/files/f1abc",
-        ),
-        (
-            "mattermost",
-            "../users/me",
-            {"MATTERMOST_URL": "URL", "MATTERMOST_TOKEN": "t1"},
-            "/api/v4/files/..%2Fusers%2Fme",
-        ),
-        (
-            "matrix",
-            "mxc://example.org/AbC_1",
-            {"MATRIX_HOMESERVER": "URL", "MATRIX_ACCESS_TOKEN": "t1"},
-            "/_matrix/client/v1/media/download/example.org/AbC_1",
-        ),
-    ],
-)
-def test_a_file_is_asked_for_with_the_token_of_the_account(
-    platform: str, place: str, values: dict[str, str], path: str
-) -> None:
-    found, [request] = asked(platform, place, **values)
+MATTERMOST = {"MATTERMOST_URL": "URL", "MATTERMOST_TOKEN": "t1"}
+
+
+def test_an_id_is_no_path() -> None:
+    found, [request] = asked("mattermost", "../users/me", **MATTERMOST)
     assert found == b"content"
-    assert request.head.startswith(f"GET {path} HTTP/1.1")
-    assert request.header("authorization") == "Bearer t1"
+    assert request.head.startswith("GET /api/v4/files/..%2Fusers%2Fme HTTP/1.1")
 
 
 @pytest.mark.parametrize("place", ["https://evil.example/a.png", "mxc://example.org/../x", "mxc://a", ""])
@@ -73,31 +59,151 @@ def test_an_address_that_is_none_of_matrix_is_not_asked(place: str) -> None:
     assert requests == []
 
 
-def test_an_attachment_of_discord_is_had_from_its_cdn_without_the_token() -> None:
-    place = "https://cdn.discordapp.com/attachments/1/2/a.png?ex=1&is=2&hm=3"
+def source_of(platform: str, place: str, credentials: Any) -> FileSource:
+    """Where a platform's own module says that a file is, without asking anybody."""
+    row = receivers()[platform]
     with pytest.raises(StopIteration) as end:
-        next(discord_gateway.download(media(place), DiscordCredentials(token="t1")))
+        next(row.download(media(place), credentials))
     found = end.value.value
-    assert isinstance(found, PublicFile)
-    assert (found.request.url, dict(found.request.headers)) == (place, {})
+    assert isinstance(found, FileSource)
+    return found
+
+
+DISCORD = DiscordCredentials(token="t1")
+SLACK = SlackCredentials(token="xoxb-1")
+TWILIO = SmsCredentials(account_sid="AC1", auth_token="t1", sender="+15557654321")
+
+
+@pytest.mark.parametrize(
+    ("platform", "place", "credentials", "bears_token"),
+    [
+        ("discord", "https://cdn.discordapp.com/attachments/1/2/a.png?ex=1&is=2&hm=3", DISCORD, False),
+        ("slack", "https://files.slack.com/files-pri/T1-F1/download/a.png", SLACK, True),
+    ],
+)
+def test_a_file_is_had_from_the_vendors_own_hosts(
+    platform: str, place: str, credentials: Any, bears_token: bool
+) -> None:
+    found = source_of(platform, place, credentials)
+    assert (found.request.url, found.is_public) == (place, True)
+    assert ("Authorization" in found.request.headers) is bears_token
     with pytest.raises(UnsafeUrl):
         check_url(place, ["169.254.169.254"], UrlPolicy())
 
 
+STRANGE = [
+    "http://{host}/a",
+    "https://{host}.evil.example/a",
+    "https://evil.example/{host}",
+    "https://{host}@127.0.0.1/a",
+    "https://127.0.0.1/{host}",
+    "https://{host}:8443/a",
+    "https://x.{host}/a",
+    "file:///etc/passwd",
+    "//{host}/a",
+    "https://[::1/a",
+]
+
+
 @pytest.mark.parametrize(
-    "place",
+    ("platform", "host", "values"),
     [
-        "http://cdn.discordapp.com/a",
-        "https://cdn.discordapp.com.evil.example/a",
-        "https://evil.example/cdn.discordapp.com",
-        "https://cdn.discordapp.com@127.0.0.1/a",
-        "file:///etc/passwd",
+        ("discord", "cdn.discordapp.com", {"DISCORD_BOT_TOKEN": "t1", "DISCORD_BASE_URL": "URL"}),
+        ("slack", "files.slack.com", {"SLACK_BOT_TOKEN": "t1"}),
+        ("ntfy", "ntfy.sh", {"NTFY_TOKEN": "t1", "NTFY_SERVER_URL": "URL"}),
+        (
+            "sms",
+            "api.twilio.com",
+            {
+                "TWILIO_ACCOUNT_SID": "AC1",
+                "TWILIO_AUTH_TOKEN": "t1",
+                "TWILIO_PHONE_NUMBER": "+1",
+                "TWILIO_BASE_URL": "URL",
+            },
+        ),
     ],
 )
-def test_no_other_address_is_taken_for_discords(place: str) -> None:
-    found, requests = asked("discord", place, DISCORD_BOT_TOKEN="t1", DISCORD_BASE_URL="URL")
+@pytest.mark.parametrize("place", STRANGE)
+def test_no_other_address_is_taken_for_the_vendors(
+    place: str, platform: str, host: str, values: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_of: list[str] = []
+
+    def resolved(target: HttpUrl) -> list[str]:
+        asked_of.append(target.host)
+        return ["127.0.0.1"]
+
+    monkeypatch.setattr("hermes_worker.net.wire._resolve", resolved)
+    found, requests = asked(platform, place.format(host=host), **values)
     assert isinstance(found, NoFile)
     assert requests == []
+    # An id of Slack's is asked for at its API; nothing that a stranger wrote is resolved.
+    assert set(asked_of) <= {"slack.com"}
+
+
+MOVED = "https://mms.twiliocdn.com/AC1/abc"
+
+
+@pytest.mark.parametrize("place", ["https://evil.example/x", "http://mms.twiliocdn.com/x", "http://169.254.169.254/"])
+def test_a_redirect_is_followed_to_the_vendors_store_alone(place: str) -> None:
+    source = source_of("sms", "https://api.twilio.com/2010-04-01/Media/ME1", TWILIO)
+    assert source.request.headers["Authorization"].startswith("Basic ")
+    assert redirected(source, HttpResponse(status=307, headers={"location": place})) is None
+    there = redirected(source, HttpResponse(status=307, headers={"location": MOVED}))
+    assert there is not None
+    assert (there.request.url, dict(there.request.headers), there.is_public) == (MOVED, {}, True)
+    assert redirected(there, HttpResponse(status=307, headers={"location": MOVED})) is None, "once"
+
+
+def test_where_a_file_was_moved_it_is_had_without_our_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[HttpRequest, UrlPolicy]] = []
+
+    def send(request: HttpRequest, policy: UrlPolicy, *, into: Any, **_: Any) -> HttpResponse:
+        made.append((request, policy))
+        is_first = len(made) == 1
+        head = HttpResponse(status=307 if is_first else 200, headers={"location": MOVED} if is_first else {})
+        into(head)(b"a page" if is_first else b"content")
+        return head
+
+    monkeypatch.setattr("hermes_worker.channels.downloading.send", send)
+    values = {"TWILIO_ACCOUNT_SID": "AC1", "TWILIO_AUTH_TOKEN": "t1", "TWILIO_PHONE_NUMBER": "+1"}
+    into = BytesIO()
+    downloader = FileDownloader(values=values, bytes_max=100, total_s=5.0)
+    place = media("https://api.twilio.com/2010-04-01/Media/ME1")
+    assert downloader.fetch("sms:default", place, into) is None
+    assert into.getvalue() == b"content"
+    [(first, _), (second, policy)] = made
+    assert "Authorization" in first.headers
+    assert (second.url, dict(second.headers), policy.allows_private) == (MOVED, {}, False)
+
+
+SHARED = "https://contoso-my.sharepoint.com/personal/ada/_layouts/15/download.aspx?UniqueId=1&tempauth=2"
+
+
+def test_a_file_that_teams_keeps_on_sharepoint_is_had_without_a_token() -> None:
+    source = source_of("teams", SHARED, TeamsCredentials(app_id="a", app_password="p"))
+    assert (source.request.url, dict(source.request.headers), source.is_public) == (SHARED, {}, True)
+
+
+def test_a_file_of_a_shared_channel_of_slack_is_asked_for_first() -> None:
+    exchange = receivers()["slack"].download(media("F1"), SLACK)
+    request = next(exchange)
+    assert (request.url, request.body) == ("https://slack.com/api/files.info", b"file=F1")
+    place = "https://files.slack.com/files-pri/T1-F1/download/a.png"
+    body = {"ok": True, "file": {"id": "F1", "url_private_download": place}}
+    with pytest.raises(StopIteration) as end:
+        exchange.send(HttpResponse(status=200, body=json.dumps(body).encode()))
+    assert end.value.value.request.url == place
+
+
+@pytest.mark.parametrize(("told", "is_refused"), [("image/png", True), ("text/html", False)])
+def test_a_page_of_slack_on_which_people_log_in_is_no_file(told: str, is_refused: bool) -> None:
+    place = "https://files.slack.com/files-pri/T1-F1/download/a"
+    wanted = MediaRef(kind=MediaKind.DOCUMENT, id=place, media_type=told)
+    with pytest.raises(StopIteration) as end:
+        next(receivers()["slack"].download(wanted, SLACK))
+    head = HttpResponse(status=200, headers={"content-type": "text/html; charset=utf-8"})
+    assert (end.value.value.refusal(head) is not None) is is_refused
 
 
 def test_what_is_missing_here_is_said() -> None:

@@ -9,10 +9,10 @@ from support.inbound_cases import AT, telegram_update
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.inbound.receiving import Polled
-from hermes_worker.channels.inbound.telegram import Credentials, download, poll, read
+from hermes_worker.channels.inbound.telegram import Credentials, poll, read
 from hermes_worker.core.inbound import ChatKind, InboundButton, InboundEdit, InboundMessage, InboundMove, MediaRef
 from hermes_worker.core.media_kinds import MediaKind
-from hermes_worker.net.http import HttpRequest, HttpResponse
+from hermes_worker.net.http import HttpResponse
 
 BOT = Credentials(token="77:abc", bot_name="HermesBot")
 
@@ -106,12 +106,3 @@ def test_too_many_requests_say_how_long_to_wait():
         exchange.send(HttpResponse(status=429, body=json.dumps(said).encode()))
     assert isinstance(end.value.value, DeliveryError)
     assert (end.value.value.kind, end.value.value.retry_after_s) == (SendErrorKind.RATE_LIMITED, 9.0)
-
-
-def test_a_file_is_asked_for_and_stays_below_the_token():
-    exchange = download(MediaRef(kind=MediaKind.IMAGE, id="F"), BOT)
-    next(exchange)
-    with pytest.raises(StopIteration) as end:
-        exchange.send(HttpResponse(status=200, body=b'{"ok":true,"result":{"file_path":"photos/a b.jpg"}}'))
-    assert isinstance(end.value.value, HttpRequest)
-    assert end.value.value.url == "https://api.telegram.org/file/bot77:abc/photos/a%20b.jpg"

@@ -42,6 +42,15 @@ def zip_bomb(megabytes: int = 64) -> bytes:
     return out.getvalue()
 
 
+def office_bomb(part: str, megabytes: int = 64) -> bytes:
+    """A document of an office whose ``part`` is much larger than the file."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("[Content_Types].xml", "<Types/>")
+        archive.writestr(part, bytes(megabytes * 1024**2))
+    return out.getvalue()
+
+
 def plain(content: bytes, *extra: str, length: int | None = None) -> Callable[[Reply], None]:
     """An answer with these bytes, which says that they are ``length`` many."""
 
@@ -60,6 +69,18 @@ def endless(reply: Reply) -> None:
     block = bytes(1024**2)
     for _ in range(1024):
         reply.raw(block)
+
+
+def streamed(size: int, piece: bytes = bytes(65_536)) -> Callable[[Reply], None]:
+    """So many bytes, of which the server holds one piece."""
+
+    def answer(reply: Reply) -> None:
+        reply.raw(f"HTTP/1.1 200 OK\r\nContent-Length: {size}\r\nConnection: close\r\n\r\n".encode())
+        for begin in range(0, size, len(piece)):
+            reply.raw(piece[: size - begin])
+        reply.close()
+
+    return answer
 
 
 def silent(reply: Reply) -> None:

@@ -15,6 +15,7 @@ from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.files import located, shown
 from hermes_worker.agent.tools.functions import ToolFailed, tool
 from hermes_worker.agent.tools.results import error_result, json_result
+from hermes_worker.core.media_kinds import suffix_of
 from hermes_worker.net.http import HttpRequest
 from hermes_worker.workspaces.base import WorkspaceError
 
@@ -27,7 +28,7 @@ _PROMPT_CHARS_MAX: Final = 32_000
 _REFERENCES_MAX: Final = 16
 """``image`` of ``gpt-image-1``."""
 _SIZES: Final = {"landscape": "1536x1024", "square": "1024x1024", "portrait": "1024x1536"}
-_KINDS: Final = {"image/png": "png", "image/jpeg": "jpg", "image/webp": "webp"}
+_KINDS: Final = ("image/png", "image/jpeg", "image/webp")
 """What the service takes and gives, by media type."""
 _FOLDER: Final = "images"
 
@@ -66,7 +67,7 @@ def _request(prompt: str, size: str, sources: list[SmallImage], pictures: Pictur
     if not sources:
         return json_post(f"{base}/images/generations", {**fields, "n": 1}, headers)
     files = tuple(
-        (f"{number}.{_KINDS[one.media_type]}", one.media_type, one.content) for number, one in enumerate(sources)
+        (f"{number}{suffix_of(one.media_type)}", one.media_type, one.content) for number, one in enumerate(sources)
     )
     return form_post(f"{base}/images/edits", fields, {"image[]": files}, headers)
 
@@ -103,10 +104,10 @@ def _content(document: Any) -> bytes:
 
 
 def _kept(content: bytes, context: ToolContext) -> ToolResult:
-    kind = _KINDS.get(media_type_of(content) or "")
-    if kind is None:
+    kind = media_type_of(content)
+    if kind not in _KINDS:
         return error_result("the service for pictures sent what is no PNG, JPEG or WebP")
-    path = f"{_FOLDER}/{hashlib.sha256(content).hexdigest()[:16]}.{kind}"
+    path = f"{_FOLDER}/{hashlib.sha256(content).hexdigest()[:16]}{suffix_of(kind)}"
     canonical = located(context, path, for_write=True)
     context.workspace.write_bytes(canonical, content)
     return json_result({"success": True, "image": shown(canonical, context), "bytes": len(content)})

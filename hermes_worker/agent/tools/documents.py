@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.agent.tools.script_channel import answered, receive_message, send_message
+from hermes_worker.core.media_kinds import START_BYTES, type_of_start
 from hermes_worker.workspaces.base import Converses, Ending
 
 DOCUMENT_S_MAX: Final = 60.0
@@ -24,7 +25,6 @@ _MEMORY_BYTES_MAX: Final = 1024**3
 _TEXT_CHARS_MAX: Final = 2_000_000
 _ANSWER_BYTES_MAX: Final = 16_000_000
 _OUTPUT_BYTES_MAX: Final = 2_000
-_ZIP: Final = b"PK\x03\x04"
 LIBRARIES: Final[Mapping[str, str]] = MappingProxyType(
     {"pdf": "pypdf", "docx": "docx", "xlsx": "openpyxl", "pptx": "pptx"}
 )
@@ -53,7 +53,7 @@ def document_kind(path: str, data: bytes) -> str | None:
     if b"%PDF-" in data[:1024]:
         return "pdf"
     suffix = PurePosixPath(path).suffix.lower()[1:]
-    return suffix if suffix in LIBRARIES and data.startswith(_ZIP) else None
+    return suffix if suffix in LIBRARIES and type_of_start(data[:START_BYTES]) == "application/zip" else None
 
 
 def missing_libraries() -> tuple[str, ...]:

@@ -40,6 +40,7 @@ class Receiving:
     fetch: Reference | None = None
     socket: Reference | None = None
     download: Reference | None = None
+    read_file: Reference | None = None
     signing_keys: Reference | None = None
     acknowledge: Reference | None = None
     identify: Reference | None = None
@@ -52,8 +53,13 @@ class Receiving:
     pairs: bool = True
     """A stranger who writes directly is given a pairing code; false where that would answer spam (mail)."""
 
+    @property
+    def gives_files(self) -> bool:
+        """Whether the files that people send can be had."""
+        return self.download is not None or self.read_file is not None
 
-_OPTIONAL = ("answer", "fetch", "download", "signing_keys", "acknowledge", "identify")
+
+_OPTIONAL = ("answer", "fetch", "download", "read_file", "signing_keys", "acknowledge", "identify")
 """What not every platform has; fields of ``Receiving``."""
 
 
@@ -74,8 +80,8 @@ def receiving_by(
 ) -> Receiving:
     """By a module that has ``Credentials`` and what its modes need by the usual names: ``receive`` for webhooks,
     ``poll`` for polling, ``Socket`` for sockets; ``also`` names of ``answer``, ``fetch`` (then there is no ``poll``),
-    ``download``, ``signing_keys``, ``acknowledge`` and ``identify`` those that it has. ``elsewhere`` are the modules of
-    those that stand in another one."""
+    ``download`` or ``read_file``, ``signing_keys``, ``acknowledge`` and ``identify`` those that it has. ``elsewhere``
+    are the modules of those that stand in another one."""
     has = frozenset(also)
 
     def named(name: str, is_there: bool) -> Reference | None:

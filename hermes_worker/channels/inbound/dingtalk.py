@@ -23,11 +23,13 @@ from hermes_worker.channels.inbound.proofs import (
     secret_bytes,
 )
 from hermes_worker.channels.inbound.receiving import Forged, WebhookRequest
-from hermes_worker.core.inbound import ChatKind, Inbound, InboundChat, InboundMessage, InboundSender
-from hermes_worker.core.json_values import id_of, mapping_of, stripped_of, text_of
+from hermes_worker.core.inbound import ChatKind, Inbound, InboundChat, InboundMessage, InboundSender, MediaRef
+from hermes_worker.core.json_values import id_of, list_of, mapping_of, stripped_of, text_of
+from hermes_worker.core.media_kinds import MediaKind
 
 _MILLISECONDS = re.compile(r"[0-9]{4,15}", re.ASCII)
 _GROUP = "2"
+_FILES = {"picture": MediaKind.IMAGE, "audio": MediaKind.VOICE, "video": MediaKind.VIDEO}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +72,33 @@ def read(message: Mapping[str, Any], credentials: Credentials) -> tuple[Inbound,
             ),
             message_id=number,
             sent_at=int(stamp) / 1000 if _MILLISECONDS.fullmatch(stamp) else None,
-            text=text_of(mapping_of(message.get("text")).get("content")).strip(),
+            text=_text(message),
+            media=tuple(_files(message)),
             is_addressed=message.get("isInAtList") is True,
         ),
     )
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    said = text_of(mapping_of(message.get("text")).get("content"))
+    return (said or "".join(text_of(part.get("text")) for part in _parts(message))).strip()
+
+
+def _parts(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Those of a text with pictures in it."""
+    return [mapping_of(part) for part in list_of(mapping_of(message.get("content")).get("richText"))]
+
+
+def _files(message: Mapping[str, Any]) -> list[MediaRef]:
+    """What has a code to download it with."""
+    whole = {"type": message.get("msgtype"), **mapping_of(message.get("content"))}
+    return [
+        MediaRef(
+            kind=_FILES.get(text_of(file.get("type")), MediaKind.DOCUMENT), id=code, name=text_of(file.get("fileName"))
+        )
+        for file in (whole, *_parts(message))
+        if (code := id_of(file.get("downloadCode")))
+    ]
 
 
 def chat_of(conversation: str) -> str:

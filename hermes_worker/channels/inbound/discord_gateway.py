@@ -15,11 +15,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
-from urllib.parse import urlsplit
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import (
-    Unsendable,
     header_value,
     json_object,
     json_request,
@@ -38,10 +36,8 @@ from hermes_worker.channels.inbound.discord import (
 from hermes_worker.channels.inbound.proofs import event_key
 from hermes_worker.channels.inbound.receiving import (
     Addressing,
-    Downloading,
     Following,
     HeardFrame,
-    PublicFile,
     SocketAddress,
     SocketTalk,
     websocket_at,
@@ -57,7 +53,6 @@ _HEARTBEAT, _IDENTIFY, _RESUME = 1, 2, 6
 _PEOPLE = frozenset({0, 19})
 """Types of messages that somebody wrote; the others tell of the channel."""
 _BEAT_S = (1.0, 120.0)
-_CDN = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
 _IDENTIFY_EVERY_S = 5.0
 _SESSION_IS_OVER = frozenset({4003, 4007, 4009})
 _IS_WRONG: Mapping[int, str] = {
@@ -251,15 +246,6 @@ def read_message(message: Mapping[str, Any], me: str, *, is_edit: bool = False) 
             **common,
         ),
     )
-
-
-def download(media: MediaRef, credentials: Credentials) -> Downloading:
-    """An attachment has a signed address of Discord's CDN, which is good for a day ("Signed Attachment CDN URLs")."""
-    yield from ()
-    host = urlsplit(media.id).hostname or ""
-    if not media.id.startswith("https://") or host not in _CDN:
-        raise Unsendable("An attachment is at an address that is not Discord's.")
-    return PublicFile(request=HttpRequest(method="GET", url=media.id, delivers=False))
 
 
 def _files(message: Mapping[str, Any]) -> list[MediaRef]:

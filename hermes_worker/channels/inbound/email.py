@@ -12,6 +12,7 @@ import binascii
 import hashlib
 import quopri
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from email.message import Message
 from email.parser import BytesHeaderParser
@@ -24,6 +25,7 @@ from hermes_worker.core.inbound import InboundChat, InboundMessage, InboundSende
 
 FILES_MAX = 20
 """Of a mail that are taken."""
+_FILE = re.compile(r"([0-9]{1,10}):([0-9]{1,10}):([0-9.]{1,200}):(.*)", re.DOTALL)
 _ID = re.compile(r"<[!-;=?-~]{1,250}>")
 _REPLY = re.compile(r"\A(?:(?:re|aw|sv|antw|fwd?|wg)\s*(?:\[\d{1,3}\])?\s*:\s*)+", re.IGNORECASE)
 
@@ -65,6 +67,24 @@ class Letter:
         texts = [part for part in self.parts if not part.is_file]
         plain = [part for part in texts if part.media_type == "text/plain"]
         return next(iter(plain or [part for part in texts if part.media_type == "text/html"]), None)
+
+
+@dataclass(frozen=True, slots=True)
+class MailFile:
+    """Where a file of a mail is."""
+
+    validity: int
+    uid: int
+    section: str
+    encoding: str
+
+    def __str__(self) -> str:
+        return f"{self.validity}:{self.uid}:{self.section}:{self.encoding}"
+
+    @classmethod
+    def read(cls, text: str) -> MailFile | None:
+        found = _FILE.fullmatch(text)
+        return None if found is None else cls(int(found[1]), int(found[2]), found[3], found[4])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +148,21 @@ def unreadable(letter: Letter) -> InboundMessage:
     return InboundMessage(event_key=key, chat=InboundChat(id=""), sender=InboundSender(id=""), sent_at=letter.came_at)
 
 
+def decoded_pieces(pieces: Iterable[bytes], encoding: str) -> Iterator[bytes]:
+    """A part that comes in pieces, as it was before it was encoded for transport. Total."""
+    left = b""
+    for piece in pieces:
+        whole = left + (re.sub(rb"[^A-Za-z0-9+/=]", b"", piece) if encoding == "base64" else piece)
+        ends = len(whole)
+        if encoding == "base64":
+            ends -= ends % 4
+        elif encoding == "quoted-printable" and (begun := whole.rfind(b"=", max(0, ends - 2))) >= 0:
+            ends = begun  # an escape has three characters
+        yield part_bytes(whole[:ends], encoding)
+        left = whole[ends:]
+    yield part_bytes(left, encoding)
+
+
 def part_bytes(content: bytes, encoding: str) -> bytes:
     """A part as it was before it was encoded for transport; one that was cut up to where that is possible. Total."""
     match encoding:
@@ -164,7 +199,7 @@ def _files(letter: Letter) -> tuple[MediaRef, ...]:
     files = [part for part in letter.parts if part.is_file][:FILES_MAX]
     return tuple(
         MediaRef.told(
-            f"{letter.validity}:{letter.uid}:{part.section}:{part.encoding}",
+            str(MailFile(letter.validity, letter.uid, part.section, part.encoding)),
             media_type=part.media_type,
             name=part.name,
             size=_decoded_size(part),

@@ -20,11 +20,18 @@ from cryptography.hazmat.primitives.padding import PKCS7
 
 from hermes_worker.channels.inbound.proofs import check_fresh, check_same, event_key, json_of, secret_bytes
 from hermes_worker.channels.inbound.receiving import Forged, UnreadableInbound, WebhookAnswer, WebhookRequest
-from hermes_worker.core.inbound import ChatKind, Inbound, InboundChat, InboundMessage, InboundSender
+from hermes_worker.core.inbound import ChatKind, Inbound, InboundChat, InboundMessage, InboundSender, MediaRef
 from hermes_worker.core.json_values import id_of, list_of, mapping_of, object_in, text_of
+from hermes_worker.core.media_kinds import MediaKind
 
 _SIGNATURE = "x-lark-signature"
 _BLOCK = 16
+_KINDS = {
+    "image": MediaKind.IMAGE,
+    "file": MediaKind.DOCUMENT,
+    "audio": MediaKind.VOICE,
+    "media": MediaKind.VIDEO,
+}
 _MENTION = re.compile(r"(@_user_\d{1,6})(\s?)")
 
 
@@ -79,6 +86,7 @@ def read(payload: Mapping[str, Any], credentials: Credentials) -> tuple[Inbound,
             ),
             message_id=number,
             sent_at=int(stamp) / 1000 if re.fullmatch(r"[0-9]{1,14}", stamp) else None,
+            media=tuple(_files(message, number)),
             text=_MENTION.sub(lambda found: "" if found[1] in ours else _named(found, names), _text(message)).strip(),
             reply_to=id_of(message.get("parent_id")),
             is_addressed=bool(ours),
@@ -96,7 +104,28 @@ def _named(found: re.Match[str], names: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _text(message: Mapping[str, Any]) -> str:
-    return text_of(object_in(text_of(message.get("content"))).get("text"))
+    content = object_in(text_of(message.get("content")))
+    said = [text_of(content.get("text")), text_of(content.get("title"))]
+    lines = ("".join(text_of(part.get("text")) for part in line) for line in _lines(content))
+    return "\n".join(filter(None, (*said, *lines)))
+
+
+def _lines(content: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
+    """Those of a post, which is text with pictures in it."""
+    return [[mapping_of(part) for part in list_of(line)] for line in list_of(content.get("content"))]
+
+
+def _files(message: Mapping[str, Any], number: str) -> list[MediaRef]:
+    """A file is known by its message, its kind and its key. Stickers cannot be had."""
+    content, kind = object_in(text_of(message.get("content"))), text_of(message.get("message_type"))
+    if kind == "post":
+        pictures = [id_of(part.get("image_key")) for line in _lines(content) for part in line]
+        return [MediaRef(kind=MediaKind.IMAGE, id=f"{number}:image:{key}") for key in pictures if key]
+    if kind not in _KINDS:
+        return []
+    resource = "image" if kind == "image" else "file"
+    key, name = id_of(content.get(f"{resource}_key")), text_of(content.get("file_name"))
+    return [MediaRef(kind=_KINDS[kind], id=f"{number}:{resource}:{key}", name=name)] if key else []
 
 
 def _challenge(request: WebhookRequest, credentials: Credentials) -> str:

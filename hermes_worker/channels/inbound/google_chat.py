@@ -14,8 +14,16 @@ from typing import Any
 from hermes_worker.channels.inbound.proofs import check_same, event_key, json_of
 from hermes_worker.channels.inbound.receiving import KeysExchange, WebhookAnswer, WebhookRequest
 from hermes_worker.channels.inbound.tokens import keys_at, verified_claims
-from hermes_worker.core.inbound import ChatKind, Inbound, InboundButton, InboundChat, InboundMessage, InboundSender
-from hermes_worker.core.json_values import epoch_of, id_of, mapping_of, text_of
+from hermes_worker.core.inbound import (
+    ChatKind,
+    Inbound,
+    InboundButton,
+    InboundChat,
+    InboundMessage,
+    InboundSender,
+    MediaRef,
+)
+from hermes_worker.core.json_values import epoch_of, id_of, list_of, mapping_of, text_of
 
 CHAT = "chat@system.gserviceaccount.com"
 _GOOGLE = ("https://accounts.google.com", "accounts.google.com")
@@ -85,4 +93,14 @@ def read(event: Mapping[str, Any]) -> tuple[Inbound, ...]:
         key = event_key(name, "press", text_of(event.get("eventTime")))
         return (InboundButton(event_key=key, value=pressed, **common),)
     said = text_of(message.get("argumentText")) or text_of(message.get("text"))
-    return (InboundMessage(event_key=event_key(name), text=said.strip(), is_addressed=True, **common),)
+    files = tuple(_files(message))
+    return (InboundMessage(event_key=event_key(name), text=said.strip(), media=files, is_addressed=True, **common),)
+
+
+def _files(message: Mapping[str, Any]) -> list[MediaRef]:
+    """What was uploaded. A file on Drive has no resource."""
+    return [
+        MediaRef.told(resource, media_type=file.get("contentType"), name=file.get("contentName"), size=None)
+        for file in map(mapping_of, list_of(message.get("attachment")))
+        if (resource := id_of(mapping_of(file.get("attachmentDataRef")).get("resourceName")))
+    ]

@@ -17,8 +17,9 @@ from hermes_worker.channels.exchange import one_line, service_url
 from hermes_worker.channels.inbound.proofs import event_key
 from hermes_worker.channels.inbound.receiving import Addressing, HeardFrame, SocketAddress, SocketTalk
 from hermes_worker.channels.platforms.homeassistant import PERSISTENT, Credentials
-from hermes_worker.core.inbound import ChatKind, Inbound, InboundChat, InboundMessage, InboundSender
+from hermes_worker.core.inbound import ChatKind, Inbound, InboundChat, InboundMessage, InboundSender, MediaRef
 from hermes_worker.core.json_values import id_of, mapping_of, object_in, size_of, text_of
+from hermes_worker.core.media_kinds import type_of_name
 
 EVENT = "hermes_worker_message"
 BEAT_S = 30.0
@@ -73,7 +74,7 @@ class Socket(SocketTalk):
 
 def read(event: Mapping[str, Any]) -> tuple[Inbound, ...]:
     """What an event says. Total. Nothing without a text or a person; ``chat`` is where the answer is shown, as
-    deliveries name it."""
+    deliveries name it, and ``file`` the path of a file."""
     data, context = mapping_of(event.get("data")), mapping_of(event.get("context"))
     person = id_of(data.get("user")) or id_of(context.get("user_id"))
     chat = id_of(data.get("chat")) or PERSISTENT
@@ -87,8 +88,15 @@ def read(event: Mapping[str, Any]) -> tuple[Inbound, ...]:
             chat=InboundChat(id=chat, kind=ChatKind.DIRECT),
             sender=InboundSender(id=person, name=text_of(data.get("name"))),
             text=text_of(data.get("text")),
+            media=_files(text_of(data.get("file"))),
         ),
     )
+
+
+def _files(place: str) -> tuple[MediaRef, ...]:
+    """A path of Home Assistant's, such as ``/api/camera_proxy/camera.door``, or ``/local/`` and a name."""
+    name = place.partition("?")[0].rpartition("/")[2]
+    return (MediaRef.told(place, media_type=type_of_name(name), name=name, size=None),) if place else ()
 
 
 def _sent(message: Mapping[str, object]) -> HeardFrame:

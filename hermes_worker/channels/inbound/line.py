@@ -82,7 +82,8 @@ def _chat(source: Mapping[str, Any]) -> InboundChat:
 
 def _media(message: Mapping[str, Any]) -> tuple[MediaRef, ...]:
     kind, found = _FILES.get(text_of(message.get("type"))), id_of(message.get("id"))
-    if kind is None or not found:
-        return ()
+    provider = mapping_of(message.get("contentProvider")).get("type")
+    if kind is None or not found or provider == "external":
+        return ()  # what an app shows from an address of its own is not at LINE
     name = text_of(message.get("fileName"))
     return (MediaRef(kind=kind, id=found, name=name, size_bytes=size_of(message.get("fileSize"))),)

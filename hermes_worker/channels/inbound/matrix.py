@@ -25,8 +25,8 @@ from hermes_worker.channels.exchange import (
     path_segment,
     service_url,
 )
-from hermes_worker.channels.inbound.receiving import Downloading, Identifying, Polled, Polling
-from hermes_worker.channels.platforms.matrix import classify
+from hermes_worker.channels.inbound.receiving import Identifying, Polled, Polling
+from hermes_worker.channels.platforms.matrix import MXC, classify
 from hermes_worker.core.inbound import (
     EVENT_KEY_CHARS_MAX,
     ChatKind,
@@ -48,7 +48,6 @@ EVENTS_MAX = 50
 PAGES_MAX = 10
 """Of events that one look left out, in a room."""
 JOINS_MAX = 10
-_MXC = re.compile(r"mxc://([^/?#\s]{1,255})/([A-Za-z0-9_-]{1,255})")
 _FILES = {
     "m.image": MediaKind.IMAGE,
     "m.audio": MediaKind.AUDIO,
@@ -160,22 +159,13 @@ def read(event: Mapping[str, Any], room: str, members: Mapping[str, Any], me: st
 def _media(content: Mapping[str, Any]) -> tuple[MediaRef, ...]:
     """The file of a message. One that is encrypted has no ``url``, and is none to us."""
     kind, place = _FILES.get(text_of(content.get("msgtype"))), text_of(content.get("url"))
-    if kind is None or not _MXC.fullmatch(place):
+    if kind is None or not MXC.fullmatch(place):
         return ()
     info = mapping_of(content.get("info"))
     name = text_of(content.get("filename")) or text_of(content.get("body"))
     told = MediaRef.told(place, media_type=info.get("mimetype"), name=name, size=info.get("size"))
     is_voice = kind is MediaKind.AUDIO and "org.matrix.msc3245.voice" in content
     return (replace(told, kind=MediaKind.VOICE if is_voice else kind),)
-
-
-def download(media: MediaRef, credentials: Credentials) -> Downloading:
-    """``GET /_matrix/client/v1/media/download/{serverName}/{mediaId}``, which needs the token since v1.11."""
-    yield from ()
-    found = _MXC.fullmatch(media.id)
-    if found is None:
-        raise Unsendable("A file of Matrix has an address that begins with mxc://.")
-    return _get(f"v1/media/download/{path_segment(found[1])}/{path_segment(found[2])}", {}, credentials)
 
 
 def _events(

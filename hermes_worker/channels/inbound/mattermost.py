@@ -23,13 +23,11 @@ from hermes_worker.channels.exchange import (
     is_success,
     json_object,
     json_request,
-    path_segment,
     service_url,
 )
 from hermes_worker.channels.inbound.proofs import event_key
 from hermes_worker.channels.inbound.receiving import (
     Addressing,
-    Downloading,
     Following,
     HeardFrame,
     SocketAddress,
@@ -284,12 +282,6 @@ def _array_in(text: str | bytes) -> Sequence[Any]:
         return list_of(json.loads(text))
     except (ValueError, RecursionError):
         return ()
-
-
-def download(media: MediaRef, credentials: Credentials) -> Downloading:
-    """``GET /api/v4/files/{file_id}`` (api.mattermost.com, "Get a file")."""
-    yield from ()
-    return _get(f"files/{path_segment(media.id)}", credentials)
 
 
 def _get(path: str, credentials: Credentials) -> HttpRequest:

@@ -19,7 +19,10 @@ What a platform's module has, by the names in its ``Receiving`` (``declaration``
 * ``fetch(cursor, credentials, at, hold_s) -> Polled | DeliveryError``: the same for what is not HTTP (IMAP); it opens
   its own connection, closes it, and keeps its own time.
 * ``Socket(credentials)``: one connection's conversation, a ``SocketTalk``.
-* ``download(media, credentials) -> Downloading``: an exchange that ends with the request for a file's bytes.
+* ``download(media, credentials) -> Downloading``: an exchange that ends with where a file is (``file_addresses``). A
+  worker for deliveries makes it, so the credentials are those that the platform's ``Sending`` names.
+* ``read_file(media, credentials, sink) -> None | DeliveryError``: the same for what is not HTTP (IMAP), with the
+  credentials of this module: writes the file to ``sink``, which says when that is enough.
 * ``acknowledge(press, credentials) -> Acknowledging``: an exchange that tells the platform that a press of a button was
   taken, where a gateway has to do that by itself. Best effort, after the commit.
 * ``identify(credentials) -> Identifying``: an exchange that asks the platform whose credentials these are, and takes
@@ -101,17 +104,6 @@ class Polled:
 Polling = Generator[HttpRequest, HttpResponse, Polled | DeliveryError]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublicFile:
-    """A file at an address that an event named, and not one of the operator's settings: only public addresses are
-    asked."""
-
-    request: HttpRequest
-
-
-Downloading = Generator[HttpRequest, HttpResponse, HttpRequest | PublicFile | DeliveryError]
-"""Ends with the request whose answer is the file. It is made without following redirects, and no more of its answer is
-read than a file may have."""
 Acknowledging = Generator[HttpRequest, HttpResponse, None]
 Identifying = Generator[HttpRequest, HttpResponse, str | DeliveryError]
 """Ends with what the platform calls the account."""

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from hermes_worker.channels.inbound.declaration import InboundMode, Receiving, receiving_by
 
 _FOLDER = "hermes_worker.channels.inbound"
+_SENDING = "hermes_worker.channels.platforms"
 
 
 def _by_webhook(
@@ -29,6 +30,7 @@ def _by_webhook(
         secrets=secrets,
         webhook_secrets=secrets,
         also=also,
+        elsewhere=_files_of(module),
         is_unverified=True,
         asks_by_get=asks_by_get,
     )
@@ -51,9 +53,15 @@ def _by_socket(
         variables=variables,
         secrets=secrets,
         also=also,
+        elsewhere=_files_of(module),
         is_unverified=True,
         pairs=pairs,
     )
+
+
+def _files_of(module: str) -> Mapping[str, str]:
+    """Where ``download`` is: beside what sends, whose credentials it takes."""
+    return {"download": f"{_SENDING}.{module}"}
 
 
 RECEIVING: Mapping[str, Receiving] = MappingProxyType(
@@ -71,6 +79,7 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             secrets=("token", "webhook_secret"),
             webhook_secrets=("webhook_secret",),
             also=("answer", "download", "acknowledge", "identify"),
+            elsewhere=_files_of("telegram"),
             is_unverified=True,
         ),
         "matrix": receiving_by(
@@ -80,6 +89,7 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             variables={"homeserver": "MATRIX_HOMESERVER", "access_token": "MATRIX_ACCESS_TOKEN"},
             secrets=("access_token",),
             also=("download", "identify"),
+            elsewhere=_files_of("matrix"),
         ),
         "email": receiving_by(
             f"{_FOLDER}.email",
@@ -96,8 +106,8 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
                 "authserv_id": "EMAIL_AUTHSERV_ID",
             },
             secrets=("password",),
-            also=("fetch",),
-            elsewhere={"fetch": "hermes_worker.channels.imap"},
+            also=("fetch", "read_file"),
+            elsewhere={"fetch": "hermes_worker.channels.imap", "read_file": "hermes_worker.channels.imap"},
             pairs=False,
         ),
         "slack": receiving_by(
@@ -111,7 +121,8 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             },
             secrets=("signing_secret", "app_token"),
             webhook_secrets=("signing_secret",),
-            also=("answer",),
+            also=("answer", "download"),
+            elsewhere=_files_of("slack"),
             is_unverified=True,
         ),
         "discord": receiving_by(
@@ -125,7 +136,7 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             },
             secrets=("token",),
             also=("answer", "download"),
-            elsewhere={"Socket": f"{_FOLDER}.discord_gateway", "download": f"{_FOLDER}.discord_gateway"},
+            elsewhere={"Socket": f"{_FOLDER}.discord_gateway", **_files_of("discord")},
             is_unverified=True,
         ),
         "mattermost": _by_socket(
@@ -141,6 +152,7 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             "token",
             "password",
             needs=("topics",),  # a public one needs no secret
+            also=("download",),
             pairs=False,  # the code would be shown to whoever reads the topic
             topics="NTFY_TOPICS",
             base_url="NTFY_SERVER_URL",
@@ -149,12 +161,17 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             password="NTFY_PASSWORD",
         ),
         "signal": _by_socket(
-            "signal", needs=("base_url", "account"), base_url="SIGNAL_HTTP_URL", account="SIGNAL_ACCOUNT"
+            "signal",
+            needs=("base_url", "account"),
+            also=("download",),
+            base_url="SIGNAL_HTTP_URL",
+            account="SIGNAL_ACCOUNT",
         ),
         "homeassistant": _by_socket(
             "homeassistant",
             "token",
             needs=("base_url", "token"),
+            also=("download",),
             pairs=False,  # an automation says who somebody is
             base_url="HASS_URL",
             token="HASS_TOKEN",
@@ -181,18 +198,18 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             "whatsapp_cloud",
             "app_secret",
             "verify_token",
-            also=("answer",),
+            also=("answer", "download"),
             asks_by_get=True,
             app_secret="WHATSAPP_CLOUD_APP_SECRET",
             verify_token="WHATSAPP_CLOUD_VERIFY_TOKEN",
             phone_number_id="WHATSAPP_CLOUD_PHONE_NUMBER_ID",
         ),
-        "line": _by_webhook("line", "channel_secret", channel_secret="LINE_CHANNEL_SECRET"),
+        "line": _by_webhook("line", "channel_secret", also=("download",), channel_secret="LINE_CHANNEL_SECRET"),
         "sms": _by_webhook(
             "sms",
             "auth_token",
             needs=("webhook_url",),
-            also=("answer",),
+            also=("answer", "download"),
             auth_token="TWILIO_AUTH_TOKEN",
             webhook_url="SMS_WEBHOOK_URL",
         ),
@@ -207,7 +224,7 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             "feishu",
             "encrypt_key",
             "verification_token",
-            also=("answer",),
+            also=("answer", "download"),
             encrypt_key="FEISHU_ENCRYPT_KEY",
             verification_token="FEISHU_VERIFICATION_TOKEN",
             bot_open_id="FEISHU_BOT_OPEN_ID",
@@ -216,6 +233,7 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             "dingtalk",
             "app_secret",
             needs=("conversation_id",),
+            also=("download",),
             app_secret="DINGTALK_APP_SECRET",
             conversation_id="DINGTALK_CONVERSATION_ID",
         ),
@@ -224,7 +242,7 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             "token",
             "encoding_aes_key",
             needs=("corp_id",),
-            also=("answer",),
+            also=("answer", "download"),
             asks_by_get=True,
             token="WECOM_CALLBACK_TOKEN",
             encoding_aes_key="WECOM_CALLBACK_ENCODING_AES_KEY",
@@ -245,14 +263,14 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
         "teams": _by_webhook(
             "teams",
             needs=("app_id",),
-            also=("signing_keys",),
+            also=("download", "signing_keys"),
             app_id="TEAMS_CLIENT_ID",
             metadata_url="TEAMS_METADATA_URL",
         ),
         "google_chat": _by_webhook(
             "google_chat",
             needs=("audience",),
-            also=("answer", "signing_keys"),
+            also=("answer", "download", "signing_keys"),
             audience="GOOGLE_CHAT_AUDIENCE",
             keys_url="GOOGLE_CHAT_KEYS_URL",
         ),

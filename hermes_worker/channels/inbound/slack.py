@@ -233,9 +233,10 @@ def _place(channel: str, team: str, name: str, *, thread: str = "") -> InboundCh
 def _files(event: Mapping[str, Any]) -> list[MediaRef]:
     found = []
     for file in map(mapping_of, list_of(event.get("files"))):
-        media = MediaRef.told(
-            id_of(file.get("id")), media_type=file.get("mimetype"), name=file.get("name"), size=file.get("size")
-        )
+        if file.get("mode") == "tombstone" or file.get("is_external") is True:
+            continue  # it was deleted, or is a link to somewhere else
+        place = text_of(file.get("url_private_download")) or id_of(file.get("id"))
+        media = MediaRef.told(place, media_type=file.get("mimetype"), name=file.get("name"), size=file.get("size"))
         found.append(replace(media, kind=MediaKind.VOICE) if file.get("subtype") == "slack_audio" else media)
     return [media for media in found if media.id]
 

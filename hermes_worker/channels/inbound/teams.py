@@ -14,10 +14,19 @@ from typing import Any
 from hermes_worker.channels.inbound.proofs import check_same, event_key, json_of
 from hermes_worker.channels.inbound.receiving import KeysExchange, WebhookRequest
 from hermes_worker.channels.inbound.tokens import keys_named_by, verified_claims
-from hermes_worker.core.inbound import ChatKind, Inbound, InboundChat, InboundEdit, InboundMessage, InboundSender
+from hermes_worker.core.inbound import (
+    ChatKind,
+    Inbound,
+    InboundChat,
+    InboundEdit,
+    InboundMessage,
+    InboundSender,
+    MediaRef,
+)
 from hermes_worker.core.json_values import epoch_of, id_of, list_of, mapping_of, text_of
 
 ISSUER = "https://api.botframework.com"
+_SENT_FILE = "application/vnd.microsoft.teams.file.download.info"
 _KINDS = {"personal": ChatKind.DIRECT, "groupChat": ChatKind.GROUP, "channel": ChatKind.CHANNEL}
 _MENTION = re.compile(r"<at(?: [^<>]{0,200})?>([^<>]{0,200})</at>\s?")
 
@@ -72,11 +81,27 @@ def read(activity: Mapping[str, Any]) -> tuple[Inbound, ...]:
         InboundMessage(
             event_key=event_key(chat, number),
             text=text.removeprefix(own_name).strip() if own_name else text,
+            media=tuple(_files(activity)),
             reply_to=id_of(activity.get("replyToId")),
             is_addressed=bool(me) and me in mentioned,
             **common,
         ),
     )
+
+
+def _files(activity: Mapping[str, Any]) -> list[MediaRef]:
+    """What was sent as a file, and pictures. Text with formatting comes as an attachment too, and is none."""
+    found = []
+    for file in map(mapping_of, list_of(activity.get("attachments"))):
+        kind, name = text_of(file.get("contentType")), text_of(file.get("name"))
+        place = text_of(file.get("contentUrl"))
+        if kind == _SENT_FILE:
+            place, kind = text_of(mapping_of(file.get("content")).get("downloadUrl")), ""
+        elif not kind.startswith(("image/", "audio/", "video/")):
+            continue
+        if place:
+            found.append(MediaRef.told(place, media_type=kind, name=name, size=None))
+    return found
 
 
 def _mentions(activity: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -14,7 +14,6 @@ from hermes_worker.channels.errors import DeliveryError
 from hermes_worker.channels.exchange import Unsendable, is_success, json_object, json_request, path_segment, service_url
 from hermes_worker.channels.inbound.receiving import (
     Acknowledging,
-    Downloading,
     Forged,
     Identifying,
     Polled,
@@ -46,7 +45,7 @@ from hermes_worker.core.json_values import (
     text_of,
 )
 from hermes_worker.core.media_kinds import MediaKind
-from hermes_worker.net.http import HttpRequest, HttpResponse
+from hermes_worker.net.http import HttpResponse
 
 POLL_HOLD_S_MAX = 45
 """How long Telegram is asked to hold a look without updates, at most."""
@@ -148,18 +147,6 @@ def identify(credentials: Credentials) -> Identifying:
         return _failed(response)
     me = mapping_of(answer.get("result"))
     return f"@{text_of(me.get('username'))} ({id_of(me.get('id'))})"
-
-
-def download(media: MediaRef, credentials: Credentials) -> Downloading:
-    """getFile, and where the bytes are. Telegram gives bots files of at most 20 MB."""
-    response = yield json_request("POST", _method_url("getFile", credentials), {"file_id": media.id})
-    path = text_of(mapping_of(json_object(response).get("result")).get("file_path"))
-    if not is_success(response) or not path:
-        return _failed(response)
-    steps = "/".join(path_segment(step) for step in path.split("/"))
-    return HttpRequest(
-        method="GET", url=service_url(credentials.base_url, f"file/bot{_token(credentials)}/{steps}"), delivers=False
-    )
 
 
 def read(update: Mapping[str, Any], credentials: Credentials) -> tuple[Inbound, ...]:
@@ -278,9 +265,5 @@ def _failed(response: HttpResponse) -> DeliveryError:
     raise Unsendable("Telegram answered what its Bot API never answers; check TELEGRAM_BASE_URL.")
 
 
-def _token(credentials: Credentials) -> str:
-    return path_segment(credentials.token).replace("%3A", ":")
-
-
 def _method_url(method: str, credentials: Credentials) -> str:
-    return service_url(credentials.base_url, f"bot{_token(credentials)}/{method}")
+    return service_url(credentials.base_url, f"bot{path_segment(credentials.token).replace('%3A', ':')}/{method}")

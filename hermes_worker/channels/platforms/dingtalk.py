@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from hermes_worker.channels.errors import SendErrorKind
 from hermes_worker.channels.exchange import (
@@ -17,17 +18,24 @@ from hermes_worker.channels.exchange import (
     Part,
     Receipt,
     Unsendable,
+    failure,
     failure_of_code,
+    header_value,
     is_success,
     json_object,
     json_request,
+    preparing,
+    service_url,
 )
+from hermes_worker.channels.file_addresses import Downloading, file_at
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import id_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, parse_http_url
 
 TITLE_CHARS_MAX = 60
+_FILES = (".aliyuncs.com", ".dingtalk.com")
 
 _KINDS: Mapping[int, SendErrorKind] = {
     -1: SendErrorKind.TRANSIENT,
@@ -50,6 +58,10 @@ class Credentials:
     """With its access token."""
     secret: str | None = field(default=None, repr=False)
     """Signs the request when the robot asks for signatures (``SEC...``)."""
+    app_key: str = ""
+    """With ``app_secret`` of the app whose robot is spoken to: what files that people send are fetched with."""
+    app_secret: str = field(default="", repr=False)
+    api_url: str = "https://api.dingtalk.com"
 
 
 def build(part: Part, target: Target, credentials: Credentials, *, at: datetime) -> HttpRequest:
@@ -85,3 +97,25 @@ def _signed_url(credentials: Credentials, at: datetime) -> str:
     digest = hmac.new(credentials.secret.encode(), message, hashlib.sha256).digest()
     signature = quote(base64.b64encode(digest).decode(), safe="")
     return f"{url}{'&' if '?' in url else '?'}timestamp={timestamp}&sign={signature}"
+
+
+def download(media: MediaRef, credentials: Credentials) -> Downloading:
+    """A code buys an address that is signed ("Download the content of a message that a robot received")."""
+    if not credentials.app_key or not credentials.app_secret:
+        raise Unsendable("DingTalk gives files for DINGTALK_APP_KEY and DINGTALK_APP_SECRET; set them.")
+    identity = {"appKey": credentials.app_key, "appSecret": credentials.app_secret}
+    url = service_url(credentials.api_url, "v1.0/oauth2/accessToken")
+    granted = yield preparing(json_request("POST", url, identity))
+    token = id_of(json_object(granted).get("accessToken"))
+    if not token:
+        return failure(granted, id_of(json_object(granted).get("message")) or "no token was granted")
+    asked = {"downloadCode": media.id, "robotCode": credentials.app_key}
+    headers = {"x-acs-dingtalk-access-token": header_value(token)}
+    url = service_url(credentials.api_url, "v1.0/robot/messageFiles/download")
+    found = yield preparing(json_request("POST", url, asked, headers=headers))
+    place = id_of(json_object(found).get("downloadUrl"))
+    if not place:
+        return failure(found, id_of(json_object(found).get("message")) or "the file has no address")
+    if urlsplit(place).hostname != urlsplit(credentials.api_url).hostname:
+        place = re.sub(r"\Ahttp:", "https:", place)  # so it is written in the documentation
+    return file_at(place, own=credentials.api_url, hosts=_FILES)

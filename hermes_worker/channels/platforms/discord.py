@@ -21,7 +21,9 @@ from hermes_worker.channels.exchange import (
     path_segment,
     service_url,
 )
+from hermes_worker.channels.file_addresses import Downloading, file_at
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import id_of, number_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
@@ -31,6 +33,7 @@ THREAD_NAME_CHARS_MAX = 100
 _USER_AGENT = "DiscordBot (https://hermes-worker.invalid, 1)"
 _NOT_A_TEXT_CHANNEL = 50008
 _UNKNOWN_MESSAGE = 10008
+_CDN = ("cdn.discordapp.com", "media.discordapp.net")
 
 _KIND_OF_CODE = {
     10003: SendErrorKind.NOT_FOUND,
@@ -129,3 +132,9 @@ def _message(part: Part) -> dict[str, object]:
 def api_headers(token: str) -> dict[str, str]:
     """What every request has. Raises ``Unsendable``."""
     return {"Authorization": f"Bot {header_value(token)}", "User-Agent": _USER_AGENT}
+
+
+def download(media: MediaRef, credentials: Credentials) -> Downloading:
+    """An attachment has a signed address of Discord's CDN, which is good for a day ("Signed Attachment CDN URLs")."""
+    yield from ()
+    return file_at(media.id, own="", hosts=_CDN)

@@ -13,9 +13,10 @@ from email.policy import SMTP
 from email.utils import format_datetime
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
-from hermes_worker.channels.exchange import Part, Unsendable, key_token, media_type, one_line
+from hermes_worker.channels.exchange import Part, Unsendable, key_token, one_line
 from hermes_worker.channels.markup import matrix_html
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.media_kinds import type_of_name
 
 DEFAULT_SUBJECT = "Hermes Agent"
 SUBJECT_CHARS_MAX = 200
@@ -113,7 +114,7 @@ def build(part: Part, target: Target, credentials: Credentials, *, at: datetime)
             f"<html><body>{matrix_html(text)}</body></html>", subtype="html", cte="quoted-printable"
         )
     if part.attachment is not None:
-        main, _, sub = media_type(part.attachment.name).partition("/")
+        main, _, sub = type_of_name(part.attachment.name).partition("/")
         name = one_line(part.attachment.name)
         message.add_attachment(part.attachment.content, maintype=main, subtype=sub, filename=name)
     return Mail(sender=sender, recipient=recipient, content=message.as_bytes())

@@ -6,7 +6,7 @@ import json
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 
-from hermes_worker.channels.errors import SendErrorKind
+from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import (
     Attachment,
     Exchange,
@@ -25,7 +25,9 @@ from hermes_worker.channels.exchange import (
     preparing,
     service_url,
 )
+from hermes_worker.channels.file_addresses import Downloading, FileSource
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import id_of, mapping_of
 from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.http import HttpRequest, HttpResponse
@@ -77,11 +79,9 @@ def classify(response: HttpResponse) -> Outcome:
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     """Gets the tenant's token, uploads a file if there is one, sends."""
-    identity = {"app_id": credentials.app_id, "app_secret": credentials.app_secret}
-    granted = yield preparing(json_request("POST", _url("auth/v3/tenant_access_token/internal", credentials), identity))
-    token = id_of(json_object(granted).get("tenant_access_token"))
-    if not token:
-        return _denied(granted)
+    token = yield from _granted(credentials)
+    if isinstance(token, DeliveryError):
+        return token
     if part.attachment is None:
         return classify((yield build(part, target, credentials, token=token)))
     uploaded = yield from _upload(part.attachment, credentials, token)
@@ -121,9 +121,27 @@ def _build_message(
     return json_request("POST", _url(path, credentials), payload, headers=bearer(token))
 
 
-def _denied(response: HttpResponse) -> Outcome:
-    said = id_of(json_object(response).get("msg")) or "no token was granted"
-    return failure(response, said, kind=SendErrorKind.AUTH if is_success(response) else None)
+def download(media: MediaRef, credentials: Credentials) -> Downloading:
+    """The message, the kind and the key of a file ("Obtain resource files in messages", im-v1/message-resource)."""
+    message, _, rest = media.id.partition(":")
+    kind, _, key = rest.partition(":")
+    path = f"im/v1/messages/{path_segment(message)}/resources/{path_segment(key)}?type={path_segment(kind)}"
+    url = _url(path, credentials)
+    token = yield from _granted(credentials)
+    if isinstance(token, DeliveryError):
+        return token
+    return FileSource(request=HttpRequest(method="GET", url=url, headers=bearer(token), delivers=False))
+
+
+def _granted(credentials: Credentials) -> Generator[HttpRequest, HttpResponse, str | DeliveryError]:
+    """The token of the tenant."""
+    identity = {"app_id": credentials.app_id, "app_secret": credentials.app_secret}
+    granted = yield preparing(json_request("POST", _url("auth/v3/tenant_access_token/internal", credentials), identity))
+    token = id_of(json_object(granted).get("tenant_access_token"))
+    if token:
+        return token
+    said = id_of(json_object(granted).get("msg")) or "no token was granted"
+    return failure(granted, said, kind=SendErrorKind.AUTH if is_success(granted) else None)
 
 
 def _url(path: str, credentials: Credentials) -> str:

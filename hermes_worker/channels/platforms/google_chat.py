@@ -20,9 +20,12 @@ from hermes_worker.channels.exchange import (
     json_object,
     json_request,
     key_token,
+    path_segment,
     service_url,
 )
+from hermes_worker.channels.file_addresses import Downloading, FileSource
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import id_of, mapping_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
@@ -77,3 +80,14 @@ def classify(response: HttpResponse) -> Outcome:
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     return classify((yield build(part, target, credentials)))
+
+
+def download(media: MediaRef, credentials: Credentials) -> Downloading:
+    """``media.download`` of what was uploaded to the chat; a file on Drive is not the app's to read."""
+    yield from ()
+    if not credentials.access_token:
+        raise Unsendable("Google Chat gives files for an access token; none is set.")
+    name = "/".join(path_segment(step) for step in media.id.split("/"))
+    url = service_url(credentials.base_url, f"v1/media/{name}?alt=media")
+    headers = bearer(credentials.access_token)
+    return FileSource(request=HttpRequest(method="GET", url=url, headers=headers, delivers=False))

@@ -19,7 +19,9 @@ from hermes_worker.channels.exchange import (
     path_segment,
     service_url,
 )
+from hermes_worker.channels.file_addresses import Downloading, file_at
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import id_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
@@ -58,3 +60,10 @@ def classify(response: HttpResponse) -> Outcome:
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     return classify((yield build(part, target, credentials)))
+
+
+def download(media: MediaRef, credentials: Credentials) -> Downloading:
+    """What an automation names: a path of Home Assistant's, such as that of a camera's picture."""
+    yield from ()
+    url = media.id if "://" in media.id else service_url(credentials.base_url, media.id)
+    return file_at(url, own=credentials.base_url, headers=bearer(credentials.token))

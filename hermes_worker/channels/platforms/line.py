@@ -17,9 +17,12 @@ from hermes_worker.channels.exchange import (
     json_object,
     json_request,
     key_token,
+    path_segment,
     service_url,
 )
+from hermes_worker.channels.file_addresses import Downloading, FileSource
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import id_of, list_of, mapping_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
@@ -28,6 +31,8 @@ from hermes_worker.net.http import HttpRequest, HttpResponse
 class Credentials:
     token: str = field(repr=False)
     base_url: str = "https://api.line.me"
+    data_url: str = "https://api-data.line.me"
+    """Where files are."""
 
 
 def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
@@ -52,3 +57,10 @@ def classify(response: HttpResponse) -> Outcome:
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     return classify((yield build(part, target, credentials)))
+
+
+def download(media: MediaRef, credentials: Credentials) -> Downloading:
+    """The content of a message ("Get content"). LINE answers 202 while it still prepares a video or a sound."""
+    yield from ()
+    url = service_url(credentials.data_url, f"v2/bot/message/{path_segment(media.id)}/content")
+    return FileSource(request=HttpRequest(method="GET", url=url, headers=bearer(credentials.token), delivers=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlencode
@@ -14,21 +15,23 @@ from hermes_worker.channels.exchange import (
     Outcome,
     Part,
     Receipt,
+    Unsendable,
     bearer,
     failure,
     is_success,
     json_object,
     json_request,
     key_token,
-    media_type,
     path_segment,
     preparing,
     service_url,
 )
+from hermes_worker.channels.file_addresses import Downloading, FileSource
 from hermes_worker.channels.markup import matrix_html
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import id_of, list_of, number_of
-from hermes_worker.core.media_kinds import MediaKind
+from hermes_worker.core.media_kinds import MediaKind, type_of_name
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 FORMATTED_BYTES_MAX = 40_000
@@ -105,7 +108,7 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
         "body": part.text or part.attachment.name,
         "filename": part.attachment.name,
         "url": address,
-        "info": {"mimetype": media_type(part.attachment.name), "size": len(part.attachment.content)},
+        "info": {"mimetype": type_of_name(part.attachment.name), "size": len(part.attachment.content)},
     }
     return classify((yield _build_event(content, part, target, credentials)))
 
@@ -139,7 +142,7 @@ def _build_upload(attachment: Attachment, credentials: Credentials) -> HttpReque
     return HttpRequest(
         method="POST",
         url=service_url(credentials.homeserver, f"_matrix/media/v3/upload?{query}"),
-        headers=bearer(credentials.access_token) | {"Content-Type": media_type(attachment.name)},
+        headers=bearer(credentials.access_token) | {"Content-Type": type_of_name(attachment.name)},
         body=attachment.content,
         delivers=False,
     )
@@ -172,3 +175,18 @@ def _request(method: str, path: str, content: object | None, credentials: Creden
     if content is None:
         return HttpRequest(method=method, url=url, headers=bearer(credentials.access_token))
     return json_request(method, url, content, headers=bearer(credentials.access_token))
+
+
+MXC = re.compile(r"mxc://([^/?#\s]{1,255})/([A-Za-z0-9_-]{1,255})")
+"""The address of a file: the server, and the file's id there."""
+
+
+def download(media: MediaRef, credentials: Credentials) -> Downloading:
+    """``GET /_matrix/client/v1/media/download/{serverName}/{mediaId}``, which needs the token since v1.11."""
+    yield from ()
+    found = MXC.fullmatch(media.id)
+    if found is None:
+        raise Unsendable("A file of Matrix has an address that begins with mxc://.")
+    path = f"_matrix/client/v1/media/download/{path_segment(found[1])}/{path_segment(found[2])}"
+    url, headers = service_url(credentials.homeserver, path), bearer(credentials.access_token)
+    return FileSource(request=HttpRequest(method="GET", url=url, headers=headers, delivers=False))

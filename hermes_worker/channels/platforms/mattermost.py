@@ -16,10 +16,13 @@ from hermes_worker.channels.exchange import (
     json_object,
     json_request,
     multipart_request,
+    path_segment,
     preparing,
     service_url,
 )
+from hermes_worker.channels.file_addresses import Downloading, FileSource
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import id_of, list_of, mapping_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
@@ -75,3 +78,10 @@ def show_typing(target: Target, credentials: Credentials) -> Exchange:
 
 def _url(path: str, credentials: Credentials) -> str:
     return service_url(credentials.base_url, f"api/v4/{path}")
+
+
+def download(media: MediaRef, credentials: Credentials) -> Downloading:
+    """Get a file (api.mattermost.com)."""
+    yield from ()
+    url = _url(f"files/{path_segment(media.id)}", credentials)
+    return FileSource(request=HttpRequest(method="GET", url=url, headers=bearer(credentials.token), delivers=False))

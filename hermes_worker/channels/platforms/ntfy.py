@@ -22,7 +22,9 @@ from hermes_worker.channels.exchange import (
     path_segment,
     service_url,
 )
+from hermes_worker.channels.file_addresses import Downloading, file_at
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import id_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
@@ -96,3 +98,9 @@ def _encoded(text: str) -> str:
     """RFC 2047, which ntfy reads in its headers; on one line."""
     printable = "".join(character for character in text if character.isprintable())
     return printable if printable.isascii() else Header(printable, "utf-8").encode(maxlinelen=0)
+
+
+def download(media: MediaRef, credentials: Credentials) -> Downloading:
+    """What was attached is at the server itself ("Attachments"); elsewhere it is nobody's but the publisher's."""
+    yield from ()
+    return file_at(media.id, own=credentials.base_url, headers=_headers(credentials))

@@ -18,11 +18,14 @@ from hermes_worker.channels.exchange import (
     is_success,
     json_object,
     json_request,
-    media_type,
+    preparing,
     service_url,
 )
+from hermes_worker.channels.file_addresses import Downloading, FileSource
 from hermes_worker.channels.targets import Target
-from hermes_worker.core.json_values import id_of, list_of, mapping_of
+from hermes_worker.core.inbound import MediaRef
+from hermes_worker.core.json_values import id_of, list_of, mapping_of, object_in
+from hermes_worker.core.media_kinds import type_of_name
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 _RESULT_KINDS: Mapping[str, SendErrorKind] = {
@@ -94,4 +97,23 @@ def _chat_of(target: Target) -> dict[str, object]:
 
 def _data_uri(attachment: Attachment) -> str:
     name, content = quote(attachment.name, safe="", errors="replace"), base64.b64encode(attachment.content).decode()
-    return f"data:{media_type(attachment.name)};filename={name};base64,{content}"
+    return f"data:{type_of_name(attachment.name)};filename={name};base64,{content}"
+
+
+def download(media: MediaRef, credentials: Credentials) -> Downloading:
+    """``getAttachment`` of signal-cli, which gives a file as base64 in its JSON."""
+    yield from ()
+    params = {"account": credentials.account, "id": media.id}
+    call = {"jsonrpc": "2.0", "method": "getAttachment", "id": "attachment", "params": params}
+    request = preparing(json_request("POST", service_url(credentials.base_url, "api/v1/rpc"), call))
+    return FileSource(request=request, unpacked=_attachment_in)
+
+
+def _attachment_in(body: bytes) -> bytes | None:
+    """Versions of signal-cli differ in whether the data has a name."""
+    result = object_in(body).get("result")
+    data = result if isinstance(result, str) else mapping_of(result).get("data")
+    try:
+        return base64.b64decode(data, validate=True) if isinstance(data, str) else None
+    except ValueError:
+        return None

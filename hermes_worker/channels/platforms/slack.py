@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hermes_worker.channels.catalog import ChatForm
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
@@ -19,15 +19,18 @@ from hermes_worker.channels.exchange import (
     is_success,
     json_object,
     json_request,
-    media_type,
     preparing,
     service_url,
 )
+from hermes_worker.channels.file_addresses import Downloading, file_at
 from hermes_worker.channels.markup import slack_mrkdwn
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import id_of, list_of, mapping_of
+from hermes_worker.core.media_kinds import type_of_name
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
+_FILES = ("files.slack.com",)
 _KINDS: Mapping[str, SendErrorKind] = {
     "msg_too_long": SendErrorKind.TOO_LONG,
     "invalid_blocks": SendErrorKind.BAD_FORMAT,
@@ -37,6 +40,8 @@ _KINDS: Mapping[str, SendErrorKind] = {
     "user_not_found": SendErrorKind.NOT_FOUND,
     "thread_not_found": SendErrorKind.NOT_FOUND,
     "invalid_thread_ts": SendErrorKind.NOT_FOUND,
+    "file_not_found": SendErrorKind.NOT_FOUND,
+    "file_deleted": SendErrorKind.NOT_FOUND,
     "is_archived": SendErrorKind.FORBIDDEN,
     "not_in_channel": SendErrorKind.FORBIDDEN,
     "cannot_dm_bot": SendErrorKind.FORBIDDEN,
@@ -127,7 +132,7 @@ def _send_file(part: Part, attachment: Attachment, target: Target, credentials: 
     uploaded = yield HttpRequest(
         method="POST",
         url=upload_url,
-        headers={"Content-Type": media_type(attachment.name)},
+        headers={"Content-Type": type_of_name(attachment.name)},
         body=attachment.content,
         delivers=False,
     )
@@ -157,3 +162,25 @@ def _refusal(response: HttpResponse) -> DeliveryError:
 def _call(method: str, payload: Mapping[str, object], credentials: Credentials) -> HttpRequest:
     headers = bearer(credentials.token) | {"Content-Type": "application/json; charset=utf-8"}
     return json_request("POST", service_url(credentials.base_url, method), payload, headers=headers)
+
+
+def download(media: MediaRef, credentials: Credentials) -> Downloading:
+    """``url_private_download`` with the bot's token (docs.slack.dev/reference/objects/file-object). A file of a channel
+    that is shared with others has no address in its event (``file_access: check_file_info``): it is asked for."""
+    url = media.id
+    if not url.startswith("https:") and not url.startswith("http:"):
+        asked = service_url(credentials.base_url, "files.info")
+        response = yield preparing(form_request(asked, {"file": media.id}, headers=bearer(credentials.token)))
+        file = mapping_of(json_object(response).get("file"))
+        url = id_of(file.get("url_private_download"))
+        if not url:
+            return _refusal(response)
+
+    def refusal(head: HttpResponse) -> DeliveryError | None:
+        """Whoever may not read files is shown a page on which people log in."""
+        is_page = "text/html" in head.headers.get("content-type", "") and "html" not in media.media_type
+        said = "the token has no scope files:read"
+        return DeliveryError(kind=SendErrorKind.AUTH, message=said, status=head.status) if is_page else None
+
+    source = file_at(url, own=credentials.base_url, hosts=_FILES, headers=bearer(credentials.token))
+    return replace(source, refusal=refusal)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hermes_worker.channels.errors import SendErrorKind
 from hermes_worker.channels.exchange import (
@@ -19,10 +19,14 @@ from hermes_worker.channels.exchange import (
     path_segment,
     service_url,
 )
+from hermes_worker.channels.file_addresses import Downloading, file_at
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import id_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
+_API = ("api.twilio.com",)
+_KEPT = ("mms.twiliocdn.com", "media.twiliocdn.com", "s3-external-1.amazonaws.com")
 _KINDS: Mapping[int, SendErrorKind] = {
     20003: SendErrorKind.AUTH,
     20429: SendErrorKind.RATE_LIMITED,
@@ -52,9 +56,8 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     """Files cannot be sent and are left out. Raises ``Unsendable`` for a setting that cannot be used."""
     sender_field = "MessagingServiceSid" if credentials.sender.startswith("MG") else "From"
     fields = {"To": target.chat, sender_field: credentials.sender, "Body": part.text}
-    pair = base64.b64encode(f"{credentials.account_sid}:{credentials.auth_token}".encode()).decode()
     path = f"2010-04-01/Accounts/{path_segment(credentials.account_sid)}/Messages.json"
-    return form_request(service_url(credentials.base_url, path), fields, headers={"Authorization": f"Basic {pair}"})
+    return form_request(service_url(credentials.base_url, path), fields, headers=_authorization(credentials))
 
 
 def classify(response: HttpResponse) -> Outcome:
@@ -66,3 +69,15 @@ def classify(response: HttpResponse) -> Outcome:
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     return classify((yield build(part, target, credentials)))
+
+
+def download(media: MediaRef, credentials: Credentials) -> Downloading:
+    """A file of an MMS is at the API, which redirects to where Twilio keeps it ("Media resource")."""
+    yield from ()
+    source = file_at(media.id, own=credentials.base_url, hosts=_API, headers=_authorization(credentials))
+    return replace(source, moves_to=_KEPT)
+
+
+def _authorization(credentials: Credentials) -> dict[str, str]:
+    pair = base64.b64encode(f"{credentials.account_sid}:{credentials.auth_token}".encode()).decode()
+    return {"Authorization": f"Basic {pair}"}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
 
-from hermes_worker.channels.errors import SendErrorKind
+from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import (
     Exchange,
     Outcome,
@@ -20,10 +21,14 @@ from hermes_worker.channels.exchange import (
     preparing,
     service_url,
 )
+from hermes_worker.channels.file_addresses import Downloading, allowed_host, file_at
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import id_of, mapping_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
+_SHARED = (".sharepoint.com", ".sharepoint.us", ".sharepoint.cn")
+_CONNECTORS = ("smba.trafficmanager.net", ".smba.trafficmanager.net")
 _KINDS = {
     "ConversationNotFound": SendErrorKind.NOT_FOUND,
     "BotNotInConversationRoster": SendErrorKind.FORBIDDEN,
@@ -61,6 +66,26 @@ def classify(response: HttpResponse) -> Outcome:
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     """Gets a token, then sends."""
+    token = yield from _granted(credentials)
+    if isinstance(token, DeliveryError):
+        return token
+    return classify((yield build(part, target, credentials, token=token)))
+
+
+def download(media: MediaRef, credentials: Credentials) -> Downloading:
+    """A file that was put on SharePoint has an address that is signed ("Receive files in personal chat"); a picture is
+    at the connector, which wants the bot's token ("Receive attachments")."""
+    if allowed_host(media.id, _SHARED):
+        return file_at(media.id, own="", hosts=_SHARED)
+    at_connector = file_at(media.id, own=credentials.service_url, hosts=_CONNECTORS)
+    token = yield from _granted(credentials)
+    if isinstance(token, DeliveryError):
+        return token
+    return replace(at_connector, request=replace(at_connector.request, headers=bearer(token)))
+
+
+def _granted(credentials: Credentials) -> Generator[HttpRequest, HttpResponse, str | DeliveryError]:
+    """The token of the bot."""
     fields = {
         "grant_type": "client_credentials",
         "client_id": credentials.app_id,
@@ -74,4 +99,4 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
         said = id_of(json_object(granted).get("error")) or "no token was granted"
         is_refused = is_success(granted) or granted.status in (400, 401)
         return failure(granted, said, kind=SendErrorKind.AUTH if is_refused else None)
-    return classify((yield build(part, target, credentials, token=token)))
+    return token

@@ -22,9 +22,11 @@ from hermes_worker.channels.exchange import (
     path_segment,
     service_url,
 )
+from hermes_worker.channels.file_addresses import Downloading, FileSource
 from hermes_worker.channels.markup import telegram_html
 from hermes_worker.channels.splitting import measure
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import id_of, mapping_of, number_of
 from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.http import HttpRequest, HttpResponse
@@ -140,9 +142,25 @@ def _topic(thread: str) -> int:
     return int(thread)
 
 
+def _token(credentials: Credentials) -> str:
+    return path_segment(credentials.token).replace("%3A", ":")
+
+
 def _method_url(method: str, credentials: Credentials) -> str:
-    return service_url(credentials.base_url, f"bot{path_segment(credentials.token).replace('%3A', ':')}/{method}")
+    return service_url(credentials.base_url, f"bot{_token(credentials)}/{method}")
 
 
 def _known(kind: SendErrorKind) -> SendErrorKind | None:
     return kind if kind is not SendErrorKind.UNKNOWN else None
+
+
+def download(media: MediaRef, credentials: Credentials) -> Downloading:
+    """getFile, and where the bytes are. Telegram gives bots files of at most 20 MB."""
+    response = yield json_request("POST", _method_url("getFile", credentials), {"file_id": media.id})
+    path = id_of(mapping_of(json_object(response).get("result")).get("file_path"))
+    if not is_success(response) or not path:
+        outcome = classify(response)
+        return outcome if isinstance(outcome, DeliveryError) else failure(response, "getFile named no path")
+    steps = "/".join(path_segment(step) for step in path.split("/"))
+    url = service_url(credentials.base_url, f"file/bot{_token(credentials)}/{steps}")
+    return FileSource(request=HttpRequest(method="GET", url=url, delivers=False))

@@ -25,11 +25,11 @@ from hermes_worker.channels.exchange import (
     is_success,
     json_object,
     json_request,
-    media_type,
 )
 from hermes_worker.channels.signature import sign
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.json_values import id_of
+from hermes_worker.core.media_kinds import type_of_name
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 ATTACHMENT_BYTES_MAX = 5_000_000
@@ -59,7 +59,7 @@ def payload_of(part: Part) -> dict[str, object]:
             raise Unsendable(f"a file for a webhook has at most {ATTACHMENT_BYTES_MAX} bytes")
         payload["file"] = {
             "name": part.attachment.name,
-            "media_type": media_type(part.attachment.name),
+            "media_type": type_of_name(part.attachment.name),
             "content_base64": base64.b64encode(part.attachment.content).decode(),
         }
     return payload

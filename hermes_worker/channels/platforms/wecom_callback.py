@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
@@ -22,7 +22,9 @@ from hermes_worker.channels.exchange import (
     preparing,
     service_url,
 )
+from hermes_worker.channels.file_addresses import Downloading, FileSource
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import id_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
@@ -75,13 +77,9 @@ def classify(response: HttpResponse) -> Outcome:
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     """Gets a token, uploads a file if there is one, sends."""
-    identity = f"corpid={quote(credentials.corp_id, safe='')}&corpsecret={quote(credentials.corp_secret, safe='')}"
-    granted = yield preparing(
-        HttpRequest(method="GET", url=service_url(credentials.base_url, f"cgi-bin/gettoken?{identity}"))
-    )
-    token = id_of(json_object(granted).get("access_token"))
-    if not token:
-        return classify(granted)
+    token = yield from _granted(credentials)
+    if not isinstance(token, str):
+        return token
     if part.attachment is None:
         return classify((yield build(part, target, credentials, token=token)))
     url = _url("media/upload", credentials, token) + "&type=file"
@@ -90,6 +88,32 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     if not media_id:
         return classify(uploaded)
     return classify((yield _message("file", {"media_id": media_id}, target, credentials, token)))
+
+
+def download(media: MediaRef, credentials: Credentials) -> Downloading:
+    """WeCom keeps a file for three days ("Get temporary material"). What has no name in its head is JSON about a
+    failure."""
+    token = yield from _granted(credentials)
+    if not isinstance(token, str):
+        said = "no token was granted"
+        return token if isinstance(token, DeliveryError) else DeliveryError(kind=SendErrorKind.AUTH, message=said)
+    url = f"{_url('media/get', credentials, token)}&media_id={quote(media.id, safe='')}"
+    return FileSource(request=HttpRequest(method="GET", url=url, delivers=False), refusal=_not_given)
+
+
+def _not_given(head: HttpResponse) -> DeliveryError | None:
+    if "content-disposition" in head.headers:
+        return None
+    return DeliveryError(kind=SendErrorKind.NOT_FOUND, message="WeCom does not know the file", status=head.status)
+
+
+def _granted(credentials: Credentials) -> Generator[HttpRequest, HttpResponse, str | Outcome]:
+    """The token of the app."""
+    identity = f"corpid={quote(credentials.corp_id, safe='')}&corpsecret={quote(credentials.corp_secret, safe='')}"
+    granted = yield preparing(
+        HttpRequest(method="GET", url=service_url(credentials.base_url, f"cgi-bin/gettoken?{identity}"))
+    )
+    return id_of(json_object(granted).get("access_token")) or classify(granted)
 
 
 def _message(

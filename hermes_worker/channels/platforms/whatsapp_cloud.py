@@ -5,29 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hermes_worker.channels.errors import SendErrorKind
+from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import (
     Exchange,
     Outcome,
     Part,
     Receipt,
     bearer,
+    failure,
     failure_of_code,
     is_success,
     json_object,
     json_request,
-    media_type,
     multipart_request,
     path_segment,
     preparing,
     service_url,
 )
+from hermes_worker.channels.file_addresses import Downloading, file_at
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import id_of, list_of, mapping_of
-from hermes_worker.core.media_kinds import MediaKind
+from hermes_worker.core.media_kinds import MediaKind, type_of_name
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 CAPTION_CHARS_MAX = 1024
+_FILES = ("lookaside.fbsbx.com",)
 
 _KINDS: Mapping[int, SendErrorKind] = {
     0: SendErrorKind.AUTH,
@@ -82,7 +85,7 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     attachment = part.attachment
     if attachment is None:
         return classify((yield build(part, target, credentials)))
-    fields = {"messaging_product": "whatsapp", "type": media_type(attachment.name)}
+    fields = {"messaging_product": "whatsapp", "type": type_of_name(attachment.name)}
     url = _url("media", credentials)
     uploaded = yield preparing(multipart_request(url, fields, "file", attachment, headers=bearer(credentials.token)))
     media_id = id_of(json_object(uploaded).get("id"))
@@ -108,3 +111,15 @@ def _build_message(content: dict[str, object], target: Target, credentials: Cred
 
 def _url(method: str, credentials: Credentials) -> str:
     return service_url(credentials.base_url, f"{path_segment(credentials.phone_number_id)}/{method}")
+
+
+def download(media: MediaRef, credentials: Credentials) -> Downloading:
+    """Where a file is for five minutes, and that with the same token (cloud-api/reference/media)."""
+    headers = bearer(credentials.token)
+    url = service_url(credentials.base_url, path_segment(media.id))
+    response = yield HttpRequest(method="GET", url=url, headers=headers, delivers=False)
+    place = id_of(json_object(response).get("url"))
+    if not is_success(response) or not place:
+        outcome = classify(response)
+        return outcome if isinstance(outcome, DeliveryError) else failure(response, "the file has no address")
+    return file_at(place, own=credentials.base_url, hosts=_FILES, headers=headers)

@@ -118,7 +118,11 @@ def owe_gathering(connection: Connection, run_pk: int, run_id: str) -> list[Hint
 
 def keep_content(database: Database, content: bytes) -> str:
     """Keep a content until it is referred to, for an hour; under which hash. Idempotent."""
-    body = base64.b64encode(content).decode()
+    return keep_body(database, base64.b64encode(content).decode())
+
+
+def keep_body(database: Database, body: str) -> str:
+    """The same for a content that is base64 already."""
     digest = blob_hash(body)
     with database.write() as connection:
         this = sa.update(blobs).where(blobs.c.hash == digest)
