@@ -124,6 +124,10 @@ due(queue, steps, since) as (
     from deliveries
     where hinted_at is not null and hinted_at <= (select now from clock)
     group by 1
+    union all
+    select 'delivery', count(*), min(hinted_at)
+    from inbound_files
+    where hinted_at is not null and hinted_at <= (select now from clock)
 ),
 claimed(queue, claimed_at) as (
     select case when deaths is null then 'model' else 'suspect_model' end, claimed_at
@@ -149,6 +153,10 @@ claimed(queue, claimed_at) as (
     union all
     select case when deaths is null then 'delivery' else 'suspect_delivery' end, claimed_at
     from deliveries
+    where lease_owner is not null
+    union all
+    select 'delivery', claimed_at
+    from inbound_files
     where lease_owner is not null
 ),
 ranked(queue, claimed_at, place, steps) as (

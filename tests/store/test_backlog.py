@@ -24,22 +24,35 @@ from hermes_worker.core.effects import (
     CallHook,
     Collect,
     Effect,
+    FetchFile,
     GatherArtifacts,
     Iterate,
     RunTool,
     SendDelivery,
 )
+from hermes_worker.core.inbound import MediaRef
+from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.core.messages import user_body
 from hermes_worker.core.replay import Replay
 from hermes_worker.store.backlog import CLEARED_IN_S, STEP_S_MIN, QueueBacklog, create_view, read_backlog
 from hermes_worker.store.hooks.calls import HookCalls
 from hermes_worker.store.hooks.owed import OwedHookRow, owe_hooks
+from hermes_worker.store.inbound_files import InboundFiles, NewFile, NewFiles, owe_files
 from hermes_worker.store.jobs.executions import Executions
 from hermes_worker.store.outbox.deliveries import Deliveries, owe
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.store.runs.control import Control, NotAtWork
-from hermes_worker.store.tables import artifact_gatherings, deliveries, firings, hook_calls, jobs, runs, tool_calls
+from hermes_worker.store.tables import (
+    artifact_gatherings,
+    deliveries,
+    firings,
+    hook_calls,
+    inbound_files,
+    jobs,
+    runs,
+    tool_calls,
+)
 
 VERSIONS = Path(__file__).parents[2] / "hermes_worker" / "store" / "migrations" / "versions"
 MOVES = 70
@@ -87,6 +100,8 @@ def counted(store: Store) -> Counted:
             found.add(row, CallHook(run_id="", event_id="", hook="", attempt=1))
         for row in connection.execute(sa.select(artifact_gatherings)):
             found.add(row, GatherArtifacts(run_id="", attempt=1))
+        for row in connection.execute(sa.select(inbound_files)):
+            found.add(row, FetchFile(run_id="", file_id=row.pk, attempt=1))
     return found
 
 
@@ -190,6 +205,16 @@ class Commotion:
         assert isinstance(hint.effect, CallHook)
         if self.chance(0.5):
             assert HookCalls(self.store.database).claim(hint.effect, self.store.worker().pk)
+
+    def move_send_file(self) -> None:
+        """Somebody sends a file, which a worker may take and leave behind."""
+        media = MediaRef(kind=MediaKind.DOCUMENT, id="f1")
+        new = NewFiles(account="telegram:default", files=[NewFile(media=media)])
+        with self.store.database.write() as connection:
+            [hint] = owe_files(connection, self.random.choice(self.runs), new, "default")
+        if self.chance(0.5):
+            assert isinstance(hint.effect, FetchFile)
+            assert InboundFiles(self.store.database).claim(hint.effect, self.store.worker().pk)
 
     def move_put_off(self) -> None:
         """The next try of a step has to wait."""
@@ -330,7 +355,9 @@ insert into hook_calls (tenant, event_id, hook, event, run_pk, event_seq, state,
 select 'default', n || '.1.agent:end', 'audit', 'agent:end', n, 1, 'done', {now}, {now}
 from generate_series(1, 10000) n;
 insert into artifact_gatherings (run_pk, tenant, state, created_at, settled_at)
-select n, 'default', 'done', {now}, {now} from generate_series(1, 10000) n
+select n, 'default', 'done', {now}, {now} from generate_series(1, 10000) n;
+insert into inbound_files (run_pk, tenant, account, reference, state, gathers_until, created_at, settled_at)
+select n, 'default', 'telegram:default', '{{}}', 'refused', {now}, {now}, {now} from generate_series(1, 10000) n
 """
 
 
@@ -352,7 +379,7 @@ def test_it_reads_the_partial_indexes_and_not_the_history(own_postgres_store: St
     assert not [node for node in nodes if node["Node Type"] == "Seq Scan"]
 
 
-_COUNTED = ("runs", "tool_calls", "firings", "deliveries", "hook_calls", "artifact_gatherings")
+_COUNTED = ("runs", "tool_calls", "firings", "deliveries", "hook_calls", "artifact_gatherings", "inbound_files")
 
 
 def test_a_role_that_may_read_nothing_else_can_read_it(own_postgres_store: Store) -> None:
@@ -372,5 +399,5 @@ def test_a_role_that_may_read_nothing_else_can_read_it(own_postgres_store: Store
 
 def test_the_revision_makes_the_view_that_the_code_describes(store: Store) -> None:
     kind = store.database.engine.dialect.name
-    [script] = VERSIONS.glob(f"0120_*.{kind}.sql")
+    [script] = VERSIONS.glob(f"0260_*.{kind}.sql")
     assert script.read_text(encoding="utf-8") == create_view(kind) + "\n"
