@@ -21,10 +21,12 @@ from hermes_worker.store.inbound_files import (
     NewFiles,
     add_to_gathering,
     begin_if_ready,
+    begins_behind,
     gathers,
     owe_files,
 )
 from hermes_worker.store.rows import Hint
+from hermes_worker.store.runs.runs import Multitask
 from hermes_worker.wiring import Client
 
 
@@ -69,6 +71,13 @@ class FileTurns:
         """Whether a run of the same person waits for files and takes more. One statement."""
         with self._client.database.read() as connection:
             return gathers(connection, chat, files.album_hash) is not None
+
+    def behind(self, submission: Submission, chat: FileChat) -> Submission | None:
+        """A submission that waits until the runs before it have their files, so that a chat is answered in its order;
+        ``None`` where none of them waits. One statement."""
+        with self._client.database.read() as connection:
+            left_s = begins_behind(connection, chat)
+        return None if left_s is None else replace(submission, multitask=Multitask.QUEUE, delay_s=left_s)
 
     def waiting(self, submission: Submission) -> Submission:
         """A submission that waits for files."""

@@ -66,7 +66,7 @@ from hermes_worker.services.submission import InvalidSubmission, Submission, acc
 from hermes_worker.settings import Settings
 from hermes_worker.store.access.audit import Actor, acting
 from hermes_worker.store.gateway import AccountHold, ChatBurst, EventKnown, GatewayRows, InboundEvent, OpenQuestion
-from hermes_worker.store.inbound_files import NewFiles
+from hermes_worker.store.inbound_files import FileChat, NewFiles
 from hermes_worker.store.known_chats import KnownChats
 from hermes_worker.store.last_turns import last_turn
 from hermes_worker.store.outbox.deliveries import owe, owe_preview
@@ -286,7 +286,10 @@ class Taker:
             return self._submit(arrival, place, self._files.waiting(submission), files)
         if multitask is Multitask.QUEUE and place.reset is None and self._joins(arrival, place.session, said):
             return "joined"
-        return self._submit(arrival, place, self._submission(arrival, place, said, multitask))
+        submission = self._submission(arrival, place, said, multitask)
+        is_steered = multitask is Multitask.STEER and self._rows.at_work(arrival.role.source, place.session)[0]
+        behind = None if is_steered else self._files.behind(submission, self._chat_of(arrival, place.session))
+        return self._submit(arrival, place, submission if behind is None else behind, None if behind is None else files)
 
     def _joins(self, arrival: Arrival, session: str, text: str) -> bool:
         """Whether a text belongs to a run of the same person that has not begun, and was added to it: people write in
@@ -309,7 +312,7 @@ class Taker:
 
     def _joins_files(self, arrival: Arrival, session: str, text: str, files: NewFiles) -> bool:
         """The same for a run that waits for files which came before: albums, and what is said of a picture."""
-        chat = self._files.chat(arrival.role.source, session, self._principal(arrival))
+        chat = self._chat_of(arrival, session)
         if not self._files.is_gathering(chat, files):
             return False
         try:
@@ -323,6 +326,9 @@ class Taker:
             return False
         self._client.publisher.send(joined.hints)
         return True
+
+    def _chat_of(self, arrival: Arrival, session: str) -> FileChat:
+        return self._files.chat(arrival.role.source, session, self._principal(arrival))
 
     def _submission(self, arrival: Arrival, place: _ChatPlace, text: str, multitask: Multitask) -> Submission:
         is_guest = arrival.role is ChatRole.GUEST

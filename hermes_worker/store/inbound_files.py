@@ -26,19 +26,16 @@ from hermes_worker.core.inbound_files import FILES_MAX, FileOutcome, FileState, 
 from hermes_worker.core.run import RunStatus
 from hermes_worker.store.artifacts.gatherings import keep_body, keep_content, take_contents
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
-from hermes_worker.store.engine.prepared import PkRow, Prepared, row_of, rows_of
-from hermes_worker.store.row_keys import LostHintsBounds
+from hermes_worker.store.engine.prepared import row_of, rows_of
+from hermes_worker.store.hinted_rows import HintedRows
 from hermes_worker.store.rows import Hint, LoadedRun, lock_run, plain
 from hermes_worker.store.runs.inputs import change_input, stored_spec
 from hermes_worker.store.runs.joining import begin_put_off
 from hermes_worker.store.runs.runs import session_is
-from hermes_worker.store.tables import blobs, inbound_files, runs, sessions, workers
+from hermes_worker.store.tables import blobs, inbound_files, runs, sessions
 
-ATTEMPTS_MAX = 3
-_BATCH = 200
 _PIECE_BYTES = 3 * 262_144
 """A multiple of three, so that pieces of base64 are base64 together."""
-_HINTS_COUNTED = 100
 _VANISHED = FileOutcome(reason="the workers that fetched it vanished")
 
 
@@ -170,12 +167,56 @@ def _begun(connection: Connection, loaded: LoadedRun) -> list[Hint]:
     still_open, until, now = connection.execute(facts).one()
     if still_open or loaded.run.status is not RunStatus.QUEUED:
         return []
+    _lock_session(connection, loaded.session_pk)
+    if connection.execute(_waits_for_files(loaded.session_pk).where(runs.c.pk < loaded.pk).limit(1)).first():
+        return []  # what was said before comes first; when that begins, it sees to this one
     begins_at = max(float(until or now), float(now))
     waits = sa.and_(runs.c.pk == loaded.pk, runs.c.not_before.is_not(None), runs.c.hinted_at.is_(None))
     moved = connection.execute(sa.update(runs).where(waits).values(not_before=begins_at))
+    _move_those_behind(connection, loaded, begins_at)
     if not moved.rowcount or begins_at > now:
         return []  # it has begun, or the sweeper begins it
     return begin_put_off(connection, loaded) or []
+
+
+_PUT_OFF = (runs.c.status == RunStatus.QUEUED.value) & runs.c.hinted_at.is_(None) & runs.c.not_before.is_not(None)
+
+
+def _waits_for_files(session_pk: int | sa.ScalarSelect[int]) -> sa.Select[int]:
+    """The runs of a session that cannot begin yet, because of files."""
+    has_files = sa.exists().where(inbound_files.c.run_pk == runs.c.pk)
+    return sa.select(runs.c.pk).where(
+        runs.c.session_pk == session_pk, _PUT_OFF, runs.c.not_before > db_now_once(), has_files
+    )
+
+
+def _lock_session(connection: Connection, session_pk: int) -> None:
+    """Whoever begins a run of it, or adds one, waits for us or is seen by us."""
+    connection.execute(sa.select(sessions.c.pk).where(sessions.c.pk == session_pk).with_for_update())
+
+
+def _move_those_behind(connection: Connection, loaded: LoadedRun, begins_at: float) -> None:
+    """Let the runs that wait behind one begin when it does, but for those whose own files are on the way, or that take
+    more. Whoever holds such a row settles a file of it: they come to the session after us, and see to it themselves."""
+    later = runs.alias()
+    files = inbound_files.alias()
+    of_later = files.c.run_pk == later.c.pk
+    behind = (
+        sa.select(later.c.pk)
+        .where(
+            later.c.session_pk == loaded.session_pk,
+            later.c.pk > loaded.pk,
+            later.c.status == RunStatus.QUEUED.value,
+            later.c.hinted_at.is_(None),
+            later.c.not_before.is_not(None),
+            ~sa.exists().where(of_later, files.c.settled_at.is_(None)),
+        )
+        .with_for_update(skip_locked=True)
+    )
+    until = sa.select(sa.func.max(inbound_files.c.gathers_until)).where(inbound_files.c.run_pk == runs.c.pk)
+    own = sa.func.coalesce(until.scalar_subquery(), begins_at)
+    moved = sa.case((own > begins_at, own), else_=begins_at)
+    connection.execute(sa.update(runs).where(runs.c.pk.in_(behind)).values(not_before=moved))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,10 +231,10 @@ class FileChat:
 
 
 def gathers(connection: Connection, chat: FileChat, album_hash: str | None) -> int | None:
-    """The number of the run of the same person that waits for its files and takes more: soon after the last of them,
-    or those of the same album. One statement."""
+    """The number of the run of the same person that waits for its files and takes more: while they are on the way, soon
+    after the last of them, or those of the same album. One statement."""
     of_run = inbound_files.c.run_pk == runs.c.pk
-    takes_more = inbound_files.c.gathers_until >= db_now()
+    takes_more = inbound_files.c.settled_at.is_(None) | (inbound_files.c.gathers_until >= db_now())
     if album_hash is not None:
         takes_more |= inbound_files.c.album_hash == album_hash
     wanted = (
@@ -201,9 +242,7 @@ def gathers(connection: Connection, chat: FileChat, album_hash: str | None) -> i
         .join(sessions, sessions.c.pk == runs.c.session_pk)
         .where(
             session_is(chat.tenant, chat.source, chat.session),
-            runs.c.status == RunStatus.QUEUED.value,
-            runs.c.hinted_at.is_(None),
-            runs.c.not_before.is_not(None),
+            _PUT_OFF,
             runs.c.principal == chat.principal,
             sa.exists().where(of_run, takes_more),
         )
@@ -212,6 +251,16 @@ def gathers(connection: Connection, chat: FileChat, album_hash: str | None) -> i
     )
     found = connection.execute(wanted).scalar()
     return None if found is None else int(found)
+
+
+def begins_behind(connection: Connection, chat: FileChat) -> float | None:
+    """In how many seconds, at the latest, the runs of a chat's session have begun that wait for files, whoever sent
+    these; ``None`` where there is none. One statement."""
+    this = sa.select(sessions.c.pk).where(session_is(chat.tenant, chat.source, chat.session)).scalar_subquery()
+    waiting = _waits_for_files(this).subquery()
+    latest = sa.select(sa.func.max(runs.c.not_before) - db_now()).where(runs.c.pk.in_(sa.select(waiting.c.pk)))
+    left_s = connection.execute(latest).scalar()
+    return None if left_s is None else max(float(left_s), 0.001)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,8 +281,7 @@ def add_to_gathering(
     if loaded is None or loaded.run.status is not RunStatus.QUEUED:
         return None
     # Whoever begins a run holds its row and that of its session: it waits for us, or we see here that it has begun.
-    this = sa.select(sessions.c.pk).where(sessions.c.pk == loaded.session_pk)
-    connection.execute(this.with_for_update())
+    _lock_session(connection, loaded.session_pk)
     if gathers(connection, chat, new.album_hash) != seen:
         return None
     spec = stored_spec(connection, loaded.pk)
@@ -246,8 +294,11 @@ def add_to_gathering(
             return None
         change_input(connection, loaded.pk, replace(spec, input=whole))
     hints = owe_files(connection, loaded.run.run_id, new, chat.tenant)
-    values = {"not_before": db_now() + wait_s} if hints else {}
+    until = connection.execute(sa.select(db_now() + wait_s)).scalar_one()
+    values = {"not_before": until} if hints else {}
     connection.execute(sa.update(runs).where(runs.c.pk == loaded.pk).values(updated_at=db_now(), **values))
+    if hints:
+        _move_those_behind(connection, loaded, float(until))
     return JoinedTurn(run_id=loaded.run.run_id, hints=hints)
 
 
@@ -375,81 +426,23 @@ class _DueFile(NamedTuple):
     hinted_at: float | None
 
 
-_RETURNED = (
-    inbound_files.c.pk,
-    sa.select(runs.c.run_id).where(runs.c.pk == inbound_files.c.run_pk).scalar_subquery().label("run_id"),
-    inbound_files.c.attempts,
-    inbound_files.c.hinted_at,
-)
-_orphans = (
-    sa.select(inbound_files.c.pk)
-    .outerjoin(workers, workers.c.pk == inbound_files.c.lease_owner)
-    .where(inbound_files.c.lease_owner.is_not(None), sa.or_(workers.c.state.is_(None), workers.c.state != "alive"))
-    .limit(_BATCH)
-)
-_FIRST_ORPHAN = Prepared(_orphans.limit(1), gives=PkRow)
-_is_given_up = inbound_files.c.attempts >= ATTEMPTS_MAX
-_LOSE = (
-    sa.update(inbound_files)
-    .where(inbound_files.c.pk.in_(_orphans), inbound_files.c.lease_owner.is_not(None))
-    .values(
-        state=sa.case((_is_given_up, FileState.REFUSED.value), else_=FileState.PENDING.value),
-        settled_at=sa.case((_is_given_up, db_now()), else_=None),
-        hinted_at=sa.case((_is_given_up, None), else_=db_now()),
-        outcome=_VANISHED.to_json(),
-        lease_token=None,
-        lease_owner=None,
-    )
-    .returning(*_RETURNED)
-)
-_wait: sa.ColumnElement[float] = sa.bindparam("grace", type_=sa.Double()) * sa.case(
-    (inbound_files.c.hints == 0, 1.0),
-    (inbound_files.c.hints == 1, 2.0),
-    (inbound_files.c.hints < 5, 8.0),
-    else_=60.0,
-)
-_unheard = (
-    sa.select(inbound_files.c.pk)
-    .where(
-        inbound_files.c.hinted_at < sa.bindparam("before", type_=sa.Double()),
-        inbound_files.c.hinted_at < db_now_once() - _wait,
-    )
-    .order_by(inbound_files.c.hinted_at)
-    .limit(_BATCH)
-)
-_FIRST_UNHEARD = Prepared(_unheard.limit(1), takes=LostHintsBounds, gives=PkRow)
-_RESEND = (
-    sa.update(inbound_files)
-    .where(
-        inbound_files.c.pk.in_(_unheard.with_for_update(skip_locked=True)),
-        inbound_files.c.hinted_at.is_not(None),
-    )
-    .values(
-        hinted_at=db_now(),
-        hints=sa.case((inbound_files.c.hints < _HINTS_COUNTED, inbound_files.c.hints + 1), else_=inbound_files.c.hints),
-    )
-    .returning(*_RETURNED)
+_ROWS = HintedRows(
+    inbound_files,
+    "pk",
+    gives=_DueFile,
+    lost={"state": FileState.REFUSED.value, "outcome": _VANISHED.to_json()},
 )
 
 
 def lose_files(database: Database) -> list[Hint]:
     """Take back the rows of workers that are gone: due again, or given up. A run that waits for nothing else then
     begins when its time has come. Idempotent."""
-    with database.read() as connection:
-        if _FIRST_ORPHAN.first(connection, {}) is None:
-            return []
-    with database.statement() as connection:
-        return _hints(rows_of(connection.execute(_LOSE), _DueFile))
+    return _hints(_ROWS.lose(database))
 
 
 def resend_files(database: Database, *, grace_s: float, before: float) -> list[Hint]:
     """Hints of due rows whose message is lost: hinted before ``before`` and longer than the grace ago."""
-    values: LostHintsBounds = {"grace": grace_s, "before": before}
-    with database.read() as connection:
-        if _FIRST_UNHEARD.first(connection, values) is None:
-            return []
-    with database.statement() as connection:
-        return _hints(rows_of(connection.execute(_RESEND, values), _DueFile))
+    return _hints(_ROWS.resend(database, grace_s=grace_s, before=before))
 
 
 def _hints(due: Sequence[_DueFile]) -> list[Hint]:

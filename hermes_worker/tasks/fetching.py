@@ -26,7 +26,8 @@ from hermes_worker.core.inbound_files import PIXELS_MAX, FileOutcome, inbox_path
 from hermes_worker.core.media_kinds import PICTURES, SOUNDS, START_BYTES, MediaKind, suffix_of, type_of_start
 from hermes_worker.observe import bound, count, log
 from hermes_worker.store.artifacts.gatherings import ContentGone
-from hermes_worker.store.inbound_files import ATTEMPTS_MAX, FetchedFile, FileClaim, InboundFiles
+from hermes_worker.store.hinted_rows import ATTEMPTS_MAX
+from hermes_worker.store.inbound_files import FetchedFile, FileClaim, InboundFiles
 from hermes_worker.store.rows import Hint
 from hermes_worker.tasks.iteration.persistence import persist
 from hermes_worker.tasks.leases import Leases

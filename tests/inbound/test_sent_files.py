@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,14 +26,19 @@ from support.sent_files import (
     plain,
     redirected,
     silent,
+    streamed,
     voice,
     zip_bomb,
 )
 from support.store import Store
 from support.telegram_server import TOKEN, TelegramServer
 
+from hermes_worker.channels.downloading import FileDownloader
 from hermes_worker.channels.hearing import Hearing, Transcriber
 from hermes_worker.core.effects import FetchFile, Iterate, Prepare
+from hermes_worker.core.inbound import InboundChat, InboundMessage, InboundSender, MediaRef
+from hermes_worker.core.media_kinds import MediaKind
+from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.inbound_files import InboundFiles
 from hermes_worker.store.retention.deleting import delete_blobs
 from hermes_worker.store.tables import blobs, deliveries, inbound, inbound_files, run_inputs, runs
@@ -261,6 +267,136 @@ def test_two_workers_fetch_a_file_once(chat: TelegramChat) -> None:
     for thread in threads:
         thread.join()
     assert chat.server.files.fetched == ["d1"]
+
+
+# --- large files -----------------------------------------------------------------------------------------------------
+
+LARGE = 20 * 1024**2
+
+
+def test_a_file_of_20_mb_is_fetched_as_a_stream(tmp_path: Path) -> None:
+    """While a worker waits for a platform it holds a piece of the file."""
+    with FaultServer(lambda request, reply: streamed(LARGE)(reply)) as server:
+        values = {"MATTERMOST_URL": server.base_url.removesuffix("/v1"), "MATTERMOST_TOKEN": "t1"}
+        downloader = FileDownloader(values=values, bytes_max=LARGE, total_s=60.0)
+        wanted = MediaRef(kind=MediaKind.DOCUMENT, id="f1")
+        with (tmp_path / "file").open("wb") as into:
+            tracemalloc.start()
+            try:
+                missing = downloader.fetch("mattermost:default", wanted, into)
+                _, peak = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+    assert missing is None
+    assert (tmp_path / "file").stat().st_size == LARGE
+    assert peak < 2 * 1024**2, f"{peak:,} bytes"
+
+
+def test_a_file_of_20_mb_is_kept_and_never_held_more_than_a_few_times(tmp_path: Path, broker_url: str) -> None:
+    """Its content is one value of the database: base64, as it is written and as the driver sends it."""
+    with (
+        FaultServer(lambda request, reply: streamed(LARGE)(reply)) as server,
+        file_chat(
+            tmp_path,
+            broker_url,
+            {
+                "MATTERMOST_URL": server.base_url.removesuffix("/v1"),
+                "MATTERMOST_TOKEN": "t1",
+                "GATEWAY_ALLOWED_USERS": "*",
+            },
+            bytes_max=LARGE,
+            total_s=60.0,
+        ) as chat,
+    ):
+        media = (MediaRef(kind=MediaKind.DOCUMENT, id="f1", name="large.bin", size_bytes=LARGE),)
+        sender = InboundSender(id="ada")
+        event = InboundMessage(event_key="1", chat=InboundChat(id="d" * 26), sender=sender, text="keep it", media=media)
+        assert chat.take("mattermost", event) == "run"
+        tracemalloc.start()
+        try:
+            chat.fetch()
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert "application/octet-stream, 20,971,520 bytes; in your workspace" in chat.text()
+        [placed] = chat.placed()
+    assert len(placed.content) == LARGE
+    assert peak < 5 * LARGE, f"{peak:,} bytes"
+
+
+# --- the order of a chat ---------------------------------------------------------------------------------------------
+
+
+def in_topic(person: int) -> dict[str, Any]:
+    """A thread that several people share."""
+    where = {"chat": {"id": -100, "type": "supergroup", "title": "Ops", "is_forum": True}, "message_thread_id": 17}
+    answered = {"message_id": 5, "text": "?", "from": {"id": 77, "is_bot": True}}
+    who = {"id": person, "is_bot": False, "first_name": f"P{person}"}
+    return {**where, "is_topic_message": True, "from": who, "reply_to_message": answered}
+
+
+def begun(chat: TelegramChat) -> list[bool]:
+    return [at is not None for (at,) in chat.rows(runs.c.hinted_at)]
+
+
+def end_the_run_at_work(chat: TelegramChat) -> None:
+    store = Store.over(chat.client.database)
+    [active] = [run_id for run_id, at in chat.rows(runs.c.run_id, runs.c.hinted_at) if at is not None]
+    store.runs.request_stop(active)
+
+
+def test_what_the_same_person_says_while_their_file_is_on_the_way_belongs_to_it(chat: TelegramChat) -> None:
+    assert chat.send_file("d1", b"a,b", document, caption="add these up") == "run"
+    with chat.client.database.write() as connection:
+        connection.execute(sa.update(inbound_files).values(gathers_until=db_now() - 60))
+    assert chat.write("and tell me the mean") == "joined"
+    assert chat.send_file("d2", b"c,d", document, called="more.csv", caption="these too") == "joined"
+    assert begun(chat) == [False]
+    chat.fetch()
+    assert begun(chat) == [True]
+    assert chat.text().startswith("add these up\n\nand tell me the mean\n\nthese too\n\n[Files")
+    assert '2. "more.csv"' in chat.text()
+    assert chat.write("thanks") == "run"
+
+
+def test_what_others_say_meanwhile_is_answered_after_the_turn_with_the_file(chat: TelegramChat) -> None:
+    chat.send_file("d1", b"a,b", document, caption="add these up", **in_topic(42))
+    assert chat.write("what is the mean?", **in_topic(43)) == "run"
+    assert chat.write("hurry", **in_topic(43)) == "run"
+    assert begun(chat) == [False, False, False]
+    chat.fetch()
+    assert begun(chat) == [True, False, False]
+    end_the_run_at_work(chat)
+    assert begun(chat) == [False, True, False], "as soon as the turn before is over"
+    end_the_run_at_work(chat)
+    assert begun(chat) == [False, False, True]
+
+
+def test_a_file_that_comes_sooner_than_one_before_it_waits_for_it(chat: TelegramChat) -> None:
+    chat.send_file("d1", b"first", document, caption="first", **in_topic(42))
+    chat.send_file("d2", b"second", document, caption="second", **in_topic(43))
+    slow, quick = chat.due
+    fetch_file(chat.parts, quick, time.time())
+    assert begun(chat) == [False, False]
+    fetch_file(chat.parts, slow, time.time())
+    assert begun(chat) == [True, False]
+    end_the_run_at_work(chat)
+    assert begun(chat) == [False, True]
+
+
+def test_a_turn_whose_file_never_comes_holds_up_the_next_no_longer_than_itself(chat: TelegramChat) -> None:
+    chat.send_file("d1", silent, document, caption="look", **in_topic(42))
+    chat.write("and I?", **in_topic(43))
+    assert chat.gathered(), "its time is over"
+    assert begun(chat) == [True, False]
+    end_the_run_at_work(chat)
+    assert begun(chat) == [False, True]
+
+
+def test_another_chat_does_not_wait(chat: TelegramChat) -> None:
+    chat.send_file("d1", b"x", document, caption="look")
+    chat.write("hello", person=43)
+    assert begun(chat) == [False, True]
 
 
 # --- albums and bursts -----------------------------------------------------------------------------------------------

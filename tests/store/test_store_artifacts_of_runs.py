@@ -13,7 +13,6 @@ from hermes_worker.core.erasure import Person
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.retention import DEFAULT_RULES
 from hermes_worker.store.artifacts.gatherings import (
-    ATTEMPTS_MAX,
     ContentGone,
     GatheringClaim,
     Gatherings,
@@ -21,6 +20,7 @@ from hermes_worker.store.artifacts.gatherings import (
     LeftOutFile,
 )
 from hermes_worker.store.artifacts.listing import ArtifactNotFound, Artifacts
+from hermes_worker.store.hinted_rows import ATTEMPTS_MAX
 from hermes_worker.store.retention import deleting
 from hermes_worker.store.retention.exporting import exported
 from hermes_worker.store.retention.pruner import Pruner

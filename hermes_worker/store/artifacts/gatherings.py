@@ -22,9 +22,8 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.effects import GatherArtifacts
 from hermes_worker.core.errors import HermesError, LeaseLost
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
-from hermes_worker.store.engine.prepared import PkRow, Prepared, rows_of
 from hermes_worker.store.engine.texts import plain
-from hermes_worker.store.row_keys import LostHintsBounds
+from hermes_worker.store.hinted_rows import ATTEMPTS_MAX, HintedRows
 from hermes_worker.store.rows import Hint, blob_hash, insert_ignoring
 from hermes_worker.store.runs.inputs import read_spec
 from hermes_worker.store.tables import (
@@ -34,12 +33,8 @@ from hermes_worker.store.tables import (
     runs,
     sessions,
     tool_calls,
-    workers,
 )
 
-ATTEMPTS_MAX = 3
-_BATCH = 200
-_HINTS_COUNTED = 100
 _REASON_CHARS_MAX = 500
 
 
@@ -284,84 +279,22 @@ class _DueGathering(NamedTuple):
     hinted_at: float | None
 
 
-_RETURNED = (
-    sa.select(runs.c.run_id).where(runs.c.pk == artifact_gatherings.c.run_pk).scalar_subquery().label("run_id"),
-    artifact_gatherings.c.attempts,
-    artifact_gatherings.c.hinted_at,
-)
-_orphans = (
-    sa.select(artifact_gatherings.c.run_pk.label("pk"))
-    .outerjoin(workers, workers.c.pk == artifact_gatherings.c.lease_owner)
-    .where(
-        artifact_gatherings.c.lease_owner.is_not(None), sa.or_(workers.c.state.is_(None), workers.c.state != "alive")
-    )
-    .limit(_BATCH)
-)
-_FIRST_ORPHAN = Prepared(_orphans.limit(1), gives=PkRow)
-_is_given_up = artifact_gatherings.c.attempts >= ATTEMPTS_MAX
-_LOSE = (
-    sa.update(artifact_gatherings)
-    .where(artifact_gatherings.c.run_pk.in_(_orphans), artifact_gatherings.c.lease_owner.is_not(None))
-    .values(
-        state=sa.case((_is_given_up, GatheringState.FAILED.value), else_=GatheringState.PENDING.value),
-        settled_at=sa.case((_is_given_up, db_now()), else_=None),
-        hinted_at=sa.case((_is_given_up, None), else_=db_now()),
-        reason="the worker that gathered the files vanished",
-        lease_token=None,
-        lease_owner=None,
-    )
-    .returning(*_RETURNED)
-)
-_wait: sa.ColumnElement[float] = sa.bindparam("grace", type_=sa.Double()) * sa.case(
-    (artifact_gatherings.c.hints == 0, 1.0),
-    (artifact_gatherings.c.hints == 1, 2.0),
-    (artifact_gatherings.c.hints < 5, 8.0),
-    else_=60.0,
-)
-_unheard = (
-    sa.select(artifact_gatherings.c.run_pk.label("pk"))
-    .where(
-        artifact_gatherings.c.hinted_at < sa.bindparam("before", type_=sa.Double()),
-        artifact_gatherings.c.hinted_at < db_now_once() - _wait,
-    )
-    .order_by(artifact_gatherings.c.hinted_at)
-    .limit(_BATCH)
-)
-_FIRST_UNHEARD = Prepared(_unheard.limit(1), takes=LostHintsBounds, gives=PkRow)
-_RESEND = (
-    sa.update(artifact_gatherings)
-    .where(
-        artifact_gatherings.c.run_pk.in_(_unheard.with_for_update(skip_locked=True)),
-        artifact_gatherings.c.hinted_at.is_not(None),
-    )
-    .values(
-        hinted_at=db_now(),
-        hints=sa.case(
-            (artifact_gatherings.c.hints < _HINTS_COUNTED, artifact_gatherings.c.hints + 1),
-            else_=artifact_gatherings.c.hints,
-        ),
-    )
-    .returning(*_RETURNED)
+_ROWS = HintedRows(
+    artifact_gatherings,
+    "run_pk",
+    gives=_DueGathering,
+    lost={"state": GatheringState.FAILED.value, "reason": "the worker that gathered the files vanished"},
 )
 
 
 def lose_gatherings(database: Database) -> list[Hint]:
     """Take back the rows of workers that are gone: due again, or given up. Idempotent."""
-    with database.read() as connection:
-        if _FIRST_ORPHAN.first(connection, {}) is None:
-            return []
-    with database.statement() as connection:
-        return _hints(rows_of(connection.execute(_LOSE), _DueGathering))
+    return _hints(_ROWS.lose(database))
 
 
 def resend_gatherings(database: Database, *, grace_s: float, before: float) -> list[Hint]:
     """Hints of due rows whose message is lost: hinted before ``before`` and longer than the grace ago."""
-    values: LostHintsBounds = {"grace": grace_s, "before": before}
-    with database.read() as connection:
-        if _FIRST_UNHEARD.first(connection, values) is None:
-            return []
-    with database.statement() as connection:
-        return _hints(rows_of(connection.execute(_RESEND, values), _DueGathering))
+    return _hints(_ROWS.resend(database, grace_s=grace_s, before=before))
 
 
 def _hints(due: Sequence[_DueGathering]) -> list[Hint]:

@@ -18,15 +18,12 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.effects import CallHook
 from hermes_worker.core.hooks import Observed, OwedCall, event_id, owed_for
 from hermes_worker.core.run_events import RunEvent
-from hermes_worker.store.engine.database import Database, db_now, db_now_once
-from hermes_worker.store.engine.prepared import PkRow, Prepared
-from hermes_worker.store.row_keys import LostHintsBounds
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.hinted_rows import HintedRows
 from hermes_worker.store.rows import Hint
-from hermes_worker.store.tables import hook_calls, runs, workers
+from hermes_worker.store.tables import hook_calls, runs
 
-ATTEMPTS_MAX = 3
-_BATCH = 200
-_HINTS_COUNTED = 100
 _KEPT_S = 7 * 86_400.0
 
 
@@ -120,58 +117,11 @@ class _DueHookCall(NamedTuple):
     run_id: str
 
 
-_RETURNED = (
-    hook_calls.c.event_id,
-    hook_calls.c.hook,
-    hook_calls.c.attempts,
-    hook_calls.c.hinted_at,
-    sa.select(runs.c.run_id).where(runs.c.pk == hook_calls.c.run_pk).scalar_subquery().label("run_id"),
-)
-_orphans = (
-    sa.select(hook_calls.c.pk)
-    .outerjoin(workers, workers.c.pk == hook_calls.c.lease_owner)
-    .where(hook_calls.c.lease_owner.is_not(None), sa.or_(workers.c.state.is_(None), workers.c.state != "alive"))
-    .limit(_BATCH)
-)
-_is_given_up = hook_calls.c.attempts >= ATTEMPTS_MAX
-_LOSE = Prepared(
-    sa.update(hook_calls)
-    .where(hook_calls.c.pk.in_(_orphans), hook_calls.c.lease_owner.is_not(None))
-    .values(
-        state=sa.case((_is_given_up, HookCallState.LOST.value), else_=HookCallState.PENDING.value),
-        settled_at=sa.case((_is_given_up, db_now()), else_=None),
-        hinted_at=sa.case((_is_given_up, None), else_=db_now()),
-        reason="its worker vanished while it ran",
-        lease_token=None,
-        lease_owner=None,
-    )
-    .returning(*_RETURNED),
+_ROWS = HintedRows(
+    hook_calls,
+    "pk",
     gives=_DueHookCall,
-)
-_FIRST_ORPHAN = Prepared(_orphans.limit(1), gives=PkRow)
-_wait: sa.ColumnElement[float] = sa.bindparam("grace", type_=sa.Double()) * sa.case(
-    (hook_calls.c.hints == 0, 1.0), (hook_calls.c.hints == 1, 2.0), (hook_calls.c.hints < 5, 8.0), else_=60.0
-)
-_unheard = (
-    sa.select(hook_calls.c.pk)
-    .where(
-        hook_calls.c.hinted_at < sa.bindparam("before", type_=sa.Double()),
-        hook_calls.c.hinted_at < db_now_once() - _wait,
-    )
-    .order_by(hook_calls.c.hinted_at)
-    .limit(_BATCH)
-)
-_FIRST_UNHEARD = Prepared(_unheard.limit(1), takes=LostHintsBounds, gives=PkRow)
-_RESEND = Prepared(
-    sa.update(hook_calls)
-    .where(hook_calls.c.pk.in_(_unheard.with_for_update(skip_locked=True)), hook_calls.c.hinted_at.is_not(None))
-    .values(
-        hinted_at=db_now(),
-        hints=sa.case((hook_calls.c.hints < _HINTS_COUNTED, hook_calls.c.hints + 1), else_=hook_calls.c.hints),
-    )
-    .returning(*_RETURNED),
-    takes=LostHintsBounds,
-    gives=_DueHookCall,
+    lost={"state": HookCallState.LOST.value, "reason": "its worker vanished while it ran"},
 )
 PRUNE_HOOK_CALLS = Prepared(sa.delete(hook_calls).where(hook_calls.c.settled_at < db_now() - _KEPT_S))
 
@@ -179,26 +129,13 @@ PRUNE_HOOK_CALLS = Prepared(sa.delete(hook_calls).where(hook_calls.c.settled_at 
 def lose_hook_calls(database: Database) -> list[Hint]:
     """Take back the rows of workers that are gone: due again, or given up. Idempotent. Without hooks in this
     installation nothing is looked at."""
-    if not database.observed:
-        return []
-    with database.read() as connection:
-        if _FIRST_ORPHAN.first(connection, {}) is None:
-            return []
-    with database.statement() as connection:
-        return _hints(_LOSE.all(connection, {}))
+    return _hints(_ROWS.lose(database)) if database.observed else []
 
 
 def resend_hook_calls(database: Database, *, grace_s: float, before: float) -> list[Hint]:
     """Hints of due rows whose message is lost: hinted before ``before`` and longer than the grace ago. A row whose hook
     no worker has is sent again ever more rarely."""
-    if not database.observed:
-        return []
-    values: LostHintsBounds = {"grace": grace_s, "before": before}
-    with database.read() as connection:
-        if _FIRST_UNHEARD.first(connection, values) is None:
-            return []
-    with database.statement() as connection:
-        return _hints(_RESEND.all(connection, values))
+    return _hints(_ROWS.resend(database, grace_s=grace_s, before=before)) if database.observed else []
 
 
 def _hints(due: Sequence[_DueHookCall]) -> list[Hint]:
