@@ -8,11 +8,18 @@ from typing import Any
 
 import pytest
 from support.fault_server import FaultServer, Received, Reply
-from support.inbound_cases import matrix_event
+from support.inbound_cases import (
+    dingtalk_message,
+    feishu_event,
+    line_events,
+    matrix_event,
+    slack_event,
+    teams_activity,
+)
 
 from hermes_worker.channels.downloading import FileDownloader, NoFile
 from hermes_worker.channels.file_addresses import FileSource, redirected
-from hermes_worker.channels.inbound import matrix
+from hermes_worker.channels.inbound import dingtalk, feishu, line, matrix, slack, teams
 from hermes_worker.channels.platforms.discord import Credentials as DiscordCredentials
 from hermes_worker.channels.platforms.slack import Credentials as SlackCredentials
 from hermes_worker.channels.platforms.sms import Credentials as SmsCredentials
@@ -253,3 +260,105 @@ def test_what_cannot_be_fetched_is_no_file(content: dict[str, Any]) -> None:
     [found] = matrix.read(matrix_event("$1", "", **content), "!r:t.local", {}, "@bot:t.local")
     assert isinstance(found, InboundMessage)
     assert (found.text, found.media) == ("cat.png", ())
+
+
+def files_of(event: object) -> list[tuple[MediaKind, str, str]]:
+    assert isinstance(event, InboundMessage)
+    return [(one.kind, one.id, one.name) for one in event.media]
+
+
+def test_a_post_on_feishu_is_text_with_pictures() -> None:
+    lines = [
+        [{"tag": "text", "text": "look at "}, {"tag": "img", "image_key": "img_1"}],
+        [{"tag": "text", "text": "!"}],
+    ]
+    content = {"title": "Plan", "content": lines}
+    told = feishu_event("", message_type="post", content=json.dumps(content))
+    [event] = feishu.read(told, feishu.Credentials())
+    assert isinstance(event, InboundMessage)
+    assert event.text == "Plan\nlook at \n!"
+    assert files_of(event) == [(MediaKind.IMAGE, "om_1:image:img_1", "")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "found"),
+    [
+        ("image", {"image_key": "i1"}, [(MediaKind.IMAGE, "om_1:image:i1", "")]),
+        ("audio", {"file_key": "f1", "duration": 2000}, [(MediaKind.VOICE, "om_1:file:f1", "")]),
+        (
+            "media",
+            {"file_key": "f1", "image_key": "i1", "file_name": "a.mp4"},
+            [(MediaKind.VIDEO, "om_1:file:f1", "a.mp4")],
+        ),
+        ("sticker", {"file_key": "f1"}, []),
+        ("file", {"file_key": {"x": 1}}, []),
+        ("file", [], []),
+    ],
+)
+def test_what_feishu_calls_a_file(kind: str, content: Any, found: list[Any]) -> None:
+    told = feishu_event("", message_type=kind, content=json.dumps(content))
+    [event] = feishu.read(told, feishu.Credentials())
+    assert files_of(event) == found
+
+
+def test_a_text_with_pictures_on_dingtalk() -> None:
+    parts = [{"text": "look "}, {"type": "picture", "downloadCode": "dc1"}, {"text": "here"}, "odd"]
+    told = dingtalk_message("", msgtype="richText", content={"richText": parts})
+    [event] = dingtalk.read(told, dingtalk.Credentials(conversation_id="cidX/y+z=="))
+    assert isinstance(event, InboundMessage)
+    assert (event.text, files_of(event)) == ("look here", [(MediaKind.IMAGE, "dc1", "")])
+
+
+def test_what_teams_calls_a_file() -> None:
+    card = {"contentType": "application/vnd.microsoft.card.adaptive", "content": {"body": []}}
+    text = {"contentType": "text/html", "content": "<p>look</p>"}
+    sent = {
+        "contentType": "application/vnd.microsoft.teams.file.download.info",
+        "name": "plan.pdf",
+        "contentUrl": "https://contoso.sharepoint.com/plan.pdf",
+        "content": {"downloadUrl": SHARED, "uniqueId": "1", "fileType": "pdf"},
+    }
+    shown = {"contentType": "image/png", "contentUrl": "https://smba.trafficmanager.net/a/views/original"}
+    [event] = teams.read(teams_activity("look", attachments=[card, text, sent, shown, {"contentType": 7}, "odd"]))
+    assert files_of(event) == [
+        (MediaKind.DOCUMENT, SHARED, "plan.pdf"),
+        (MediaKind.IMAGE, "https://smba.trafficmanager.net/a/views/original", ""),
+    ]
+
+
+def test_a_file_on_slack_that_was_deleted_or_is_elsewhere_is_none() -> None:
+    place = "https://files.slack.com/files-pri/T1-F1/download/a.png"
+    files = [
+        {"id": "F1", "mimetype": "image/png", "url_private_download": place, "name": "a.png"},
+        {"id": "F2", "mode": "tombstone"},
+        {"id": "F3", "is_external": True, "url_private": "https://evil.example/x"},
+        {"id": "F4", "file_access": "check_file_info"},
+    ]
+    [event] = slack.read(slack_event("look", subtype="file_share", files=files))
+    assert files_of(event) == [(MediaKind.IMAGE, place, "a.png"), (MediaKind.DOCUMENT, "F4", "")]
+
+
+def test_what_an_app_shows_on_line_from_elsewhere_is_no_file() -> None:
+    shown = {"type": "external", "originalContentUrl": "https://evil.example/x"}
+    told = line_events("", message={"id": "1", "type": "image", "contentProvider": shown})
+    event = line.read(told["events"][0])
+    assert files_of(event) == []
+
+
+def test_files_of_other_servers_are_none_of_ntfys() -> None:
+    found, requests = asked("ntfy", "http://127.0.0.1:1/file/x", NTFY_SERVER_URL="URL", NTFY_TOKEN="t1")
+    assert isinstance(found, NoFile)
+    assert requests == []
+
+
+def test_an_account_with_a_name_fetches_with_its_own_token_and_never_with_anothers() -> None:
+    def answer(request: Received, reply: Reply) -> None:
+        reply.document(200, b"content")
+
+    with FaultServer(answer) as server:
+        url = server.base_url.removesuffix("/v1")
+        values = {"MATTERMOST_URL": url, "MATTERMOST_TOKEN": "usual", "MATTERMOST_TOKEN__OPS": "own"}
+        downloader = FileDownloader(values=values, bytes_max=100, total_s=5.0)
+        assert downloader.fetch("mattermost:ops", media("f1"), BytesIO()) is None
+        assert isinstance(downloader.fetch("mattermost:other", media("f1"), BytesIO()), NoFile)
+    assert [one.header("authorization") for one in server.requests] == ["Bearer own"]
