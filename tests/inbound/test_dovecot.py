@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from io import BytesIO
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -20,8 +21,9 @@ from support.imap_server import PASSWORD, USER
 from support.mails import account, mail, malformed
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
-from hermes_worker.channels.imap import MailCursor, fetch, opened, section
-from hermes_worker.channels.inbound.email import Credentials, part_bytes
+from hermes_worker.channels.file_addresses import FileSink
+from hermes_worker.channels.imap import MailCursor, fetch, opened, read_file
+from hermes_worker.channels.inbound.email import Credentials
 from hermes_worker.channels.inbound.receiving import Polled
 from hermes_worker.core.inbound import InboundMessage
 
@@ -148,11 +150,13 @@ def test_mails_are_read_from_where_we_were_and_nothing_is_marked(dovecot: Served
     (message,), cursor = dovecot.read(start)
     assert (message.text, message.sender.id) == ("Subject: A question\n\nhello", "ada@there.example")
     assert [(one.name, one.media_type) for one in message.media] == [("é.png", "image/png")]
-    _, uid, number, encoding = message.media[0].id.split(":")
+    into = BytesIO()
+    sink = FileSink(into=into, bytes_max=1_000_000, ends_at=time.monotonic() + 30)
+    assert read_file(message.media[0], dovecot.account, sink) is None
+    assert into.getvalue() == b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40
     with opened(dovecot.account) as server:
-        content = part_bytes(section(server, int(uid), number, 0, 100_000), encoding)
+        uid = message.media[0].id.split(":")[1]
         assert server.uid("SEARCH", "UNSEEN")[1][0].split()[-1] == uid.encode()
-    assert content == b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40
     assert dovecot.read(cursor) == ([], cursor)
 
 
