@@ -80,8 +80,8 @@ def read(message: Mapping[str, Any], credentials: Credentials) -> tuple[Inbound,
 
 
 def _text(message: Mapping[str, Any]) -> str:
-    said = text_of(mapping_of(message.get("text")).get("content"))
-    return (said or "".join(text_of(part.get("text")) for part in _parts(message))).strip()
+    said = stripped_of(mapping_of(message.get("text")).get("content"))
+    return said or "".join(text_of(part.get("text")) for part in _parts(message)).strip()
 
 
 def _parts(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
