@@ -17,7 +17,7 @@ from typing import BinaryIO
 from hermes_worker.channels.adapters import credentials_for, secret_variables
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind, kind_of_status
 from hermes_worker.channels.exchange import perform
-from hermes_worker.channels.file_addresses import FileSink, FileSource, redirected
+from hermes_worker.channels.file_addresses import FileSink, FileSource, NoRoom, redirected
 from hermes_worker.channels.receivers import Receiver, receivers
 from hermes_worker.core.chat_accounts import values_of_account
 from hermes_worker.core.errors import ConfigurationError
@@ -30,6 +30,7 @@ from hermes_worker.net.wire import opened, sender
 REDIRECTS_MAX = 2
 _MAY_PASS = frozenset({SendErrorKind.TRANSIENT, SendErrorKind.RATE_LIMITED, SendErrorKind.AMBIGUOUS})
 _NOT_ASKED = "the platform named an address that is not asked"
+NO_ROOM = "there was no room to write it down"
 _LATE = "the platform did not send it in time"
 _WHY: Mapping[SendErrorKind, str] = {
     SendErrorKind.AUTH: "the platform refused our credentials",
@@ -81,6 +82,8 @@ class FileDownloader:
             if receiver.receiving.read_file is not None:
                 return self._read_file(receiver, name, media, sink)
             return self._download(receiver, name, media, sink)
+        except NoRoom as error:
+            return NoFile(reason=NO_ROOM, may_pass=True, detail=str(error))
         except ConfigurationError as error:
             return NoFile(reason="the credentials of the platform are not where files are fetched", detail=str(error))
 
@@ -89,6 +92,8 @@ class FileDownloader:
         failed = receiver.read_file(media, credentials, sink)
         if sink.is_over:
             return NoFile(reason=too_large(self.bytes_max))
+        if failed is not None and sink.is_late:
+            return NoFile(reason=_LATE, may_pass=True, detail=failed.message)
         return None if failed is None else _no_file(failed)
 
     def _download(self, receiver: Receiver, name: str, media: MediaRef, sink: FileSink) -> NoFile | None:

@@ -14,6 +14,7 @@ from typing import BinaryIO
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from hermes_worker.channels.errors import DeliveryError
+from hermes_worker.core.errors import HermesError
 from hermes_worker.net.http import HttpRequest, HttpResponse
 from hermes_worker.net.urls import DEFAULT_PORTS, UnsafeUrl
 
@@ -36,6 +37,10 @@ class FileSource:
     is read whole."""
 
 
+class NoRoom(HermesError):
+    """Raised when a file cannot be written down here, such as on a full disk."""
+
+
 @dataclass(slots=True)
 class FileSink:
     """Where the pieces of a file go, as many as it may have."""
@@ -56,8 +61,11 @@ class FileSink:
         return time.monotonic() >= self.ends_at
 
     def write(self, piece: bytes) -> None:
-        """What goes beyond the limit is counted and not kept."""
-        self.into.write(piece[: max(0, self.bytes_max - self.size)])
+        """What goes beyond the limit is counted and not kept. Raises ``NoRoom``."""
+        try:
+            self.into.write(piece[: max(0, self.bytes_max - self.size)])
+        except OSError as error:
+            raise NoRoom(f"the file was not written down: {error.strerror}") from None
         self.size += len(piece)
 
 

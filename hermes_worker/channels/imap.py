@@ -82,7 +82,7 @@ def fetch(cursor: str, credentials: Credentials, at: datetime, hold_s: float) ->
 
 
 def read_file(media: MediaRef, credentials: Credentials, sink: FileSink) -> DeliveryError | None:
-    """Write a file of a mail to ``sink``, piece by piece. Nothing is marked as read."""
+    """Write a file of a mail to ``sink``, piece by piece. Nothing is marked as read. Raises ``NoRoom``."""
     file = MailFile.read(media.id)
     if file is None:
         return DeliveryError(kind=SendErrorKind.REFUSED, message="IMAP: this is no file of a mail")
@@ -96,15 +96,15 @@ def read_file(media: MediaRef, credentials: Credentials, sink: FileSink) -> Deli
                 sink.write(piece)
     except _FAILS as error:
         return _failed(error, credentials)
-    if sink.is_late:
-        return DeliveryError(kind=SendErrorKind.TRANSIENT, message="IMAP: the time was up")
     return None
 
 
 def _pieces(mailbox: imaplib.IMAP4, file: MailFile, sink: FileSink) -> Iterator[bytes]:
-    """A part as it is encoded, as far as it is wanted."""
+    """A part as it is encoded, as far as it is wanted. Raises ``TimeoutError``."""
     begin = 0
-    while not sink.is_over and not sink.is_late:
+    while not sink.is_over:
+        if sink.is_late:
+            raise TimeoutError
         piece = section(mailbox, file.uid, file.section, begin, PIECE_BYTES)
         yield piece
         begin += len(piece)

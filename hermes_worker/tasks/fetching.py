@@ -17,7 +17,7 @@ from typing import BinaryIO, Protocol
 
 from hermes_worker.agent.images import SmallImage, is_whole, pixels_of, small_image
 from hermes_worker.broker.queue import QueueName
-from hermes_worker.channels.downloading import NoFile
+from hermes_worker.channels.downloading import NO_ROOM, NoFile
 from hermes_worker.channels.hearing import NOT_SET_UP, Hearing
 from hermes_worker.core.effects import FetchFile
 from hermes_worker.core.errors import LeaseLost
@@ -115,7 +115,7 @@ def _fetched(parts: FetchingParts, claim: FileClaim) -> FetchedFile | None:
                 return _not_had(claim, missing)
             file = _looked_at(parts, claim, content)
     except OSError as error:
-        unwritten = NoFile(reason="there was no room to write it down", may_pass=True, detail=str(error.strerror))
+        unwritten = NoFile(reason=NO_ROOM, may_pass=True, detail=str(error.strerror))
         return _not_had(claim, unwritten)
     outcome = file.outcome
     count("inbound_file.failed" if outcome.reason else "inbound_file.fetched")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from io import BytesIO
 from typing import Any
@@ -17,7 +18,7 @@ from support.inbound_cases import (
     teams_activity,
 )
 
-from hermes_worker.channels.downloading import FileDownloader, NoFile
+from hermes_worker.channels.downloading import NO_ROOM, FileDownloader, NoFile
 from hermes_worker.channels.file_addresses import FileSource, redirected
 from hermes_worker.channels.inbound import dingtalk, feishu, line, matrix, slack, teams
 from hermes_worker.channels.platforms.discord import Credentials as DiscordCredentials
@@ -362,3 +363,17 @@ def test_an_account_with_a_name_fetches_with_its_own_token_and_never_with_anothe
         assert downloader.fetch("mattermost:ops", media("f1"), BytesIO()) is None
         assert isinstance(downloader.fetch("mattermost:other", media("f1"), BytesIO()), NoFile)
     assert [one.header("authorization") for one in server.requests] == ["Bearer own"]
+
+
+class FullDisk(BytesIO):
+    def write(self, piece: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_is_told_as_one_and_another_worker_may_have_room() -> None:
+    with FaultServer(lambda request, reply: reply.document(200, b"content")) as server:
+        values = {"MATTERMOST_URL": server.base_url.removesuffix("/v1"), "MATTERMOST_TOKEN": "t1"}
+        downloader = FileDownloader(values=values, bytes_max=100, total_s=5.0)
+        found = downloader.fetch("mattermost:default", media("f1"), FullDisk())
+    assert found is not None
+    assert (found.reason, found.may_pass) == (NO_ROOM, True)

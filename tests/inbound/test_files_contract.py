@@ -259,10 +259,11 @@ def mailed(mailbox: Mailbox, content: bytes, **how: Any) -> InboundMessage:
     return message
 
 
-def read_from(mailbox: Mailbox, media: MediaRef, *, bytes_max: int = BYTES_MAX) -> bytes | NoFile:
+def read_from(mailbox: Mailbox, media: MediaRef, *, bytes_max: int = BYTES_MAX, total_s: float = 5.0) -> bytes | NoFile:
     values = {**EMAIL_SETTINGS, "EMAIL_IMAP_PORT": str(mailbox.port)}
     into = BytesIO()
-    missing = FileDownloader(values=values, bytes_max=bytes_max, total_s=5.0).fetch("email:default", media, into)
+    downloader = FileDownloader(values=values, bytes_max=bytes_max, total_s=total_s)
+    missing = downloader.fetch("email:default", media, into)
     return into.getvalue() if missing is None else missing
 
 
@@ -305,6 +306,14 @@ def test_no_more_of_a_mail_is_read_than_a_file_may_have(monkeypatch: pytest.Monk
     assert isinstance(found, NoFile)
     assert found.reason.startswith("it has more than")
     assert len(pieces) == 4, "whether it is there, and three pieces"
+
+
+def test_a_mail_server_that_takes_too_long_is_asked_again() -> None:
+    with imap_server() as mailbox:
+        [media] = mailed(mailbox, b"first").media
+        found = read_from(mailbox, media, total_s=0.0)
+    assert isinstance(found, NoFile)
+    assert (found.reason, found.may_pass) == ("the platform did not send it in time", True)
 
 
 def test_a_file_of_a_mailbox_that_was_numbered_anew_is_not_taken_for_another() -> None:
