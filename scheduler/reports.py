@@ -43,7 +43,8 @@ class Report:
 
 def report_of(claim: DeliveryClaim, views: Views) -> Report:
     """The message that ``claim`` is to send."""
-    if claim.run_id is None:
+    if claim.body is not None or claim.run_id is None:
+        # What a run says on the way (a question, a message of its agent) is no report of its end.
         text = claim.body or ""
         return Report(text=text, document=text, title="Hermes", file_name=f"notices/{claim.delivery_id}.md")
     view = views.run(claim.run_id)

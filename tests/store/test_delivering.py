@@ -29,10 +29,10 @@ from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.errors import Failure
 from hermes_worker.core.messages import ModelReply
 from hermes_worker.core.run import ExitReason
-from hermes_worker.store.outbox.deliveries import Deliveries, DeliveryBusy, DeliveryState, DeliveryView
+from hermes_worker.store.outbox.deliveries import Deliveries, DeliveryBusy, DeliveryState, DeliveryView, owe
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.runs import Multitask
-from hermes_worker.store.tables import deliveries
+from hermes_worker.store.tables import deliveries, runs
 from hermes_worker.store.workers import Registration
 from hermes_worker.tasks.deliver import DeliveryParts, deliver
 from hermes_worker.tasks.leases import Leases
@@ -191,6 +191,16 @@ def test_a_failure_is_delivered_however_the_run_ended(store: Store, tmp_path: Pa
     here.work()
     assert here.only.state is DeliveryState.DELIVERED
     assert created.run_id in Path(here.only.receipt or "").read_text()
+
+
+def test_what_a_run_says_on_the_way_is_sent_as_it_is(store: Store, tmp_path: Path) -> None:
+    created = store.submit()
+    with store.database.write() as connection:
+        run_pk = connection.execute(sa.select(runs.c.pk)).scalar_one()
+        owe(connection, ["local"], run=(run_pk, created.run_id), body="May I do this?")
+    here = office(store, tmp_path)
+    here.work()
+    assert Path(here.only.receipt or "").read_text() == "May I do this?"
 
 
 def test_nobody_passes_a_run_off_as_a_job_s(store: Store, tmp_path: Path) -> None:
