@@ -49,6 +49,11 @@ class Adapter:
         return self.sending.edits
 
     @property
+    def loses_buttons(self) -> bool:
+        """Whether a message can be given its text again without the buttons below it."""
+        return self.sending.edit is not None
+
+    @property
     def caption(self) -> TextLimit | None:
         """The longest text that goes with a file in one message; ``None`` when a text is another message."""
         return self.sending.caption

@@ -85,8 +85,8 @@ class Sending:
     is_exchange: bool = True
     """False where it is not spoken over HTTP: ``send`` opens a connection of its own and returns what came of it."""
     edit: Reference | None = None
-    """Part, id of a message of ours, target and credentials to an ``Exchange`` that gives the message this text;
-    ``None`` where messages cannot be changed. Repeating it changes nothing."""
+    """Part, id of a message of ours, target and credentials to an ``Exchange`` that gives the message this text and
+    takes the buttons below it away; ``None`` where messages cannot be changed. Repeating it changes nothing."""
     remove: Reference | None = None
     """Id, target and credentials to an ``Exchange`` that takes the message away. Repeating it changes nothing."""
     typing: Reference | None = None
@@ -95,7 +95,8 @@ class Sending:
 
     @property
     def edits(self) -> bool:
-        """Whether a message can be changed and taken away after it was sent."""
+        """Whether a message can be changed and taken away after it was sent: an answer can be shown while it is
+        written."""
         return self.edit is not None and self.remove is not None
 
 
@@ -149,11 +150,13 @@ def _over(
     key_kept_s: float = 0.0,
     signs_time: bool = False,
     edits: bool = False,
+    bares: bool = False,
     types: bool = False,
     **variables: str,
 ) -> Sending:
-    """By a module that has ``send`` and ``Credentials``, with ``edits`` also ``edit`` and ``remove``, with ``types``
-    also ``show_typing``; ``variables`` maps fields of the credentials to variables."""
+    """By a module that has ``send`` and ``Credentials``, with ``edits`` also ``edit`` and ``remove``, with ``bares``
+    ``edit`` alone, which takes the buttons below a question away, with ``types`` also ``show_typing``; ``variables``
+    maps fields of the credentials to variables."""
     return Sending(
         send=f"{module}:send",
         credentials=f"{module}:Credentials",
@@ -163,7 +166,7 @@ def _over(
         caption=caption,
         key_kept_s=key_kept_s,
         signs_time=signs_time,
-        edit=f"{module}:edit" if edits else None,
+        edit=f"{module}:edit" if edits or bares else None,
         remove=f"{module}:remove" if edits else None,
         typing=f"{module}:show_typing" if types else None,
     )
@@ -266,10 +269,13 @@ _ROWS: tuple[Platform, ...] = (
         sending=_over(
             "hermes_worker.channels.platforms.mattermost",
             types=True,
-            secrets=("token",),
+            bares=True,
+            secrets=("token", "actions_secret"),
             caption=_CAPTION,
             base_url="MATTERMOST_URL",
             token="MATTERMOST_TOKEN",
+            actions_url="MATTERMOST_ACTIONS_URL",
+            actions_secret="MATTERMOST_ACTIONS_SECRET",
         ),
         limit=TextLimit(size_max=4000),
         home_variable="MATTERMOST_HOME_CHANNEL",
@@ -323,6 +329,7 @@ _ROWS: tuple[Platform, ...] = (
         name="feishu",
         sending=_over(
             "hermes_worker.channels.platforms.feishu",
+            bares=True,
             secrets=("app_secret",),
             key_kept_s=3600.0,  # a message with the uuid of an earlier one of the last hour is not created again
             app_id="FEISHU_APP_ID",
@@ -408,6 +415,7 @@ _ROWS: tuple[Platform, ...] = (
         name="google_chat",
         sending=_over(
             "hermes_worker.channels.platforms.google_chat",
+            bares=True,
             secrets=("access_token", "webhook_url"),
             takes_files=False,
             key_kept_s=600.0,  # the request id: the message it created before is returned
@@ -423,6 +431,7 @@ _ROWS: tuple[Platform, ...] = (
         name="teams",
         sending=_over(
             "hermes_worker.channels.platforms.teams",
+            bares=True,
             secrets=("app_password",),
             takes_files=False,
             app_id="TEAMS_CLIENT_ID",

@@ -67,6 +67,10 @@ class Dispatcher:
         """Whether messages can be changed and taken away after they were sent."""
         return platform in adapters() and adapters()[platform].edits
 
+    def loses_buttons(self, platform: str) -> bool:
+        """Whether a message can be given its text again without the buttons below it."""
+        return platform in adapters() and adapters()[platform].loses_buttons
+
     def edit(self, part: Part, message_id: str, target: Target) -> Outcome:
         """Give a message of ours this text. Try once; repeating it changes nothing."""
         adapter = adapters()[target.platform]

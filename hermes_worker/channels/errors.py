@@ -135,6 +135,8 @@ class Adjustment(StrEnum):
     WITHOUT_THREAD = "without_thread"
     MARKED_DUPLICATE = "marked_duplicate"
     """With ``DUPLICATE_REMARK`` in front."""
+    BUTTONS_GONE = "buttons_gone"
+    """A message that stands in the chat loses its buttons; nothing is sent."""
     REPLAYED = "replayed"
     """Somebody asked for it: a target that counts as dead is tried, and no platform is relied upon to remember."""
 

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind, kind_of_status
+from hermes_worker.core.chat_buttons import ChatButton
 from hermes_worker.core.errors import HermesError
-from hermes_worker.core.gateway import ChatButton
 from hermes_worker.core.json_values import id_of, object_in
 from hermes_worker.core.media_kinds import MediaKind, type_of_name
 from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer

@@ -119,6 +119,11 @@ class Receiver:
             if all(values.get(variables[name], "").strip() for name in required.get(mode, ()))
         )
 
+    def takes_presses(self, values: Mapping[str, str]) -> bool:
+        """Whether presses of buttons come to a webhook, whatever the account is listened to by."""
+        fields = self.receiving.presses
+        return bool(fields) and all(values.get(self.receiving.variables[name], "").strip() for name in fields)
+
     def _load(self, reference: Reference | None, what: str) -> Any:
         if reference is None:
             raise ConfigurationError(f"{self.platform} is not listened to by {what}.")
@@ -188,9 +193,18 @@ def held_by_gateways(values: Mapping[str, str], named: Collection[str] = ()) -> 
 
 
 def at_webhook(values: Mapping[str, str], named: Collection[str], address: str) -> ConfiguredAccount | None:
-    """The account that brings events to the API below ``address``: ``telegram``, or ``telegram@ops``."""
+    """The account that brings events, or presses of buttons only, to the API below ``address``: ``telegram``, or
+    ``telegram@ops``."""
     platform, at, name = address.partition("@")
     receiver = receivers().get(platform)
-    is_there = not at or account_of(platform, name) in named
-    found = _configured(receiver, name or DEFAULT_ACCOUNT, values) if receiver is not None and is_there else None
-    return found if found is not None and found.mode is InboundMode.WEBHOOK else None
+    if receiver is None or (at and account_of(platform, name) not in named):
+        return None
+    found = _configured(receiver, name or DEFAULT_ACCOUNT, values)
+    if found is not None and found.mode is InboundMode.WEBHOOK:
+        return found
+    # The API may lack what the account is listened to with.
+    own = receiver.values_of(values, name or DEFAULT_ACCOUNT)
+    if not receiver.takes_presses(own):
+        return None
+    mode = receiver.receiving.modes[0]
+    return ConfiguredAccount(receiver=receiver, name=name or DEFAULT_ACCOUNT, mode=mode, values=own)

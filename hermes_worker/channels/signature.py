@@ -57,6 +57,14 @@ def sign(body: bytes, secret: str, at: datetime) -> dict[str, str]:
     return {TIMESTAMP_HEADER: timestamp, SIGNATURE_HEADER: _hex_hmac(secret, timestamp.encode() + b"." + body)}
 
 
+def pressed_proof(secret: str, chat: str, thread: str, value: str) -> str:
+    """What a button bears where the platform proves nothing about a press: what it says, and that we put it into this
+    chat and thread. Raises ``ValueError`` for an empty secret."""
+    if not secret:
+        raise ValueError("a button cannot be signed with an empty secret")
+    return _hex_hmac(secret, "\n".join(("hermes-worker press", chat, thread, value)).encode("utf-8", "replace"))
+
+
 def verify(headers: Mapping[str, str], body: bytes, secret: str, now: datetime) -> Verification:
     """Check the one scheme that the headers announce. Header names are compared without case; ``body`` is the body as
     received. Takes the same time for a wrong signature wherever it differs."""

@@ -16,7 +16,7 @@ _CHAT: Final = "chat"
 _SENDER: Final = "account"
 _MESSAGE: Final = "message"
 _REPLIES: Final = "replies"
-_ID_CHARS_MAX: Final = 255
+_ID_CHARS_MAX: Final = 500
 
 
 class ReplyMode(StrEnum):

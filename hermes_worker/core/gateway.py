@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from hermes_worker.core.chat_buttons import WAIT_DIGITS_MAX
 from hermes_worker.core.client_tools import IS_CLIENTS
 from hermes_worker.core.inbound import (
     ChatKind,
@@ -238,7 +239,7 @@ def _pressed(value: str, role: ChatRole | None) -> Pressed | Disregarded:
     if role is None:
         return Disregarded(reason=Silence.STRANGER)
     wait_id, _, answer = value.partition(":")
-    is_ours = wait_id.isascii() and wait_id.isdigit() and len(wait_id) <= _WAIT_DIGITS_MAX and bool(answer)
+    is_ours = wait_id.isascii() and wait_id.isdigit() and len(wait_id) <= WAIT_DIGITS_MAX and bool(answer)
     if not is_ours:
         return Disregarded(reason=Silence.UNKNOWN_KIND)
     return Pressed(wait_id=int(wait_id), answer=answer, role=role)
@@ -284,30 +285,6 @@ def asked_in_chat(question: Question) -> str | None:
         return None
     numbered = [f"{number}. {choice}" for number, choice in enumerate(question.choices, 1)]
     return "\n".join((str(request.get("question", ""))[:_ASKED_CHARS_MAX], *numbered))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatButton:
-    """A button below a question. ``value`` comes back when somebody presses it; platforms take 64 bytes."""
-
-    label: str
-    value: str
-
-
-_LABELS: Final = {"once": "Allow", "session": "Allow in this conversation", "always": "Always allow", "deny": "Deny"}
-_LABEL_CHARS_MAX: Final = 60
-_WAIT_DIGITS_MAX: Final = 18
-
-
-def buttons_of(question: Question, wait_id: int) -> tuple[ChatButton, ...]:
-    """What a person can press instead of writing; none where a text is asked for."""
-    if question.kind is WaitKind.APPROVAL:
-        known = [choice for choice in question.choices if choice in _LABELS]
-        return tuple(ChatButton(label=_LABELS[choice], value=f"{wait_id}:{choice}") for choice in known)
-    labels = [" ".join(choice.split())[:_LABEL_CHARS_MAX] for choice in question.choices]
-    return tuple(
-        ChatButton(label=label or str(number), value=f"{wait_id}:{number}") for number, label in enumerate(labels, 1)
-    )
 
 
 # --- listening -------------------------------------------------------------------------------------------------------

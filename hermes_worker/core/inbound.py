@@ -106,6 +106,8 @@ class InboundMessage(_Event):
     media: tuple[MediaRef, ...] = ()
     reply_to: str = ""
     """The id of the message that it answers."""
+    quoted_as: str = ""
+    """What a delivery names to answer this very message, where that is more than ``message_id``."""
     reply_to_text: str = ""
     """What that message says, where the platform tells."""
     is_addressed: bool = False
@@ -131,6 +133,8 @@ class InboundButton(_Event):
     kind: Literal["button"] = "button"
     value: str = ""
     """What we gave the button."""
+    may_be: tuple[ChatKind, ...] = ()
+    """What kind of chat it is in, where a press does not say it as a message does; ``chat`` has one of them."""
     press_id: str = ""
     """What the platform wants to hear again when the press is acknowledged; empty for nothing."""
 

@@ -34,12 +34,13 @@ from hermes_worker.core.gateway import (
     GroupPolicy,
     OfferCode,
     Pressed,
+    Reading,
     Silence,
     Speakers,
     choice_in,
     read_event,
 )
-from hermes_worker.core.inbound import Inbound, InboundMessage
+from hermes_worker.core.inbound import Inbound, InboundButton, InboundMessage
 from hermes_worker.core.inbound_files import said_without_words
 from hermes_worker.core.limits import LimitReached
 from hermes_worker.core.personal_ids import hides_ids
@@ -124,6 +125,8 @@ class Arrival:
     """``None`` for one that the platform brought to a webhook."""
     cursor: str | None = None
     """How far the account is read with this event."""
+    is_beside: bool = False
+    """A press that came to a webhook, of an account that is listened to otherwise."""
     owner: ChatOwner = _NOBODY
     """Whose the chat is, once that is known."""
     role: ChatRole = ChatRole.GUEST
@@ -150,7 +153,13 @@ class Arrival:
 
     @property
     def row(self) -> InboundEvent:
-        return InboundEvent(account=self.account, key=self.event.event_key, hold=self.hold, cursor=self.cursor)
+        return InboundEvent(
+            account=self.account,
+            key=self.event.event_key,
+            hold=self.hold,
+            cursor=self.cursor,
+            is_beside=self.is_beside,
+        )
 
     @property
     def origin(self) -> ChatOrigin:
@@ -243,7 +252,8 @@ class Taker:
         paired = self._rows.role_of(arrival.account, event.sender.id)
         try:
             speakers = speakers_of(self._client.settings, arrival.platform, arrival.account_name, arrival.owner)
-            match read_event(event, speakers, paired):
+            arrival, reading = self._read(arrival, speakers, paired)
+            match reading:
                 case Disregarded(reason=reason):
                     outcome = self._settle(arrival, lambda _: _Replied(reason.value))
                 case OfferCode():
@@ -266,6 +276,22 @@ class Taker:
         count("inbound.taken")
         log.info("inbound.taken", account=arrival.account, outcome=outcome)
         return outcome
+
+    def _read(self, arrival: Arrival, speakers: Speakers, paired: ChatRole | None) -> tuple[Arrival, Reading]:
+        """What an event asks for. A press that does not say what kind of chat it was made in was made in the one whose
+        question it names, if one of those that it may be is waited for there."""
+        event = arrival.event
+        usual = read_event(event, speakers, paired)
+        for kind in event.may_be if isinstance(event, InboundButton) else ():
+            there = replace(arrival, event=replace(event, chat=replace(event.chat, kind=kind)))
+            reading = read_event(there.event, speakers, paired)
+            if isinstance(reading, Pressed):
+                asked = self._rows.newest_question(
+                    reading.role.source, self._session(replace(there, role=reading.role))
+                )
+                if asked is not None and asked.wait_id == reading.wait_id:
+                    return there, reading
+        return arrival, usual
 
     def _give_up(self, arrival: Arrival) -> str | None:
         try:
@@ -350,7 +376,8 @@ class Taker:
         """How the chat is answered: as a reply to what somebody wrote, and not to a command, whose id is that of no
         message; and what it sees until then."""
         mode = ReplyMode(self._client.settings.gateway.reply_to)
-        sent = arrival.event.message_id if isinstance(arrival.event, InboundMessage) else ""
+        event = arrival.event
+        sent = (event.quoted_as or event.message_id) if isinstance(event, InboundMessage) else ""
         signs = self._signs(arrival)
         return reply_metadata(arrival.sender, sent, mode) | (signs.metadata if signs.shows_something else {})
 
@@ -500,7 +527,7 @@ class Taker:
         """Take a press as the answer to the question that bears the button, if that is still the newest one."""
         question = self._rows.newest_question(arrival.role.source, self._session(arrival))
         if question is None or question.wait_id != press.wait_id:
-            return self._settle(arrival, lambda _: _Replied("command", "This is not asked any more."))
+            return self._settle(arrival, lambda connection: self._outdated(connection, arrival, press))
         if question.kind is WaitKind.INPUT:
             told = self._answered(arrival, lambda connection: self._told(connection, arrival, question, press.answer))
         elif arrival.role is ChatRole.GUEST:
@@ -512,6 +539,12 @@ class Taker:
         else:
             told = self._chosen(arrival, question, Choice(press.answer), None)
         return told or self._settle(arrival, lambda _: _Replied("command", "This is not asked any more."))
+
+    def _outdated(self, connection: Connection, arrival: Arrival, press: Pressed) -> _Replied:
+        """Nothing follows from a button that no question of this conversation has, or had."""
+        if not self._rows.was_asked(connection, arrival.role.source, self._session(arrival), press.wait_id):
+            return _Replied(Silence.UNKNOWN_KIND.value)
+        return _Replied("command", "This is not asked any more.")
 
     def _judge(self, arrival: Arrival, command: ChatCommand, arguments: str) -> str:
         question = self._rows.newest_question(arrival.role.source, self._session(arrival))

@@ -73,6 +73,8 @@ class InboundEvent:
     """``None`` for one that the platform brought by itself."""
     cursor: str | None = None
     """How far the account is read with this event; ``None`` for as far as before."""
+    is_beside: bool = False
+    """It came to a webhook, and what else is said to the account does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,7 +277,7 @@ class GatewayRows:
             cursor = channels.c.cursor if event.cursor is None else plain(event.cursor)
             moved = connection.execute(sa.update(channels).where(_held(event.hold)).values(cursor=cursor))
             self._require(moved.rowcount, event.hold)
-        else:
+        elif not event.is_beside:
             _enter_webhook(connection, event.account)
         if _entered(connection, event, tenant=self._tenant, outcome=outcome, run_id=run_id):
             return
@@ -434,6 +436,19 @@ class GatewayRows:
         if asked_in_chat(question) is None:
             return None
         return OpenQuestion(wait_id=found.pk, run_pk=found.run_pk, kind=question.kind, opened_at=found.opened_at)
+
+    def was_asked(self, connection: Connection, source: str, name: str, wait_id: int) -> bool:
+        """Whether a question, open or not, is one of a chat's session."""
+        chain = runs.alias()
+        return bool(
+            connection.execute(
+                sa.select(waits.c.pk)
+                .join(runs, runs.c.pk == waits.c.run_pk)
+                .join(chain, chain.c.pk == sa.func.coalesce(runs.c.root_pk, runs.c.pk))
+                .join(sessions, sessions.c.pk == chain.c.session_pk)
+                .where(waits.c.pk == wait_id, session_is(self._tenant, source, name))
+            ).first()
+        )
 
     # --- who is in and who asks to be --------------------------------------------------------------------------------
 

@@ -155,6 +155,8 @@ class _Sending:
         target = found.targets[0]
         if claim.is_preview:
             return self._preview(target)
+        if Adjustment.BUTTONS_GONE in claim.adjustments:
+            return self._take_buttons_away(target)
         if named != text_of(ChatRef(target)).lower() and target.platform != LOCAL and not self._is_replayed:
             twin = self._meant_by_others().get(target)
             if twin is not None:
@@ -181,6 +183,27 @@ class _Sending:
             after = preview.type(after, signs)
         self._write(partial(self._parts.outbox.previewed, self._claim, after))
         return []
+
+    def _take_buttons_away(self, target: Target) -> list[Hint]:
+        """Change a message that stands in the chat, if it still does and can be changed. No chat is worth less because
+        that cannot be done."""
+        message_id = self._claim.standing.message_id
+        pieces = pieces_of(self._conceal(self._claim.body or ""), target, self._parts.dispatcher, None)
+        if message_id is None or not pieces or not self._parts.dispatcher.loses_buttons(target.platform):
+            return self._succeed(target, "its buttons stay")
+        part = Part(
+            text=pieces[-1].text,
+            idempotency_key=f"{self._claim.delivery_id}:0",
+            is_plain=Adjustment.PLAIN_TEXT in self._claim.adjustments,
+        )
+        outcome = self._parts.dispatcher.edit(part, message_id, target)
+        if not isinstance(outcome, DeliveryError):
+            return self._succeed(target, outcome.message_id)
+        self._parts.pace.heard(target, outcome)
+        if outcome.kind in _COMES_AGAIN:
+            return self._retry(target, outcome, is_in_doubt=False)
+        failure = Failure(kind=outcome.kind, message=self._conceal(outcome.message))
+        return self._fail(failure, is_abandoned=False)
 
     def _resolved(self, reference: str) -> Resolution:
         """Raises ``TargetError``."""
@@ -220,7 +243,9 @@ class _Sending:
         # A file keeps everything, and a program that waits for the end of a run is told of it in any case.
         is_silence = report.says_nothing and self._parts.filters_silence
         is_unwanted = is_silence and target.platform not in (LOCAL, WEBHOOK)
-        outbox = self._parts.attachments(self._claim.workspace) if self._claim.workspace else None
+        # Whoever is asked is shown all of it, also what looks as if it named a file.
+        takes_files = self._claim.workspace and not self._claim.buttons
+        outbox = self._parts.attachments(self._claim.workspace or "") if takes_files else None
         pieces: Sequence[Piece] = []
         if text is not None and not is_unwanted:
             pieces = with_buttons(
@@ -388,6 +413,13 @@ class _Sending:
 
 
 _NOT_CHANGEABLE = frozenset({SendErrorKind.NOT_FOUND, SendErrorKind.UNKNOWN})
-_LASTING = (Adjustment.PLAIN_TEXT.value, Adjustment.WITHOUT_THREAD.value, Adjustment.REPLAYED.value)
+_COMES_AGAIN = frozenset(
+    {SendErrorKind.RATE_LIMITED, SendErrorKind.TRANSIENT, SendErrorKind.AMBIGUOUS, SendErrorKind.BAD_FORMAT}
+)
+"""What another attempt, perhaps as plain text, may mend; repeating a change leaves what it leaves."""
+_LASTING = tuple(
+    one.value
+    for one in (Adjustment.PLAIN_TEXT, Adjustment.WITHOUT_THREAD, Adjustment.REPLAYED, Adjustment.BUTTONS_GONE)
+)
 _WRONG_WITH_FILE = (SendErrorKind.TOO_LONG, SendErrorKind.BAD_FORMAT, SendErrorKind.REFUSED)
 _NEVER_DEAD = frozenset({LOCAL, WEBHOOK, APPRISE})

@@ -18,7 +18,7 @@ from hermes_worker.channels.files import FileGone, FileOutbox, read
 from hermes_worker.channels.media import ExtractedMedia, MediaFile, MediaRefusal, shown_as
 from hermes_worker.channels.splitting import measure, split_text
 from hermes_worker.channels.targets import Target
-from hermes_worker.core.gateway import ChatButton
+from hermes_worker.core.chat_buttons import ChatButton
 from hermes_worker.core.media_kinds import MediaKind
 
 _REMARK_ROOM = len(DUPLICATE_REMARK.encode()) + 2

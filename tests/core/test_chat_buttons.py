@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hermes_worker.core.chat_buttons import ChatButton, buttons_of, fitting
 from hermes_worker.core.gateway import (
     ChatRole,
     Disregarded,
@@ -11,7 +12,6 @@ from hermes_worker.core.gateway import (
     Reading,
     Silence,
     Speakers,
-    buttons_of,
     read_event,
 )
 from hermes_worker.core.inbound import ChatKind, InboundButton, InboundChat, InboundSender
@@ -48,3 +48,16 @@ def test_a_press_names_its_question_and_who_may_press(kind: ChatKind) -> None:
 @pytest.mark.parametrize("value", ["", "once", ":once", "7:", "-7:once", "seven:once", "٧:once", f"{'9' * 19}:once"])
 def test_a_button_that_is_not_ours_means_nothing(value: str) -> None:
     assert press(value) == Disregarded(reason=Silence.UNKNOWN_KIND)
+
+
+def test_labels_that_would_be_cut_alike_are_told_apart_by_their_numbers() -> None:
+    buttons = [ChatButton(label=f"Paint the whole house {colour}", value=f"7:{n}") for n, colour in enumerate("rb", 1)]
+    shown = fitting(buttons, chars_max=20, count_max=3)
+    assert [one.label for one in shown] == ["1. Paint the whole…", "2. Paint the whole…"]
+    assert [one.value for one in shown] == ["7:1", "7:2"]
+    assert fitting(buttons, chars_max=60, count_max=3) == tuple(buttons)
+
+
+def test_more_choices_than_a_platform_shows_are_answered_in_words() -> None:
+    buttons = [ChatButton(label=str(number), value=f"7:{number}") for number in range(4)]
+    assert fitting(buttons, chars_max=20, count_max=3) == ()

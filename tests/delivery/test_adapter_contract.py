@@ -159,6 +159,7 @@ def test_what_is_missing_is_named(name):
         # What only files that people send need.
         and field not in ("data_url", "api_url", "app_key")
     }
+    required -= {"MATTERMOST_ACTIONS_URL", "MATTERMOST_ACTIONS_SECRET"}  # without them there are no buttons
     if name == "dingtalk":
         required -= {"DINGTALK_APP_SECRET"}
     if name in ("mattermost", "signal", "homeassistant"):

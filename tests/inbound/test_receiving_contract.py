@@ -20,10 +20,11 @@ from hermes_worker.channels.errors import DeliveryError
 from hermes_worker.channels.inbound.declaration import InboundMode
 from hermes_worker.channels.inbound.receiving import Forged, Polled, UnreadableInbound, WebhookRequest
 from hermes_worker.channels.receivers import Receiver, receivers
-from hermes_worker.core.inbound import EVENT_KEY_CHARS_MAX, ChatKind, InboundMessage
+from hermes_worker.core.inbound import EVENT_KEY_CHARS_MAX, ChatKind, InboundButton, InboundMessage
 from hermes_worker.net.http import HttpResponse
 
 SIGNED = sorted(name for name, case in CASES.items() if case.sign is not None)
+PRESSED = sorted(name for name, case in CASES.items() if case.press is not None)
 POLLED = sorted(name for name, case in CASES.items() if case.page is not None)
 
 
@@ -138,6 +139,44 @@ def test_200_forged_requests_are_refused_before_they_are_parsed(name):
     assert {"foreign secret", "no proof", "doubled header", "changed header"} <= kinds
     assert ("flipped bit" in kinds, "another time" in kinds) == (case.signs_body, case.signs_time)
     assert ({"alg none", "HS256 with the public key", "other claims", "other key"} <= kinds) == bool(case.claims)
+
+
+@pytest.mark.parametrize("name", PRESSED)
+def test_a_signed_press_says_which_button_it_was_and_who_pressed_it(name):
+    receiver, case, credentials = of(name)
+    first, again = (receiver.receive(case.pressed("7:once"), credentials, AT) for _ in range(2))
+    [press] = first
+    assert isinstance(press, InboundButton)
+    assert (press.value, press.chat.id, press.sender.id) == ("7:once", case.chat, case.sender)
+    assert press.chat.kind is case.kind or case.kind in press.may_be
+    assert not press.sender.is_bot
+    assert [one.event_key for one in again] == [press.event_key]
+    [message] = receiver.receive(request_of(name), credentials, AT)
+    assert (press.chat.scope, press.chat.thread) == (message.chat.scope, message.chat.thread)
+
+
+@pytest.mark.parametrize("name", PRESSED)
+def test_200_forged_presses_are_refused_before_they_are_parsed(name):
+    receiver, case, credentials = of(name)
+    assert case.press is not None
+    pressing = replace(case, message=case.press("7:once"))
+    for _, request in islice(forgeries(pressing, lambda: AT, Random(22)), 200):
+        with pytest.raises(Forged):
+            receiver.receive(request, credentials, AT)
+
+
+@pytest.mark.parametrize("name", [name for name in PRESSED if not isinstance(CASES[name].press("7:once"), bytes)])
+@settings(max_examples=20, deadline=None)
+@given(data=some.data())
+def test_whatever_stands_in_a_signed_press_is_read_or_refused_in_words(name, data):
+    receiver, case, credentials = of(name)
+    whole = case.press("7:once")
+    body = put(whole, data.draw(some.sampled_from(places(whole))), data.draw(JSON_VALUES))
+    try:
+        found = receiver.receive(request_of(name, body), credentials, AT)
+    except (UnreadableInbound, Forged):
+        return
+    assert all(isinstance(one.chat.id, str) and 0 < len(one.event_key) <= EVENT_KEY_CHARS_MAX for one in found)
 
 
 JSON_VALUES = some.recursive(

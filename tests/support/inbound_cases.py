@@ -42,6 +42,8 @@ class InboundCase:
     """A request with this body, signed with this secret at this time; ``None`` without a webhook."""
     message: Any = None
     """A body (bytes, or JSON) with one message ``hello`` of a person in a direct chat."""
+    press: Callable[[str], Any] | None = None
+    """The same for a press of a button that says this, by that person in that chat; ``None`` where there are none."""
     proofs: tuple[str, ...] = ()
     """The headers that prove a request, and with ``?`` parameters of its query. Each is taken away, doubled and
     changed."""
@@ -66,6 +68,12 @@ class InboundCase:
         assert self.sign is not None
         return self.sign(body, self.secret, at)
 
+    def pressed(self, value: str, at: datetime = AT) -> WebhookRequest:
+        """A genuine request that brings a press."""
+        assert self.press is not None
+        body = self.press(value)
+        return self.webhook(body if isinstance(body, bytes) else json.dumps(body).encode(), at)
+
     @property
     def body(self) -> bytes:
         """``message`` as it is sent."""
@@ -78,6 +86,13 @@ def telegram_update(number: int, text: str, **more: Any) -> dict[str, Any]:
     writer = {"id": 4242, "is_bot": False, "first_name": "Ada", "last_name": "L", "username": "ada"}
     message = {"message_id": 900 + number, "date": 1_795_600_000, "chat": chat, "from": writer, "text": text}
     return {"update_id": number, "message": message | more}
+
+
+def telegram_press(value: str) -> dict[str, Any]:
+    """A callback query."""
+    message = telegram_update(30, "May I?")["message"] | {"from": {"id": 77, "is_bot": True, "first_name": "Hermes"}}
+    writer = telegram_update(31, "")["message"]["from"]
+    return {"update_id": 32, "callback_query": {"id": "4382", "from": writer, "message": message, "data": value}}
 
 
 def matrix_event(name: str, text: str, **more: Any) -> dict[str, Any]:
@@ -135,6 +150,22 @@ def slack_event(text: str, **more: Any) -> dict[str, Any]:
     }
 
 
+def slack_press(value: str, **more: Any) -> bytes:
+    """``block_actions``, in the form in which Slack posts it."""
+    button = {"type": "button", "action_id": "answer_1", "value": value, "action_ts": "1795600009.000100"}
+    payload = {
+        "type": "block_actions",
+        "trigger_id": "13345224609.738474920.8088930838d88f008e0",
+        "team": {"id": "T061EG9R6"},
+        "user": {"id": "U2147483697", "username": "ada"},
+        "channel": {"id": "D024BE91L", "name": "directmessage"},
+        "message": {"ts": "1795600001.000200", "text": "May I?"},
+        "actions": [button],
+        **more,
+    }
+    return urlencode({"payload": json.dumps(payload)}).encode()
+
+
 def discord_key(secret: str) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(hashlib.sha256(secret.encode()).digest())
 
@@ -162,6 +193,12 @@ def discord_interaction(name: str, said: str = "", **more: Any) -> dict[str, Any
     }
 
 
+def discord_press(value: str) -> dict[str, Any]:
+    """A message component."""
+    data = {"custom_id": value, "component_type": 2}
+    return discord_interaction("", type=3, data=data, message={"id": "1442999999999999999"})
+
+
 def _hub(platform: str) -> Callable[[bytes, str, datetime], WebhookRequest]:
     """Of Meta (whatsapp/cloud-api/webhooks) and of GitHub (webhooks/validating-webhook-deliveries)."""
     return lambda body, secret, at: posted(platform, body, x_hub_signature_256="sha256=" + _hmac(secret, body).hex())
@@ -178,6 +215,12 @@ def whatsapp_notification(text: str, **more: Any) -> dict[str, Any]:
     }
     change = {"value": value, "field": "messages"}
     return {"object": "whatsapp_business_account", "entry": [{"id": "1", "changes": [change]}]}
+
+
+def whatsapp_press(value: str) -> dict[str, Any]:
+    """A reply button."""
+    reply = {"type": "button_reply", "button_reply": {"id": value, "title": "Allow"}}
+    return whatsapp_notification("", type="interactive", interactive=reply)
 
 
 def _line(body: bytes, secret: str, at: datetime) -> WebhookRequest:
@@ -197,6 +240,10 @@ def line_events(text: str, **more: Any) -> dict[str, Any]:
         "message": {"id": "444573844083572737", "type": "text", "text": text},
     }
     return {"destination": "Uxxx", "events": [event | more]}
+
+
+def line_press(value: str) -> dict[str, Any]:
+    return line_events("", type="postback", message={}, postback={"data": value})
 
 
 SMS_URL = "https://h.example/inbound/sms"
@@ -312,6 +359,19 @@ def feishu_event(text: str, **more: Any) -> dict[str, Any]:
     }
 
 
+def feishu_press(value: str) -> dict[str, Any]:
+    """``card.action.trigger``"""
+    return {
+        "schema": "2.0",
+        "header": {"event_id": "f7984f25", "event_type": "card.action.trigger", "create_time": "1795600000000000"},
+        "event": {
+            "operator": {"open_id": "ou_84aad35d", "union_id": "on_8ed6"},
+            "action": {"value": {"hermes_answer": value}, "tag": "button"},
+            "context": {"open_message_id": "om_0", "open_chat_id": "oc_5ce6d572455d361153b7cb51da133945"},
+        },
+    }
+
+
 @lru_cache(maxsize=2)
 def token_key(which: str) -> RSAPrivateKey:
     """Whoever else signs has another one."""
@@ -358,6 +418,12 @@ def teams_activity(text: str, **more: Any) -> dict[str, Any]:
     }
 
 
+def teams_press(value: str) -> dict[str, Any]:
+    """``Action.Submit``"""
+    activity = teams_activity("", value={"hermes_answer": value}, replyToId="1485983408500")
+    return {name: said for name, said in activity.items() if name != "text"}
+
+
 def chat_event(text: str, **more: Any) -> dict[str, Any]:
     """A message to an app of Google Chat."""
     sender = {"name": "users/102651148563033885715", "displayName": "Ada", "type": "HUMAN", "email": "ada@example.org"}
@@ -367,6 +433,31 @@ def chat_event(text: str, **more: Any) -> dict[str, Any]:
     return {**times, "space": space, "user": sender, "message": message, **more}
 
 
+def chat_press(value: str) -> dict[str, Any]:
+    """``CARD_CLICKED``"""
+    event = chat_event("May I?", type="CARD_CLICKED")
+    bot = {"name": "users/1", "type": "BOT", "displayName": "Hermes"}
+    action = {"actionMethodName": "answer", "parameters": [{"key": "answer", "value": value}]}
+    return {**event, "message": {**event["message"], "sender": bot}, "action": action}
+
+
+def mattermost_press(value: str, *, secret: str, **more: Any) -> dict[str, Any]:
+    """What the server posts when a button of an interactive message is pressed."""
+    signed = "\n".join(("hermes-worker press", MATTERMOST_CHAT, "", value)).encode()
+    return {
+        "user_id": "u" * 26,
+        "user_name": "ada",
+        "channel_id": MATTERMOST_CHAT,
+        "team_id": "",
+        "post_id": "p" * 26,
+        "trigger_id": "dHJpZ2dlcg==" * 12,
+        "type": "button",
+        "context": {"value": value, "thread": "", "proof": _hmac(secret, signed).hex()},
+        **more,
+    }
+
+
+MATTERMOST_CHAT = "c" * 26
 _SECRET = "s3cret_of-webhook"
 CASES: dict[str, InboundCase] = {
     "telegram": InboundCase(
@@ -374,6 +465,7 @@ CASES: dict[str, InboundCase] = {
         secret=_SECRET,
         sign=_telegram,
         message=telegram_update(31, "hello"),
+        press=telegram_press,
         proofs=("x-telegram-bot-api-secret-token",),
         signs_body=False,
         page={"ok": True, "result": [telegram_update(7, "first"), telegram_update(8, "second")]},
@@ -398,6 +490,7 @@ CASES: dict[str, InboundCase] = {
         secret=_SECRET,
         sign=_slack,
         message=slack_event("hello"),
+        press=slack_press,
         proofs=("x-slack-request-timestamp", "x-slack-signature"),
         signs_time=True,
         chat="D024BE91L",
@@ -411,13 +504,18 @@ CASES: dict[str, InboundCase] = {
         secret=_SECRET,
         sign=_discord,
         message=discord_interaction("ask", "hello"),
+        press=discord_press,
         proofs=("x-signature-timestamp", "x-signature-ed25519"),
         signs_time=True,
         chat="1100000000000000001",
         sender="80351110224678912",
     ),
     "mattermost": InboundCase(
-        values={"MATTERMOST_URL": "http://service.example", "MATTERMOST_TOKEN": "mattermost-secret"}
+        values={
+            "MATTERMOST_URL": "http://service.example",
+            "MATTERMOST_TOKEN": "mattermost-secret",
+            "MATTERMOST_ACTIONS_SECRET": "actions-secret",
+        }
     ),
     "ntfy": InboundCase(
         values={"NTFY_TOPICS": "mine, other", "NTFY_SERVER_URL": "http://service.example", "NTFY_TOKEN": "ntfy-secret"}
@@ -438,6 +536,7 @@ CASES: dict[str, InboundCase] = {
         secret=_SECRET,
         sign=_hub("whatsapp_cloud"),
         message=whatsapp_notification("hello"),
+        press=whatsapp_press,
         proofs=("x-hub-signature-256",),
         chat="+15551234567",
         sender="+15551234567",
@@ -447,6 +546,7 @@ CASES: dict[str, InboundCase] = {
         secret=_SECRET,
         sign=_line,
         message=line_events("hello"),
+        press=line_press,
         proofs=("x-line-signature",),
         chat="U4af4980629" + "0" * 22,
         sender="U4af4980629" + "0" * 22,
@@ -475,6 +575,7 @@ CASES: dict[str, InboundCase] = {
         secret=_SECRET,
         sign=_feishu,
         message=feishu_event("hello"),
+        press=feishu_press,
         proofs=("x-lark-request-timestamp", "x-lark-request-nonce", "x-lark-signature"),
         signs_time=True,
         chat="oc_5ce6d572455d361153b7cb51da133945",
@@ -523,6 +624,7 @@ CASES: dict[str, InboundCase] = {
         secret=_SECRET,
         sign=_by_token("teams", TEAMS_CLAIMS),
         message=teams_activity("hello"),
+        press=teams_press,
         proofs=("authorization",),
         signs_body=False,
         signs_time=True,
@@ -535,6 +637,7 @@ CASES: dict[str, InboundCase] = {
         secret=_SECRET,
         sign=_by_token("google_chat", CHAT_CLAIMS),
         message=chat_event("hello"),
+        press=chat_press,
         proofs=("authorization",),
         signs_body=False,
         signs_time=True,

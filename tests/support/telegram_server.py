@@ -45,6 +45,8 @@ class TelegramServer:
     """For how long the last look was to be held."""
     messages: dict[int, str] = field(default_factory=dict)
     """What stands in all chats, by the number of the message, in order."""
+    buttons: dict[int, list[str]] = field(default_factory=dict)
+    """What those say that stand below a message."""
     edits: int = 0
     actions: list[dict[str, Any]] = field(default_factory=list)
     """What was shown in chats for some seconds."""
@@ -140,9 +142,13 @@ class TelegramServer:
 
     def _changed(self, method: str, asked: dict[str, Any]) -> tuple[int, str]:
         """The number of the message, and why it was not changed."""
+        below = [
+            one["callback_data"] for row in asked.get("reply_markup", {}).get("inline_keyboard", []) for one in row
+        ]
         if method == "sendMessage":
             self.sent.append(asked)
             self.messages[len(self.sent)] = asked["text"]
+            self.buttons[len(self.sent)] = below
             return len(self.sent), ""
         number = asked["message_id"]
         if number not in self.messages:
@@ -150,9 +156,9 @@ class TelegramServer:
         if method == "deleteMessage":
             del self.messages[number]
             return number, ""
-        if self.messages[number] == asked["text"]:
+        if (self.messages[number], self.buttons.get(number, [])) == (asked["text"], below):
             return number, "message is not modified: specified new message content and reply markup are the same"
-        self.messages[number] = asked["text"]
+        self.messages[number], self.buttons[number] = asked["text"], below
         self.edits += 1
         return number, ""
 

@@ -18,6 +18,7 @@ from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import FlatRefusal
 from hermes_worker.api.limits import JSON, whole_body
 from hermes_worker.api.schema import EITHER_ERROR, FlatError, errors
+from hermes_worker.channels.inbound.declaration import InboundMode
 from hermes_worker.channels.inbound.receiving import (
     WEBHOOK_BYTES_MAX,
     Forged,
@@ -90,7 +91,8 @@ async def _taken(context: ApiContext, platform: str, request: Request) -> Respon
         if came.method == "POST":
             came = replace(came, keys=await context.store(context.signing_keys.of, receiver, credentials))
         for event in _read(receiver, came, credentials):
-            arrival = Arrival(platform=receiver.platform, account_name=account.name, event=event)
+            is_beside = account.mode is not InboundMode.WEBHOOK
+            arrival = Arrival(platform=receiver.platform, account_name=account.name, event=event, is_beside=is_beside)
             await context.store(Taker(context.client).take, arrival)
     except FlatRefusal as refused:
         return refused.response

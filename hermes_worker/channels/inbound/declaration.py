@@ -44,6 +44,9 @@ class Receiving:
     signing_keys: Reference | None = None
     acknowledge: Reference | None = None
     identify: Reference | None = None
+    presses: tuple[str, ...] = ()
+    """The fields that, when they are set, let presses of buttons come to a webhook, although the account is listened to
+    otherwise. Then there is a ``receive`` that reads nothing else."""
     poll_s: float = 0.0
     """Seconds between two looks; 0 where the platform itself holds a look until there is something."""
     is_unverified: bool = False
@@ -72,6 +75,7 @@ def receiving_by(
     secrets: tuple[str, ...] = (),
     webhook_secrets: tuple[str, ...] = (),
     also: tuple[str, ...] = (),
+    presses: tuple[str, ...] = (),
     poll_s: float = 0.0,
     is_unverified: bool = False,
     asks_by_get: bool = False,
@@ -81,7 +85,7 @@ def receiving_by(
     """By a module that has ``Credentials`` and what its modes need by the usual names: ``receive`` for webhooks,
     ``poll`` for polling, ``Socket`` for sockets; ``also`` names of ``answer``, ``fetch`` (then there is no ``poll``),
     ``download`` or ``read_file``, ``signing_keys``, ``acknowledge`` and ``identify`` those that it has. ``elsewhere``
-    are the modules of those that stand in another one."""
+    are the modules of those that stand in another one; with ``presses`` there is a ``receive`` as well."""
     has = frozenset(also)
 
     def named(name: str, is_there: bool) -> Reference | None:
@@ -94,10 +98,11 @@ def receiving_by(
         required=MappingProxyType(dict(required)),
         secrets=secrets,
         webhook_secrets=webhook_secrets,
-        receive=named("receive", InboundMode.WEBHOOK in modes),
+        receive=named("receive", InboundMode.WEBHOOK in modes or bool(presses)),
         poll=named("poll", InboundMode.POLL in modes and "fetch" not in has),
         socket=named("Socket", InboundMode.SOCKET in modes),
         **{name: named(name, name in has) for name in _OPTIONAL},
+        presses=presses,
         poll_s=poll_s,
         is_unverified=is_unverified,
         asks_by_get=asks_by_get,

@@ -1,4 +1,5 @@
-"""Feishu (Lark), coming in: event subscriptions over HTTP (open.feishu.cn, "Configure event subscription", 2026-11).
+"""Feishu (Lark), coming in: event subscriptions and presses of buttons over HTTP (open.feishu.cn, "Configure event
+subscription" and "Card callback", 2026-11).
 
 Events are encrypted with the Encrypt Key (AES-256-CBC) and signed with it. The question whether the address is ours
 is encrypted and bears the Verification Token, and no signature.
@@ -20,7 +21,16 @@ from cryptography.hazmat.primitives.padding import PKCS7
 
 from hermes_worker.channels.inbound.proofs import check_fresh, check_same, event_key, json_of, secret_bytes
 from hermes_worker.channels.inbound.receiving import Forged, UnreadableInbound, WebhookAnswer, WebhookRequest
-from hermes_worker.core.inbound import ChatKind, Inbound, InboundChat, InboundMessage, InboundSender, MediaRef
+from hermes_worker.channels.platforms.feishu import ANSWER
+from hermes_worker.core.inbound import (
+    ChatKind,
+    Inbound,
+    InboundButton,
+    InboundChat,
+    InboundMessage,
+    InboundSender,
+    MediaRef,
+)
 from hermes_worker.core.json_values import id_of, list_of, mapping_of, object_in, text_of
 from hermes_worker.core.media_kinds import MediaKind
 
@@ -69,6 +79,8 @@ def read(payload: Mapping[str, Any], credentials: Credentials) -> tuple[Inbound,
     header, event = mapping_of(payload.get("header")), mapping_of(payload.get("event"))
     message, writer = mapping_of(event.get("message")), mapping_of(event.get("sender"))
     number, chat = id_of(message.get("message_id")), id_of(message.get("chat_id"))
+    if header.get("event_type") == "card.action.trigger":
+        return _pressed(header, event)
     if header.get("event_type") != "im.message.receive_v1" or not (number and chat):
         return ()
     names = {id_of(one.get("key")): one for one in map(mapping_of, list_of(message.get("mentions")))}
@@ -90,6 +102,28 @@ def read(payload: Mapping[str, Any], credentials: Credentials) -> tuple[Inbound,
             text=_MENTION.sub(lambda found: "" if found[1] in ours else _named(found, names), _text(message)).strip(),
             reply_to=id_of(message.get("parent_id")),
             is_addressed=bool(ours),
+        ),
+    )
+
+
+def _pressed(header: Mapping[str, Any], event: Mapping[str, Any]) -> tuple[Inbound, ...]:
+    """A button of a card (open.feishu.cn, "Card callback"). It does not say what kind of chat it is in."""
+    who, place = mapping_of(event.get("operator")), mapping_of(event.get("context"))
+    key, chat = id_of(header.get("event_id")), id_of(place.get("open_chat_id"))
+    stamp = id_of(header.get("create_time"))
+    if not key or not chat:
+        return ()
+    return (
+        InboundButton(
+            event_key=event_key("press", key),
+            chat=InboundChat(id=chat, kind=ChatKind.GROUP),
+            may_be=(ChatKind.GROUP, ChatKind.DIRECT),
+            sender=InboundSender(
+                id=id_of(who.get("open_id")), alt_id=id_of(who.get("union_id")) or id_of(who.get("user_id"))
+            ),
+            message_id=id_of(place.get("open_message_id")),
+            sent_at=int(stamp) / 1_000_000 if re.fullmatch(r"[0-9]{16}", stamp) else None,
+            value=text_of(mapping_of(mapping_of(event.get("action")).get("value")).get(ANSWER)),
         ),
     )
 

@@ -14,6 +14,7 @@ from typing import Any
 from hermes_worker.channels.inbound.proofs import check_same, event_key, json_of
 from hermes_worker.channels.inbound.receiving import KeysExchange, WebhookAnswer, WebhookRequest
 from hermes_worker.channels.inbound.tokens import keys_at, verified_claims
+from hermes_worker.channels.platforms.google_chat import ANSWER
 from hermes_worker.core.inbound import (
     ChatKind,
     Inbound,
@@ -89,7 +90,8 @@ def read(event: Mapping[str, Any]) -> tuple[Inbound, ...]:
         "sent_at": epoch_of(event.get("eventTime")),
     }
     if kind == "CARD_CLICKED":
-        pressed = text_of(mapping_of(event.get("action")).get("actionMethodName"))
+        given = map(mapping_of, list_of(mapping_of(event.get("action")).get("parameters")))
+        pressed = next((text_of(one.get("value")) for one in given if one.get("key") == ANSWER), "")
         key = event_key(name, "press", text_of(event.get("eventTime")))
         return (InboundButton(event_key=key, value=pressed, **common),)
     said = text_of(message.get("argumentText")) or text_of(message.get("text"))

@@ -68,6 +68,7 @@ def read(event: Mapping[str, Any]) -> Inbound | None:
         text=text_of(message.get("text")),
         media=_media(message),
         reply_to=id_of(message.get("quotedMessageId")),
+        quoted_as=text_of(message.get("quoteToken")),
         is_addressed=any(mapping_of(one).get("isSelf") is True for one in mentioned),
         **common,
     )

@@ -5,10 +5,14 @@ The cursor is the time of the newest post, in milliseconds of the server's clock
 since then are asked for, with an overlap, because servers of a cluster have clocks of their own; what comes twice has
 the same key. Events of a connection are numbered: where a number is missing, the server dropped events, and the
 connection is replaced.
+
+Presses of buttons come to the API instead (``receive``): the server brings what ``platforms.mattermost`` gave it with
+the button, and with that the proof that we made it for this chat.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -25,18 +29,22 @@ from hermes_worker.channels.exchange import (
     json_request,
     service_url,
 )
-from hermes_worker.channels.inbound.proofs import event_key
+from hermes_worker.channels.inbound.proofs import check_same, event_key, secret_bytes
 from hermes_worker.channels.inbound.receiving import (
     Addressing,
     Following,
     HeardFrame,
     SocketAddress,
     SocketTalk,
+    WebhookAnswer,
+    WebhookRequest,
 )
 from hermes_worker.channels.platforms.mattermost import classify
+from hermes_worker.channels.signature import pressed_proof
 from hermes_worker.core.inbound import (
     ChatKind,
     Inbound,
+    InboundButton,
     InboundChat,
     InboundEdit,
     InboundMessage,
@@ -56,8 +64,10 @@ _KINDS = {"D": ChatKind.DIRECT, "G": ChatKind.GROUP, "P": ChatKind.GROUP}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    base_url: str
-    token: str = field(repr=False)
+    base_url: str = ""
+    token: str = field(default="", repr=False)
+    actions_secret: str = field(default="", repr=False)
+    """What our buttons are signed with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +76,35 @@ class _Account:
 
     id: str
     name: str
+
+
+def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
+    """A press of a button (developers.mattermost.com, "Interactive messages"). The proof is in the JSON, so that is
+    taken apart first. Whose press it is says the server, which alone knows the context of a button."""
+    secret_bytes(credentials.actions_secret, "MATTERMOST_ACTIONS_SECRET")
+    said = object_in(request.body)
+    context, chat = mapping_of(said.get("context")), id_of(said.get("channel_id"))
+    value, thread = text_of(context.get("value")), text_of(context.get("thread"))
+    check_same(text_of(context.get("proof")), pressed_proof(credentials.actions_secret, chat, thread, value))
+    key = id_of(said.get("trigger_id"))
+    if not key or not chat:
+        return ()
+    return (
+        InboundButton(
+            # A trigger is longer than a key may be.
+            event_key=event_key("press", hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()),
+            chat=InboundChat(id=chat, kind=ChatKind.CHANNEL, thread=thread, scope=id_of(said.get("team_id"))),
+            may_be=(ChatKind.CHANNEL, ChatKind.GROUP, ChatKind.DIRECT),
+            sender=InboundSender(id=id_of(said.get("user_id")), alt_id=text_of(said.get("user_name"))),
+            message_id=id_of(said.get("post_id")),
+            value=value,
+        ),
+    )
+
+
+def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> WebhookAnswer | None:
+    """Nothing is said at once, and the post is left as it is."""
+    return WebhookAnswer(body=b"{}")
 
 
 class Socket(SocketTalk):

@@ -139,13 +139,20 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             elsewhere={"Socket": f"{_FOLDER}.discord_gateway", **_files_of("discord")},
             is_unverified=True,
         ),
-        "mattermost": _by_socket(
-            "mattermost",
-            "token",
-            needs=("base_url", "token"),
-            also=("download",),
-            base_url="MATTERMOST_URL",
-            token="MATTERMOST_TOKEN",
+        "mattermost": receiving_by(
+            f"{_FOLDER}.mattermost",
+            modes=(InboundMode.SOCKET,),
+            required={InboundMode.SOCKET: ("base_url", "token")},
+            variables={
+                "base_url": "MATTERMOST_URL",
+                "token": "MATTERMOST_TOKEN",
+                "actions_secret": "MATTERMOST_ACTIONS_SECRET",
+            },
+            secrets=("token", "actions_secret"),
+            webhook_secrets=("actions_secret",),
+            presses=("actions_secret",),
+            also=("answer", "download"),
+            is_unverified=True,
         ),
         "ntfy": _by_socket(
             "ntfy",

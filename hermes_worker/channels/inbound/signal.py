@@ -15,6 +15,7 @@ from urllib.parse import quote
 from hermes_worker.channels.exchange import service_url
 from hermes_worker.channels.inbound.proofs import event_key
 from hermes_worker.channels.inbound.receiving import Addressing, HeardFrame, SocketAddress, SocketTalk
+from hermes_worker.channels.platforms.signal import quoted_as
 from hermes_worker.core.inbound import (
     ChatKind,
     Inbound,
@@ -85,6 +86,7 @@ def read(envelope: Mapping[str, Any], me: str) -> tuple[Inbound, ...]:
     return (
         InboundMessage(
             message_id=str(stamp),
+            quoted_as=quoted_as(str(stamp), number or lasting),
             text=text,
             media=files,
             reply_to=id_of(quoted.get("id")),

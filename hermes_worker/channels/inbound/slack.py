@@ -217,6 +217,8 @@ def _buttons(payload: Mapping[str, Any]) -> tuple[Inbound, ...]:
             chat=place,
             sender=InboundSender(id=id_of(user.get("id")), name=text_of(user.get("username"))),
             message_id=id_of(message.get("ts")),
+            # An event that names the app in a private channel does not say that it is one.
+            may_be=() if place.kind is ChatKind.DIRECT else (ChatKind.CHANNEL, ChatKind.GROUP),
             value=text_of(action.get("value")),
         )
         for action in map(mapping_of, list_of(payload.get("actions")))
@@ -225,8 +227,9 @@ def _buttons(payload: Mapping[str, Any]) -> tuple[Inbound, ...]:
 
 
 def _place(channel: str, team: str, name: str, *, thread: str = "") -> InboundChat:
-    kind = ChatKind.DIRECT if channel[:1] == "D" else ChatKind.GROUP if name == "privategroup" else ChatKind.CHANNEL
-    shown = "" if name in ("directmessage", "privategroup") else name
+    is_private = name == "privategroup" or name.startswith("mpdm-")
+    kind = ChatKind.DIRECT if channel[:1] == "D" else ChatKind.GROUP if is_private else ChatKind.CHANNEL
+    shown = "" if name == "directmessage" or is_private else name
     return InboundChat(id=channel, kind=kind, thread=thread, scope=team, name=shown)
 
 

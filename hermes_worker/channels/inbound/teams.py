@@ -14,9 +14,11 @@ from typing import Any
 from hermes_worker.channels.inbound.proofs import check_same, event_key, json_of
 from hermes_worker.channels.inbound.receiving import KeysExchange, WebhookRequest
 from hermes_worker.channels.inbound.tokens import keys_named_by, verified_claims
+from hermes_worker.channels.platforms.teams import ANSWER
 from hermes_worker.core.inbound import (
     ChatKind,
     Inbound,
+    InboundButton,
     InboundChat,
     InboundEdit,
     InboundMessage,
@@ -71,6 +73,10 @@ def read(activity: Mapping[str, Any]) -> tuple[Inbound, ...]:
         "message_id": number,
         "sent_at": epoch_of(activity.get("timestamp")),
     }
+    if kind == "message" and (pressed := text_of(mapping_of(activity.get("value")).get(ANSWER))):
+        # What is pressed on a card is a message without a text, which names the card.
+        common |= {"message_id": id_of(activity.get("replyToId"))}
+        return (InboundButton(event_key=event_key(chat, number), value=pressed, **common),)
     text = _MENTION.sub(r"\1 ", text_of(activity.get("text"))).strip()
     if kind == "messageUpdate":
         key = event_key(chat, number, "edit", text_of(activity.get("timestamp")))

@@ -23,11 +23,15 @@ from hermes_worker.channels.exchange import (
 )
 from hermes_worker.channels.file_addresses import Downloading, file_at
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.chat_buttons import fitting
 from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import id_of, number_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 NONCE_CHARS_MAX = 25
+_ROWS_MAX, _ROW_BUTTONS_MAX, _BUTTON_CHARS_MAX = 5, 5, 80
+_ACTION_ROW, _BUTTON, _SECONDARY = 1, 2, 2
+"""Types of components, and the style of a button (docs.discord.com/developers/components/reference)."""
 THREAD_NAME_CHARS_MAX = 100
 
 _USER_AGENT = "DiscordBot (https://hermes-worker.invalid, 1)"
@@ -92,7 +96,8 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 def edit(part: Part, message_id: str, target: Target, credentials: Credentials) -> Exchange:
     """Edit Message: https://discord.com/developers/docs/resources/message."""
     url = _message_url(message_id, target, credentials)
-    return classify((yield json_request("PATCH", url, _message(part), headers=api_headers(credentials.token))))
+    bare = {"components": [], **_message(part)}
+    return classify((yield json_request("PATCH", url, bare, headers=api_headers(credentials.token))))
 
 
 def remove(message_id: str, target: Target, credentials: Credentials) -> Exchange:
@@ -126,7 +131,13 @@ def _build_thread(part: Part, target: Target, credentials: Credentials) -> HttpR
 
 def _message(part: Part) -> dict[str, object]:
     # Discord renders Markdown itself. Nobody is notified by what a model writes: no @everyone, no roles, no users.
-    return {"content": part.text, "allowed_mentions": {"parse": []}}
+    message: dict[str, object] = {"content": part.text, "allowed_mentions": {"parse": []}}
+    buttons = [
+        {"type": _BUTTON, "style": _SECONDARY, "label": button.label, "custom_id": button.value}
+        for button in fitting(part.buttons, chars_max=_BUTTON_CHARS_MAX, count_max=_ROWS_MAX * _ROW_BUTTONS_MAX)
+    ]
+    rows = [buttons[start : start + _ROW_BUTTONS_MAX] for start in range(0, len(buttons), _ROW_BUTTONS_MAX)]
+    return message | ({"components": [{"type": _ACTION_ROW, "components": row} for row in rows]} if rows else {})
 
 
 def api_headers(token: str) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import (
@@ -27,12 +27,18 @@ from hermes_worker.channels.exchange import (
 )
 from hermes_worker.channels.file_addresses import Downloading, FileSource
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.chat_buttons import ChatButton, fitting
 from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import id_of, mapping_of
 from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 UUID_CHARS_MAX = 50
+
+ANSWER = "hermes_answer"
+"""What a press says is the field of this name."""
+_GONE = frozenset({230011, 230019, 230050, 231003})
+"""The message that is to be answered was withdrawn, or cannot be seen (any more)."""
 
 _ID_TYPES = {"ou": "open_id", "on": "union_id"}
 
@@ -67,7 +73,26 @@ class Credentials:
 
 def build(part: Part, target: Target, credentials: Credentials, *, token: str) -> HttpRequest:
     """The request for a text, with the token of the tenant. Raises ``Unsendable`` for a setting that cannot be used."""
-    return _build_message("text", {"text": part.text}, part, target, credentials, token=token)
+    kind, content = _content(part)
+    return _build_message(kind, content, part, target, credentials, token=token)
+
+
+def _content(part: Part) -> tuple[str, Mapping[str, object]]:
+    buttons = fitting(part.buttons, chars_max=60, count_max=20)
+    if not buttons:
+        return "text", {"text": part.text}
+    return "interactive", _card(part.text, {"tag": "action", "actions": [_button(one) for one in buttons]})
+
+
+def _card(text: str, *below: Mapping[str, object]) -> Mapping[str, object]:
+    """A message card that can be changed later (open.feishu.cn, "Message card structure")."""
+    said = {"tag": "div", "text": {"tag": "plain_text", "content": text}}
+    return {"config": {"wide_screen_mode": True, "update_multi": True}, "elements": [said, *below]}
+
+
+def _button(button: ChatButton) -> Mapping[str, object]:
+    text = {"tag": "plain_text", "content": button.label}
+    return {"tag": "button", "text": text, "type": "default", "value": {ANSWER: button.value}}
 
 
 def classify(response: HttpResponse) -> Outcome:
@@ -78,17 +103,39 @@ def classify(response: HttpResponse) -> Outcome:
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
-    """Gets the tenant's token, uploads a file if there is one, sends."""
-    token = yield from _granted(credentials)
+    """Gets the tenant's token, uploads a file if there is one, sends. Where the message that was asked is not there any
+    more, it is answered without it."""
+    token = yield from _token(credentials)
     if isinstance(token, DeliveryError):
         return token
-    if part.attachment is None:
-        return classify((yield build(part, target, credentials, token=token)))
-    uploaded = yield from _upload(part.attachment, credentials, token)
-    if isinstance(uploaded, HttpResponse):
-        return classify(uploaded)
-    kind, content = uploaded
-    return classify((yield _build_message(kind, content, part, target, credentials, token=token)))
+    kind, content = _content(part)
+    if part.attachment is not None:
+        uploaded = yield from _upload(part.attachment, credentials, token)
+        if isinstance(uploaded, HttpResponse):
+            return classify(uploaded)
+        kind, content = uploaded
+    response = yield _build_message(kind, content, part, target, credentials, token=token)
+    if part.reply_to and json_object(response).get("code") in _GONE:
+        part = replace(part, reply_to="")
+        response = yield _build_message(kind, content, part, target, credentials, token=token)
+    return classify(response)
+
+
+def edit(part: Part, message_id: str, target: Target, credentials: Credentials) -> Exchange:
+    """Update the card that a question with buttons is (open.feishu.cn, "Update message card")."""
+    token = yield from _token(credentials)
+    if isinstance(token, DeliveryError):
+        return token
+    bare = {"content": json.dumps(_card(part.text), ensure_ascii=False)}
+    url = _url(f"im/v1/messages/{path_segment(message_id)}", credentials)
+    outcome = classify((yield json_request("PATCH", url, bare, headers=bearer(token))))
+    return outcome if isinstance(outcome, DeliveryError) else Receipt(message_id=message_id)
+
+
+def _token(credentials: Credentials) -> Generator[HttpRequest, HttpResponse, str | DeliveryError]:
+    identity = {"app_id": credentials.app_id, "app_secret": credentials.app_secret}
+    granted = yield preparing(json_request("POST", _url("auth/v3/tenant_access_token/internal", credentials), identity))
+    return id_of(json_object(granted).get("tenant_access_token")) or _denied(granted)
 
 
 def _upload(
@@ -104,14 +151,16 @@ def _upload(
 
 
 def _build_message(
-    kind: str, content: Mapping[str, str], part: Part, target: Target, credentials: Credentials, *, token: str
+    kind: str, content: Mapping[str, object], part: Part, target: Target, credentials: Credentials, *, token: str
 ) -> HttpRequest:
     payload: dict[str, object] = {
         "msg_type": kind,
         "content": json.dumps(content, ensure_ascii=False),
         "uuid": key_token(part.idempotency_key, UUID_CHARS_MAX),
     }
-    if target.thread is not None:
+    if target.thread is None and part.reply_to:
+        path = f"im/v1/messages/{path_segment(part.reply_to)}/reply"
+    elif target.thread is not None:
         path = f"im/v1/messages/{path_segment(target.thread)}/reply"
         payload["reply_in_thread"] = True
     else:
@@ -127,21 +176,15 @@ def download(media: MediaRef, credentials: Credentials) -> Downloading:
     kind, _, key = rest.partition(":")
     path = f"im/v1/messages/{path_segment(message)}/resources/{path_segment(key)}?type={path_segment(kind)}"
     url = _url(path, credentials)
-    token = yield from _granted(credentials)
+    token = yield from _token(credentials)
     if isinstance(token, DeliveryError):
         return token
     return FileSource(request=HttpRequest(method="GET", url=url, headers=bearer(token), delivers=False))
 
 
-def _granted(credentials: Credentials) -> Generator[HttpRequest, HttpResponse, str | DeliveryError]:
-    """The token of the tenant."""
-    identity = {"app_id": credentials.app_id, "app_secret": credentials.app_secret}
-    granted = yield preparing(json_request("POST", _url("auth/v3/tenant_access_token/internal", credentials), identity))
-    token = id_of(json_object(granted).get("tenant_access_token"))
-    if token:
-        return token
-    said = id_of(json_object(granted).get("msg")) or "no token was granted"
-    return failure(granted, said, kind=SendErrorKind.AUTH if is_success(granted) else None)
+def _denied(response: HttpResponse) -> DeliveryError:
+    said = id_of(json_object(response).get("msg")) or "no token was granted"
+    return failure(response, said, kind=SendErrorKind.AUTH if is_success(response) else None)
 
 
 def _url(path: str, credentials: Credentials) -> str:

@@ -25,11 +25,15 @@ from hermes_worker.channels.exchange import (
 )
 from hermes_worker.channels.file_addresses import Downloading, FileSource
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.chat_buttons import fitting
 from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import id_of, mapping_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 _SPACE = re.compile(r"spaces/[A-Za-z0-9_-]{1,128}")
+_MESSAGE = re.compile(r"spaces/[A-Za-z0-9_-]{1,128}/messages/[A-Za-z0-9_.-]{1,128}")
+ANSWER = "answer"
+"""The function that a press calls, and the name of its parameter."""
 
 _KINDS: Mapping[str, SendErrorKind] = {
     "INVALID_ARGUMENT": SendErrorKind.BAD_FORMAT,
@@ -55,6 +59,8 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     """Files are left out: uploading needs the token of a person. Raises ``Unsendable``."""
     query = {"requestId": key_token(part.idempotency_key, 40)}
     payload: dict[str, object] = {"text": part.text}
+    if cards := _cards(part):
+        payload["cardsV2"] = cards
     if target.thread is not None:
         query["messageReplyOption"] = "REPLY_MESSAGE_FALLBACK_TO_NEW_THREAD"
         payload["thread"] = {"name": f"{target.chat}/{target.thread}"}
@@ -68,6 +74,19 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
         raise Unsendable(f"A space of Google Chat is written 'spaces/<id>', not {target.chat[:40]!r}.")
     url = service_url(credentials.base_url, f"v1/{target.chat}/messages?{urlencode(query)}")
     return json_request("POST", url, payload, headers=bearer(credentials.access_token))
+
+
+def _cards(part: Part) -> list[dict[str, object]]:
+    """A card with buttons below the text (developers.google.com/workspace/chat/api/reference/rest/v1/cards)."""
+    buttons = [
+        {
+            "text": one.label,
+            "onClick": {"action": {"function": ANSWER, "parameters": [{"key": ANSWER, "value": one.value}]}},
+        }
+        for one in fitting(part.buttons, chars_max=60, count_max=20)
+    ]
+    card = {"sections": [{"widgets": [{"buttonList": {"buttons": buttons}}]}]}
+    return [{"cardId": ANSWER, "card": card}] if buttons else []
 
 
 def classify(response: HttpResponse) -> Outcome:
@@ -91,3 +110,12 @@ def download(media: MediaRef, credentials: Credentials) -> Downloading:
     url = service_url(credentials.base_url, f"v1/media/{name}?alt=media")
     headers = bearer(credentials.access_token)
     return FileSource(request=HttpRequest(method="GET", url=url, headers=headers, delivers=False))
+
+
+def edit(part: Part, message_id: str, target: Target, credentials: Credentials) -> Exchange:
+    """``spaces.messages.patch``: only with the app's token, and only of messages of the app."""
+    if not credentials.access_token or not _MESSAGE.fullmatch(message_id):
+        raise Unsendable("A message of Google Chat is changed with GOOGLE_CHAT_ACCESS_TOKEN, by its name.")
+    url = service_url(credentials.base_url, f"v1/{message_id}?updateMask=text,cardsV2")
+    bare: dict[str, object] = {"text": part.text, "cardsV2": []}
+    return classify((yield json_request("PATCH", url, bare, headers=bearer(credentials.access_token))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hermes_worker.channels.errors import SendErrorKind
 from hermes_worker.channels.exchange import (
@@ -22,9 +22,12 @@ from hermes_worker.channels.exchange import (
 )
 from hermes_worker.channels.file_addresses import Downloading, FileSource
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.chat_buttons import fitting
 from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import id_of, list_of, mapping_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
+
+_QUICK_REPLIES_MAX, _LABEL_CHARS_MAX = 13, 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +40,12 @@ class Credentials:
 
 def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     """Files have to be on a public server and are left out. Raises ``Unsendable`` for a setting that cannot be used."""
-    payload = {"to": target.chat, "messages": [{"type": "text", "text": part.text}]}
+    message: dict[str, object] = {"type": "text", "text": part.text}
+    if part.reply_to:
+        message["quoteToken"] = part.reply_to
+    if replies := _quick_replies(part):
+        message["quickReply"] = {"items": replies}
+    payload = {"to": target.chat, "messages": [message]}
     key = str(uuid.UUID(hex=key_token(part.idempotency_key, 32)))
     headers = bearer(credentials.token) | {"X-Line-Retry-Key": key}
     return json_request("POST", service_url(credentials.base_url, "v2/bot/message/push"), payload, headers=headers)
@@ -55,8 +63,23 @@ def classify(response: HttpResponse) -> Outcome:
     return failure(response, said, kind=kind)
 
 
+def _quick_replies(part: Part) -> list[dict[str, object]]:
+    """They stand below the newest message only, so they go by themselves. What was pressed is shown as said."""
+    return [
+        {
+            "type": "action",
+            "action": {"type": "postback", "label": one.label, "data": one.value, "displayText": one.label},
+        }
+        for one in fitting(part.buttons, chars_max=_LABEL_CHARS_MAX, count_max=_QUICK_REPLIES_MAX)
+    ]
+
+
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
-    return classify((yield build(part, target, credentials)))
+    """A message that cannot be quoted any more is answered without that."""
+    response = yield build(part, target, credentials)
+    if response.status == 400 and part.reply_to and "quote" in id_of(json_object(response).get("message")).lower():
+        response = yield build(replace(part, reply_to=""), target, credentials)
+    return classify(response)
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:

@@ -21,7 +21,9 @@ from hermes_worker.channels.exchange import (
     service_url,
 )
 from hermes_worker.channels.file_addresses import Downloading, FileSource
+from hermes_worker.channels.signature import pressed_proof
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.chat_buttons import fitting
 from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import id_of, list_of, mapping_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
@@ -31,6 +33,10 @@ from hermes_worker.net.http import HttpRequest, HttpResponse
 class Credentials:
     base_url: str
     token: str = field(repr=False)
+    actions_url: str = ""
+    """Where the server brings presses of buttons: ``/inbound/mattermost`` of the API, as the server reaches it."""
+    actions_secret: str = field(default="", repr=False)
+    """What buttons are signed with. Without both there are no buttons."""
 
 
 def build(part: Part, target: Target, credentials: Credentials, *, file_ids: tuple[str, ...] = ()) -> HttpRequest:
@@ -40,6 +46,8 @@ def build(part: Part, target: Target, credentials: Credentials, *, file_ids: tup
         payload["root_id"] = target.thread
     if file_ids:
         payload["file_ids"] = list(file_ids)
+    if actions := _actions(part, target, credentials):
+        payload["props"] = {"attachments": [{"fallback": "", "actions": actions}]}
     return json_request("POST", _url("posts", credentials), payload, headers=bearer(credentials.token))
 
 
@@ -67,6 +75,39 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     if not file_id:
         return classify(uploaded) if not is_success(uploaded) else failure(uploaded, "the upload has no id")
     return classify((yield build(part, target, credentials, file_ids=(file_id,))))
+
+
+def _actions(part: Part, target: Target, credentials: Credentials) -> list[dict[str, object]]:
+    """Interactive message buttons (developers.mattermost.com/integrate/plugins/interactive-messages). The server keeps
+    ``integration`` to itself and brings the context with a press: it says which chat the button stands in, because a
+    press does not say it all, and bears the proof that we made it."""
+    if not (credentials.actions_url and credentials.actions_secret):
+        return []
+    url = service_url(credentials.actions_url, "").rstrip("/")
+    thread = target.thread or ""
+    return [
+        {
+            "id": f"answer{number}",
+            "type": "button",
+            "name": button.label,
+            "integration": {
+                "url": url,
+                "context": {
+                    "value": button.value,
+                    "thread": thread,
+                    "proof": pressed_proof(credentials.actions_secret, target.chat, thread, button.value),
+                },
+            },
+        }
+        for number, button in enumerate(fitting(part.buttons, chars_max=60, count_max=20), 1)
+    ]
+
+
+def edit(part: Part, message_id: str, target: Target, credentials: Credentials) -> Exchange:
+    """Patch a post (api.mattermost.com)."""
+    patch = {"message": part.text, "props": {}}
+    url = _url(f"posts/{path_segment(message_id)}/patch", credentials)
+    return classify((yield json_request("PUT", url, patch, headers=bearer(credentials.token))))
 
 
 def show_typing(target: Target, credentials: Credentials) -> Exchange:

@@ -54,10 +54,22 @@ class Credentials:
 def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     """Raises ``Unsendable`` for a setting that cannot be used."""
     params: dict[str, object] = {"account": credentials.account, "message": part.text} | _chat_of(target)
+    params |= _quote(part.reply_to)
     if part.attachment is not None:
         params["attachments"] = [_data_uri(part.attachment)]
     call = {"jsonrpc": "2.0", "method": "send", "id": part.idempotency_key, "params": params}
     return json_request("POST", service_url(credentials.base_url, "api/v1/rpc"), call)
+
+
+def quoted_as(stamp: str, author: str) -> str:
+    """How an answer names the message that it quotes: signal-cli wants to know who wrote it as well."""
+    return f"{stamp}@{author}"
+
+
+def _quote(message: str) -> dict[str, object]:
+    stamp, _, author = message.partition("@")
+    is_one = stamp.isascii() and stamp.isdigit() and len(stamp) <= 15 and bool(author)
+    return {"quoteTimestamp": int(stamp), "quoteAuthor": author} if is_one else {}
 
 
 def classify(response: HttpResponse) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -25,6 +26,7 @@ from hermes_worker.channels.exchange import (
 from hermes_worker.channels.file_addresses import Downloading, file_at
 from hermes_worker.channels.markup import slack_mrkdwn
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.chat_buttons import fitting
 from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import id_of, list_of, mapping_of
 from hermes_worker.core.media_kinds import type_of_name
@@ -64,6 +66,13 @@ _KINDS: Mapping[str, SendErrorKind] = {
 }
 
 
+_SECTION_CHARS_MAX = 3_000
+_SECTION = re.compile(r"(?s).{1,1500}(?=\s|\Z)|.{1,1500}")
+"""Room is left for what markup adds."""
+_BUTTON_CHARS_MAX, _BUTTONS_MAX = 75, 25
+"""Of the text of a button, and in a block (docs.slack.dev/reference/block-kit)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
     token: str = field(repr=False)
@@ -79,9 +88,33 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
         "unfurl_links": False,
         "unfurl_media": False,
     }
+    if blocks := _blocks(part):
+        payload["blocks"] = blocks
     if target.thread is not None:
         payload["thread_ts"] = target.thread
     return _call("chat.postMessage", payload, credentials)
+
+
+def _blocks(part: Part) -> list[dict[str, object]]:
+    """The text, and buttons below it; none for a message without buttons. Where there are blocks, people are shown them
+    and not the text of the message."""
+    shown = fitting(part.buttons, chars_max=_BUTTON_CHARS_MAX, count_max=_BUTTONS_MAX)
+    texts = _SECTION.findall(part.text)
+    kind = "plain_text" if part.is_plain else "mrkdwn"
+    written = texts if part.is_plain else [slack_mrkdwn(text) for text in texts]
+    if not shown or any(len(text) > _SECTION_CHARS_MAX for text in written):
+        return []
+    actions: list[dict[str, object]] = [
+        {
+            "type": "button",
+            "action_id": f"answer_{number}",
+            "text": {"type": "plain_text", "text": button.label},
+            "value": button.value,
+        }
+        for number, button in enumerate(shown, 1)
+    ]
+    sections: list[dict[str, object]] = [{"type": "section", "text": {"type": kind, "text": text}} for text in written]
+    return [*sections, {"type": "actions", "elements": actions}]
 
 
 def classify(response: HttpResponse) -> Outcome:
@@ -110,6 +143,7 @@ def edit(part: Part, message_id: str, target: Target, credentials: Credentials) 
         "channel": target.chat,
         "ts": message_id,
         "text": part.text if part.is_plain else slack_mrkdwn(part.text),
+        "blocks": [],
     }
     return classify((yield _call("chat.update", payload, credentials)))
 

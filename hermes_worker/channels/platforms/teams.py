@@ -23,6 +23,7 @@ from hermes_worker.channels.exchange import (
 )
 from hermes_worker.channels.file_addresses import Downloading, allowed_host, file_at
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.chat_buttons import fitting
 from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import id_of, mapping_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
@@ -39,6 +40,11 @@ _KINDS = {
 }
 
 
+_ACTIONS_MAX, _TITLE_CHARS_MAX = 6, 60
+ANSWER = "hermes_answer"
+"""What a press says is the field of this name."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
     app_id: str
@@ -51,9 +57,26 @@ class Credentials:
 
 def build(part: Part, target: Target, credentials: Credentials, *, token: str) -> HttpRequest:
     """Files are left out: Teams asks the person to agree first. Raises ``Unsendable``."""
-    activity = {"type": "message", "text": part.text, "textFormat": "plain" if part.is_plain else "markdown"}
     path = f"v3/conversations/{path_segment(target.chat)}/activities"
+    activity = _activity(part)
+    if part.reply_to:
+        path, activity["replyToId"] = f"{path}/{path_segment(part.reply_to)}", part.reply_to
     return json_request("POST", service_url(credentials.service_url, path), activity, headers=bearer(token))
+
+
+def _activity(part: Part) -> dict[str, object]:
+    shown = fitting(part.buttons, chars_max=_TITLE_CHARS_MAX, count_max=_ACTIONS_MAX)
+    if not shown:
+        return {"type": "message", "text": part.text, "textFormat": "plain" if part.is_plain else "markdown"}
+    card = {
+        "type": "AdaptiveCard",
+        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+        "version": "1.4",
+        "body": [{"type": "TextBlock", "text": part.text, "wrap": True}],
+        "actions": [{"type": "Action.Submit", "title": one.label, "data": {ANSWER: one.value}} for one in shown],
+    }
+    attachment = {"contentType": "application/vnd.microsoft.card.adaptive", "content": card}
+    return {"type": "message", "attachments": [attachment]}
 
 
 def classify(response: HttpResponse) -> Outcome:
@@ -65,11 +88,24 @@ def classify(response: HttpResponse) -> Outcome:
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
-    """Gets a token, then sends."""
-    token = yield from _granted(credentials)
+    """Gets a token, then sends. Where the message that was asked is not there any more, it is answered without it."""
+    token = yield from _token(credentials)
     if isinstance(token, DeliveryError):
         return token
-    return classify((yield build(part, target, credentials, token=token)))
+    response = yield build(part, target, credentials, token=token)
+    if response.status == 404 and part.reply_to:
+        response = yield build(replace(part, reply_to=""), target, credentials, token=token)
+    return classify(response)
+
+
+def edit(part: Part, message_id: str, target: Target, credentials: Credentials) -> Exchange:
+    """Update an activity."""
+    token = yield from _token(credentials)
+    if isinstance(token, DeliveryError):
+        return token
+    path = f"v3/conversations/{path_segment(target.chat)}/activities/{path_segment(message_id)}"
+    url = service_url(credentials.service_url, path)
+    return classify((yield json_request("PUT", url, _activity(part), headers=bearer(token))))
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
@@ -78,14 +114,13 @@ def download(media: MediaRef, credentials: Credentials) -> Downloading:
     if allowed_host(media.id, _SHARED):
         return file_at(media.id, own="", hosts=_SHARED)
     at_connector = file_at(media.id, own=credentials.service_url, hosts=_CONNECTORS)
-    token = yield from _granted(credentials)
+    token = yield from _token(credentials)
     if isinstance(token, DeliveryError):
         return token
     return replace(at_connector, request=replace(at_connector.request, headers=bearer(token)))
 
 
-def _granted(credentials: Credentials) -> Generator[HttpRequest, HttpResponse, str | DeliveryError]:
-    """The token of the bot."""
+def _token(credentials: Credentials) -> Generator[HttpRequest, HttpResponse, str | DeliveryError]:
     fields = {
         "grant_type": "client_credentials",
         "client_id": credentials.app_id,

@@ -26,6 +26,7 @@ from hermes_worker.channels.file_addresses import Downloading, FileSource
 from hermes_worker.channels.markup import telegram_html
 from hermes_worker.channels.splitting import measure
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.chat_buttons import fitting
 from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import id_of, mapping_of, number_of
 from hermes_worker.core.media_kinds import MediaKind
@@ -64,7 +65,8 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
         return _build_file(part.attachment, part.text, fields, credentials)
     fields |= {"text": part.text} if part.is_plain else {"text": telegram_html(part.text), "parse_mode": "HTML"}
     if part.buttons:
-        rows = [[{"text": button.label, "callback_data": button.value}] for button in part.buttons]
+        shown = fitting(part.buttons, chars_max=64, count_max=100)
+        rows = [[{"text": button.label, "callback_data": button.value}] for button in shown]
         fields["reply_markup"] = {"inline_keyboard": rows}
     return json_request("POST", _method_url("sendMessage", credentials), fields)
 

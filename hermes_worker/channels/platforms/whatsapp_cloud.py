@@ -24,6 +24,7 @@ from hermes_worker.channels.exchange import (
 )
 from hermes_worker.channels.file_addresses import Downloading, file_at
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.chat_buttons import fitting
 from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import id_of, list_of, mapping_of
 from hermes_worker.core.media_kinds import MediaKind, type_of_name
@@ -31,6 +32,9 @@ from hermes_worker.net.http import HttpRequest, HttpResponse
 
 CAPTION_CHARS_MAX = 1024
 _FILES = ("lookaside.fbsbx.com",)
+_BUTTONS_MAX, _BUTTON_CHARS_MAX, _BUTTON_TEXT_CHARS_MAX = 3, 20, 1024
+_ROWS_MAX, _ROW_CHARS_MAX = 10, 24
+"""Of reply buttons and the text above them, and of a list, whose text is as long as any."""
 
 _KINDS: Mapping[int, SendErrorKind] = {
     0: SendErrorKind.AUTH,
@@ -65,9 +69,25 @@ class Credentials:
 def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     """The request for a text. Raises ``Unsendable`` for a setting that cannot be used."""
     content: dict[str, object] = {"type": "text", "text": {"body": part.text, "preview_url": False}}
+    if part.buttons and (choices := _choices(part)):
+        content = {"type": "interactive", "interactive": {"body": {"text": part.text}, **choices}}
     if part.reply_to:
         content["context"] = {"message_id": part.reply_to}
     return _build_message(content, target, credentials)
+
+
+def _choices(part: Part) -> dict[str, object]:
+    """Reply buttons, or a list where they are too many or the text is too long for them; empty where that has not
+    enough room either."""
+    buttons = fitting(part.buttons, chars_max=_BUTTON_CHARS_MAX, count_max=_BUTTONS_MAX)
+    if buttons and len(part.text) <= _BUTTON_TEXT_CHARS_MAX:
+        replies = [{"type": "reply", "reply": {"id": one.value, "title": one.label}} for one in buttons]
+        return {"type": "button", "action": {"buttons": replies}}
+    rows = [
+        {"id": one.value, "title": one.label}
+        for one in fitting(part.buttons, chars_max=_ROW_CHARS_MAX, count_max=_ROWS_MAX)
+    ]
+    return {"type": "list", "action": {"button": "Answer", "sections": [{"rows": rows}]}} if rows else {}
 
 
 def classify(response: HttpResponse) -> Outcome:

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from hermes_worker.core.chat_buttons import ChatButton, is_of_wait
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.errors import Failure, HermesError, LeaseLost
-from hermes_worker.core.gateway import ChatButton
 from hermes_worker.core.previews import AfterPreview, ChatStanding
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.sources import RequestKeys
@@ -41,6 +41,9 @@ ATTEMPTS_MAX = 6
 """Of one delivery, lost ones included; a message that kills its worker must not kill them all."""
 REPLAYED = "replayed"
 """The adjustment of a delivery that somebody asked for again."""
+BUTTONS_GONE = "buttons_gone"
+"""That of one that changes a message which stands in the chat (``channels.errors.Adjustment``)."""
+_MESSAGE_ID_CHARS_MAX = 200
 _KEY_CHARS_MAX = 300
 _SIGNS_ONLY = "signs"
 """In place of the hash of a shown text: no text is shown before the answer, so none can be there twice."""
@@ -186,6 +189,44 @@ def _stored(buttons: Sequence[ChatButton]) -> str | None:
     return plain(json.dumps([[button.label, button.value] for button in buttons])) if buttons else None
 
 
+def _buttons_in(stored: str | None) -> tuple[ChatButton, ...]:
+    return tuple(ChatButton(label=label, value=value) for label, value in json.loads(stored or "[]"))
+
+
+def take_buttons_away(connection: Connection, run_pk: int, wait_id: int) -> None:
+    """A question of a run is not open any more: a message that bears its buttons is to lose them, and one that was not
+    sent yet goes without them, in the caller's transaction. One that is just being sent loses them when it was sent
+    (``Deliveries.delivered``)."""
+    with_buttons = deliveries.c.run_pk == run_pk, deliveries.c.buttons.is_not(None)
+    for row in connection.execute(sa.select(deliveries.c.pk, deliveries.c.buttons).where(*with_buttons)).all():
+        if any(is_of_wait(button, wait_id) for button in _buttons_in(row.buttons)):
+            bare = sa.update(deliveries).where(deliveries.c.pk == row.pk).values(buttons=None)
+            sent = row_of(connection.execute(bare.returning(*columns_for(deliveries, _SentRow))), _SentRow)
+            if sent is not None and sent.state == DeliveryState.DELIVERED.value:
+                _owe_bare(connection, sent)
+
+
+def _owe_bare(connection: Connection, sent: _SentRow) -> None:
+    """Owe the change of a message that bears buttons. The sweeper brings it: nobody waits for that."""
+    if sent.receipt is None or len(sent.receipt) > _MESSAGE_ID_CHARS_MAX:
+        return
+    connection.execute(
+        sa.insert(deliveries).values(
+            delivery_id=f"dlv_{uuid.uuid4().hex}",
+            tenant=sent.tenant,
+            run_pk=sent.run_pk,
+            target=sent.target,
+            body=sent.body,
+            message_id=sent.receipt,
+            adjustments=BUTTONS_GONE,
+            state=DeliveryState.PENDING.value,
+            not_before=db_now(),
+            created_at=db_now(),
+            updated_at=db_now(),
+        )
+    )
+
+
 def owe_preview(connection: Connection, run_id: str, target: str, *, after_s: float, is_followed: bool = True) -> None:
     """Write the delivery of a run's answer before there is one, so that what the run does is shown from ``after_s``
     on, in the caller's transaction. Where it ``is_followed``, its workers tell the broker what they are told, as if
@@ -264,7 +305,7 @@ def _claim_of(row: _TakenDelivery, asked: _AnsweringRun | None, token: str) -> D
         age_s=max(0.0, float(row.age_s)),
         workspace=asked.workspace if asked else None,
         is_preview=bool(row.is_preview),
-        buttons=tuple(ChatButton(label=label, value=value) for label, value in json.loads(row.buttons or "[]")),
+        buttons=_buttons_in(row.buttons),
         standing=ChatStanding(
             message_id=row.message_id,
             shown_hash=row.shown_hash,
@@ -378,11 +419,21 @@ class Deliveries:
 
     def delivered(self, claim: DeliveryClaim, receipt: str | None, *, revived: str | None = None) -> None:
         """``revived`` is a target that counted as dead and is not. Raises ``LeaseLost``."""
-        with self._database.write() if revived else self._database.statement() as connection:
+        with self._database.write() if revived or claim.buttons else self._database.statement() as connection:
             ended = _ended(DeliveryState.DELIVERED)
             self._change(connection, claim, **ended, receipt=receipt and plain(receipt)[:500], error=None)
+            if claim.buttons:
+                self._answered_meanwhile(connection, claim)
             if revived is not None:
                 connection.execute(sa.delete(dead_targets).where(_is_dead_target(claim.tenant, revived)))
+
+    @staticmethod
+    def _answered_meanwhile(connection: Connection, claim: DeliveryClaim) -> None:
+        """Take away the buttons that were sent while somebody answered."""
+        this = deliveries.c.delivery_id == claim.delivery_id, deliveries.c.buttons.is_(None)
+        sent = row_of(connection.execute(sa.select(*columns_for(deliveries, _SentRow)).where(*this)), _SentRow)
+        if sent is not None:
+            _owe_bare(connection, sent)
 
     def failed(
         self, claim: DeliveryClaim, failure: Failure, *, is_abandoned: bool, dead: tuple[str, str] | None = None
@@ -476,6 +527,7 @@ class Deliveries:
     def retry(self, delivery_id: str) -> list[Hint]:
         """Send a settled delivery once more, whole, even to a target that counts as dead. Raises
         ``DeliveryNotFound``, ``DeliveryBusy``."""
+        is_of_message = deliveries.c.adjustments == BUTTONS_GONE
         with self._database.write() as connection:
             count_delivery(connection, delivery_id)
             hinted_at = connection.execute(
@@ -488,8 +540,8 @@ class Deliveries:
                     losses=0,
                     deaths=None,
                     parts_sent=0,
-                    message_id=None,
-                    adjustments=REPLAYED,
+                    message_id=sa.case((is_of_message, deliveries.c.message_id), else_=None),
+                    adjustments=sa.case((is_of_message, BUTTONS_GONE), else_=REPLAYED),
                     is_in_doubt=sa.or_(
                         deliveries.c.is_in_doubt,
                         deliveries.c.state == DeliveryState.DELIVERED.value,
@@ -763,6 +815,15 @@ class _AnsweringRun(NamedTuple):
     run_id: str
     spec: str | None
     workspace: str
+
+
+class _SentRow(NamedTuple):
+    state: str
+    tenant: str
+    run_pk: int | None
+    target: str
+    body: str | None
+    receipt: str | None
 
 
 class _DeadRow(NamedTuple):

@@ -26,7 +26,7 @@ from hermes_worker.store.artifacts.gatherings import owe_gathering
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Prepared, row_of, rows_of
 from hermes_worker.store.hooks.owed import owe_hooks, owed_rows
-from hermes_worker.store.outbox.deliveries import owe, targets_of
+from hermes_worker.store.outbox.deliveries import owe, take_buttons_away, targets_of
 from hermes_worker.store.row_keys import RunKey
 from hermes_worker.store.rows import (
     RUN_COLUMNS,
@@ -106,11 +106,14 @@ def end_run(connection: Connection, run_pk: int, end: EndRun) -> list[Hint]:
 def close_waits(connection: Connection, run_pk: int, *call: sa.ColumnElement[bool]) -> None:
     """The questions of a run, or of one ``call`` of it, get no answer any more. Tasks of servers stay open until these
     were told (``remote_tasks``)."""
-    connection.execute(
+    closed = connection.execute(
         sa.update(waits)
         .where(waits.c.run_pk == run_pk, waits.c.closed_at.is_(None), waits.c.kind != WaitKind.TASK.value, *call)
         .values(closed_at=db_now(), outcome="cancelled")
+        .returning(waits.c.pk)
     )
+    for wait_id in closed.scalars().all():
+        take_buttons_away(connection, run_pk, wait_id)
 
 
 def close_wait(connection: Connection, run_pk: int, iteration: int, position: int) -> None:

@@ -16,9 +16,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
+from hermes_worker.core.chat_buttons import buttons_of
 from hermes_worker.core.client_tools import IS_CLIENTS
 from hermes_worker.core.errors import Failure, HermesError
-from hermes_worker.core.gateway import CHAT_SOURCES, asked_in_chat, buttons_of
+from hermes_worker.core.gateway import CHAT_SOURCES, asked_in_chat
 from hermes_worker.core.messages import Message, Role, canonical_json, tool_body
 from hermes_worker.core.principals import TIMEOUT
 from hermes_worker.core.questions import (
@@ -43,7 +44,7 @@ from hermes_worker.safety.redaction import redact
 from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
 from hermes_worker.store.engine.prepared import Prepared, row_of, rows_of
-from hermes_worker.store.outbox.deliveries import owe
+from hermes_worker.store.outbox.deliveries import owe, take_buttons_away
 from hermes_worker.store.owners import tenant_of_run
 from hermes_worker.store.row_keys import AtMost
 from hermes_worker.store.rows import CALL_OF_WAIT, Hint, LoadedRun, insert_ignoring, lock_run, plain, tool_call_ids
@@ -321,7 +322,7 @@ def settle_approval(
     request, choice, reason = json.loads(wait.request), answer.choice, answer.reason
     if request.get("choices") and choice.value not in request["choices"]:
         raise NotOffered(f"the choices here are {', '.join(request['choices'])}")
-    _close(connection, wait.pk, choice.value, answer.by, reason)
+    _close(connection, wait, loaded.pk, choice.value, answer.by, reason)
     chosen = {"wait": wait.pk, "choice": choice.value, "changes_arguments": answer.arguments is not None}
     record(connection, Act.APPROVAL_ANSWER, loaded.run.run_id, after=chosen)
     answered_event = _answered_event(loaded, wait, choice=choice.value, by=answer.by)
@@ -339,7 +340,7 @@ def settle_input(connection: Connection, pk: int, text: str, *, by: str, wait_id
     """``Waits.reply`` within a transaction, of a run by its number."""
     loaded, wait = _lock_open(connection, pk, WaitKind.INPUT, wait_id)
     request = json.loads(wait.request)
-    _close(connection, wait.pk, "answered", by, None)
+    _close(connection, wait, loaded.pk, "answered", by, None)
     record(connection, Act.QUESTION_ANSWER, loaded.run.run_id, after={"wait": wait.pk})
     if request.get(IS_TASKS):
         return _hand_on(connection, loaded, wait, text, _answered_event(loaded, wait, by=by))
@@ -375,7 +376,7 @@ def expire(connection: Connection, loaded: LoadedRun) -> list[Hint] | None:
     if wait.kind == WaitKind.TASK.value:
         return _look_again(connection, loaded, wait)
     request = json.loads(wait.request)
-    _close(connection, wait.pk, "expired", TIMEOUT, None)
+    _close(connection, wait, loaded.pk, "expired", TIMEOUT, None)
     if loaded.run.status.is_terminal:
         return []
     if wait.kind == WaitKind.APPROVAL.value:
@@ -504,12 +505,13 @@ def _lock_open(connection: Connection, pk: int, kind: WaitKind, wait_id: int | N
     return loaded, wait
 
 
-def _close(connection: Connection, pk: int, outcome: str, by: str, reason: str | None) -> None:
+def _close(connection: Connection, wait: _WaitRow, run_pk: int, outcome: str, by: str, reason: str | None) -> None:
     connection.execute(
         sa.update(waits)
-        .where(waits.c.pk == pk, waits.c.closed_at.is_(None))
+        .where(waits.c.pk == wait.pk, waits.c.closed_at.is_(None))
         .values(closed_at=db_now(), outcome=outcome, answered_by=plain(by), reason=plain(reason) if reason else None)
     )
+    take_buttons_away(connection, run_pk, wait.pk)
 
 
 def _settle(
