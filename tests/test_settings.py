@@ -227,7 +227,7 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "chats.accounts": "telegram:ops,matrix:red",
         "chats.rules": "telegram:ops/*=acme,telegram:default/-100=globex/red",
         "chats.busy_input_mode": "queue",
-        "chats.commands": "jobs=member,undo=owner",
+        "chats.commands": "jobs=member,telegram:ops/-100/undo=owner,telegram:ops/@42/stop=no",
         "chats.reply_to_mode": "all",
         "chats.typing_indicator": "true",
         "chats.tool_progress": "short",

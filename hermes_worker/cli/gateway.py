@@ -100,6 +100,29 @@ def accounts(home: Path | None) -> None:
     click.echo(table(shown, ("ACCOUNT", "MODE", "TENANT", "RULES")))
 
 
+@gateway.command(epilog="Example: hermes-worker gateway commands telegram --chat -100123")
+@common
+@click.argument("account", type=TEXT, default="")
+@click.option(
+    "--chat", type=TEXT, default="", help="The chat, by its id. Default: all chats without rules of their own."
+)
+def commands(home: Path | None, account: str, chat: str) -> None:
+    """Show who may use which command in chats of ACCOUNT, or everywhere else."""
+    from hermes_worker.core.chat_commands import CommandAccess
+    from hermes_worker.core.gateway import ChatCommand
+
+    if chat and not account:
+        raise click.UsageError("--chat needs ACCOUNT")
+    access = CommandAccess(load_settings(home).gateway.commands)
+    called = account_called(account) if account else ""
+    shown = []
+    for command in ChatCommand:
+        least = access.least(called, chat, command)
+        persons = [f"{name}={'yes' if may else 'no'}" for name, may in access.persons(called, command).items()]
+        shown.append((f"/{command.value}", "nobody" if least is None else least.value, ", ".join(persons) or "-"))
+    click.echo(table(shown, ("COMMAND", "LEAST ROLE", "PERSONS")))
+
+
 @gateway.command(epilog="Example: hermes-worker gateway test telegram:ops")
 @common
 @click.argument("account", type=TEXT)

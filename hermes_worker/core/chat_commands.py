@@ -1,19 +1,24 @@
 """Which commands there are in a chat, for whom, and what taking back a turn leaves. Pure.
 
-Each command has the least role that may use it. An operator gives others with rules such as ``jobs=member``; what
-allows something, or shows what belongs to a whole tenant, is never a guest's.
+Each command has the least role that may use it. An operator gives others with rules such as ``jobs=member``, for one
+chat with ``telegram:default/-100123/undo=owner`` (``*`` for all chats of the account), and for one person, whatever
+their role, with ``telegram:default/@4242/stop=no``. A rule for a person comes before one for a chat, and that before
+one for an account. What allows something, or shows what belongs to a whole tenant, is never a guest's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from hermes_worker.core.chat_accounts import ACCOUNT_PATTERN, EVERY_CHAT
 from hermes_worker.core.gateway import ChatCommand, ChatRole
 from hermes_worker.core.messages import Role
 
 _NOBODY: Final = "nobody"
+_EVERYWHERE: Final = ""
 _ORDER: Final = (ChatRole.OWNER, ChatRole.MEMBER, ChatRole.GUEST)
 """From much to little."""
 _LEAST: Final[Mapping[ChatCommand, ChatRole]] = MappingProxyType(
@@ -28,9 +33,12 @@ _LEAST: Final[Mapping[ChatCommand, ChatRole]] = MappingProxyType(
 """Where that is more than a guest."""
 _EVERYBODYS: Final = frozenset({ChatCommand.START, ChatCommand.HELP})
 _OPEN: Final = "|".join(sorted(one.value for one in ChatCommand if one not in _LEAST and one not in _EVERYBODYS))
+_CLOSED: Final = "|".join(sorted(one.value for one in _LEAST))
+_YES, _NO = "yes", "no"
 COMMAND_RULE: Final = (
-    rf"(?:(?:{'|'.join(sorted(one.value for one in _LEAST))})=(?:owner|member|{_NOBODY})"
+    rf"(?:(?:{ACCOUNT_PATTERN}/[^\s,=@][^\s,=]{{0,199}}/)?(?:(?:{_CLOSED})=(?:owner|member|{_NOBODY})"
     rf"|(?:{_OPEN})=(?:owner|member|guest|{_NOBODY}))"
+    rf"|{ACCOUNT_PATTERN}/@[^\s,=]{{1,200}}/(?:{_CLOSED}|{_OPEN})=(?:{_YES}|{_NO}))"
 )
 """A rule, as operators write it."""
 
@@ -56,24 +64,71 @@ _HELP: Final[Mapping[ChatCommand, str]] = MappingProxyType(
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandUser:
+    """Whoever uses a command, and where."""
+
+    role: ChatRole
+    account: str = ""
+    """As rows call it; empty for no matter which."""
+    chat: str = ""
+    person: str = ""
+    alt_id: str = ""
+    """Another name of theirs that a rule may have: a number, a mail address, a user name."""
+
+
 class CommandAccess:
     """Who may use which command."""
 
     def __init__(self, rules: Sequence[str] = ()) -> None:
-        """``rules`` as ``COMMAND_RULE`` has them; the last one about a command counts."""
-        named = (rule.partition("=") for rule in rules)
-        said = {ChatCommand(command): None if role == _NOBODY else ChatRole(role) for command, _, role in named}
-        usual = {command: _LEAST.get(command, ChatRole.GUEST) for command in ChatCommand}
-        self._least: Mapping[ChatCommand, ChatRole | None] = {**usual, **said}
+        """``rules`` as ``COMMAND_RULE`` has them; the last one about a command in a place counts."""
+        self._least: dict[tuple[str, ChatCommand], ChatRole | None] = {
+            (_EVERYWHERE, command): _LEAST.get(command, ChatRole.GUEST) for command in ChatCommand
+        }
+        self._persons: dict[tuple[str, ChatCommand], bool] = {}
+        for rule in rules:
+            named, _, said = rule.rpartition("=")
+            place, _, command = named.rpartition("/")
+            if said in (_YES, _NO):
+                account, _, person = place.partition("/@")
+                self._persons[_person(account, person), ChatCommand(command)] = said == _YES
+            else:
+                self._least[place, ChatCommand(command)] = None if said == _NOBODY else ChatRole(said)
 
-    def allows(self, role: ChatRole, command: ChatCommand) -> bool:
-        """Whether somebody of ``role`` may use ``command``."""
-        least = self._least[command]
-        return least is not None and _ORDER.index(role) <= _ORDER.index(least)
+    def allows(self, who: CommandUser, command: ChatCommand) -> bool:
+        """Whether somebody may use ``command``."""
+        if command in _LEAST and who.role is ChatRole.GUEST:
+            return False
+        for name in (who.person, who.alt_id):
+            if name and (said := self._persons.get((_person(who.account, name), command))) is not None:
+                return said
+        least = self.least(who.account, who.chat, command)
+        return least is not None and _ORDER.index(who.role) <= _ORDER.index(least)
 
-    def help_for(self, role: ChatRole) -> str:
-        """What somebody of ``role`` may do, a line each."""
-        return "\n".join(line for command, line in _HELP.items() if self.allows(role, command))
+    def least(self, account: str, chat: str, command: ChatCommand) -> ChatRole | None:
+        """The least role that may use ``command`` in a chat; ``None`` for nobody."""
+        for place in (f"{account}/{chat}", f"{account}/{EVERY_CHAT}"):
+            if (place, command) in self._least:
+                return self._least[place, command]
+        return self._least[_EVERYWHERE, command]
+
+    def persons(self, account: str, command: ChatCommand) -> Mapping[str, bool]:
+        """For whom there are rules about a command on an account, and whether they may use it."""
+        start = f"{account}/@"
+        rules = self._persons.items()
+        return {
+            place.removeprefix(start): may
+            for (place, one), may in rules
+            if one is command and place[: len(start)] == start
+        }
+
+    def help_for(self, who: CommandUser) -> str:
+        """What somebody may do, a line each."""
+        return "\n".join(line for command, line in _HELP.items() if self.allows(who, command))
+
+
+def _person(account: str, name: str) -> str:
+    return f"{account}/@{name.casefold().removeprefix('@')}"
 
 
 class TurnRow(NamedTuple):

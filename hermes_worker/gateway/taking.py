@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.channels.catalog import platforms
 from hermes_worker.channels.targets import ChatRef, TargetError, parse_chat, text_of
 from hermes_worker.core.chat_accounts import DEFAULT_ACCOUNT, ChatOwner, account_of, named_variable
-from hermes_worker.core.chat_commands import CommandAccess
+from hermes_worker.core.chat_commands import CommandAccess, CommandUser
 from hermes_worker.core.chat_context import context_block
 from hermes_worker.core.chat_names import learnt_name
 from hermes_worker.core.chat_replies import ReplyMode, reply_metadata
@@ -174,6 +174,12 @@ class Arrival:
             profile=self.owner.profile,
             account=self._named,
         )
+
+    @property
+    def command_user(self) -> CommandUser:
+        """Its sender, as rules about commands name them."""
+        chat, sender = self.event.chat, self.event.sender
+        return CommandUser(role=self.role, account=self.account, chat=chat.id, person=sender.id, alt_id=sender.alt_id)
 
     @property
     def target(self) -> str | None:
@@ -559,7 +565,7 @@ class Taker:
     def _may_choose(self, arrival: Arrival, choice: Choice) -> bool:
         """Words and buttons are worth what the commands are."""
         command = ChatCommand.DENY if choice is Choice.DENY else ChatCommand.APPROVE
-        return self._access.allows(arrival.role, command)
+        return self._access.allows(arrival.command_user, command)
 
     def _chosen(self, arrival: Arrival, question: OpenQuestion, choice: Choice, reason: str | None) -> str | None:
         if choice is Choice.ALWAYS and arrival.role is not ChatRole.OWNER:
@@ -594,9 +600,9 @@ class Taker:
 
     def _command(self, arrival: Arrival, said: Commanded) -> str:
         if said.command is None:
-            told = f"There is no such command.\n{self._access.help_for(arrival.role)}"
+            told = f"There is no such command.\n{self._access.help_for(arrival.command_user)}"
             return self._settle(arrival, lambda _: _Replied("command", told))
-        if not self._access.allows(arrival.role, said.command):
+        if not self._access.allows(arrival.command_user, said.command):
             told = f"/{said.command.value} is not for you here."
             return self._settle(arrival, lambda _: _Replied("command", told))
         match said.command:
@@ -625,7 +631,7 @@ class Taker:
                 home = partial(made_home, client=self._client, target=arrival.target, owner=arrival.owner)
                 return self._settle(arrival, lambda connection: _Replied("command", home(connection)))
             case _:
-                told = self._access.help_for(arrival.role)
+                told = self._access.help_for(arrival.command_user)
                 return self._settle(arrival, lambda _: _Replied("command", told))
 
     def _stopped(self, connection: Connection, arrival: Arrival) -> _Replied:

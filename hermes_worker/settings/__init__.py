@@ -887,10 +887,16 @@ class GatewaySettings:
     commands: tuple[str, ...] = _setting(
         "chats.commands",
         "HERMES_GATEWAY_COMMANDS",
-        names(COMMAND_RULE, "`COMMAND=ROLE`, the least role that may use it, such as `jobs=member` or `model=nobody`"),
+        names(
+            COMMAND_RULE,
+            "`COMMAND=ROLE`, the least role that may use it, such as `jobs=member` or `model=nobody`, behind"
+            " `ACCOUNT/CHAT/` for a chat; or `ACCOUNT/@PERSON/COMMAND=yes` or `=no`",
+        ),
         (),
     )
-    """Who may use a command, where that is not as docs/gateway.md says: `jobs=member,undo=owner,usage=nobody`."""
+    """Who may use a command, where that is not as docs/gateway.md says: `jobs=member,undo=owner,usage=nobody`; in a
+    chat or all of an account: `telegram:default/-100123/undo=owner,telegram:ops/*/new=member`; and for a person,
+    whatever their role: `telegram:default/@4242/stop=no`."""
     reply_to: str = _setting("chats.reply_to_mode", "HERMES_GATEWAY_REPLY_TO", choice("off", "first", "all"), "first")
     """Which parts of an answer are replies to the message that was asked, where the platform has replies."""
     redacts_ids: bool = _setting("chats.redact_pii", "HERMES_GATEWAY_REDACT_PII", SWITCH, False)

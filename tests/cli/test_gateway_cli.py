@@ -118,6 +118,27 @@ def test_accounts_are_listed_with_whose_their_chats_are(
     assert "TELEGRAM_BOT_TOKEN__OPS" in capsys.readouterr().err
 
 
+def test_who_may_use_a_command_is_shown_for_an_account_and_a_chat(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HERMES_HOME", str(tmp_path))
+    rules = "undo=member,telegram:default/*/undo=owner,telegram:default/-100/undo=nobody,telegram:default/@42/undo=yes"
+    monkeypatch.setenv("HERMES_GATEWAY_COMMANDS", rules)
+
+    def shown(*words: str) -> list[str]:
+        assert call("gateway", "commands", *words) == 0
+        lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+        return next(line[1:] for line in lines if line[0] == "/undo")
+
+    assert shown() == ["member", "-"]
+    assert shown("telegram") == ["owner", "42=yes"]
+    assert shown("telegram", "--chat=-100") == ["nobody", "42=yes"]
+    assert shown("telegram:ops") == ["member", "-"]
+    assert call("gateway", "commands", "--chat=-100") != 0
+    monkeypatch.setenv("HERMES_GATEWAY_COMMANDS", "telegram:default/-100/jobs=guest")
+    assert call("gateway", "commands") != 0
+
+
 def test_a_platform_is_asked_whose_credentials_they_are(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,10 +5,23 @@ from __future__ import annotations
 import json
 
 import pytest
+from support.inbound_cases import AT, CASES, feishu_event, line_events, teams_activity
 
 from hermes_worker.channels.exchange import Attachment, Exchange, Part, Receipt
-from hermes_worker.channels.platforms import discord, matrix, mattermost, signal, telegram, whatsapp_cloud
+from hermes_worker.channels.platforms import (
+    discord,
+    feishu,
+    line,
+    matrix,
+    mattermost,
+    signal,
+    teams,
+    telegram,
+    whatsapp_cloud,
+)
+from hermes_worker.channels.receivers import receivers
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.inbound import InboundMessage
 from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.http import HttpResponse
 
@@ -57,6 +70,84 @@ def test_whatsapp_names_the_message_as_context():
     credentials = whatsapp_cloud.Credentials(token="t", phone_number_id="1")
     sent = json.loads(whatsapp_cloud.build(part("wamid.7"), at("whatsapp_cloud", "+1"), credentials).body or b"")
     assert sent["context"] == {"message_id": "wamid.7"}
+
+
+def requests_of(exchange: Exchange, *answers: tuple[int, dict[str, object]]) -> list[tuple[str, dict[str, object]]]:
+    """What is sent, each answered in turn; the last answer is a success."""
+    found, request = [], next(exchange)
+    for status, said in answers:
+        body = request.body or b""
+        found.append((request.url, json.loads(body) if body.startswith(b"{") else {}))
+        try:
+            request = exchange.send(HttpResponse(status=status, headers={}, body=json.dumps(said).encode()))
+        except StopIteration as end:
+            assert isinstance(end.value, Receipt)
+    return found
+
+
+def test_line_quotes_by_the_token_of_a_message_and_without_it_where_that_is_no_good():
+    known, chat = line.Credentials(token="t"), at("line", "U1")
+    refused = {"message": "The request body has 1 error(s)", "details": [{"property": "messages[0].quoteToken"}]}
+    first, again = requests_of(line.send(part("q3Plxr4"), chat, known), (400, refused), (200, {}))
+    assert first[1]["messages"] == [{"type": "text", "text": "hello", "quoteToken": "q3Plxr4"}]
+    assert again[1]["messages"] == [{"type": "text", "text": "hello"}]
+
+
+def test_signal_quotes_by_the_time_and_the_author():
+    daemon = signal.Credentials(base_url="https://s.example", account="+1")
+    sent = json.loads(signal.build(part("1795600000000@+1555"), at("signal", "+1555"), daemon).body or b"")
+    assert sent["params"] == {
+        "account": "+1",
+        "message": "hello",
+        "recipient": ["+1555"],
+        "quoteTimestamp": 1795600000000,
+        "quoteAuthor": "+1555",
+    }
+    for wrong in ("", "17", "17@", "x@+1", "@+1", "9" * 30 + "@+1"):
+        assert b"quote" not in (signal.build(part(wrong), at("signal", "+1555"), daemon).body or b"")
+
+
+def test_feishu_replies_and_sends_although_the_question_is_gone():
+    known = feishu.Credentials(app_id="a", app_secret="s")
+    token, gone = (200, {"tenant_access_token": "t"}), (400, {"code": 230011, "msg": "withdrawn"})
+    taken = (200, {"code": 0, "data": {"message_id": "om_2"}})
+    _, first, again = requests_of(feishu.send(part("om_1"), at("feishu", "oc_1"), known), token, gone, taken)
+    assert first[0] == "https://open.feishu.cn/open-apis/im/v1/messages/om_1/reply"
+    assert "receive_id" not in first[1] and "reply_in_thread" not in first[1]
+    assert again[0] == "https://open.feishu.cn/open-apis/im/v1/messages?receive_id_type=chat_id"
+    _, threaded = requests_of(feishu.send(part("om_1"), at("feishu", "oc_1", "om_0"), known), token, taken)
+    assert threaded[0].endswith("/om_0/reply")
+
+
+def test_teams_replies_and_sends_although_the_question_is_gone():
+    known = teams.Credentials(app_id="a", app_password="s")
+    token, gone, taken = (200, {"access_token": "t"}), (404, {"error": {"code": "BadSyntax"}}), (201, {"id": "9"})
+    _, first, again = requests_of(teams.send(part("7"), at("teams", "a:1"), known), token, gone, taken)
+    assert first[0] == "https://smba.trafficmanager.net/teams/v3/conversations/a%3A1/activities/7"
+    assert first[1]["replyToId"] == "7"
+    assert again[0].endswith("/activities")
+    assert "replyToId" not in again[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "quoted"),
+    [
+        (
+            "line",
+            line_events("hello", message={"id": "1", "type": "text", "text": "hello", "quoteToken": "q3"}),
+            "q3",
+        ),
+        ("feishu", feishu_event("hello"), ""),
+        ("teams", teams_activity("hello"), ""),
+    ],
+)
+def test_a_message_says_how_it_is_answered(name, body, quoted):
+    case, receiver = CASES[name], receivers()[name]
+    request = case.webhook(json.dumps(body).encode())
+    [message] = receiver.receive(request, receiver.credentials(case.values), AT)
+    assert isinstance(message, InboundMessage)
+    assert message.quoted_as == quoted
+    assert message.message_id
 
 
 def typed(exchange: Exchange, *answers: dict[str, object]) -> list[tuple[str, str, object]]:

@@ -20,7 +20,7 @@ from support.telegram_server import TOKEN, TelegramServer
 from hermes_worker import settings as settings_module
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.gateway import ChatRole
-from hermes_worker.core.inbound import InboundChat, InboundMessage, InboundSender
+from hermes_worker.core.inbound import ChatKind, InboundButton, InboundChat, InboundMessage, InboundSender
 from hermes_worker.core.limits import Limit, LimitName, LimitReached
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
@@ -469,6 +469,38 @@ def test_plain_words_answer_what_an_agent_wants_to_know(client: Client, telegram
     assert '"user_response":"blue"' in store.results(run_id)[0]
 
 
+@pytest.mark.parametrize("allowed", ["yes", "no"])
+def test_a_rule_about_a_person_counts_for_commands_words_and_buttons(
+    allowed: str, client: Client, telegram: TelegramServer, store: Store
+) -> None:
+    rules = ("approve=nobody", f"{ACCOUNT}/@42/approve={allowed}", f"{ACCOUNT}/42/status=nobody")
+    ruled = replace(client.settings, gateway=replace(client.settings.gateway, commands=rules))
+    taker = Taker(replace(client, settings=ruled))
+
+    def said(key: str, text: str) -> str | None:
+        chat, sender = InboundChat(id="42"), InboundSender(id="42")
+        event = InboundMessage(event_key=key, chat=chat, sender=sender, text=text)
+        return taker.take(Arrival(platform="telegram", event=event))
+
+    assert said("1", "clean up") == "run"
+    asked_by(client, store, approval())
+    assert said("2", "/status") == "command"
+    assert bodies(client)[-1] == "/status is not for you here."
+    press = InboundButton(
+        event_key="3",
+        chat=InboundChat(id="42"),
+        sender=InboundSender(id="42"),
+        value=f"{question_of(client)}:once",
+    )
+    pressed = taker.take(Arrival(platform="telegram", event=press))
+    assert (pressed, choices(client)) == (("answer", ["once"]) if allowed == "yes" else ("command", [None]))
+    if allowed == "no":
+        assert said("4", "/approve") == "command"
+        assert bodies(client)[-1] == "/approve is not for you here."
+        assert said("5", "yes") == "run"
+        assert choices(client) == [None]
+
+
 # --- buttons ---------------------------------------------------------------------------------------------------------
 
 
@@ -521,6 +553,50 @@ def test_a_press_chooses_an_answer(client: Client, telegram: TelegramServer, sto
     telegram.press(42, f"{question_of(client)}:2")
     until(lambda: outcomes(client) == ["run", "answer"])
     assert '"user_response":"blue"' in store.results(run_id)[0]
+
+
+@pytest.mark.parametrize("kind", [ChatKind.DIRECT, ChatKind.CHANNEL])
+def test_a_press_that_tells_no_kind_of_chat_is_of_the_chat_that_asks(
+    kind: ChatKind, client: Client, store: Store
+) -> None:
+    open_to_both = replace(client.settings.gateway, allowed_users=("42", "43"))
+    taker = Taker(replace(client, settings=replace(client.settings, gateway=open_to_both)))
+    chat = InboundChat(id="C0123ABCD", kind=kind)
+    asking = InboundMessage(event_key="1", chat=chat, sender=InboundSender(id="42"), text="clean up", is_addressed=True)
+    assert taker.take(Arrival(platform="slack", event=asking)) == "run"
+    asked_by(client, store, approval())
+
+    def pressed(key: str, sender: str) -> str | None:
+        press = InboundButton(
+            event_key=key,
+            chat=replace(chat, kind=ChatKind.GROUP),
+            may_be=(ChatKind.GROUP, ChatKind.CHANNEL, ChatKind.DIRECT),
+            sender=InboundSender(id=sender),
+            value=f"{question_of(client)}:once",
+        )
+        return taker.take(Arrival(platform="slack", event=press))
+
+    if kind is ChatKind.CHANNEL:
+        assert pressed("2", "43") == "unknown_kind"  # the session is that of who asked
+        assert choices(client) == [None]
+    assert pressed("3", "42") == "answer"
+    assert choices(client) == ["once"]
+
+
+def test_a_press_beside_a_connection_leaves_its_account_as_it_is(client: Client) -> None:
+    rows = GatewayRows(client.database)
+    hold = rows.hold("mattermost:default", mode="socket", token_hash="h", holder="gw", lease_s=60)
+    assert hold is not None
+    rows.advance(hold, "17")
+    press = InboundButton(event_key="1", chat=InboundChat(id="c" * 26), sender=InboundSender(id="9"), value="7:once")
+    assert Taker(client).take(Arrival(platform="mattermost", event=press, is_beside=True)) == "stranger"
+    [account] = rows.accounts()
+    assert (account.mode, account.holder) == ("socket", "gw")
+    rows.renew(hold, 60)
+    rows.release(hold)
+    again = rows.hold("mattermost:default", mode="socket", token_hash="h", holder="gw", lease_s=60)
+    assert again is not None
+    assert again.cursor == "17"
 
 
 # --- commands about the conversation ---------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def _quick_replies(part: Part) -> list[dict[str, object]]:
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     """A message that cannot be quoted any more is answered without that."""
     response = yield build(part, target, credentials)
-    if response.status == 400 and part.reply_to and "quote" in id_of(json_object(response).get("message")).lower():
+    if response.status == 400 and part.reply_to and b"quote" in response.body.lower():
         response = yield build(replace(part, reply_to=""), target, credentials)
     return classify(response)
 
