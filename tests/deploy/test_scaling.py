@@ -29,6 +29,8 @@ from hermes_worker.store.tables import deliveries, metadata, runs, sessions, too
 LOADS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "loads.json").read_text(encoding="utf-8"))
 QUEUES = ("model", "tools", "delivery")
 LEASE = {"lease_token": "t", "lease_owner": 1}
+NOW = 1_800_000_000.0
+"""What the view takes for the time: a step at work ages, and the need for places with it, until the query comes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,31 +69,40 @@ def database(shared_postgres_farm: PostgresFarm) -> Iterator[Database]:
     with shared_postgres_farm.database() as url:
         bring_up(url)
         found = Database(url)
+        stop_the_clock(found)
         yield found
         found.close()
 
 
+def stop_the_clock(database: Database) -> None:
+    """Have the view say what it says at ``NOW``."""
+    with database.write() as connection:
+        view = connection.exec_driver_sql("select pg_get_viewdef('hermes_backlog'::regclass)").scalar_one()
+        assert view.count("clock_timestamp()") == 1
+        stopped = view.replace("clock_timestamp()", f"to_timestamp({NOW})")
+        connection.exec_driver_sql(f"create or replace view hermes_backlog as {stopped}")
+
+
 def write(database: Database, load: Mapping[str, Any]) -> None:
     """The rows of a load, and nothing else."""
-    now = database.now()
     with database.write() as connection:
         connection.exec_driver_sql("truncate " + ", ".join(metadata.tables))
         session = {"tenant": "default", "session_id": "s", "system_prompt": "", "tools_hash": "", "workspace": "{}"}
-        connection.execute(sa.insert(sessions).values(pk=1, **session, created_at=now))
+        connection.execute(sa.insert(sessions).values(pk=1, **session, created_at=NOW))
         holder = {"run_id": "h", "session_pk": 1, "tenant": "default", "model": "m", "state_version": STATE_VERSION}
         run = {
             **holder,
             "iterations_max": 9,
             "attempts_max": 3,
             "status": "running",
-            "created_at": now,
-            "updated_at": now,
+            "created_at": NOW,
+            "updated_at": NOW,
         }
         connection.execute(sa.insert(runs).values(pk=1, **run))
         for table, rows in (
-            (runs, [{**run, "pk": n, "run_id": f"r{n}", **at} for n, at in _numbered(load["model"], now)]),
-            (tool_calls, [_call(n, at) for n, at in _numbered(load["tools"], now)]),
-            (deliveries, [_delivery(n, at, now) for n, at in _numbered(load["delivery"], now)]),
+            (runs, [{**run, "pk": n, "run_id": f"r{n}", **at} for n, at in _numbered(load["model"])]),
+            (tool_calls, [_call(n, at) for n, at in _numbered(load["tools"])]),
+            (deliveries, [_delivery(n, at) for n, at in _numbered(load["delivery"])]),
         ):
             if rows:
                 connection.execute(sa.insert(table), rows)
@@ -103,22 +114,22 @@ def _call(number: int, at: Mapping[str, Any]) -> dict[str, Any]:
     return {**call, "status": status, "timeout_s": 60.0, "result_seq": 1, **at}
 
 
-def _delivery(number: int, at: Mapping[str, Any], now: float) -> dict[str, Any]:
+def _delivery(number: int, at: Mapping[str, Any]) -> dict[str, Any]:
     state = "pending" if at["hinted_at"] else "attempting"
     row = {"delivery_id": f"d{number}", "tenant": "default", "target": "local", "state": state, "adjustments": ""}
-    return {**row, "created_at": now, "updated_at": now, **at}
+    return {**row, "created_at": NOW, "updated_at": NOW, **at}
 
 
-def _numbered(steps: Mapping[str, Sequence[Sequence[float]]], now: float) -> Iterator[tuple[int, dict[str, Any]]]:
+def _numbered(steps: Mapping[str, Sequence[Sequence[float]]]) -> Iterator[tuple[int, dict[str, Any]]]:
     """From 2 on: the first run holds the calls."""
-    return enumerate(_times(steps, now), start=2)
+    return enumerate(_times(steps), start=2)
 
 
-def _times(steps: Mapping[str, Sequence[Sequence[float]]], now: float) -> Iterator[dict[str, Any]]:
+def _times(steps: Mapping[str, Sequence[Sequence[float]]]) -> Iterator[dict[str, Any]]:
     for age_s, _ in steps["due"]:
-        yield {"hinted_at": now - age_s, "lease_token": None, "lease_owner": None, "claimed_at": None}
+        yield {"hinted_at": NOW - age_s, "lease_token": None, "lease_owner": None, "claimed_at": None}
     for age_s, _ in steps["claimed"]:
-        yield {"hinted_at": None, **LEASE, "claimed_at": now - age_s}
+        yield {"hinted_at": None, **LEASE, "claimed_at": NOW - age_s}
 
 
 def last_begin_s(steps: Mapping[str, Sequence[Sequence[float]]], places: int) -> float:
@@ -183,8 +194,7 @@ def test_suspects_have_workers_started_for_them(database: Database) -> None:
     """Nobody but lanes takes them, and a worker starts those."""
     write(database, {queue: {"due": [], "claimed": []} for queue in QUEUES})
     with database.write() as connection:
-        now = database.now()
-        connection.execute(sa.update(runs).values(hinted_at=now - 1.0, deaths=1))
+        connection.execute(sa.update(runs).values(hinted_at=NOW - 1.0, deaths=1))
     [spec] = [
         each["spec"]
         for each in documents((K8S / "components" / "keda-postgresql" / "scaling.yaml").read_text(encoding="utf-8"))

@@ -6,10 +6,11 @@ import os
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hermes_worker.workspaces.base import CommandResult
@@ -30,6 +31,8 @@ from hermes_worker.workspaces.sandbox.policy import (
 )
 
 SECRET = "tell-nobody-4711"
+_OTHERS_TASKS_MAX = 800
+"""What else its user may start while a command runs: two tests at once that start three hundred processes, and more."""
 RUNGS: dict[str, Rung] = {"bubblewrap": Bubblewrap(), "landlock": Landlock()}
 
 
@@ -39,6 +42,21 @@ def working(name: str) -> Rung:
     if reason := rung.unavailable():
         pytest.skip(f"{name}: {reason}")
     return rung
+
+
+def processes_allowed(at_least: int) -> int:
+    """A limit of processes under which a command can start so many of its own. Whoever is not root shares
+    ``RLIMIT_NPROC`` with all that the same user runs elsewhere."""
+    return at_least if os.geteuid() == 0 else at_least + _tasks_of_this_user() + _OTHERS_TASKS_MAX
+
+
+def _tasks_of_this_user() -> int:
+    """Processes and threads."""
+    count = 0
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            count += process.num_threads() if process.uids().real == os.getuid() else 0
+    return count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
