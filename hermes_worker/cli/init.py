@@ -25,6 +25,7 @@ from hermes_worker.cli.init_files import (
     config_with,
     overlay_files,
 )
+from hermes_worker.cli.init_gateway import ListenedAccount, listened, missing_of, secrets_of
 from hermes_worker.cli.layout import moment
 from hermes_worker.cli.models import model_name
 from hermes_worker.cli.options import TEXT, client_settings, common, did_you_mean, home_option
@@ -75,6 +76,13 @@ class InitManner:
     "--compose", type=click.Path(file_okay=False, path_type=Path), help="Write .env for this compose/ instead."
 )
 @click.option("--k8s", type=click.Path(file_okay=False, path_type=Path), help="Write an overlay into this directory.")
+@click.option(
+    "--listen",
+    type=TEXT,
+    multiple=True,
+    metavar="PLATFORM",
+    help="For --compose and --k8s: people write there; its credentials are those that are set. May be repeated.",
+)
 @click.option("--database-url-file", type=_path, metavar="FILE", help="For --k8s: the address of PostgreSQL.")
 @click.option("--broker-url-file", type=_path, metavar="FILE", help="For --k8s: the address of Redis or Valkey.")
 @click.option("--image", type=TEXT, help="For --k8s: the image, such as registry.example.com/hermes-worker:0.2.0.")
@@ -92,9 +100,9 @@ def init(home: Path | None, is_quiet: bool, no_try: bool, force: bool, **given: 
     settings = client_settings(home, needs_servers=False)
     chosen = _tried_model(settings, given, manner)
     if given["compose"] is not None:
-        return _for_compose(given["compose"], chosen, manner)
+        return _for_compose(given["compose"], chosen, _accounts(settings, given["listen"], manner), manner)
     if given["k8s"] is not None:
-        return _for_kubernetes(given, chosen, manner)
+        return _for_kubernetes(given, chosen, _accounts(settings, given["listen"], manner), manner)
     _write_home(settings, chosen, manner)
     settings = client_settings(settings.home, needs_servers=False)
     deliver, is_reached = _target(settings, given["deliver"], manner)
@@ -116,6 +124,8 @@ def _require_sense(given: dict[str, Any]) -> None:
         raise click.UsageError("--compose and --k8s are two places; give one of them")
     if (given["compose"] or given["k8s"]) and of_home:
         raise click.UsageError(f"--{of_home[0]} is for a home of this machine; a fleet is given jobs once it runs")
+    if given["listen"] and not (given["compose"] or given["k8s"]):
+        raise click.UsageError("--listen is for --compose and --k8s; a home listens with HERMES_GATEWAY=true")
     of_k8s = [name for name in ("database_url_file", "broker_url_file", "image") if given[name]]
     if of_k8s and not given["k8s"]:
         raise click.UsageError(f"--{of_k8s[0].replace('_', '-')} is for --k8s")
@@ -241,6 +251,32 @@ def _said_by(settings: Settings, chosen: ChosenModel, config: str) -> str:
     return f"{name} answers in {took:.1f} s with {used} tokens: {one_line(reply.text, 80) or '(no text)'}"
 
 
+# --- the platforms that are listened to ------------------------------------------------------------------------------
+
+
+def _accounts(settings: Settings, named: Sequence[str], manner: InitManner) -> list[ListenedAccount]:
+    """Those of the platforms that are named, with the credentials that are set or typed. Raises
+    ``ConfigurationError``."""
+    if not named and manner.asks:
+        asked = "Where do people write (telegram, slack, email ..., several with commas, Enter for nowhere)"
+        said = str(click.prompt(asked, default="", show_default=False, type=TEXT, err=True))
+        named = [name.strip() for name in said.split(",") if name.strip()]
+    values = dict(settings.environ)
+    for platform in named:
+        for name in missing_of(platform, values) if manner.asks else ():
+            values[name] = str(click.prompt(name, hide_input=name in secrets_of(platform), err=True)).strip()
+    return [listened(platform, values) for platform in dict.fromkeys(named)]
+
+
+def _tell_of(accounts: Sequence[ListenedAccount], run: str) -> None:
+    """What is left to do where people write."""
+    for account in accounts:
+        if not account.is_held:
+            click.echo(f"Tell {account.platform} the address of the API: docs/gateway.md says which.")
+    if accounts:
+        click.echo(f"Who writes first gets a code: {run} hermes-worker gateway pair {accounts[0].platform} CODE")
+
+
 # --- what is written -------------------------------------------------------------------------------------------------
 
 
@@ -270,19 +306,22 @@ def _write_home(settings: Settings, chosen: ChosenModel, manner: InitManner) -> 
         click.echo("The environment names another model, and counts more than config.yaml.", err=True)
 
 
-def _for_compose(directory: Path, chosen: ChosenModel, manner: InitManner) -> int:
+def _for_compose(directory: Path, chosen: ChosenModel, accounts: Sequence[ListenedAccount], manner: InitManner) -> int:
     if not (directory / "compose.yaml").is_file():
         raise ConfigurationError(f"there is no compose.yaml in {str(directory)!r}; name the compose/ of a checkout")
     path = directory / ".env"
     before = path.read_text(encoding="utf-8") if path.exists() else ""
-    file, otherwise = compose_file(directory, before, chosen)
+    file, otherwise = compose_file(directory, before, chosen, accounts)
     _may_replace(otherwise, manner)
     _write([file])
     click.echo(f"\nNext, in {directory}: docker compose up --detach")
+    _tell_of(accounts, "docker compose exec api")
     return 0
 
 
-def _for_kubernetes(given: dict[str, Any], chosen: ChosenModel, manner: InitManner) -> int:
+def _for_kubernetes(
+    given: dict[str, Any], chosen: ChosenModel, accounts: Sequence[ListenedAccount], manner: InitManner
+) -> int:
     directory: Path = given["k8s"]
     base_of(directory)
     plan = ClusterPlan(
@@ -290,6 +329,7 @@ def _for_kubernetes(given: dict[str, Any], chosen: ChosenModel, manner: InitMann
         database_url=_address(given["database_url_file"], "PostgreSQL", "--database-url-file", manner),
         broker_url=_address(given["broker_url_file"], "Redis or Valkey", "--broker-url-file", manner),
         image=given["image"],
+        accounts=accounts,
     )
     files = overlay_files(plan, chosen)
     existing = [file for file in files if file.path.exists() and file.path.read_text(encoding="utf-8") != file.text]
@@ -299,6 +339,7 @@ def _for_kubernetes(given: dict[str, Any], chosen: ChosenModel, manner: InitMann
         f"\nNext: kubectl apply --kustomize {directory}\nThe database and the broker outside of the cluster need a "
         "network policy, and the volume a storage class: state-network.yaml and storage.yaml of overlays/production."
     )
+    _tell_of(accounts, "kubectl --namespace hermes exec deploy/hermes-api --")
     return 0
 
 

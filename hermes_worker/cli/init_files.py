@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
+from hermes_worker.cli.init_gateway import CHANNELS_SECRET, GATEWAY_SECRET, WEBHOOKS_SECRET, ListenedAccount, merged
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.settings.dotenv import with_variable
 from hermes_worker.settings.editing import with_value
@@ -75,7 +76,9 @@ def config_with(before: str, model: ChosenModel) -> tuple[str, list[str]]:
     return after, otherwise
 
 
-def compose_file(directory: Path, before: str, model: ChosenModel) -> tuple[WrittenFile, list[str]]:
+def compose_file(
+    directory: Path, before: str, model: ChosenModel, accounts: Sequence[ListenedAccount] = ()
+) -> tuple[WrittenFile, list[str]]:
     """``.env`` for Compose, and what it said otherwise before. A password that is there stays: that of PostgreSQL is
     set when its volume is made. Raises ``ConfigurationError``."""
     given = {
@@ -83,6 +86,7 @@ def compose_file(directory: Path, before: str, model: ChosenModel) -> tuple[Writ
         "HERMES_MODEL": model.name,
         "HERMES_BASE_URL": model.base_url,
         "HERMES_API_KEY": model.api_key,
+        **merged(accounts),
     }
     otherwise, text = [], before or _COMPOSE_HEAD
     for name, value in given.items():
@@ -91,10 +95,18 @@ def compose_file(directory: Path, before: str, model: ChosenModel) -> tuple[Writ
             otherwise.append(f".env has another {name}")
         if value or old:
             text = with_variable(text, name, value or "")
+    if any(account.is_held for account in accounts):
+        text = _with_profile(text, "gateway")
     for name in COMPOSE_PASSWORDS:
         if not value_of(text, name):
             text = with_variable(text, name, secrets.token_urlsafe(24))
     return WrittenFile(path=directory / ".env", text=text, is_secret=True), otherwise
+
+
+def _with_profile(dotenv: str, profile: str) -> str:
+    """With a profile among those that Compose starts when none is named."""
+    started = [name for name in (value_of(dotenv, "COMPOSE_PROFILES") or "").split(",") if name]
+    return dotenv if profile in started else with_variable(dotenv, "COMPOSE_PROFILES", ",".join([*started, profile]))
 
 
 def value_of(dotenv: str, name: str) -> str | None:
@@ -112,6 +124,7 @@ class ClusterPlan:
     broker_url: str
     image: str | None = None
     """``None`` for the name that ``base`` has."""
+    accounts: Sequence[ListenedAccount] = ()
 
 
 def overlay_files(plan: ClusterPlan, model: ChosenModel) -> list[WrittenFile]:
@@ -125,21 +138,34 @@ def overlay_files(plan: ClusterPlan, model: ChosenModel) -> list[WrittenFile]:
         "broker-url": plan.broker_url,
         "server-key": server_key,
         "api-key": model.api_key or "",
+        **{f"{name}/{key}": value for name, given in _secrets_of(plan).items() for key, value in given.items()},
     }
     return [
         WrittenFile(path=plan.directory / "kustomization.yaml", text=_kustomization(plan)),
-        WrittenFile(path=plan.directory / "settings.yaml", text=_settings_patch(model)),
+        WrittenFile(path=plan.directory / "settings.yaml", text=_settings_patch(plan, model)),
         WrittenFile(path=plan.directory / ".gitignore", text="/secrets/\n"),
         *(WrittenFile(path=folder / name, text=text, is_secret=True) for name, text in secret_texts.items()),
     ]
 
 
+def _secrets_of(plan: ClusterPlan) -> Mapping[str, Mapping[str, str]]:
+    """What the secrets of the accounts have, by the secrets' names; none is empty."""
+    found: dict[str, dict[str, str]] = {GATEWAY_SECRET: {}, WEBHOOKS_SECRET: {}, CHANNELS_SECRET: {}}
+    for account in plan.accounts:
+        for secret, given in account.cluster_secrets().items():
+            found[secret] |= given
+    return {secret: given for secret, given in found.items() if given}
+
+
 def _kustomization(plan: ClusterPlan) -> str:
+    base = base_of(plan.directory)
+    gateway = [os.path.relpath(base.parent / "components" / "gateway", plan.directory)]
     document: dict[str, object] = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "namespace": "hermes",
-        "resources": [os.path.relpath(base_of(plan.directory), plan.directory)],
+        "resources": [os.path.relpath(base, plan.directory)],
+        **({"components": gateway} if any(account.is_held for account in plan.accounts) else {}),
         "generatorOptions": {
             "disableNameSuffixHash": True,
             "labels": {"app.kubernetes.io/name": "hermes-worker"},
@@ -148,6 +174,10 @@ def _kustomization(plan: ClusterPlan) -> str:
             {"name": "hermes-state", "files": ["secrets/database-url", "secrets/broker-url"]},
             {"name": "hermes-server", "files": ["secrets/server-key"]},
             {"name": "hermes-models", "files": ["secrets/api-key"]},
+            *(
+                {"name": name, "files": [f"secrets/{name}/{key}" for key in given]}
+                for name, given in _secrets_of(plan).items()
+            ),
         ],
         "patches": [{"path": "settings.yaml"}],
     }
@@ -167,9 +197,12 @@ def _image(written: str) -> dict[str, str]:
     return {"name": "hermes-worker", **{name: part for name, part in parts.items() if part}}
 
 
-def _settings_patch(model: ChosenModel) -> str:
+def _settings_patch(plan: ClusterPlan, model: ChosenModel) -> str:
     """Of what ``base/settings.yaml`` says of the model all is replaced: null takes a value away."""
     data = {"HERMES_PROVIDER": model.provider, "HERMES_BASE_URL": model.base_url, "HERMES_MODEL": model.name}
+    data |= {"HERMES_GATEWAY": "true"} if plan.accounts else {}
+    for account in plan.accounts:
+        data |= account.plain_values
     patch = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "hermes-settings"}, "data": data}
     return yaml.safe_dump(patch, sort_keys=False)
 

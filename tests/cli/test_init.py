@@ -41,6 +41,14 @@ def key_file(tmp_path: Path) -> str:
     return private(tmp_path / "key", KEY)
 
 
+@pytest.fixture
+def compose_directory(tmp_path: Path) -> Path:
+    directory = tmp_path / "compose"
+    directory.mkdir()
+    (directory / "compose.yaml").write_text((ROOT / "compose" / "compose.yaml").read_text())
+    return directory
+
+
 def private(path: Path, text: str) -> str:
     path.write_text(text)
     path.chmod(0o600)
@@ -170,11 +178,9 @@ def test_a_first_job_is_kept_once_and_a_target_without_credentials_is_named(
 
 
 def test_a_compose_directory_gets_all_that_compose_and_its_job_of_secrets_ask_for(
-    hermes: CommandLine, model: ScriptedServer, key_file: str, tmp_path: Path
+    hermes: CommandLine, model: ScriptedServer, key_file: str, compose_directory: Path
 ) -> None:
-    directory = tmp_path / "compose"
-    directory.mkdir()
-    (directory / "compose.yaml").write_text((ROOT / "compose" / "compose.yaml").read_text())
+    directory = compose_directory
     ended = hermes.inline(*chosen(model, "--model-key-file", key_file, "--compose", str(directory)))
     assert ended.code == 0, ended.said
     dotenv = directory / ".env"
@@ -231,6 +237,131 @@ def test_an_overlay_has_the_model_the_image_and_secrets_that_nobody_else_can_rea
     assert data == {"HERMES_PROVIDER": "openai", "HERMES_BASE_URL": None, "HERMES_MODEL": "gpt-x"}
 
 
+TOKEN = "123456:ABC-of-a-test"
+
+
+def for_fleet(key_file: str, *more: str) -> list[str]:
+    return ["init", "--yes", "--no-try", "--provider", "openai", "--model", "m", "--model-key-file", key_file, *more]
+
+
+def test_compose_starts_a_gateway_with_the_accounts_of_the_platforms_that_are_named(
+    hermes: CommandLine, key_file: str, compose_directory: Path
+) -> None:
+    dotenv = compose_directory / ".env"
+    dotenv.write_text("COMPOSE_PROFILES=observe\n")
+    hermes.environ |= {"TELEGRAM_BOT_TOKEN": TOKEN, "DISCORD_BOT_TOKEN": "not-asked-for"}
+    words = for_fleet(key_file, "--compose", str(compose_directory), "--listen", "telegram")
+    ended = hermes.inline(*words)
+    assert ended.code == 0, ended.said
+    assert TOKEN not in ended.said
+    assert "gateway pair telegram CODE" in ended.out
+    written = dotenv.read_text()
+    assert value_of(written, "COMPOSE_PROFILES") == "observe,gateway"
+    assert "not-asked-for" not in written
+    assert hermes.inline(*words).code == 0, "the same once more replaces nothing"
+    assert dotenv.read_text().count("COMPOSE_PROFILES") == 1
+    hermes.environ["TELEGRAM_BOT_TOKEN"] = "another"
+    refused = hermes.inline(*words)
+    assert refused.code == 2 and "another TELEGRAM_BOT_TOKEN" in refused.err
+
+    program = Path(sys.executable).with_name("docker-compose")
+    if not program.exists():
+        pytest.skip("docker-compose has no wheel for this machine")
+    composed = [program, f"--file={compose_directory / 'compose.yaml'}", f"--env-file={dotenv}", "config"]
+    services = json.loads(subprocess.run([*composed, "--format=json"], capture_output=True, check=True).stdout)
+    assert {"gateway", "prometheus", "api"} <= services["services"].keys()
+    assert services["services"]["secrets"]["environment"]["TELEGRAM_BOT_TOKEN"] == TOKEN
+    assert services["services"]["api"]["environment"]["HERMES_GATEWAY"] == "true"
+
+
+def test_a_platform_that_brings_its_messages_to_the_api_starts_no_gateway(
+    hermes: CommandLine, key_file: str, compose_directory: Path
+) -> None:
+    hermes.environ |= {"LINE_CHANNEL_SECRET": "s", "LINE_CHANNEL_ACCESS_TOKEN": "t"}
+    ended = hermes.inline(*for_fleet(key_file, "--compose", str(compose_directory), "--listen", "line"))
+    assert ended.code == 0, ended.said
+    assert "Tell line the address" in ended.out
+    written = (compose_directory / ".env").read_text()
+    assert (value_of(written, "COMPOSE_PROFILES"), value_of(written, "HERMES_GATEWAY")) == (None, "true")
+
+
+def test_a_person_is_asked_where_people_write_and_for_what_is_missing(
+    hermes: CommandLine, key_file: str, compose_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("--no-try", "--model-key-file", key_file, "--compose", str(compose_directory))
+    ended = answered(
+        monkeypatch,
+        hermes,
+        "openai",
+        "m",
+        "telegram, matrix",
+        TOKEN,
+        "https://chat.test",
+        "secret-of-a-room",
+        words=words,
+    )
+    assert ended.code == 0, ended.said
+    assert TOKEN not in ended.said and "secret-of-a-room" not in ended.said
+    written = (compose_directory / ".env").read_text()
+    names = ("TELEGRAM_BOT_TOKEN", "MATRIX_HOMESERVER", "MATRIX_ACCESS_TOKEN")
+    assert [value_of(written, name) for name in names] == [TOKEN, "https://chat.test", "secret-of-a-room"]
+
+
+@pytest.mark.parametrize(
+    ("platform", "environ", "said"),
+    [
+        ("telegram", {}, "set TELEGRAM_BOT_TOKEN"),
+        ("slack", {"SLACK_APP_TOKEN": "t"}, "set SLACK_BOT_TOKEN"),
+        ("telegrm", {}, "Did you mean 'telegram'?"),
+        ("signal", {"SIGNAL_HTTP_URL": "http://a:b@c", "SIGNAL_ACCOUNT": "+1"}, "SIGNAL_HTTP_URL has a password"),
+    ],
+)
+def test_a_platform_that_cannot_be_listened_to_writes_nothing(
+    hermes: CommandLine, key_file: str, compose_directory: Path, platform: str, environ: dict[str, str], said: str
+) -> None:
+    hermes.environ |= environ
+    ended = hermes.inline(*for_fleet(key_file, "--compose", str(compose_directory), "--listen", platform))
+    assert (ended.code, said in ended.err) == (2, True), ended.said
+    assert not (compose_directory / ".env").exists()
+
+
+def test_an_overlay_has_the_gateway_and_gives_each_role_its_secrets_alone(
+    hermes: CommandLine, key_file: str, tmp_path: Path
+) -> None:
+    directory = tmp_path / "k8s" / "overlays" / "mine"
+    (tmp_path / "k8s").mkdir()
+    (tmp_path / "k8s" / "base").symlink_to(ROOT / "k8s" / "base")
+    hermes.environ |= {
+        "SLACK_APP_TOKEN": "xapp",
+        "SLACK_BOT_TOKEN": "xoxb",
+        "TWILIO_AUTH_TOKEN": "twilio",
+        "TWILIO_ACCOUNT_SID": "AC1",
+        "TWILIO_PHONE_NUMBER": "+15550001",
+        "SMS_WEBHOOK_URL": "https://api.test/sms",
+    }
+    words = for_fleet(key_file, "--k8s", str(directory), "--listen", "slack", "--listen", "sms")
+    words += ["--database-url-file", private(tmp_path / "database", "postgresql://h:p@db/hermes")]
+    words += ["--broker-url-file", private(tmp_path / "broker", "rediss://:p@broker:6379/0")]
+    ended = hermes.inline(*words)
+    assert ended.code == 0, ended.said
+    document = yaml.safe_load((directory / "kustomization.yaml").read_text())
+    assert document["components"] == ["../../components/gateway"]
+    given = {
+        secret["name"]: {Path(file).name: (directory / file).read_text() for file in secret["files"]}
+        for secret in document["secretGenerator"]
+        if secret["name"] not in ("hermes-state", "hermes-server", "hermes-models")
+    }
+    assert given == {
+        "hermes-gateway": {"SLACK_APP_TOKEN": "xapp"},
+        "hermes-webhooks": {"TWILIO_AUTH_TOKEN": "twilio"},
+        "hermes-channels": {"SLACK_BOT_TOKEN": "xoxb", "TWILIO_AUTH_TOKEN": "twilio"},
+    }
+    assert {mode_of(path) for path in (directory / "secrets").rglob("*") if path.is_file()} == {0o600}
+    data = yaml.safe_load((directory / "settings.yaml").read_text())["data"]
+    assert (data["HERMES_GATEWAY"], data["TWILIO_ACCOUNT_SID"]) == ("true", "AC1")
+    assert not {"xapp", "xoxb", "twilio"}.intersection(data.values())
+
+
 def test_a_model_is_tried_at_the_address_that_is_going_to_be_written(
     hermes: CommandLine, model: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,6 +393,7 @@ def test_nobody_gets_the_scripted_stand_in_who_did_not_choose_it(hermes: Command
         (["--compose", "x", "--k8s", "y"], "give one of them"),
         (["--compose", "x", "--job", "y"], "once it runs"),
         (["--image", "x"], "is for --k8s"),
+        (["--listen", "telegram"], "is for --compose and --k8s"),
         (["--schedule", "x"], "is for --job"),
         (["--k8s", "x", "--provider", "scripted"], "is for one machine"),
         (["--compose", "x", "--provider", "openai", "--no-try"], "--model-key-file"),

@@ -31,6 +31,7 @@ from support.manifests import (
 )
 
 from hermes_worker.cli.init_files import ChosenModel, ClusterPlan, overlay_files
+from hermes_worker.cli.init_gateway import listened
 
 VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 MISSING = [name for name in ("helm_python", "kubernetes_validate") if importlib.util.find_spec(name) is None]
@@ -187,13 +188,18 @@ def test_one_misspelt_or_mistyped_field_is_found(
 
 def test_what_init_writes_is_rendered_and_taken_by_a_strict_server(tmp_path: Path) -> None:
     (tmp_path / "k8s").mkdir()
-    shutil.copytree(K8S / "base", tmp_path / "k8s" / "base")
+    for part in ("base", "components"):
+        shutil.copytree(K8S / part, tmp_path / "k8s" / part)
     directory = tmp_path / "k8s" / "overlays" / "mine"
     plan = ClusterPlan(
         directory=directory,
         database_url="postgresql://h:p@db/hermes",
         broker_url="rediss://:p@broker:6379/0",
         image="registry.example.com:5000/team/hermes-worker:1.2",
+        accounts=[
+            listened("telegram", {"TELEGRAM_BOT_TOKEN": "123456:ABC"}),
+            listened("line", {"LINE_CHANNEL_SECRET": "s", "LINE_CHANNEL_ACCESS_TOKEN": "t"}),
+        ],
     )
     for file in overlay_files(plan, ChosenModel(provider="openai", name="gpt-x", api_key="sk-x")):
         file.path.parent.mkdir(parents=True, exist_ok=True)
@@ -207,6 +213,15 @@ def test_what_init_writes_is_rendered_and_taken_by_a_strict_server(tmp_path: Pat
         "hermes-state": {"database-url", "broker-url"},
         "hermes-server": {"server-key"},
         "hermes-models": {"api-key"},
+        "hermes-gateway": {"TELEGRAM_BOT_TOKEN"},
+        "hermes-webhooks": {"LINE_CHANNEL_SECRET"},
+        "hermes-channels": {"TELEGRAM_BOT_TOKEN", "LINE_CHANNEL_ACCESS_TOKEN"},
     }
+    for name in ("hermes-gateway", "hermes-api", "hermes-worker-delivery"):
+        [container] = found["Deployment", name]["spec"]["template"]["spec"]["containers"]
+        named = [each["secretRef"]["name"] for each in container["envFrom"] if "secretRef" in each]
+        assert len(named) == 1 and named[0] in secrets
+    [gateway] = found["Deployment", "hermes-gateway"]["spec"]["template"]["spec"]["containers"]
+    assert gateway["image"] == plan.image
     [api] = found["Deployment", "hermes-api"]["spec"]["template"]["spec"]["containers"]
     assert api["image"] == plan.image

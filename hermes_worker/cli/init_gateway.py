@@ -1,0 +1,107 @@
+"""The platforms that a fleet of ``hermes-worker init`` listens to: what that needs, and which role gets which of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hermes_worker.channels.adapters import EMAIL, EMAIL_VARIABLES, adapters, missing_variables, secret_variables
+from hermes_worker.channels.catalog import platforms
+from hermes_worker.channels.inbound.declaration import InboundMode
+from hermes_worker.channels.receivers import Receiver, receivers
+from hermes_worker.cli.options import did_you_mean
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.settings.role_secrets import is_secret
+
+GATEWAY_SECRET, WEBHOOKS_SECRET, CHANNELS_SECRET = "hermes-gateway", "hermes-webhooks", "hermes-channels"
+"""What the manifests of Kubernetes call the secrets of gateways, of the API and of delivery workers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenedAccount:
+    """The usual account of a platform. People write to it, and answers are sent from it."""
+
+    platform: str
+    mode: InboundMode
+    values: Mapping[str, str] = field(repr=False)
+    """By variable name; secrets among them."""
+
+    @property
+    def is_held(self) -> bool:
+        """A gateway listens. Otherwise the platform brings its messages to the API."""
+        return self.mode is not InboundMode.WEBHOOK
+
+    @property
+    def plain_values(self) -> Mapping[str, str]:
+        """Those that are no secrets."""
+        secret = secrets_of(self.platform)
+        return {name: value for name, value in self.values.items() if name not in secret}
+
+    def cluster_secrets(self) -> Mapping[str, Mapping[str, str]]:
+        """What each secret of Kubernetes has of it: a role gets what it needs and nothing else."""
+        row = platforms()[self.platform]
+        listening = (GATEWAY_SECRET, row.gateway_secrets) if self.is_held else (WEBHOOKS_SECRET, row.webhook_secrets)
+        names_by_secret = dict([listening, (CHANNELS_SECRET, sorted(_sending_secrets(self.platform)))])
+        return {
+            secret: {name: self.values[name] for name in names if name in self.values}
+            for secret, names in names_by_secret.items()
+        }
+
+
+def secrets_of(platform: str) -> frozenset[str]:
+    """The variables of a platform that hold secrets."""
+    return _sending_secrets(platform).union(platforms()[platform].gateway_secrets)
+
+
+def missing_of(platform: str, values: Mapping[str, str]) -> list[str]:
+    """The variables without which a platform cannot be listened to, or not be answered. Where it can be listened to in
+    several ways, those of the way that needs no public address. Raises ``ConfigurationError`` for one that cannot."""
+    receiver = _receiver(platform)
+    needed: list[str] = []
+    if not receiver.usable_modes(values):
+        receiving = receiver.receiving
+        needed = [receiving.variables[name] for name in receiving.required[receiving.modes[-1]]]
+    unset = [name for name in needed if not values.get(name, "").strip()]
+    return list(dict.fromkeys((*unset, *missing_variables(platform, values))))
+
+
+def listened(platform: str, values: Mapping[str, str]) -> ListenedAccount:
+    """The account that ``values`` (settings, by variable name) have. Raises ``ConfigurationError`` that names what is
+    missing."""
+    if missing := missing_of(platform, values):
+        raise ConfigurationError(f"{platform} cannot be listened to and answered: set {', '.join(missing)}")
+    receiver = _receiver(platform)
+    receiver.credentials(values)
+    named = (*receiver.receiving.variables.values(), *_sending_variables(platform).values())
+    own = {name: values[name].strip() for name in dict.fromkeys(named) if values.get(name, "").strip()}
+    for name, value in own.items():
+        if name not in secrets_of(platform) and is_secret(name, value):
+            raise ConfigurationError(f"{name} has a password in it, and all roles would be given it")
+    return ListenedAccount(platform=platform, mode=receiver.usable_modes(values)[0], values=own)
+
+
+def merged(accounts: Sequence[ListenedAccount]) -> Mapping[str, str]:
+    """The values of all, by variable name, with what turns listening on."""
+    found = {name: value for account in accounts for name, value in account.values.items()}
+    return {"HERMES_GATEWAY": "true", **found} if accounts else {}
+
+
+def _receiver(platform: str) -> Receiver:
+    found = receivers().get(platform)
+    if found is None:
+        raise ConfigurationError(
+            f"{platform[:80]!r} is not listened to.{did_you_mean(platform, receivers())} These are: "
+            f"{', '.join(sorted(receivers()))}"
+        )
+    return found
+
+
+def _sending_variables(platform: str) -> Mapping[str, str]:
+    if platform == EMAIL:
+        return EMAIL_VARIABLES
+    adapter = adapters().get(platform)
+    return adapter.variables if adapter is not None else {}
+
+
+def _sending_secrets(platform: str) -> frozenset[str]:
+    return secret_variables().intersection(_sending_variables(platform).values())
