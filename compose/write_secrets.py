@@ -47,7 +47,8 @@ def files_of(environ: Mapping[str, str]) -> dict[str, str]:
     }
     for volume, names in VOLUMES.items():
         files |= {f"{volume}/{name}": state.get(name, environ.get(name, "")) for name in sorted(names)}
-    return files
+    unneeded = [name for name, needs in ALSO_SENT_WITH.items() if not all(environ.get(need) for need in needs)]
+    return files | {f"api/{name}": "" for name in unneeded}
 
 
 def _secrets_of(*roles: ProcessRole) -> frozenset[str]:
@@ -68,6 +69,14 @@ def _brought() -> frozenset[str]:
     return frozenset(variable for row in platforms().values() for variable in row.webhook_secrets)
 
 
+ALSO_SENT_WITH: Mapping[str, tuple[str, ...]] = {
+    variable: row.webhook_needs
+    for row in platforms().values()
+    for variable in set(row.webhook_secrets).intersection(row.secret_variables)
+}
+"""Secrets of webhooks that answers are sent with as well, and what is set where the platform brings messages: only
+then the API gets them."""
+
 VOLUMES: Mapping[str, frozenset[str]] = {
     "state": _secrets_of(ProcessRole.TOOLS, ProcessRole.BEAT),
     "flower": frozenset({"HERMES_BROKER_URL", "HERMES_FLOWER_PASSWORD"}),
@@ -81,7 +90,7 @@ VOLUMES: Mapping[str, frozenset[str]] = {
 migration."""
 GIVEN = (
     frozenset((*REQUIRED, "GRAFANA_PASSWORD", "GRAFANA_DATABASE_PASSWORD"))
-    .union(*VOLUMES.values())
+    .union(*VOLUMES.values(), *ALSO_SENT_WITH.values())
     .difference(_BY_COMPOSE)
 )
 """All that the job reads from its environment."""

@@ -184,6 +184,11 @@ class ChannelDeclaration(Protocol):
         """What the API needs."""
         ...
 
+    @property
+    def webhook_needs(self) -> tuple[str, ...]:
+        """The variables without which the platform brings nothing to the API; then it gets none of those secrets."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceDeclaration:
@@ -506,6 +511,8 @@ class Installed:
 
     secret_variables: Mapping[str, tuple[str, ...]]
     """The variables that hold secrets of extensions, and the roles of processes that get them."""
+    webhook_needs: Mapping[str, tuple[str, ...]]
+    """By variable that holds a secret of a webhook: what else has to be set for the API to need it."""
 
     def having(self, kind: str) -> tuple[Extension, ...]:
         """The extensions that bring something of a kind: a field of ``Extension``."""
@@ -537,6 +544,14 @@ def fold(
         settings=MappingProxyType({item.variable: item for one in extensions for item in one.settings}),
         hooks=_by_name([sorted((hook for one in extensions for hook in one.hooks), key=lambda hook: hook.order)]),
         secret_variables=_secrets_by_variable(extensions),
+        webhook_needs=MappingProxyType(
+            {
+                variable: row.webhook_needs
+                for one in extensions
+                for row in one.channels
+                for variable in row.webhook_secrets
+            }
+        ),
         values=MappingProxyType(
             {
                 one.name: MappingProxyType(

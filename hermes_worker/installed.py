@@ -36,6 +36,7 @@ they bring is listed."""
 _MADE_OF = {
     "bundles": ("tools", "toolsets", "tool_sources"),
     "secret_variables": ("settings", "channels"),
+    "webhook_needs": ("channels",),
 }
 """The fields of ``Installed`` that are not called as the kinds they are made of."""
 

@@ -297,6 +297,12 @@ def test_the_job_is_given_what_it_writes_and_each_service_what_it_names() -> Non
             assert wanted and wanted <= set(files), name
 
 
+def test_the_api_gets_the_token_of_sms_only_where_sms_come_to_it() -> None:
+    sends = {**NEEDED, "TWILIO_AUTH_TOKEN": "t"}
+    assert (written_files(sends)["api/TWILIO_AUTH_TOKEN"], written_files(sends)["model/TWILIO_AUTH_TOKEN"]) == ("", "t")
+    assert written_files({**sends, "SMS_WEBHOOK_URL": "https://a"})["api/TWILIO_AUTH_TOKEN"] == "t"
+
+
 @pytest.mark.parametrize("name", sorted(writer()["REQUIRED"]))
 def test_a_password_that_is_missing_is_one_sentence(name: str) -> None:
     with pytest.raises(ValueError, match=rf"^{name} must be set in \.env; .*\.$"):

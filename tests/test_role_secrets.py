@@ -132,6 +132,33 @@ def test_a_role_gets_its_secrets_and_no_others(tmp_path: Path, role: ProcessRole
     assert not {name for name, value in environ.items() if is_secret(name, value)}
 
 
+SMS = {"TWILIO_AUTH_TOKEN": "twilio", "SMS_WEBHOOK_URL": "https://api.test/sms", "HERMES_GATEWAY": "true"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "gets"),
+    [
+        (SMS, {"TWILIO_AUTH_TOKEN"}),
+        ({**SMS, "SMS_WEBHOOK_URL": " "}, set()),
+        ({**SMS, "HERMES_GATEWAY": "false"}, set()),
+        (
+            {"TWILIO_AUTH_TOKEN__OPS": "t", "SMS_WEBHOOK_URL__OPS": "https://a", "HERMES_GATEWAY": "1"},
+            {"TWILIO_AUTH_TOKEN__OPS"},
+        ),
+        ({"TWILIO_AUTH_TOKEN__OPS": "t", "HERMES_GATEWAY": "true"}, set()),
+        ({"LINE_CHANNEL_SECRET": "s", "HERMES_GATEWAY": "true"}, {"LINE_CHANNEL_SECRET"}),
+    ],
+)
+def test_the_api_gets_the_secret_of_a_webhook_where_the_platform_brings_messages(
+    tmp_path: Path, environ: Mapping[str, str], gets: set[str]
+) -> None:
+    """Answers by SMS are sent with the same secret, and nothing comes in by that."""
+    settings = load({"PATH": "/bin", **environ}, home=tmp_path)
+    assert set(handed_to(settings, ProcessRole.API)[1].variables) == gets
+    sent_with = {name for name in environ if name.startswith("TWILIO")}
+    assert sent_with <= set(handed_to(settings, ProcessRole.DELIVERY)[1].variables)
+
+
 def test_tools_get_what_commands_may_have_and_no_credentials_of_chats_or_of_the_api(tmp_path: Path) -> None:
     gets = handed_to(load(ENVIRON, home=tmp_path), ProcessRole.TOOLS)[1].variables
     assert {*STATE, "BUILD_TOKEN"} <= set(gets)

@@ -18,7 +18,7 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from hermes_worker import installed
-from hermes_worker.channels.inbound.declaration import Receiving
+from hermes_worker.channels.inbound.declaration import InboundMode, Receiving
 from hermes_worker.channels.inbound.rows import RECEIVING
 from hermes_worker.extension import Extension, Installed, Reference
 
@@ -129,6 +129,14 @@ class Platform:
         """Those that the API needs to know the platform's requests."""
         receiving = self.receiving
         return tuple(receiving.variables[field] for field in receiving.webhook_secrets) if receiving is not None else ()
+
+    @property
+    def webhook_needs(self) -> tuple[str, ...]:
+        """The variables without which the platform brings nothing to the API."""
+        receiving = self.receiving
+        if receiving is None:
+            return ()
+        return tuple(receiving.variables[field] for field in receiving.required.get(InboundMode.WEBHOOK, ()))
 
     @property
     def secret_variables(self) -> tuple[str, ...]:

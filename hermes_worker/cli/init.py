@@ -25,7 +25,7 @@ from hermes_worker.cli.init_files import (
     config_with,
     overlay_files,
 )
-from hermes_worker.cli.init_gateway import ListenedAccount, listened, missing_of, secrets_of
+from hermes_worker.cli.init_gateway import FleetAccount, listened, missing_of, secrets_of
 from hermes_worker.cli.layout import moment
 from hermes_worker.cli.models import model_name
 from hermes_worker.cli.options import TEXT, client_settings, common, did_you_mean, home_option
@@ -254,7 +254,7 @@ def _said_by(settings: Settings, chosen: ChosenModel, config: str) -> str:
 # --- the platforms that are listened to ------------------------------------------------------------------------------
 
 
-def _accounts(settings: Settings, named: Sequence[str], manner: InitManner) -> list[ListenedAccount]:
+def _accounts(settings: Settings, named: Sequence[str], manner: InitManner) -> list[FleetAccount]:
     """Those of the platforms that are named, with the credentials that are set or typed. Raises
     ``ConfigurationError``."""
     if not named and manner.asks:
@@ -268,7 +268,7 @@ def _accounts(settings: Settings, named: Sequence[str], manner: InitManner) -> l
     return [listened(platform, values) for platform in dict.fromkeys(named)]
 
 
-def _tell_of(accounts: Sequence[ListenedAccount], run: str) -> None:
+def _tell_of(accounts: Sequence[FleetAccount], run: str) -> None:
     """What is left to do where people write."""
     for account in accounts:
         if not account.is_held:
@@ -306,7 +306,7 @@ def _write_home(settings: Settings, chosen: ChosenModel, manner: InitManner) -> 
         click.echo("The environment names another model, and counts more than config.yaml.", err=True)
 
 
-def _for_compose(directory: Path, chosen: ChosenModel, accounts: Sequence[ListenedAccount], manner: InitManner) -> int:
+def _for_compose(directory: Path, chosen: ChosenModel, accounts: Sequence[FleetAccount], manner: InitManner) -> int:
     if not (directory / "compose.yaml").is_file():
         raise ConfigurationError(f"there is no compose.yaml in {str(directory)!r}; name the compose/ of a checkout")
     path = directory / ".env"
@@ -320,7 +320,7 @@ def _for_compose(directory: Path, chosen: ChosenModel, accounts: Sequence[Listen
 
 
 def _for_kubernetes(
-    given: dict[str, Any], chosen: ChosenModel, accounts: Sequence[ListenedAccount], manner: InitManner
+    given: dict[str, Any], chosen: ChosenModel, accounts: Sequence[FleetAccount], manner: InitManner
 ) -> int:
     directory: Path = given["k8s"]
     base_of(directory)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from hermes_worker.cli.init_gateway import CHANNELS_SECRET, GATEWAY_SECRET, WEBHOOKS_SECRET, ListenedAccount, merged
+from hermes_worker.cli.init_gateway import CHANNELS_SECRET, GATEWAY_SECRET, WEBHOOKS_SECRET, FleetAccount, merged
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.settings.dotenv import with_variable
 from hermes_worker.settings.editing import with_value
@@ -77,7 +77,7 @@ def config_with(before: str, model: ChosenModel) -> tuple[str, list[str]]:
 
 
 def compose_file(
-    directory: Path, before: str, model: ChosenModel, accounts: Sequence[ListenedAccount] = ()
+    directory: Path, before: str, model: ChosenModel, accounts: Sequence[FleetAccount] = ()
 ) -> tuple[WrittenFile, list[str]]:
     """``.env`` for Compose, and what it said otherwise before. A password that is there stays: that of PostgreSQL is
     set when its volume is made. Raises ``ConfigurationError``."""
@@ -124,7 +124,7 @@ class ClusterPlan:
     broker_url: str
     image: str | None = None
     """``None`` for the name that ``base`` has."""
-    accounts: Sequence[ListenedAccount] = ()
+    accounts: Sequence[FleetAccount] = ()
 
 
 def overlay_files(plan: ClusterPlan, model: ChosenModel) -> list[WrittenFile]:

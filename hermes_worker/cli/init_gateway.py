@@ -18,7 +18,7 @@ GATEWAY_SECRET, WEBHOOKS_SECRET, CHANNELS_SECRET = "hermes-gateway", "hermes-web
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListenedAccount:
+class FleetAccount:
     """The usual account of a platform. People write to it, and answers are sent from it."""
 
     platform: str
@@ -65,7 +65,7 @@ def missing_of(platform: str, values: Mapping[str, str]) -> list[str]:
     return list(dict.fromkeys((*unset, *missing_variables(platform, values))))
 
 
-def listened(platform: str, values: Mapping[str, str]) -> ListenedAccount:
+def listened(platform: str, values: Mapping[str, str]) -> FleetAccount:
     """The account that ``values`` (settings, by variable name) have. Raises ``ConfigurationError`` that names what is
     missing."""
     if missing := missing_of(platform, values):
@@ -77,10 +77,10 @@ def listened(platform: str, values: Mapping[str, str]) -> ListenedAccount:
     for name, value in own.items():
         if name not in secrets_of(platform) and is_secret(name, value):
             raise ConfigurationError(f"{name} has a password in it, and all roles would be given it")
-    return ListenedAccount(platform=platform, mode=receiver.usable_modes(values)[0], values=own)
+    return FleetAccount(platform=platform, mode=receiver.usable_modes(values)[0], values=own)
 
 
-def merged(accounts: Sequence[ListenedAccount]) -> Mapping[str, str]:
+def merged(accounts: Sequence[FleetAccount]) -> Mapping[str, str]:
     """The values of all, by variable name, with what turns listening on."""
     found = {name: value for account in accounts for name, value in account.values.items()}
     return {"HERMES_GATEWAY": "true", **found} if accounts else {}

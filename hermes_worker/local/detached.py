@@ -7,7 +7,8 @@ note still names that number, and whether the process is as old as the note says
 stack, and stays it.
 
 The log is opened for appending by every process of the stack, and they keep it open. So it is not renamed when it has
-grown: its content is copied aside and it is made empty, by the process that writes nearly all lines.
+grown: its content is copied aside and it is made empty, by the process that writes nearly all lines. That of the
+embedded broker, which opens it for every line, is kept small in the same way.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def log_path(home: Path) -> Path:
 
 
 class StackLog:
-    """The log of a stack that is kept small."""
+    """A log of a stack that is kept small."""
 
     def __init__(self, path: Path, *, bytes_max: int = LOG_BYTES_MAX, kept: int = LOGS_KEPT) -> None:
         self._path = path

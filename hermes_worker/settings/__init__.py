@@ -1906,6 +1906,8 @@ def handed_to(settings: Settings, *roles: ProcessRole) -> tuple[dict[str, str], 
     secrets = {}
     for name, value in as_environ(settings).items():
         whose = None if _is_harmless_setting(name) else _owners(name, value)
+        if whose is not None and not _is_brought(settings, name):
+            whose -= {ProcessRole.API}
         if whose is None:
             environ[name] = value
         elif not whose.isdisjoint(roles) or _is_for_commands(settings, name, roles):
@@ -1920,6 +1922,18 @@ def _owners(variable: str, value: str) -> frozenset[ProcessRole] | None:
     """As ``owners``; of a secret that an extension declares, the roles that it names."""
     roles = installed.current().secret_variables.get(usual_variable(variable))
     return owners(variable, value) if roles is None else frozenset(ProcessRole(role) for role in roles)
+
+
+def _is_brought(settings: Settings, variable: str) -> bool:
+    """Whether the API needs this secret if it knows requests of a platform by it: where the platform brings any. What
+    answers are sent with may be the same secret, and says nothing of that."""
+    usual = usual_variable(variable)
+    needs = installed.current().webhook_needs.get(usual, ())
+    ending = variable.removeprefix(usual)
+    return not needs or (
+        settings.gateway.is_enabled
+        and all((settings.environ.get(f"{need}{ending}") or settings.environ.get(need, "")).strip() for need in needs)
+    )
 
 
 def _is_harmless_setting(variable: str) -> bool:
