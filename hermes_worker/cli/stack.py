@@ -21,8 +21,8 @@ from hermes_worker import mcp, plugins
 from hermes_worker.cli.entry import main
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.local.children import ChildExit, ChildSpec
+from hermes_worker.local.detached import StackLog, broker_log_path
 from hermes_worker.local.forked import Entry
-from hermes_worker.local.paths import logs_dir
 from hermes_worker.local.process import title_process
 from hermes_worker.local.valkey import EmbeddedValkey
 from hermes_worker.settings import ServerSettings, Settings, handed_to
@@ -158,7 +158,8 @@ class Stack:
             database.close()
 
     def _broker(self, valkey: EmbeddedValkey) -> ChildSpec:
-        log_path = logs_dir(self.settings.home) / "valkey.log"
+        log_path = broker_log_path(self.settings.home)
+        StackLog(log_path).keep_small()
         argv = [*valkey.prepare(), "--logfile", str(log_path)]
         return ChildSpec(
             name="valkey",

@@ -8,7 +8,9 @@ import shlex
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,7 +20,7 @@ from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.options import TEXT, common, home_option, load_settings
 from hermes_worker.cli.stack import Stack, StackPlan
 from hermes_worker.core.errors import HermesError
-from hermes_worker.local.detached import StackLog, log_path
+from hermes_worker.local.detached import StackLog, broker_log_path, log_path
 from hermes_worker.local.paths import HeldHome, StackNote, holding_home, prepare_home, require_free_home
 from hermes_worker.local.process import root_warning, title_process
 from hermes_worker.local.supervisor import StartFailed, Supervisor
@@ -166,6 +168,8 @@ def _supervise(held: HeldHome, settings: Settings, plan: StackPlan, detached: _D
             api_url=stack.api_url,
         )
 
+        logs = [StackLog(broker_log_path(settings.home)), *([detached.log_file] if detached is not None else [])]
+
         def announce() -> None:
             held.announce(note)
             click.echo(_welcome(stack, note, time.monotonic() - began))
@@ -174,8 +178,9 @@ def _supervise(held: HeldHome, settings: Settings, plan: StackPlan, detached: _D
             if detached is not None:
                 detached.tell(note, settings.home)
 
-        on_output = detached.log_file.keep_small if detached is not None else None
-        supervisor = Supervisor(specs, on_exit=stack.on_exit, on_output=on_output, preload=stack.preload)
+        supervisor = Supervisor(
+            specs, on_exit=stack.on_exit, on_output=partial(_keep_small, logs), preload=stack.preload
+        )
         status = supervisor.run(on_ready=announce)
         if supervisor.failure is not None:
             held.note_failure(supervisor.failure)
@@ -184,6 +189,11 @@ def _supervise(held: HeldHome, settings: Settings, plan: StackPlan, detached: _D
     finally:
         held.withdraw()
         stack.release()
+
+
+def _keep_small(logs: Sequence[StackLog]) -> None:
+    for each in logs:
+        each.keep_small()
 
 
 def _welcome(stack: Stack, note: StackNote, took_s: float) -> str:

@@ -146,7 +146,9 @@ class _Child:
             return []
         try:
             with self.spec.log_path.open("rb") as file:
-                file.seek(max(self._log_offset, file.seek(0, os.SEEK_END) - _LINE_BYTES_MAX))
+                end = file.seek(0, os.SEEK_END)
+                begun = self._log_offset if self._log_offset <= end else 0  # it was put aside
+                file.seek(max(begun, end - _LINE_BYTES_MAX))
                 return file.read().decode(errors="replace").splitlines()
         except OSError:
             return []

@@ -44,6 +44,11 @@ def log_path(home: Path) -> Path:
     return logs_dir(home) / "up.log"
 
 
+def broker_log_path(home: Path) -> Path:
+    """Where the embedded broker writes what it says."""
+    return logs_dir(home) / "valkey.log"
+
+
 class StackLog:
     """A log of a stack that is kept small."""
 

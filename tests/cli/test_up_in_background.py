@@ -15,7 +15,7 @@ import pytest
 from support.commandline import CommandLine, wait_for
 
 from hermes_worker.local import detached
-from hermes_worker.local.detached import NoStack, RunningStack, StackLog, end_of_log, lines_to_come
+from hermes_worker.local.detached import LOG_BYTES_MAX, NoStack, RunningStack, StackLog, end_of_log, lines_to_come
 from hermes_worker.local.paths import StackNote, holding_home, left_behind, running_stack
 
 NOTE = StackNote(
@@ -39,13 +39,26 @@ def began_at() -> float:
 # --- a real one ------------------------------------------------------------------------------------------------------
 
 
+def grow(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(0o600)
+    os.truncate(path, LOG_BYTES_MAX)
+
+
 def test_a_stack_in_the_background_is_there_until_down_drains_it(hermes: CommandLine) -> None:
+    """And the log of its broker is kept small, at the start and while it runs."""
+    brokers = hermes.home / "logs" / "valkey.log"
+    grow(brokers)
     started = hermes("up", "--detach", "--port", "0")
     assert started.code == 0, started.said
     note = running_stack(hermes.home)
     assert note is not None
     assert f"pid {note.pid}" in started.out and str(note.api_url) in started.out
     assert os.getsid(note.pid) == note.pid, "a terminal that is closed does not end it"
+
+    assert brokers.with_name("valkey.log.1").stat().st_size == LOG_BYTES_MAX
+    assert 0 < brokers.stat().st_size < LOG_BYTES_MAX, "the broker goes on writing"
+    grow(brokers)
 
     second = hermes("up", "--detach", "--port", "0")
     assert (second.code, "already runs" in second.err) == (2, True), second.said
@@ -58,6 +71,8 @@ def test_a_stack_in_the_background_is_there_until_down_drains_it(hermes: Command
         stopped = hermes("down")
         assert stopped.code == 0, stopped.said
         assert following.wait() == 0, "it ends with what it reads"
+    assert brokers.with_name("valkey.log.2").stat().st_size == LOG_BYTES_MAX
+    assert brokers.stat().st_size < LOG_BYTES_MAX
     assert not psutil.pid_exists(note.pid) or psutil.Process(note.pid).status() == psutil.STATUS_ZOMBIE
     ended = hermes.inline("status")
     assert (ended.code, "no hermes-worker runs" in ended.out) == (1, True)

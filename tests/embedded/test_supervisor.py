@@ -260,6 +260,20 @@ def test_the_last_words_of_a_child_that_writes_to_a_file_are_those_of_this_start
         driver.wait_for(r"failure: bad could not be started: exit status 1: first \| cannot read x$")
 
 
+def test_the_last_words_of_a_child_whose_log_was_put_aside_are_those_behind_it(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("of yesterday\n")
+    bad = {
+        "name": "bad",
+        "script": f"echo why > {log}; exit 1",
+        "ready_file": str(tmp_path / "never"),
+        "log_file": str(log),
+    }
+    with driven(tmp_path, [bad]) as driver:
+        assert driver.end() == 1
+        driver.wait_for(r"failure: bad could not be started: exit status 1: why$")
+
+
 def test_of_a_role_of_ours_the_sentence_it_ends_with_is_told() -> None:
     assert last_words_of(["12:00 info a.b", "hermes-worker: no model is configured", ""]) == "no model is configured"
     assert last_words_of(["Traceback:", "  here", "ValueError: x"]) == "Traceback: | here | ValueError: x"
