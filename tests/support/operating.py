@@ -173,6 +173,12 @@ class OperatorsShell:
         wait_for(ended, within_s=3 * PATIENCE_S, saying=f"for the end of:\n{commands}\nso far:\n{self.said[before:]}")
         return self.said[before:]
 
+    def begin(self, command: str) -> None:
+        """One that goes on; nothing else can be typed until it has ended."""
+        assert self._bash.stdin
+        self._bash.stdin.write(f"{command}\n".encode())
+        self._bash.stdin.flush()
+
     def close(self) -> None:
         """End the shell and all that was started in it."""
         with contextlib.suppress(ProcessLookupError):

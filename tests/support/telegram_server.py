@@ -25,6 +25,8 @@ TOKEN = "77:abc"
 class TelegramServer:
     """Updates wait until an offset leaves them behind."""
 
+    token: str = TOKEN
+    """Of its only bot."""
     updates: deque[dict[str, Any]] = field(default_factory=deque)
     sent: list[dict[str, Any]] = field(default_factory=list)
     conflicts_due: int = 0
@@ -105,19 +107,19 @@ class TelegramServer:
 
     def _answer(self, request: Received, reply: Reply) -> None:
         path = request.head.split(" ")[1]
-        if path == f"/bot{TOKEN}/getUpdates":
+        if path == f"/bot{self.token}/getUpdates":
             self._updates(request.document, reply)
-        elif path == f"/bot{TOKEN}/getMe":
+        elif path == f"/bot{self.token}/getMe":
             me = {"id": 77, "is_bot": True, "first_name": "Bot", "username": "ops_bot"}
             reply.document(200, {"ok": True, "result": me})
-        elif path == f"/bot{TOKEN}/sendChatAction":
+        elif path == f"/bot{self.token}/sendChatAction":
             self.actions.append(request.document)
             status = 200 if self.takes_actions else 400
             reply.document(status, {"ok": self.takes_actions, "result": True, "description": "Bad Request: no"})
-        elif path == f"/bot{TOKEN}/answerCallbackQuery":
+        elif path == f"/bot{self.token}/answerCallbackQuery":
             self.acknowledged.append(request.document["callback_query_id"])
             reply.document(200, {"ok": True, "result": True})
-        elif path.removeprefix(f"/bot{TOKEN}/") in ("sendMessage", "editMessageText", "deleteMessage"):
+        elif path.removeprefix(f"/bot{self.token}/") in ("sendMessage", "editMessageText", "deleteMessage"):
             self._change(path.rpartition("/")[2], request.document, reply)
         elif not self.files.answer(request, reply):
             reply.document(404, {"ok": False, "error_code": 404, "description": "Not Found"})
