@@ -206,6 +206,9 @@ class RouterDeclaration:
     name: str
     implementation: Reference
     """A ``fastapi.APIRouter``."""
+    paths: tuple[str, ...] = ()
+    """What its routes are at (``/v1/runs/{run_id}``), where commands ask for them: the API of one command
+    (``api.alone``) imports a router when one of these is asked for, and serves no other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,7 @@ from hermes_worker.core.reviews import ReviewPolicy
 from hermes_worker.core.skill_changes import SkillPolicy, SkillWrites
 from hermes_worker.live_settings import LiveSettings, live_settings_of
 from hermes_worker.local.paths import (
-    embedded_broker_url,
+    broker_url_of,
     embedded_database_url,
     output_dir,
     processes_dir,
@@ -247,17 +247,6 @@ def sealer_of(settings: Settings) -> Sealer:
     return Sealer(text_keys(keys), source) if keys or source else PLAIN
 
 
-def broker_url_of(settings: Settings) -> str:
-    """The broker to talk to. Raises ``ConfigurationError`` when none is given and none runs in the home."""
-    url = settings.broker.url or embedded_broker_url(settings.home)
-    if url is None:
-        raise ConfigurationError(
-            "HERMES_BROKER_URL is not set and no embedded broker runs for this home; "
-            "start one with 'hermes-worker up' or set HERMES_BROKER_URL to a Redis URL"
-        )
-    return url
-
-
 def open_database(settings: Settings) -> Database:
     """The database of ``settings``, at this version's schema. Raises ``ConfigurationError``, ``UnavailableError``."""
     found = plugins.begin(settings)  # before anything is connected: nobody waits for it in a transaction
@@ -278,8 +267,11 @@ def shelf_of(settings: Settings, database: Database) -> SkillShelf:
 def open_client(settings: Settings) -> Client:
     """Connect to the database and the broker of ``settings``. Raises ``ConfigurationError``, ``UnavailableError``."""
     database = open_database(settings)
-    broker_url = broker_url_of(settings)
-    client = redis_client(broker_url)
+    return client_over(settings, database, redis_client(broker_url_of(settings)))
+
+
+def client_over(settings: Settings, database: Database, broker: redis.Redis) -> Client:
+    """What ``open_client`` makes, over connections that are there."""
     return Client(
         settings=settings,
         database=database,
@@ -292,8 +284,8 @@ def open_client(settings: Settings) -> Client:
         tool_sources=ToolSources(database),
         skills=shelf_of(settings, database),
         live_settings=live_settings_of(settings, database),
-        publisher=Publisher(client, traceparent=traceparent),
-        redis=client,
+        publisher=Publisher(broker, traceparent=traceparent),
+        redis=broker,
     )
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import enum
+import importlib
 import re
 import subprocess
 import sys
@@ -11,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import get_origin
 
 import pytest
 
@@ -193,6 +197,59 @@ def test_only_the_store_executes_sql() -> None:
             continue
         for name in imported(ast.parse(text)):
             assert not name.startswith("hermes_worker.store.tables"), f"{path} reads tables directly"
+
+
+THEMSELVES = {
+    "backup": "a backup and a restore read and write the database itself",
+    "doctor": "it looks at the database itself, and at what is wrong with it",
+    "doctor_fleet": "of doctor",
+    "doctor_mcp": "of doctor",
+    "doctor_providers": "of doctor",
+    "doctor_repairs": "of doctor",
+    "doctor_workspaces": "of doctor",
+    "encryption": "it seals the texts of the database itself again",
+    "follow": "of run",
+    "gateway": "it starts a role, and lets people in where no API need run",
+    "init": "it tries a provider and a target before anything runs",
+    "mcp": "it starts the server of a file of this machine, to ask what it offers",
+    "mcp_logins": "it keeps what a browser of this machine brought",
+    "models": "it says which model this machine's settings name",
+    "options": "it begins processes of the fleet with the configuration of the fleet",
+    "preflight": "it looks at credentials of this machine",
+    "records": "of run and workspaces",
+    "roles": "it starts processes, and migrates",
+    "running": "run starts a stack of its own, hands it the task and shows what it does",
+    "stack": "it starts processes",
+    "up": "it starts processes",
+    "workspaces": "it removes directories and containers of this machine",
+}
+"""Modules of the command line that work at an installation itself, and why. All others ask the API."""
+_OF_ROWS = ("hermes_worker.store", "hermes_worker.services", "hermes_worker.wiring", "hermes_worker.live_settings")
+
+
+def _is_value(found: object) -> bool:
+    """Something that only says what there is: no function, and nothing that holds a database."""
+    if isinstance(found, type):
+        says = dataclasses.is_dataclass(found) or issubclass(found, enum.Enum | tuple | Exception | dict)
+        return says and "database" not in getattr(found, "__annotations__", {})
+    return get_origin(found) is not None or isinstance(found, str | int | float | tuple)
+
+
+def test_the_command_line_asks_the_api_and_no_database() -> None:
+    asking = {}
+    for path, text in sources("hermes_worker/cli"):
+        nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom) and node.module]
+        named = [
+            f"{node.module}.{alias.name}"
+            for node in nodes
+            for alias in node.names
+            if f"{node.module}.{alias.name}".startswith(_OF_ROWS)
+            and not _is_value(getattr(importlib.import_module(str(node.module)), alias.name))
+        ]
+        if named:
+            asking[path.relative_to(PACKAGE / "cli").with_suffix("").as_posix()] = named
+    assert {name: named for name, named in asking.items() if name not in THEMSELVES} == {}
+    assert set(THEMSELVES) <= set(asking), "these no longer need to be excepted"
 
 
 def test_task_names_are_written_out() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -28,7 +28,8 @@ from hermes_worker.api.page import PageFiles, PageHosts
 from hermes_worker.api.repeating import Repeats
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.principals import holder_of_key
-from hermes_worker.extension import load
+from hermes_worker.extension import RouterDeclaration, load
+from hermes_worker.settings.sealing import Keyring
 from hermes_worker.settings.server_key import fingerprint_of, keep_server_key, keyring_of
 from hermes_worker.store.access.page_logins import PageLogins
 from hermes_worker.store.access.principals import Tenants
@@ -107,9 +108,33 @@ def create_app(client: Client, policy: FollowPolicy | None = None) -> FastAPI:
     """
     require_safe(client.settings.server)
     key = keep_server_key(client.settings)
-    policy = policy or FollowPolicy()
-    followers = Followers(client=client.redis, runs=client.runs, views=client.views, policy=policy)
-    changes = ChangeWatchers(partial(read_marks, client.database))
+    tenants = Tenants(client.database)
+    page_logins = PageLogins(client.database, holder_of_key(fingerprint_of(key)))
+    holders = Keyholders(key, tenants.principal_of, page_logins.principal_of, tenants.require_tenant)
+    keyring = keyring_of(client.settings)
+    context = context_over(client, policy or FollowPolicy(), page_logins, keyring=keyring, proofs=keyring)
+    return app_of(context, holders, installed.current().routers.values())
+
+
+def context_over(
+    client: Client, policy: FollowPolicy, page_logins: PageLogins, *, keyring: Keyring, proofs: Keyring
+) -> ApiContext:
+    """What the routes of an application over ``client`` share."""
+    return ApiContext(
+        client=client,
+        followers=Followers(client=client.redis, runs=client.runs, views=client.views, policy=policy),
+        changes=ChangeWatchers(partial(read_marks, client.database)),
+        policy=policy,
+        keyring=keyring,
+        proofs=proofs,
+        tenants=Tenants(client.database),
+        page_logins=page_logins,
+    )
+
+
+def app_of(context: ApiContext, holders: Keyholders, routers: Iterable[RouterDeclaration]) -> FastAPI:
+    """An application with these routes. Raises ``ConfigurationError`` for two that claim one operation."""
+    followers, changes = context.followers, context.changes
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -135,20 +160,10 @@ def create_app(client: Client, policy: FollowPolicy | None = None) -> FastAPI:
     )
     app.openapi_version = OPENAPI_VERSION
     app.state.deprecated = DEPRECATED
-    tenants = Tenants(client.database)
-    page_logins = PageLogins(client.database, holder_of_key(fingerprint_of(key)))
-    app.state.holders = Keyholders(key, tenants.principal_of, page_logins.principal_of)
-    app.state.context = ApiContext(
-        client=client,
-        followers=followers,
-        changes=changes,
-        policy=policy,
-        keyring=keyring_of(client.settings),
-        tenants=tenants,
-        page_logins=page_logins,
-    )
+    app.state.holders = holders
+    app.state.context = context
     install_handlers(app)
-    _serve_routes(app)
+    _serve_routes(app, routers)
     return app
 
 
@@ -159,10 +174,10 @@ def _is_scoped(router: APIRouter) -> bool:
     )
 
 
-def _serve_routes(app: FastAPI) -> None:
-    """Those of all enabled extensions. Raises ``ConfigurationError`` for two that claim one operation."""
+def _serve_routes(app: FastAPI, routers: Iterable[RouterDeclaration]) -> None:
+    """Raises ``ConfigurationError`` for two that claim one operation."""
     claimed: dict[tuple[str, str], str] = {}
-    for declared in installed.current().routers.values():
+    for declared in routers:
         router = load(declared.implementation)
         if not isinstance(router, APIRouter):
             raise ConfigurationError(f"{declared.implementation!r} of an extension must be a fastapi.APIRouter")

@@ -18,7 +18,9 @@ import ipaddress
 import re
 import time
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Annotated, Any, cast
+from urllib.parse import unquote
 
 import anyio
 import anyio.to_thread
@@ -28,15 +30,25 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hermes_worker.api.cors import is_listed
-from hermes_worker.api.errors import ApiError, unavailable
+from hermes_worker.api.errors import ApiError, invalid, tenant_not_found, unavailable
 from hermes_worker.api.page import LOGIN_PATH, PageHosts, login_of
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
-from hermes_worker.core.principals import DEFAULT_TENANT, KeyScope, Principal, holder_of_key
+from hermes_worker.core.principals import (
+    CLI,
+    DEFAULT_TENANT,
+    NAME_CHARS_MAX,
+    TENANT_HEADER,
+    USER_HEADER,
+    KeyScope,
+    Principal,
+    holder_of_key,
+    user_of_machine,
+)
 from hermes_worker.observe import log
 from hermes_worker.settings import Secret, ServerSettings
 from hermes_worker.settings.server_key import fingerprint_of
 from hermes_worker.store.access.audit import Actor, acting
-from hermes_worker.store.access.principals import TenantDisabled
+from hermes_worker.store.access.principals import TenantDisabled, TenantNotFound
 
 PUBLIC_PATHS = frozenset({"/health", "/v1/health", "/health/ready"})
 """Need no key (docs/behaviour.md, "HTTP API")."""
@@ -76,13 +88,16 @@ def require_safe(server: ServerSettings) -> None:
 class Keyholders:
     """Whose keys are. Those that were found are remembered for a few seconds, so that a caller costs no statement."""
 
-    def __init__(self, key: Secret, find: FindPrincipal, find_login: FindPrincipal) -> None:
+    def __init__(
+        self, key: Secret, find: FindPrincipal, find_login: FindPrincipal, require_tenant: Callable[[str], object]
+    ) -> None:
         """``key`` is the installation's; ``find`` looks other keys up, ``find_login`` what browsers send. Both may
-        raise ``UnavailableError`` and ``TenantDisabled``."""
+        raise ``UnavailableError`` and ``TenantDisabled``. ``require_tenant`` raises ``TenantNotFound``."""
         self._key = key.reveal().encode("utf-8")
         self._operator = Principal(name=holder_of_key(fingerprint_of(key)))
         self._find = find
         self._find_login = find_login
+        self._require_tenant = require_tenant
         self._found: dict[bytes, tuple[Principal, float]] = {}
         self._threads = anyio.CapacityLimiter(_LOOKUP_THREADS)
 
@@ -96,6 +111,22 @@ class Keyholders:
     async def principal_of_login(self, token: str) -> Principal | None:
         """Of what a browser sends. Raises as ``principal_of``."""
         return await self._looked_up(token, self._find_login, _LOGIN)
+
+    async def acting(self, principal: Principal, tenant: str | None, user: str | None) -> Principal:
+        """Who holds the installation's own key may do everything, and says for which ``tenant`` and who they are.
+        Raises ``ApiError``, ``UnavailableError``."""
+        if tenant is None and user is None:
+            return principal
+        if principal is not self._operator:
+            message = f"Only the installation's own key may send {TENANT_HEADER!r} and {USER_HEADER!r}."
+            raise ApiError(403, message, code="not_the_installations_key")
+        if tenant is not None and tenant != DEFAULT_TENANT:
+            try:
+                await anyio.to_thread.run_sync(self._require_tenant, tenant, limiter=self._threads)
+            except TenantNotFound:
+                raise tenant_not_found(tenant[:80]) from None
+        acting = replace(principal, tenant=tenant or DEFAULT_TENANT, operates=True)
+        return acting if user is None else replace(acting, name=user_of_machine(user), source=CLI)
 
     def forget(self, token: str) -> None:
         """Look the token up again when it is next sent to this process."""
@@ -193,13 +224,25 @@ class Guard:
             raise ApiError(401, _NO_LOGIN, code="login_over", headers={"WWW-Authenticate": "Bearer"})
         token = bearer_of(headers)
         if token and (principal := await self._holders.principal_of(token)) is not None:
-            return principal
+            return await self._holders.acting(principal, _said(headers, TENANT_HEADER), _said(headers, USER_HEADER))
         raise ApiError(401, _MISSING, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 
+def _said(headers: Headers, name: str) -> str | None:
+    """The value of a header, which may be there once. Raises ``ApiError``."""
+    given = headers.getlist(name)
+    if not given:
+        return None
+    text = unquote(given[0])
+    if len(given) != 1 or not text.strip() or len(text) > NAME_CHARS_MAX or "\x00" in text:
+        raise invalid(name, f"Invalid {name!r}: it must be there once, with 1 to {NAME_CHARS_MAX} characters.")
+    return text
+
+
 def _actor(principal: Principal, scope: Scope) -> Actor:
-    """For the audit log. The address is that of the connection: of a proxy, where there is one."""
-    client = scope.get("client")
+    """For the audit log. The address is that of the connection: of a proxy, where there is one; none for who
+    works at the machine itself."""
+    client = scope.get("client") if principal.source != CLI else None
     return Actor(tenant=principal.tenant, name=principal.known_as, address=str(client[0]) if client else None)
 
 

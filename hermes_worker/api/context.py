@@ -6,9 +6,9 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, cast
 
 import anyio
 import anyio.to_thread
@@ -23,6 +23,10 @@ from hermes_worker.store.access.principals import Tenants
 from hermes_worker.stream.changes import ChangeWatchers
 from hermes_worker.stream.followers import Followers, FollowPolicy
 from hermes_worker.wiring import Client
+
+if TYPE_CHECKING:
+    from hermes_worker.local.paths import StackNote
+    from hermes_worker.services.submission import Submission
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,6 +57,8 @@ class ApiContext:
     policy: FollowPolicy
     keyring: Keyring
     """Opens the secrets of webhook routes."""
+    proofs: Keyring
+    """Says that a cursor or an address of a file is from here. Nothing in a row is sealed with it."""
     tenants: Tenants
     page_logins: PageLogins
     began_at: int = field(default_factory=lambda: int(time.time()))
@@ -65,6 +71,8 @@ class ApiContext:
     """Of platforms that bring what people write."""
     leaving: threading.Event = field(default_factory=threading.Event)
     """Set when this process was told to stop and still takes requests."""
+    stack: Callable[[], StackNote | None] = lambda: None
+    """The stack of ``hermes-worker run`` that does the work on this home, for an API that is no part of it."""
     _spawned: set[asyncio.Task[None]] = field(default_factory=set)
     _store: anyio.CapacityLimiter = field(default_factory=_threads(STORE_THREADS))
     _long_reads: anyio.CapacityLimiter = field(default_factory=_threads(LONG_READ_THREADS))
@@ -83,6 +91,13 @@ class ApiContext:
         """Tell the broker something that may be lost. Dropped when too much waits already."""
         if self._broker.statistics().tasks_waiting < ANNOUNCEMENTS_WAITING_MAX:
             await anyio.to_thread.run_sync(partial(call, *args, **kwargs), limiter=self._broker)
+
+    def on_stack(self, submission: Submission) -> Submission:
+        """For whoever works here: they may have been started with other settings than these."""
+        stack = self.stack()
+        if stack is None:
+            return submission
+        return replace(submission, model=submission.model or stack.model_name, endpoint=stack.model_key)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something whether or not the request that it is for is still there."""

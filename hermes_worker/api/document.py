@@ -19,9 +19,10 @@ KEY_SCHEME = "key"
 
 def complete(document: dict[str, Any], deprecated: Sequence[Deprecated] = DEPRECATED) -> dict[str, Any]:
     """Correct what FastAPI says, and add what it does not know. Idempotent."""
-    components = document["components"]
+    components = document.setdefault("components", {})
     components["securitySchemes"] = {KEY_SCHEME: {"type": "http", "scheme": "bearer"}}
-    components["schemas"] |= event_schemas()
+    if any(_is_streamed(operation) for its in document["paths"].values() for operation in its.values()):
+        components.setdefault("schemas", {}).update(event_schemas())
     components["responses"] = {"MethodNotAllowed": _METHOD_NOT_ALLOWED}
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
@@ -35,6 +36,10 @@ def complete(document: dict[str, Any], deprecated: Sequence[Deprecated] = DEPREC
     mark(document, deprecated)
     _link(document["paths"])
     return document
+
+
+def _is_streamed(operation: dict[str, Any]) -> bool:
+    return any(EVENT_STREAM in response.get("content", {}) for response in operation["responses"].values())
 
 
 _ERROR_CONTENT = {JSON: {"schema": {"$ref": "#/components/schemas/ErrorDocument"}}}

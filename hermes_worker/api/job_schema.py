@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from hermes_worker.api.formats import NOT_BLANK, TextFormat, described, text, text_or_nothing
 from hermes_worker.api.schema import WHOLE
 from hermes_worker.channels.targets import TARGETS_MAX
+from hermes_worker.core.principals import USER_HEADER
 from scheduler import jobs as work
 from scheduler.definition import LIST_MAX, NAME_CHARS_MAX, ORIGIN_CHARS_MAX, PROMPT_CHARS_MAX, SCRIPT
 from scheduler.grammar import JITTER_S_MAX
@@ -111,6 +112,11 @@ class JobBody(BaseModel):
         | None
     ) = Field(None, description="One chat, such as 'telegram:123'.")
     enabled_toolsets: Annotated[list[str], _list_of(_WORD)] | None = None
+    workspace: Annotated[str, _form(".{1,4096}")] | None = Field(
+        None,
+        description="Absolute path of a directory of the server's machine that the job works in. Only for the person "
+        f"at that machine: with the installation's own key and '{USER_HEADER}'.",
+    )
     script: Annotated[str, _form(SCRIPT)] | None = Field(
         None, description="A file below the home directory's 'scripts'."
     )
@@ -148,6 +154,7 @@ class JobBody(BaseModel):
 _REQUEST_FIELDS = frozenset(item.name for item in fields(work.JobRequest)) - {"more"}
 _OUR_NAMES = {
     "skill": "skills",
+    "workspace": "directory",
     "enabled_toolsets": "toolsets",
     "attach_to_session": "attach_to",
     "wrap_response": "wraps",

@@ -31,7 +31,7 @@ async def own_delivery(context: Context, caller: Caller, delivery_id: str) -> st
 
 async def own_session(context: Context, caller: Caller, session_id: str) -> str:
     """Raises ``SessionNotFound``."""
-    await context.store(Sessions(context.client.database, caller.tenant).require, session_id)
+    await context.store(Sessions(context.client.database, caller.tenant, caller.source).require, session_id)
     return session_id
 
 

@@ -14,6 +14,7 @@ from hermes_worker.core.artifacts import PATTERN_CHARS_MAX, PATTERN_FORM, PATTER
 from hermes_worker.core.explaining import Because
 from hermes_worker.core.messages import NO_USAGE
 from hermes_worker.core.pricing import CostStatus
+from hermes_worker.core.principals import USER_HEADER
 from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.core.searching import QUERY_CHARS_MAX
 from hermes_worker.core.standing import Standing, StandingReason
@@ -132,6 +133,11 @@ class CreateRun(BaseModel):
         None,
         description="Continue the session of this name or id, or begin one of this name. Names are those of the API's "
         "callers alone; an id (run_...) may be of any session. Default: a new one, with the id of the run.",
+    )
+    workspace: Annotated[str, StringConstraints(min_length=1, max_length=4_096)] | None = Field(
+        None,
+        description="Absolute path of a directory of the server's machine for a new session to work in. Only for the "
+        f"person at that machine: with the installation's own key and '{USER_HEADER}'.",
     )
     model: Annotated[str, WithJsonSchema({"type": "string", "pattern": MODEL_FORM})] | None = Field(
         None, description="As the provider calls it. Default, and meaning of 'hermes-agent': the configured model."

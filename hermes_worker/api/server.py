@@ -14,9 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import h11
 import uvicorn
+from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -27,6 +29,7 @@ from hermes_worker.api.limits import HEAD_PATIENCE_S
 from hermes_worker.broker.queue import broker_failed, refuse_cluster
 from hermes_worker.channels.webhooks.sealed import resealed_secret
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.local.paths import broker_url_of
 from hermes_worker.observe import log
 from hermes_worker.services import submission
 from hermes_worker.settings import ServerSettings, Settings
@@ -37,7 +40,10 @@ from hermes_worker.store.outbox.webhooks import RouteRow, Webhooks
 from hermes_worker.stream.followers import FollowPolicy
 from hermes_worker.tracing.beginning import trace_if_wanted
 from hermes_worker.tracing.recording import flush
-from hermes_worker.wiring import Client, broker_url_of, open_client
+from hermes_worker.wiring import Client, open_client
+
+if TYPE_CHECKING:
+    from hermes_worker.api.alone import AloneApp
 
 GRACE_S = 10
 """How long requests may take to end once the server is told to stop."""
@@ -110,10 +116,12 @@ class ApiServer(uvicorn.Server):
         sockets: Sequence[socket.socket],
         *,
         policy: FollowPolicy | None = None,
+        app: FastAPI | AloneApp | None = None,
         on_ready: Callable[[str], None] = lambda url: None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        app = create_app(client, policy)
+        """``app`` is what is served; ``None`` for all of the API, followed as ``policy`` says."""
+        app = app or create_app(client, policy)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -148,7 +156,8 @@ class ApiServer(uvicorn.Server):
         request may hold. It takes a second of CPU, in which nobody is answered, so nobody is let in before.
         Idempotent."""
         asyncio.run(run_in_threadpool(submission.warm_up))
-        self.application.openapi()
+        if isinstance(self.application, FastAPI):  # the API of one command is asked for little of it
+            self.application.openapi()
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until ``should_exit`` is set or, in the main thread, a signal comes."""

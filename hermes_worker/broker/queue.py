@@ -95,6 +95,45 @@ def redis_client(broker_url: str, *, answers_within_s: float = SOCKET_TIMEOUT_S)
     return redis.Redis.from_url(url, **options, **over_network)
 
 
+class NoBroker(redis.ConnectionError):
+    """No broker runs where one is looked for, and nobody expects one."""
+
+
+class _SoughtBroker(redis.ConnectionPool):
+    """Connections to the broker that is there by now."""
+
+    def __init__(self, seek: Callable[[], str | None]) -> None:
+        super().__init__(decode_responses=True)
+        self._seek = seek
+        self._pools: dict[str, redis.ConnectionPool] = {}
+        self._owners: dict[int, redis.ConnectionPool] = {}
+
+    def get_connection(self, *args: Any, **options: Any) -> Any:
+        """Raises ``NoBroker``."""
+        url = self._seek()
+        if url is None:
+            raise NoBroker("no broker runs here")
+        if url not in self._pools:
+            self._pools[url] = redis_client(url).connection_pool
+        pool = self._pools[url]
+        connection = pool.get_connection(*args, **options)
+        self._owners[id(connection)] = pool
+        return connection
+
+    def release(self, connection: Any) -> None:
+        self._owners.pop(id(connection)).release(connection)
+
+    def disconnect(self, inuse_connections: bool = True) -> None:
+        for pool in self._pools.values():
+            pool.disconnect(inuse_connections)
+
+
+def home_broker(seek: Callable[[], str | None]) -> redis.Redis:
+    """A client of an embedded broker that may come, go and come back elsewhere: ``seek`` says where it is whenever a
+    connection is needed, ``None`` while there is none. Then every command raises ``NoBroker``."""
+    return redis.Redis(connection_pool=_SoughtBroker(seek))
+
+
 _CLIENT: Mapping[str, Any] = {
     "socket_connect_timeout": CONNECT_TIMEOUT_S,
     "health_check_interval": 10,
@@ -135,6 +174,8 @@ def sentinel_options(sentinels: Sentinels) -> dict[str, Any]:
 
 def broker_failed(doing: str, error: Exception, **facts: object) -> None:
     """Say that the broker did not do what was asked: because it is away, or because it refuses us."""
+    if isinstance(error, NoBroker):
+        return
     if advice := advice_on(error):
         facts = {**facts, "advice": advice}
     broker_outage.failed(doing=doing, **facts, error=type(error).__name__)

@@ -13,15 +13,14 @@ import click
 
 from hermes_worker.cli.layout import moment, table
 from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
-from hermes_worker.cli.records import open_records
+from hermes_worker.cli.reaching import api_client
 from hermes_worker.cli.run_backend import open_backend
 from hermes_worker.cli.screen import clean, coloured, duration, one_line
-from hermes_worker.cli.server import read, server_client
+from hermes_worker.cli.server import read
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.run import WaitKind
 from hermes_worker.safety.approvals import CHOICE_WORDS, choice_of
-from hermes_worker.services.shown import ClosedLine, OpenLine, closed_line
-from hermes_worker.store.runs.answered import read_decisions
+from hermes_worker.services.shown import ClosedLine, OpenLine
 
 _LIST_MAX = 500
 _ASKED_CHARS = 80
@@ -98,16 +97,9 @@ def history(
     home: Path | None, kind: str | None, before: int | None, all_tenants: bool, limit: int, as_json: bool
 ) -> None:
     """What is closed, the newest question first: who answered what, and what nobody is asked about any more since."""
-    client = server_client()
-    if client is None:
-        records = open_records(home)
-        tenant, wanted = None if all_tenants else records.tenant, WaitKind(kind) if kind else None
-        kept = read_decisions(records.database, tenant=tenant, kind=wanted, before=before, limit=limit)
-        found = [closed_line(each) for each in kept]
-    else:
-        asked: dict[str, Any] = {"kind": kind, "before": before, "limit": min(limit, _LIST_MAX)}
-        told = client.decisions(**asked, all_tenants=all_tenants or None)
-        found = read(list[ClosedLine], list(islice(told, limit)))
+    asked: dict[str, Any] = {"kind": kind, "before": before, "limit": min(limit, _LIST_MAX)}
+    told = api_client(home).decisions(**asked, all_tenants=all_tenants or None)
+    found: list[ClosedLine] = read(list[ClosedLine], list(islice(told, limit)))
     if as_json:
         for line in found:
             click.echo(json.dumps({**asdict(line), "kind": line.kind.value}))

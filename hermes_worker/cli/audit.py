@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -14,10 +13,9 @@ import click
 
 from hermes_worker.cli.layout import moment, table
 from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
-from hermes_worker.cli.records import Records, open_records
+from hermes_worker.cli.reaching import api_client
 from hermes_worker.cli.screen import one_line
-from hermes_worker.cli.server import server_client
-from hermes_worker.store.access.audit import SETTLED_S, Act, AuditLog, AuditRow
+from hermes_worker.store.access.audit import Act, AuditRow
 
 if TYPE_CHECKING:
     from hermes_worker.client.documents import DeedDocument
@@ -51,14 +49,10 @@ def list_deeds(
 ) -> None:
     """What was done for a tenant in the last days, newest first."""
     asked: dict[str, Any] = {"act": act, "subject": subject, "actor": actor}
-    client = server_client()
-    if client is None:
-        records = open_records(home)
-        since = records.database.now() - days * _DAY_S
-        found = AuditLog(records.database).page(records.tenant, limit=limit, since=since, newest_first=True, **asked)
-    else:
-        deeds = client.audit(limit=min(limit, _PAGE), since=time.time() - days * _DAY_S, newest_first=True, **asked)
-        found = [_told(deed) for deed in islice(deeds, limit)]
+    deeds = api_client(home).audit(
+        limit=min(limit, _PAGE), since=time.time() - days * _DAY_S, newest_first=True, **asked
+    )
+    found = [_told(deed) for deed in islice(deeds, limit)]
     if as_json:
         for row in found:
             click.echo(json.dumps(asdict(row)))
@@ -92,22 +86,8 @@ def _told(deed: DeedDocument) -> AuditRow:
 def export(home: Path | None, all_tenants: bool, after: int) -> None:
     """Write the log as JSON Lines, oldest first, up to five seconds ago. To go on later, give the last number with
     --after."""
-    client = server_client()
-    if client is not None:
-        deeds = client.audit(after=after, settled=True, all_tenants=all_tenants)
-        rows: Iterator[AuditRow] = map(_told, deeds)
-    else:
-        records = open_records(home)
-        rows = _all(records, None if all_tenants else records.tenant, after)
-    for row in rows:
-        click.echo(json.dumps(asdict(row)))
-
-
-def _all(records: Records, tenant: str | None, after: int) -> Iterator[AuditRow]:
-    log, until = AuditLog(records.database), records.database.now() - SETTLED_S
-    while page := log.page(tenant, after=after, limit=_PAGE, until=until):
-        yield from page
-        after = page[-1].number
+    for deed in api_client(home).audit(limit=_PAGE, after=after, settled=True, all_tenants=all_tenants):
+        click.echo(json.dumps(asdict(_told(deed))))
 
 
 def _shown(row: AuditRow) -> tuple[str, ...]:

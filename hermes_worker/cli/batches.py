@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,21 +11,15 @@ import click
 
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.listing import filter_of
-from hermes_worker.cli.options import TEXT, chosen_tenant, client_settings, of_tenant, reachable, this_user
-from hermes_worker.cli.records import require_begun
+from hermes_worker.cli.options import TEXT, of_tenant, reachable
+from hermes_worker.cli.reaching import ask_api
 from hermes_worker.cli.run_backend import RunBackend, open_backend
 from hermes_worker.cli.screen import coloured
-from hermes_worker.cli.server import server_client
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.principals import Principal
 from hermes_worker.core.run import TERMINAL, RunStatus
-from hermes_worker.local.paths import running_stack
-from hermes_worker.settings import Settings
-from hermes_worker.store.runs.runs import Created
 
 if TYPE_CHECKING:
     from hermes_worker.client import HermesClient
-    from hermes_worker.services.submission import Submission
 
 _timeout = click.option("--timeout", "timeout_s", type=click.FloatRange(0), help="Seconds at most. Default: no limit.")
 
@@ -58,43 +51,13 @@ def stop_matching(backend: RunBackend, said: dict[str, Any], *, is_dry: bool) ->
 def submit(home: Path | None, file: str) -> int:
     """Submit the runs of FILE, one JSON object per line as POST /v1/runs takes it; - reads standard input. What became
     of each is printed."""
-    if (client := server_client()) is not None:
-        return _submit_to(client, file)
-    from hermes_worker.services.batches import BATCH_MAX, accept_all, announce_all
-    from hermes_worker.wiring import open_client
-
-    settings = client_settings(home)
-    require_begun(settings)
-    try:
-        with click.open_file(file, encoding="utf-8", errors="replace") as lines:
-            asked = _submissions(lines, settings)
-    except OSError as error:
-        raise ConfigurationError(f"{file!r} cannot be read: {error.strerror}") from None
-    submitter = open_client(settings)
-    refused = 0
-    for start in range(0, len(asked), BATCH_MAX):
-        outcomes = accept_all(submitter, asked[start : start + BATCH_MAX])
-        announce_all(submitter, outcomes)
-        for number, outcome in enumerate(outcomes, start + 1):
-            is_made = isinstance(outcome, Created)
-            refused += not is_made
-            said = {"run_id": outcome.run_id} if isinstance(outcome, Created) else {"error": str(outcome)}
-            click.echo(json.dumps({"line": number, **said}))
-    submitter.close()
-    return EXIT_FAILED if refused else 0
-
-
-_ASKED_AT_ONCE = 1_000
-"""The API takes no more in one request."""
-
-
-def _submit_to(client: HermesClient, file: str) -> int:
-    """Hand the runs of a file to a server."""
     try:
         with click.open_file(file, encoding="utf-8", errors="replace") as lines:
             asked = [_object_in(line, number) for number, line in enumerate(lines, 1)]
     except OSError as error:
         raise ConfigurationError(f"{file!r} cannot be read: {error.strerror}") from None
+    client = ask_api(home, begins_work=True).client
+    _require_runs(client, asked)
     refused = 0
     for begin in range(0, len(asked), _ASKED_AT_ONCE):
         for number, made in enumerate(client.submit_all(asked[begin : begin + _ASKED_AT_ONCE]), begin + 1):
@@ -103,6 +66,19 @@ def _submit_to(client: HermesClient, file: str) -> int:
             said = {"error": wrong["message"]} if wrong else {"run_id": made.get("run_id")}
             click.echo(json.dumps({"line": number, **said}))
     return EXIT_FAILED if refused else 0
+
+
+def _require_runs(client: HermesClient, asked: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ``ConfigurationError`` for the first line that says nothing that can be submitted."""
+    for begin in range(0, len(asked), _ASKED_AT_ONCE):
+        read = client.submit_all(asked[begin : begin + _ASKED_AT_ONCE], dry_run=True)
+        for number, each in enumerate(read, begin + 1):
+            if (wrong := each.get("error")) is not None:
+                raise ConfigurationError(f"line {number} cannot be submitted: {wrong['message']}")
+
+
+_ASKED_AT_ONCE = 1_000
+"""The API takes no more in one request."""
 
 
 def _object_in(line: str, number: int) -> dict[str, Any]:
@@ -116,33 +92,13 @@ def _object_in(line: str, number: int) -> dict[str, Any]:
     return document
 
 
-def _submissions(lines: Iterable[str], settings: Settings) -> list[Submission]:
-    """Raises ``ConfigurationError`` for the first line that says nothing that can be submitted."""
-    from hermes_worker.api.errors import ApiError
-    from hermes_worker.api.routes.batches import read_item
-
-    principal = Principal(tenant=chosen_tenant(), name=this_user())
-    stack = running_stack(settings.home) if settings.broker.url is None else None
-    found = []
-    for number, line in enumerate(lines, 1):
-        try:
-            read = read_item(json.loads(line), principal)
-        except (ValueError, RecursionError):
-            raise ConfigurationError(f"line {number} is no JSON") from None
-        if isinstance(read, ApiError):
-            raise ConfigurationError(f"line {number} cannot be submitted: {read}")
-        model = read.model or (stack.model_name if stack else None)
-        found.append(replace(read, source="cli", model=model, endpoint=stack.model_key if stack else None))
-    return found
-
-
 @click.command(epilog="The new run is of the same session; what the first one did stands there and is not done again.")
 @reachable
 @of_tenant
 @click.argument("run_id", type=TEXT)
 def retry(home: Path | None, run_id: str) -> None:
     """Submit once more what one run that has ended was asked."""
-    backend = open_backend(home)
+    backend = open_backend(home, begins_work=True)
     click.echo(backend.retry(backend.run_id(run_id)))
 
 

@@ -16,7 +16,7 @@ from hermes_worker.cli.options import TEXT, client_settings, common, reachable
 from hermes_worker.cli.server import chosen_server
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.safety.redaction import redact
-from hermes_worker.settings import SettingLayer, Settings, ToldSetting, load, setting_of, told_settings
+from hermes_worker.settings import SettingLayer, ToldSetting, load, setting_of, told_settings
 from hermes_worker.settings.editing import with_value
 from hermes_worker.settings.shaping import configuration_of
 from hermes_worker.system.plainfiles import replace_text
@@ -39,8 +39,9 @@ def check_(context: click.Context, home: Path | None, is_fleet: bool) -> int:
     code = int(context.invoke(check, home=home) or 0)
     if not is_fleet:
         return code
-    _, notes = _as_accepted(client_settings(home, needs_servers=False))
-    wrong = [note for note in notes if "cannot be used" in note]
+    from hermes_worker.cli.reaching import api_client
+
+    wrong = api_client(home).told_settings()["problems"].values()
     click.echo("\n".join(wrong) or "The configurations in the database can be used.")
     return EXIT_FAILED if wrong else code
 
@@ -95,32 +96,13 @@ def _told(home: Path | None, is_fleet: bool, **about: str | None) -> tuple[list[
     """Every setting, of this machine or of the server that was chosen, and what to say beside."""
     if sum(name is not None for name in about.values()) > 1:
         raise ConfigurationError("give one of --tenant, --session and --run")
-    if chosen_server() is not None:
-        from hermes_worker.cli.stored_configuration import told_by_server
+    if chosen_server() is None and not is_fleet and not any(about.values()):
+        settings = client_settings(home, needs_servers=False)
+        return list(told_settings(settings)), [f"home {settings.home}, configuration {configuration_of(settings)}"]
+    from hermes_worker.cli.reaching import ask_api
+    from hermes_worker.cli.stored_configuration import told_by
 
-        return told_by_server(**about), []
-    settings = client_settings(home, needs_servers=False)
-    note = f"home {settings.home}, configuration {configuration_of(settings)}"
-    if not is_fleet and not any(about.values()):
-        return list(told_settings(settings)), [note]
-    told, notes = _as_accepted(settings, **about)
-    return told, [note, *notes]
-
-
-def _as_accepted(settings: Settings, **about: str | None) -> tuple[list[ToldSetting], list[str]]:
-    """Every setting as a run is accepted with it, and what to say beside."""
-    from hermes_worker.live_settings import live_settings_of
-    from hermes_worker.services.configuring import About, effective
-    from hermes_worker.wiring import open_database
-
-    database = open_database(settings)
-    try:
-        live = live_settings_of(settings, database)
-        chosen = effective(live, database, About(**about))
-        notes = [f"version {version} of the {layer}" for layer, version in chosen.layers.items()]
-        return list(chosen.told()), [*notes, *live.problems().values()]
-    finally:
-        database.close()
+    return told_by(ask_api(home), **about)
 
 
 def _shown(row: ToldSetting) -> str:

@@ -18,7 +18,7 @@ import click
 
 from hermes_worker import __version__, installed
 from hermes_worker.cli.invocation import Invocation
-from hermes_worker.cli.server import advice_on, of_every_command
+from hermes_worker.cli.server import advice_on, as_at_home, of_every_command
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError, without_numbers
 from hermes_worker.extension import CommandDeclaration, load
 from hermes_worker.settings import handover
@@ -162,6 +162,7 @@ def _explain(error: Exception, invocation: Invocation) -> int:
     sentence = sentence_of(error)
     if sentence is None or invocation.is_debugging:
         raise error
+    sentence = as_at_home(error, invocation) or sentence
     advice = advice_on(error, invocation)
     click.echo(f"hermes-worker: {without_numbers(sentence)}{f'; {advice}' if advice else ''}", err=True)
     return EXIT_UNUSABLE

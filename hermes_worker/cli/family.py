@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import click
@@ -11,7 +11,8 @@ from hermes_worker.cli.layout import table
 from hermes_worker.cli.screen import clean, coloured, one_line, refusal
 from hermes_worker.core.run import RunStatus
 from hermes_worker.safety.redaction import redact
-from hermes_worker.store.runs.families import ChildView, Families, RefusalView
+from hermes_worker.services.sheets import RunNews
+from hermes_worker.store.runs.families import ChildView, RefusalView
 
 _GOAL_CHARS = 60
 
@@ -28,19 +29,17 @@ def family_lines(children: Sequence[ChildView], refusals: Sequence[RefusalView])
 class FamilyWatch:
     """Says what changed among the children of one run since the last time it was asked."""
 
-    def __init__(self, families: Families, run_id: str) -> None:
-        self._families = families
-        self._run_id = run_id
+    def __init__(self) -> None:
         self._known: dict[str, RunStatus] = {}
-        self._told: Mapping[int, int] = {}
+        self._told: set[tuple[str, int]] = set()
 
-    def news(self) -> list[str]:
-        """Raises ``UnavailableError``."""
-        found = self._families.news(self._run_id, self._told)
-        self._told = found.told
-        changed = [child for child in found.children if self._known.get(child.run_id) is not child.status]
-        self._known.update({child.run_id: child.status for child in changed})
-        return [*(_line(child) for child in changed), *(_refused(each) for each in found.refusals)]
+    def changed(self, news: RunNews) -> list[str]:
+        """A line for each child that begins or ends, and for each refusal below, that was not told before."""
+        children = [child for child in news.children if self._known.get(child.run_id) is not child.status]
+        self._known.update({child.run_id: child.status for child in children})
+        refusals = [each for each in news.refusals if (each.run_id, each.seq) not in self._told]
+        self._told.update((each.run_id, each.seq) for each in refusals)
+        return [*(_line(child) for child in children), *(_refused(each) for each in refusals)]
 
 
 def _line(child: ChildView) -> str:

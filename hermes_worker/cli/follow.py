@@ -15,6 +15,7 @@ from typing import Any
 import redis
 
 from hermes_worker.broker.queue import CONTROL_CHANNEL, redis_client, refuses_us
+from hermes_worker.cli.listening import Notice
 from hermes_worker.core.errors import HermesError, UnavailableError, reason_of
 from hermes_worker.core.pacing import Allowance
 from hermes_worker.store.runs.runs import Runs
@@ -40,13 +41,6 @@ class Sources:
     runs: Runs
     broker_url: Callable[[], str | None]
     """Asked again whenever the broker is away, because an embedded one may come back elsewhere."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
-    """Something about the following itself, for people: the database is away, nobody works on the run."""
-
-    text: str
 
 
 def follow(

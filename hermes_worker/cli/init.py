@@ -418,7 +418,8 @@ def _with_credentials(settings: Settings, platforms: Sequence[str], manner: Init
 
 
 def _first_job(settings: Settings, given: dict[str, Any], deliver: str | None, manner: InitManner) -> None:
-    from hermes_worker.cli.job_backend import LocalJobs
+    from hermes_worker.cli.job_backend import JobRows
+    from hermes_worker.cli.reaching import ask_home
     from hermes_worker.cli.stack import bring_up_to_date
     from scheduler.definition import JobRequest
     from scheduler.jobtext import default_name
@@ -434,7 +435,7 @@ def _first_job(settings: Settings, given: dict[str, Any], deliver: str | None, m
         return
     if settings.database.url is None:  # that of a deployment is changed by 'migrate' alone
         bring_up_to_date(settings, lambda doing: click.echo(f"{doing} ...", err=True))
-    jobs = LocalJobs(settings)
+    jobs = JobRows(ask_home(settings))
     name = default_name(prompt, (), None)
     if any(row.name == name for row in jobs.all()):
         click.echo(f"a job {one_line(name, 60)!r} is there already", err=True)

@@ -1,124 +1,56 @@
-"""What the verbs of ``cron`` need, as typed calls, and how a database and a server answer them."""
+"""What the verbs of ``cron`` ask the API, as typed calls."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from itertools import islice
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from hermes_worker.cli.options import client_settings
+from hermes_worker.cli.options import chosen_tenant
 from hermes_worker.cli.preflight import Needs, require_all
-from hermes_worker.cli.records import records_of
-from hermes_worker.cli.server import read, server_client
+from hermes_worker.cli.reaching import ask_api
+from hermes_worker.cli.server import read
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.settings import Settings
 from hermes_worker.store.jobs.job_rows import JobRow
-from hermes_worker.store.jobs.jobs import AmbiguousJob, FiringView, JobNotFound, Jobs
+from hermes_worker.store.jobs.jobs import AmbiguousJob, FiringView, JobNotFound
 from hermes_worker.store.short_ids import AmbiguousId
-from hermes_worker.wiring import shelf_of
 from scheduler import jobs as work
 from scheduler.jobtext import default_name
-from scheduler.schedule import slots_from
 
 if TYPE_CHECKING:
-    from hermes_worker.client import HermesClient
+    from hermes_worker.cli.reaching import AskedApi
 
 
-class JobBackend(Protocol):
-    """Jobs of one tenant, each named by its id, the beginning of that, or its name. Each call raises ``HermesError``s
-    that say what is wrong."""
-
-    def require(self, needs: Needs) -> None:
-        """Raises ``ConfigurationError`` for what a job needs and is not there."""
-
-    def all(self) -> Sequence[JobRow]: ...
-    def get(self, job: str) -> tuple[JobRow, str | None]:
-        """A job, and why its last delivery failed."""
-
-    def slots(self, job: str, limit: int) -> Sequence[float]:
-        """Those to come."""
-
-    def create(self, request: work.JobRequest) -> JobRow: ...
-    def edit(self, job: str, request: work.JobRequest) -> JobRow: ...
-    def pause(self, job: str, reason: str | None) -> JobRow: ...
-    def resume(self, job: str) -> JobRow: ...
-    def run_now(self, job: str) -> JobRow: ...
-    def remove(self, job: str) -> str:
-        """What was removed, as it was named, in full."""
-
-    def history(self, job: str, *, limit: int, before: float | None) -> Sequence[FiringView]: ...
+def open_jobs(home: Path | None) -> JobRows:
+    """Raises ``ConfigurationError``, ``UnavailableError``."""
+    return JobRows(ask_api(home))
 
 
-def open_jobs(home: Path | None) -> JobBackend:
-    """The server that was chosen, or the database of a home. Raises ``ConfigurationError``, ``UnavailableError``."""
-    client = server_client()
-    return LocalJobs(client_settings(home)) if client is None else RemoteJobs(client)
-
-
-class LocalJobs:
-    """Asks a database."""
-
-    def __init__(self, settings: Settings) -> None:
-        records = records_of(settings)
-        self._settings = settings
-        self._tenant = records.tenant
-        self._jobs = Jobs(records.database, records.tenant)
-        self._skills = shelf_of(settings, records.database)
-
-    def require(self, needs: Needs) -> None:
-        missing = self._skills.named(self._tenant, needs.skills).missing
-        require_all(self._settings, needs, self._tenant, missing_skills=missing)
-
-    def all(self) -> Sequence[JobRow]:
-        return self._jobs.all()
-
-    def get(self, job: str) -> tuple[JobRow, str | None]:
-        row = self._jobs.get(self._jobs.full_id(job))
-        return row, self._jobs.delivery_error(row.pk)
-
-    def slots(self, job: str, limit: int) -> Sequence[float]:
-        row, now = self._jobs.get(self._jobs.full_id(job)), self._jobs.now()
-        schedule = work.JobSpec.from_json(row.definition).schedule_at(now)
-        return [slot.timestamp() for slot in islice(slots_from(schedule, datetime.fromtimestamp(now, UTC)), limit)]
-
-    def create(self, request: work.JobRequest) -> JobRow:
-        return work.create(self._jobs, request, source="cli")
-
-    def edit(self, job: str, request: work.JobRequest) -> JobRow:
-        return work.edit(self._jobs, self._jobs.full_id(job), request, source="cli")
-
-    def pause(self, job: str, reason: str | None) -> JobRow:
-        return work.pause(self._jobs, self._jobs.full_id(job), reason)
-
-    def resume(self, job: str) -> JobRow:
-        return work.resume(self._jobs, self._jobs.full_id(job))
-
-    def run_now(self, job: str) -> JobRow:
-        return work.run_now(self._jobs, self._jobs.full_id(job))
-
-    def remove(self, job: str) -> str:
-        named = self._jobs.full_id(job)
-        self._jobs.remove(named)
-        return named
-
-    def history(self, job: str, *, limit: int, before: float | None) -> Sequence[FiringView]:
-        return self._jobs.history(self._jobs.get(self._jobs.full_id(job)).pk, limit=limit, before=before)
-
-
-_NAMES = {"toolsets": "enabled_toolsets", "attach_to": "attach_to_session", "wraps": "wrap_response"}
+_NAMES = {
+    "toolsets": "enabled_toolsets",
+    "attach_to": "attach_to_session",
+    "wraps": "wrap_response",
+    "directory": "workspace",
+}
 """Where the API calls a field otherwise."""
 
 
-class RemoteJobs:
-    """Asks a server. What its machine lacks for a job it says when the job comes due."""
+class JobRows:
+    """Jobs of one tenant, each named by its id, the beginning of that, or its name."""
 
-    def __init__(self, client: HermesClient) -> None:
-        self._client = client
+    def __init__(self, asked: AskedApi) -> None:
+        self._client = asked.client
+        self._settings = asked.settings
 
     def require(self, needs: Needs) -> None:
-        pass  # scripts, skills and credentials are on the server's machines
+        """Raises ``ConfigurationError`` for what a job needs and is not there. What a server's machine lacks it says
+        when the job comes due: scripts, skills and credentials are there."""
+        if self._settings is None:
+            return
+        known = {str(told["name"]) for told in self._client.skills()} if needs.skills else set()
+        missing = tuple(name for name in needs.skills if name not in known)
+        require_all(self._settings, needs, chosen_tenant(), missing_skills=missing)
 
     def all(self) -> Sequence[JobRow]:
         return [_row_of(told) for told in self._client.job_sheets()]
@@ -131,13 +63,13 @@ class RemoteJobs:
         return cast("Sequence[float]", self._client.job_sheet(self._found(job).job_id, slots=limit)["slots"])
 
     def create(self, request: work.JobRequest) -> JobRow:
-        fields = _fields_of(request)
+        fields = self._fields(request)
         named = default_name(request.prompt or "", tuple(request.more.get("skills", ())), request.more.get("script"))
         name, schedule = fields.pop("name", None) or named, fields.pop("schedule", "")
         return self._row(self._client.create_job(name, schedule, **fields)["id"])
 
     def edit(self, job: str, request: work.JobRequest) -> JobRow:
-        return self._row(self._client.change_job(self._found(job).job_id, **_fields_of(request))["id"])
+        return self._row(self._client.change_job(self._found(job).job_id, **self._fields(request))["id"])
 
     def pause(self, job: str, reason: str | None) -> JobRow:
         return self._row(self._client.pause_job(self._found(job).job_id, reason=reason)["id"])
@@ -156,6 +88,10 @@ class RemoteJobs:
     def history(self, job: str, *, limit: int, before: float | None) -> Sequence[FiringView]:
         firings = self._client.job_history(self._found(job).job_id, limit=limit, before=before)
         return [_firing_of(told) for told in firings]
+
+    def _fields(self, request: work.JobRequest) -> dict[str, Any]:
+        """Raises ``ConfigurationError``."""
+        return _fields_of(request, is_here=self._settings is not None)
 
     def _row(self, job_id: str) -> JobRow:
         return _row_of(self._client.job_sheet(job_id))
@@ -181,9 +117,10 @@ def meant(rows: Sequence[JobRow], written: str) -> JobRow:
     return found[0]
 
 
-def _fields_of(request: work.JobRequest) -> dict[str, Any]:
-    """As the API takes them. Raises ``ConfigurationError`` for what only a home has a use for."""
-    if request.more.get("directory"):
+def _fields_of(request: work.JobRequest, *, is_here: bool) -> dict[str, Any]:
+    """As the API takes them. Raises ``ConfigurationError`` for what only this machine has a use for, unless the API
+    ``is_here``."""
+    if request.more.get("directory") and not is_here:
         raise ConfigurationError("--workspace names a directory of this machine, and the job works on the server's")
     plain = ("prompt", "schedule", "name", "deliver", "timezone", "starts_at", "ends_at", "jitter_s")
     fields = {name: getattr(request, name) for name in plain if getattr(request, name) is not None}

@@ -1,19 +1,19 @@
-"""What the verbs of ``tenants`` and ``keys`` need, as typed calls, and how a database and a server answer them."""
+"""What the verbs of ``tenants`` and ``keys`` ask the API, as typed calls."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from hermes_worker.cli.options import chosen_tenant, this_user
-from hermes_worker.cli.records import Records, open_records
-from hermes_worker.cli.server import read, server_client
+from hermes_worker.cli.options import chosen_tenant
+from hermes_worker.cli.reaching import api_client
+from hermes_worker.cli.server import read
 from hermes_worker.core.budget import NANO
-from hermes_worker.core.limits import Limit, LimitName
+from hermes_worker.core.limits import LimitName
 from hermes_worker.core.principals import DEFAULT_TENANT, KeyScope
-from hermes_worker.store.access.principals import KeyView, NewKey, Tenants, TenantView
-from hermes_worker.store.runs.limits import LimitView, TenantLimits
+from hermes_worker.store.access.principals import KeyView, NewKey, TenantView
+from hermes_worker.store.runs.limits import LimitView
 
 if TYPE_CHECKING:
     from hermes_worker.client import HermesClient
@@ -30,89 +30,13 @@ class ChangedLimits(NamedTuple):
     key_id: str
 
 
-class KeyBackend(Protocol):
-    """Tenants, and the keys of the tenant that is meant. Each call raises ``HermesError``s that say what is wrong."""
-
-    def tenants(self) -> Sequence[TenantView]: ...
-    def create_tenant(self, name: str) -> None: ...
-    def disable_tenant(self, name: str, *, stops: bool) -> int:
-        """How many runs were asked to stop."""
-
-    def enable_tenant(self, name: str) -> None: ...
-    def limits(self, name: str, changed: ChangedLimits) -> tuple[Sequence[LimitView], float]:
-        """What a tenant may use once that is changed, and its weight."""
-
-    def set_places(self, places: int | None) -> None: ...
-    def keys(self) -> Sequence[KeyView]: ...
-    def create_key(self, holder: str, scopes: Sequence[KeyScope], expires_in_s: float | None) -> NewKey: ...
-    def rotate_key(self, key_id: str, overlap_s: float) -> NewKey: ...
-    def revoke_key(self, key_id: str) -> None: ...
+def open_keys(home: Path | None) -> TenantKeys:
+    """Raises ``ConfigurationError``, ``UnavailableError``."""
+    return TenantKeys(api_client(home, names_tenant=True), chosen_tenant())
 
 
-def open_keys(home: Path | None) -> KeyBackend:
-    """The server that was chosen, or the database of a home. Raises ``ConfigurationError``, ``UnavailableError``."""
-    client = server_client(names_tenant=True)
-    return LocalKeys(open_records(home)) if client is None else RemoteKeys(client, chosen_tenant())
-
-
-class LocalKeys:
-    """Asks a database."""
-
-    def __init__(self, records: Records) -> None:
-        self._records = records
-        self._access = Tenants(records.database)
-
-    def tenants(self) -> Sequence[TenantView]:
-        return self._access.tenants()
-
-    def create_tenant(self, name: str) -> None:
-        self._access.create_tenant(name)
-
-    def disable_tenant(self, name: str, *, stops: bool) -> int:
-        self._access.disable_tenant(name)
-        stopped: set[str] = set()
-        for run_id in self._records.views.open_run_ids(name) if stops else ():
-            if run_id not in stopped:  # with one that caused it
-                told = self._records.runs.stop_tree(run_id, by=this_user())
-                self._records.tell_stopped(told.run_ids, told.hints)
-                stopped.update(told.run_ids)
-        return len(stopped)
-
-    def enable_tenant(self, name: str) -> None:
-        self._access.enable_tenant(name)
-
-    def limits(self, name: str, changed: ChangedLimits) -> tuple[Sequence[LimitView], float]:
-        self._access.require_tenant(name)
-        kept = TenantLimits(self._records.database)
-        if changed.key_id:
-            self._access.require_key(name, changed.key_id)
-        for limit, value in changed.limits.items():
-            if value is None:
-                kept.unset_limit(name, limit, key_id=changed.key_id)
-            else:
-                kept.set_limit(name, Limit(name=limit, value=value, waits=changed.waits), key_id=changed.key_id)
-        if changed.weight is not None:
-            kept.set_weight(name, changed.weight)
-        return kept.of_tenant(name), kept.weight_of(name)
-
-    def set_places(self, places: int | None) -> None:
-        TenantLimits(self._records.database).set_places(places)
-
-    def keys(self) -> Sequence[KeyView]:
-        return self._access.keys(self._records.tenant)
-
-    def create_key(self, holder: str, scopes: Sequence[KeyScope], expires_in_s: float | None) -> NewKey:
-        return self._access.create_key(self._records.tenant, holder, scopes, expires_in_s=expires_in_s)
-
-    def rotate_key(self, key_id: str, overlap_s: float) -> NewKey:
-        return self._access.rotate_key(self._records.tenant, key_id, overlap_s=overlap_s)
-
-    def revoke_key(self, key_id: str) -> None:
-        self._access.revoke_key(self._records.tenant, key_id)
-
-
-class RemoteKeys:
-    """Asks a server. ``tenant`` other than the default one is named to it; only operators may."""
+class TenantKeys:
+    """Tenants, and the keys of the tenant that is meant: one other than the default one is named, as operators may."""
 
     def __init__(self, client: HermesClient, tenant: str) -> None:
         self._client = client

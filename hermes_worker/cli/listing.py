@@ -17,8 +17,7 @@ import click
 
 from hermes_worker.cli.layout import moment, table
 from hermes_worker.cli.options import TEXT, OneOf, did_you_mean, of_tenant, reachable
-from hermes_worker.cli.records import run_document
-from hermes_worker.cli.run_backend import PAGE, RunBackend, open_backend
+from hermes_worker.cli.run_backend import PAGE, RunBackend, open_backend, run_document
 from hermes_worker.cli.screen import coloured, duration, one_line
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import RunStatus

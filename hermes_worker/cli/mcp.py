@@ -16,7 +16,7 @@ import click
 from hermes_worker import plugins
 from hermes_worker.cli.layout import table
 from hermes_worker.cli.mcp_logins import ServerCredentials, SignInChoices, credentials_of, has_login, signed_in
-from hermes_worker.cli.mcp_rows import McpRowBackend, awaited, list_rows, means_row, open_mcp_rows
+from hermes_worker.cli.mcp_rows import McpRows, awaited, list_rows, means_row, open_mcp_rows
 from hermes_worker.cli.options import TEXT, common, load_settings, of_tenant, reachable
 from hermes_worker.cli.screen import one_line
 from hermes_worker.core.errors import ConfigurationError
@@ -94,7 +94,7 @@ def add(home: Path | None, name: str, where: tuple[str, ...], yes: bool, is_row:
     _approve(settings, name, server, offered, is_sure=yes)
 
 
-def _kept_row(rows: McpRowBackend, name: str, where: tuple[str, ...], chosen: Mapping[str, Any]) -> float | None:
+def _kept_row(rows: McpRows, name: str, where: tuple[str, ...], chosen: Mapping[str, Any]) -> float | None:
     """Keep it; when it was asked before."""
     given = [option for option in ("env", "reads", "writes", "logs_in") if chosen[option]]
     if given:
@@ -113,7 +113,7 @@ def _kept_row(rows: McpRowBackend, name: str, where: tuple[str, ...], chosen: Ma
     return rows.keep(name, wanted).looked_at
 
 
-def _approve_row(rows: McpRowBackend, found: ShownMcpServer, *, is_sure: bool) -> None:
+def _approve_row(rows: McpRows, found: ShownMcpServer, *, is_sure: bool) -> None:
     """Show what it offers otherwise than it was approved, and approve what it offers."""
     if found.problem is not None or found.offer is None:
         raise ConfigurationError(f"{found.name} cannot be asked: {one_line(found.problem or 'nobody did', 500)}")

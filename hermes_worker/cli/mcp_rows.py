@@ -1,4 +1,4 @@
-"""What the verbs of ``mcp`` need for servers in rows of a tenant, and how a database and a server answer them."""
+"""What the verbs of ``mcp`` ask the API about servers in rows of a tenant, as typed calls."""
 
 from __future__ import annotations
 
@@ -6,26 +6,18 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from hermes_worker.cli.layout import table
 from hermes_worker.cli.options import chosen_tenant
-from hermes_worker.cli.records import Records, open_records
+from hermes_worker.cli.reaching import api_client
 from hermes_worker.cli.screen import one_line
-from hermes_worker.cli.server import chosen_server, read, server_client
+from hermes_worker.cli.server import chosen_server, read
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.principals import DEFAULT_TENANT
-from hermes_worker.services.mcp_servers import (
-    ShownMcpServer,
-    WantedMcpServer,
-    approve_mcp_server,
-    ask_mcp_server_again,
-    keep_mcp_server,
-    shown_mcp_server,
-)
-from hermes_worker.store.mcp_servers import McpServers
+from hermes_worker.services.mcp_servers import ShownMcpServer, WantedMcpServer
 
 if TYPE_CHECKING:
     from hermes_worker.client import HermesClient
@@ -35,57 +27,18 @@ WAIT_S: Final = 60.0
 _LOOK_S: Final = 0.5
 
 
-class McpRowBackend(Protocol):
-    """The MCP servers of one tenant. Each call raises ``HermesError``s that say what is wrong."""
-
-    def all(self) -> Sequence[ShownMcpServer]: ...
-    def get(self, name: str) -> ShownMcpServer: ...
-    def keep(self, name: str, wanted: WantedMcpServer) -> ShownMcpServer: ...
-    def approve(self, name: str, offer: str) -> ShownMcpServer: ...
-    def ask_again(self, name: str) -> ShownMcpServer: ...
-    def remove(self, name: str) -> None: ...
-
-
 def means_row(is_row: bool) -> bool:
     """Whether a verb is about rows: it says so, or names a server or a tenant, which have no ``mcp.json``."""
     return is_row or chosen_server() is not None or chosen_tenant() != DEFAULT_TENANT
 
 
-def open_mcp_rows(home: Path | None) -> McpRowBackend:
-    """The server that was chosen, or the database of a home. Raises ``ConfigurationError``, ``UnavailableError``."""
-    client = server_client()
-    return LocalMcpRows(open_records(home)) if client is None else RemoteMcpRows(client)
+def open_mcp_rows(home: Path | None) -> McpRows:
+    """Raises ``ConfigurationError``, ``UnavailableError``."""
+    return McpRows(api_client(home))
 
 
-class LocalMcpRows:
-    """Asks a database."""
-
-    def __init__(self, records: Records) -> None:
-        self._rows = McpServers(records.database)
-        self._settings = records.settings.mcp
-        self._tenant = records.tenant
-
-    def all(self) -> Sequence[ShownMcpServer]:
-        return [shown_mcp_server(row) for row in self._rows.of_tenant(self._tenant)]
-
-    def get(self, name: str) -> ShownMcpServer:
-        return shown_mcp_server(self._rows.require(self._tenant, name))
-
-    def keep(self, name: str, wanted: WantedMcpServer) -> ShownMcpServer:
-        return keep_mcp_server(self._rows, self._settings, self._tenant, name, wanted)
-
-    def approve(self, name: str, offer: str) -> ShownMcpServer:
-        return approve_mcp_server(self._rows, self._settings, self._tenant, name, offer)
-
-    def ask_again(self, name: str) -> ShownMcpServer:
-        return ask_mcp_server_again(self._rows, self._settings, self._tenant, name)
-
-    def remove(self, name: str) -> None:
-        self._rows.remove(self._tenant, name)
-
-
-class RemoteMcpRows:
-    """Asks a server."""
+class McpRows:
+    """The MCP servers of one tenant."""
 
     def __init__(self, client: HermesClient) -> None:
         self._client = client
@@ -126,7 +79,7 @@ def _shown(told: Mapping[str, Any]) -> ShownMcpServer:
     return found
 
 
-def awaited(rows: McpRowBackend, name: str, before: float | None, *, wait_s: float = WAIT_S) -> ShownMcpServer:
+def awaited(rows: McpRows, name: str, before: float | None, *, wait_s: float = WAIT_S) -> ShownMcpServer:
     """The server once somebody has asked it since ``before``, its earlier ``looked_at``. Raises
     ``ConfigurationError``."""
     ends_at = time.monotonic() + wait_s
@@ -143,7 +96,7 @@ def awaited(rows: McpRowBackend, name: str, before: float | None, *, wait_s: flo
         time.sleep(_LOOK_S)
 
 
-def list_rows(rows: McpRowBackend, *, as_json: bool) -> None:
+def list_rows(rows: McpRows, *, as_json: bool) -> None:
     """Print the servers. Asks none of them."""
     found = rows.all()
     if as_json:

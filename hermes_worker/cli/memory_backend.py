@@ -1,26 +1,21 @@
-"""What the verbs of ``memory`` need, as typed calls, and how a database and a server answer them."""
+"""What the verbs of ``memory`` ask the API, as typed calls."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from hermes_worker.cli.options import this_user
-from hermes_worker.cli.records import Records, open_records
-from hermes_worker.cli.server import read, server_client
+from hermes_worker.cli.reaching import api_client
+from hermes_worker.cli.server import read
 from hermes_worker.core.memories import (
-    MemoryAuthor,
     MemoryOperation,
-    MemoryPlace,
     MemoryTarget,
     chars_of,
 )
 from hermes_worker.core.messages import canonical_json
-from hermes_worker.live_settings import live_settings_of
-from hermes_worker.store.memories import Memories, MemoryView
-from hermes_worker.wiring import memory_policy_of
+from hermes_worker.store.memories import MemoryView
 
 if TYPE_CHECKING:
     from hermes_worker.client import HermesClient
@@ -54,65 +49,13 @@ class MemoryTold:
     """Entries with their versions: ``mem_0123456789ab@2``."""
 
 
-class MemoryBackend(Protocol):
-    """The memories of one tenant and profile. Each call raises ``HermesError``s that say what is wrong."""
-
-    def standing(self) -> StandingMemory: ...
-    def change(self, target: MemoryTarget, operations: Sequence[MemoryOperation]) -> MemoryTold: ...
-    def undo(self, target: MemoryTarget, entry_id: str | None) -> MemoryTold: ...
-    def settle(self, staged_id: str, *, approves: bool) -> MemoryTold: ...
-    def redact(self, target: MemoryTarget, entry_id: str, version: int) -> MemoryView: ...
-    def history(self, target: MemoryTarget, entry_id: str | None, limit: int) -> Sequence[MemoryView]: ...
+def open_memory(home: Path | None, profile: str | None) -> Memory:
+    """``profile`` of ``None`` is that of the settings. Raises ``ConfigurationError``, ``UnavailableError``."""
+    return Memory(api_client(home), profile)
 
 
-def open_memory(home: Path | None, profile: str | None) -> MemoryBackend:
-    """The server that was chosen, or the database of a home. ``profile`` of ``None`` is that of the settings. Raises
-    ``ConfigurationError``, ``UnavailableError``."""
-    client = server_client()
-    return LocalMemory(open_records(home), profile) if client is None else RemoteMemory(client, profile)
-
-
-class LocalMemory:
-    """Asks a database."""
-
-    def __init__(self, records: Records, profile: str | None) -> None:
-        self._tenant = records.tenant
-        chosen = live_settings_of(records.settings, records.database).chosen(records.tenant)
-        self._policy = memory_policy_of(chosen.settings)
-        self._profile = profile or self._policy.profile
-        self._memories = Memories(records.database)
-
-    def standing(self) -> StandingMemory:
-        views = self._memories.views(self._tenant, self._profile)
-        return StandingMemory(profile=self._profile, views=views, limits=self._policy.limits)
-
-    def change(self, target: MemoryTarget, operations: Sequence[MemoryOperation]) -> MemoryTold:
-        rules = self._policy.rules(target)
-        changed = self._memories.change(self._place(target), operations, rules, _author())
-        return _told(changed.message, changed.changed)
-
-    def undo(self, target: MemoryTarget, entry_id: str | None) -> MemoryTold:
-        rules = self._policy.rules(target)
-        changed = self._memories.undo(self._place(target), rules, _author(), entry_id=entry_id)
-        return _told(changed.message, changed.changed)
-
-    def settle(self, staged_id: str, *, approves: bool) -> MemoryTold:
-        settle = self._memories.settle_staged
-        changed = settle(self._tenant, staged_id, self._policy.rules, _author(), approves=approves)
-        return _told(changed.message, changed.changed)
-
-    def redact(self, target: MemoryTarget, entry_id: str, version: int) -> MemoryView:
-        return self._memories.redact(self._tenant, entry_id, version)
-
-    def history(self, target: MemoryTarget, entry_id: str | None, limit: int) -> Sequence[MemoryView]:
-        return self._memories.history(self._place(target), entry_id=entry_id, limit=limit)
-
-    def _place(self, target: MemoryTarget) -> MemoryPlace:
-        return MemoryPlace(tenant=self._tenant, profile=self._profile, target=target)
-
-
-class RemoteMemory:
-    """Asks a server."""
+class Memory:
+    """The memories of one tenant and profile."""
 
     def __init__(self, client: HermesClient, profile: str | None) -> None:
         self._client = client
@@ -141,10 +84,6 @@ class RemoteMemory:
     def history(self, target: MemoryTarget, entry_id: str | None, limit: int) -> Sequence[MemoryView]:
         found = self._client.memory_history(target.value, entry_id=entry_id, limit=limit, profile=self._profile)
         return [_view(each) for each in found]
-
-
-def _author() -> MemoryAuthor:
-    return MemoryAuthor(name=this_user())
 
 
 def _told(message: str, changed: Sequence[tuple[str, int]]) -> MemoryTold:

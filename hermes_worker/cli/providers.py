@@ -6,23 +6,19 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import click
 
 from hermes_worker.cli.layout import moment, table
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
-from hermes_worker.cli.records import open_records
+from hermes_worker.cli.reaching import api_client
 from hermes_worker.cli.screen import one_line
-from hermes_worker.cli.server import read, server_client
+from hermes_worker.cli.server import read
 from hermes_worker.cli.tenant_backend import open_tenant
 from hermes_worker.store.access.provider_keys import KEY_CHARS_MAX, ProviderKeyView
-from hermes_worker.store.key_states import KeyRow, KeyStates
-
-if TYPE_CHECKING:
-    from hermes_worker.client import HermesClient
+from hermes_worker.store.key_states import KeyRow
 
 _REASON_CHARS = 60
 
@@ -37,11 +33,7 @@ def providers() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def status(home: Path | None, as_json: bool) -> None:
     """Keys of which something is known: closed ones first, by names that say nothing about them."""
-    client = server_client()
-    if client is None:
-        found = KeyStates(open_records(home).database).all()
-    else:
-        found = [_row_of(told) for told in client.provider_states()]
+    found = [_row_of(told) for told in api_client(home).provider_states()]
     if as_json:
         for row in found:
             click.echo(json.dumps(_facts(row)))
@@ -55,15 +47,8 @@ def status(home: Path | None, as_json: bool) -> None:
 @click.argument("key", type=TEXT)
 def open_key(home: Path | None, key: str) -> None:
     """Let runs use a key again at once, as after a top-up. If it does not work it is closed again."""
-    client = server_client()
-    opened = KeyStates(open_records(home).database).open if client is None else partial(_opened, client)
-    row = opened(key)
+    row = _row_of(api_client(home).open_provider_key(key))
     click.echo(f"{key} of {row.provider} may be used; the runs that wait for it go on within seconds")
-
-
-def _opened(client: HermesClient, key: str) -> KeyRow:
-    """By a server."""
-    return _row_of(client.open_provider_key(key))
 
 
 def _row_of(told: Mapping[str, Any]) -> KeyRow:

@@ -1,23 +1,138 @@
-"""Where the API is that a verb talks to which knows no database: ``--server``, or the stack that runs on the home."""
+"""Where the API is that a verb asks: ``--server``, the stack that runs on the home, or this process itself.
+
+A verb has one way to what it tells and changes: the public API. At a home without a stack that serves it, this process
+serves the API to itself for as long as the command runs (``api.alone``). Either way the person at the home is who asks:
+the installation's key opens the API, and says for which tenant and by whom.
+"""
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
+from hermes_worker import __version__
 from hermes_worker import settings as settings_module
-from hermes_worker.cli.options import client_settings, home_option
-from hermes_worker.cli.server import chosen_server, open_client
-from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.local.paths import running_stack
+from hermes_worker.cli.options import chosen_tenant, client_settings, home_option, this_user
+from hermes_worker.cli.server import chosen_server, open_client, server_client
+from hermes_worker.core.errors import ConfigurationError, HermesError
+from hermes_worker.local.paths import broker_url_of, has_no_rows, running_stack
 from hermes_worker.settings import Settings, is_loopback
 
 if TYPE_CHECKING:
     from hermes_worker.client import HermesClient
 
 THIS_MACHINE = "this machine"
+_PATIENCE_S = 20.0
+"""A person waits for the stack of this home."""
+_LOOKS_FOR_S = 0.0
+"""Whether it answers is asked once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedApi:
+    """The API that a verb asks."""
+
+    client: HermesClient
+    settings: Settings | None
+    """Of the home that is meant; ``None`` over ``--server``."""
+
+    @property
+    def source(self) -> str:
+        """Whose names of sessions are meant."""
+        return "api" if self.settings is None else "cli"
+
+    @property
+    def home(self) -> Path | None:
+        return None if self.settings is None else self.settings.home
+
+
+def ask_api(home: Path | None, *, names_tenant: bool = False, begins_work: bool = False) -> AskedApi:
+    """The API to ask. Over a server ``--tenant`` is refused but for a command that ``names_tenant`` to it; a command
+    that ``begins_work`` is refused on a home where nothing runs. Raises ``ConfigurationError`` (nothing has run on the
+    home yet, say), ``UnavailableError``."""
+    client = server_client(names_tenant=names_tenant)
+    if client is not None:
+        return AskedApi(client=client, settings=None)
+    settings = client_settings(home, needs_servers=False)
+    require_begun(settings)
+    if begins_work:
+        broker_url_of(settings)  # whoever hands in work is told when nobody is there to do it
+    return ask_home(settings)
+
+
+def ask_home(settings: Settings) -> AskedApi:
+    """The API of a home, or of the services that the settings describe. Raises as ``ask_api``."""
+    require_begun(settings)
+    return AskedApi(client=home_client(settings), settings=settings)
+
+
+def api_client(home: Path | None, *, names_tenant: bool = False) -> HermesClient:
+    """For a verb to which it makes no difference where the API is. Raises as ``ask_api``."""
+    return ask_api(home, names_tenant=names_tenant).client
+
+
+def home_client(settings: Settings) -> HermesClient:
+    """Asks the stack that runs on the home, if it serves this version of the API, else this process. Raises
+    ``ConfigurationError``, ``UnavailableError``."""
+    return _of_stack(settings) or _of_own(settings)
+
+
+def _of_stack(settings: Settings) -> HermesClient | None:
+    """``None`` where no stack of this version answers."""
+    note = running_stack(settings.home) if settings.broker.url is None and settings.database.url is None else None
+    if note is None or note.api_url is None or settings.server.tls_client_ca is not None:
+        return None
+    url = note.api_url
+    try:
+        with _client(settings, url, patience_s=_LOOKS_FOR_S) as probe:
+            if probe.health().get("version") != __version__:
+                return None
+    except HermesError:
+        return None  # it starts, or drains, or hangs: the rows are there all the same
+    return _client(settings, url, patience_s=_PATIENCE_S)
+
+
+def _client(settings: Settings, url: str, *, patience_s: float, key: str | None = None) -> HermesClient:
+    from hermes_worker.client import HermesClient
+    from hermes_worker.settings.tls import own_context
+
+    tls = own_context(settings.server) if url.startswith("https:") else None
+    asks_for: dict[str, str] = {"tenant": chosen_tenant(), "user": this_user().partition(":")[2]}
+    client = HermesClient(url, api_key=key, home=settings.home, patience_s=patience_s, tls=tls, **asks_for)
+    _at_end(client.close)
+    return client
+
+
+def _of_own(settings: Settings) -> HermesClient:
+    """This process serves, and asks once: nobody comes back whom it could wait for."""
+    from hermes_worker.api.alone import AloneApi
+
+    api = AloneApi(settings)
+    _at_end(api.close)
+    return _client(settings, api.url, patience_s=0.0, key=api.key.reveal())
+
+
+def _at_end(close: Callable[[], None]) -> None:
+    """What was opened last is closed first, when the command has ended."""
+    ctx = click.get_current_context(silent=True)
+    if ctx is None:
+        atexit.register(close)
+    else:
+        ctx.find_root().call_on_close(close)
+
+
+def require_begun(settings: Settings) -> None:
+    """Raises ``ConfigurationError`` for a home on which nothing has run yet; looking there creates nothing."""
+    if has_no_rows(settings):
+        raise ConfigurationError(
+            f"nothing has run on {str(settings.home)!r} yet; start with 'hermes-worker run' or 'hermes-worker up', "
+            "or name another directory with --home"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +148,8 @@ class ReachedApi:
 
 
 def reach(home: Path | None) -> ReachedApi:
-    """Raises ``ConfigurationError`` when no server is named and none runs on the home."""
+    """For a verb that needs a fleet at work behind the API. Raises ``ConfigurationError`` when no server is named and
+    none runs on the home."""
     chosen = chosen_server()
     if chosen is not None and chosen.url is not None:
         found = settings_module.load(home=home).home

@@ -111,9 +111,9 @@ def beat(home: Path | None, alive_file: Path | None) -> int:
 
     from hermes_worker import plugins
     from hermes_worker.broker.queue import refuse_cluster
+    from hermes_worker.local.paths import broker_url_of
     from hermes_worker.observe import configure_logging, log
     from hermes_worker.settings.role_secrets import ProcessRole
-    from hermes_worker.wiring import broker_url_of
     from hermes_worker.worker.celery import celery_app
     from scheduler.beat import Scheduler
 

@@ -1,48 +1,73 @@
-"""What the verbs about runs need, as typed calls, and how a database answers them. ``remote_backend`` asks a server."""
+"""What the verbs about runs ask the API, as typed calls."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from hermes_worker.cli.family import FamilyWatch
-from hermes_worker.cli.follow import Notice, follow
-from hermes_worker.cli.options import chosen_tenant, this_user
-from hermes_worker.cli.records import Records, open_records
-from hermes_worker.cli.server import server_client
-from hermes_worker.core.explaining import Explanation
-from hermes_worker.core.principals import DEFAULT_TENANT, Principal
+from hermes_worker.cli.listening import Notice, heard_with_notices, why_idle, worth_saying
+from hermes_worker.cli.options import chosen_tenant
+from hermes_worker.cli.reaching import AskedApi, ask_api, ask_home
+from hermes_worker.cli.server import read
+from hermes_worker.cli.short_ids import whole_id
+from hermes_worker.client import operations
+from hermes_worker.client.documents import ArtifactDocument
+from hermes_worker.client.exchange import ApiRequest
+from hermes_worker.core.errors import UnavailableError
+from hermes_worker.core.explaining import Because, Explanation
+from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.run import RunStatus, WaitKind
-from hermes_worker.safety.approvals import Choice
-from hermes_worker.services import answering
-from hermes_worker.services.checkpoints import (
-    CheckpointDiff,
-    CheckpointView,
-    RestoreOutcome,
-    RunCheckpoints,
-    checkpoints_of,
-)
-from hermes_worker.services.results import TurnResult, training_sample, turn_result
-from hermes_worker.services.sheets import RunSheet, sheet_of
-from hermes_worker.services.shown import CallLine, CallTexts, OpenLine, call_line, call_texts, open_line
-from hermes_worker.store.artifacts.listing import Artifacts, ArtifactView, RunArtifacts
-from hermes_worker.store.hooks.calls import HookCalls, HookCallView
-from hermes_worker.store.runs.control import Control
-from hermes_worker.store.runs.explanations import Explanations
-from hermes_worker.store.runs.ledger import Ledger
-from hermes_worker.store.runs.listing import Listing, RunFilter
-from hermes_worker.store.runs.tree_shapes import TreeNode, read_tree
+from hermes_worker.services.checkpoints import CheckpointDiff, CheckpointView, RestoreOutcome
+from hermes_worker.services.results import TurnResult
+from hermes_worker.services.sheets import RunNews, RunSheet
+from hermes_worker.services.shown import CallLine, CallTexts, OpenLine
+from hermes_worker.store.artifacts.gatherings import LeftOutFile
+from hermes_worker.store.artifacts.listing import ArtifactsState, ArtifactView, RunArtifacts
+from hermes_worker.store.hooks.calls import HookCallView
 from hermes_worker.store.runs.views import RunView
-from hermes_worker.store.runs.waits import Waits
 from hermes_worker.stream.sse import WireEvent
 
 PAGE = 100
-_LOOK_EVERY_S = 0.5
+_PARAMS = {
+    "statuses": "status",
+    "tags": "tag",
+    "origin": "source",
+    "parent": "parent_run_id",
+    "cost_usd_min": "min_cost_usd",
+    "cost_usd_max": "max_cost_usd",
+}
+"""Where the API calls a filter otherwise."""
+
+
+def _file_of(told: ArtifactDocument) -> ArtifactView:
+    return ArtifactView(
+        artifact_id=told["id"],
+        tenant="",
+        path=told["path"],
+        sha256=told["sha256"],
+        size=told["size"],
+        media_type=told["media_type"],
+        modified_at=told["modified_at"],
+        created_at=told["created_at"],
+        blob_hash="",
+    )
+
+
+def _tree_fields(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of ``TreeLine``."""
+    return {
+        **{name: node[name] for name in _OF_NODE},
+        **{name: node["run"].get(name) for name in _OF_RUN},
+        "cost_usd": node["run"].get("estimated_cost_usd"),
+    }
+
+
+_OF_NODE = ("parent_run_id", "depth", "child_index", "parent_call", "background")
+_OF_RUN = ("run_id", "status", "model", "created_at", "finished_at", "output", "error")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,203 +98,221 @@ class TreeLine:
     error: str | None
 
 
-class RunBackend(Protocol):
+def open_backend(home: Path | None, *, names_tenant: bool = False, begins_work: bool = False) -> RunBackend:
+    """As ``ask_api``; a command that ``names_tenant`` only lists runs."""
+    return RunBackend(ask_api(home, names_tenant=names_tenant, begins_work=begins_work))
+
+
+class RunBackend:
     """Runs of one tenant. Each call raises ``HermesError``s that say what is wrong."""
 
-    source: str
-    """Whose names of sessions are meant: ``cli`` here, ``api`` over a server."""
+    def __init__(self, asked: AskedApi) -> None:
+        self._asked = asked
+        self._client = asked.client
+        tenant = chosen_tenant()
+        self._of_tenant = {} if tenant == DEFAULT_TENANT else {"tenant": tenant}
+        self._files: Mapping[str, ArtifactDocument] = {}
+
+    @property
+    def source(self) -> str:
+        """Whose names of sessions are meant: ``cli`` at a home, ``api`` over a server."""
+        return self._asked.source
 
     def run_id(self, written: str) -> str:
-        """The id that is meant by an id or by its beginning."""
+        """The id that is meant by an id or by its beginning; what begins none is as it was written, for whoever looks
+        it up to say so. Raises ``AmbiguousId``, ``ConfigurationError`` for what can be no id."""
+        return whole_id(self._client, written, "run")
+
+    def _views(self, params: Mapping[str, Any]) -> Iterator[RunView]:
+        request: ApiRequest[operations.Portion[Any]] | None = operations.sheets(**self._of_tenant, **params)
+        while request is not None:
+            page = self._client.send(request)
+            yield from read(list[RunView], page.items)
+            request = page.following
 
     def runs(self, said: Mapping[str, Any], *, before: str | None = None, page: int = PAGE) -> Iterator[RunView]:
         """The runs that ``said`` names, which are fields of ``RunFilter``, newest first; ``before`` a run."""
-
-    def sheet(self, run_id: str) -> RunSheet: ...
-    def idle_notice(self, run_id: str) -> str | None: ...
-    def status(self, run_id: str) -> RunStatus: ...
-    def result(self, run_id: str) -> TurnResult: ...
-    def sample(self, run_id: str) -> dict[str, Any]: ...
-    def hook_calls(self, run_id: str, *, limit: int) -> Sequence[HookCallView]: ...
-    def artifacts(self, run_id: str) -> RunArtifacts: ...
-    def artifact(self, found: ArtifactView) -> bytes:
-        """The bytes of a file that ``artifacts`` named."""
-
-    def explain(self, run_id: str) -> Explanation: ...
-    def follow(self, run_id: str) -> Iterator[WireEvent | Notice]: ...
-    def stop(self, run_id: str) -> StopOutcome: ...
-    def pause(self, run_id: str) -> RunStatus: ...
-    def resume(self, run_id: str) -> RunStatus: ...
-    def steer(self, run_id: str, text: str) -> None: ...
-    def approve(self, run_id: str, choice: str, *, reason: str | None, wait_id: int | None) -> None: ...
-    def answer(self, run_id: str, text: str, *, wait_id: int | None) -> None: ...
-    def retry(self, run_id: str) -> str: ...
-    def tree(self, run_id: str) -> tuple[Sequence[TreeLine], int]:
-        """The oldest runs of the tree that a run is in, and how many it has."""
-
-    def calls(self, run_id: str, *, limit: int) -> Sequence[CallLine]: ...
-    def call(self, run_id: str, iteration: int, position: int) -> tuple[CallLine, CallTexts]: ...
-    def questions(self, *, kind: WaitKind | None, all_tenants: bool, limit: int) -> Sequence[OpenLine]:
-        """What waits for a person, the oldest first."""
-
-    def checkpoints(self, run_id: str) -> Sequence[CheckpointView]: ...
-    def diff(self, run_id: str, checkpoint: str | None) -> CheckpointDiff: ...
-    def restore(self, run_id: str, checkpoint: str, paths: Sequence[str]) -> RestoreOutcome: ...
-    def join(self, run_ids: Sequence[str], *, is_any: bool, timeout_s: float | None) -> Mapping[str, RunStatus]:
-        """How those have ended that have, once all have, or ``is_any`` of them, or the time is over."""
-
-
-def open_backend(home: Path | None, *, names_tenant: bool = False) -> RunBackend:
-    """The server that was chosen, or the database of a home. Over a server ``--tenant`` is refused but for a command
-    that ``names_tenant`` and only lists runs. Raises ``ConfigurationError``, ``UnavailableError``."""
-    client = server_client(names_tenant=names_tenant)
-    if client is None:
-        return LocalBackend(open_records(home))
-    from hermes_worker.cli.remote_backend import RemoteBackend  # only where a server is asked
-
-    tenant = chosen_tenant()
-    return RemoteBackend(client, tenant=None if tenant == DEFAULT_TENANT else tenant)
-
-
-class LocalBackend:
-    """Asks a database."""
-
-    source = "cli"
-
-    def __init__(self, records: Records) -> None:
-        self._records = records
-
-    def run_id(self, written: str) -> str:
-        return self._records.run_id(written)
-
-    def runs(self, said: Mapping[str, Any], *, before: str | None = None, page: int = PAGE) -> Iterator[RunView]:
-        wanted = RunFilter(tenant=self._records.tenant, source=self.source, **said)
-        read = partial(Listing(self._records.database).page, wanted, limit=page)
-        found = read(before=before)
-        while True:
-            yield from found.views
-            if found.below is None:
-                return
-            found = read(below=found.below)
+        params = {_PARAMS.get(name, name): value for name, value in said.items() if value not in (None, ())}
+        return self._views({**params, "limit": min(page, PAGE), **({"before": before} if before else {})})
 
     def sheet(self, run_id: str) -> RunSheet:
-        return sheet_of(self._records.database, run_id)
+        sheet: RunSheet = read(RunSheet, self._client.sheet(run_id))
+        return sheet
 
     def idle_notice(self, run_id: str) -> str | None:
-        return self._records.idle_notice(run_id)
+        """A sentence when no worker is there to do anything, else ``None``. Over a server that is the operators'
+        business. ``run_id`` is whose model has to be asked."""
+        settings = self._asked.settings
+        if settings is None or self._client.workers():
+            return None
+        view = self.sheet(run_id).view
+        return why_idle(settings, view.endpoint, view.model)
+
+    def notice(self, run_id: str, news: RunNews) -> str | None:
+        """Why a run does not move, for whoever watches it, once that is worth saying."""
+        if news.standing is None:
+            return None
+        if (idle := self.idle_notice(run_id)) is not None:
+            return idle
+        return worth_saying(news.standing)
+
+    def news(self, run_id: str) -> RunNews:
+        news: RunNews = read(RunNews, self._client.run_news(run_id))
+        return news
 
     def status(self, run_id: str) -> RunStatus:
-        return self._records.views.run(run_id).status
+        return RunStatus(self._client.run(run_id)["status"])
 
     def result(self, run_id: str) -> TurnResult:
-        return turn_result(self._records.views, run_id)
+        result: TurnResult = read(TurnResult, self._client.result(run_id))
+        return result
 
     def sample(self, run_id: str) -> dict[str, Any]:
-        return training_sample(self._records.views, run_id)
+        return self._client.trajectory(run_id)
 
     def hook_calls(self, run_id: str, *, limit: int) -> Sequence[HookCallView]:
-        return HookCalls(self._records.database).list(run_id=run_id, limit=limit)
+        found: Sequence[HookCallView] = read(list[HookCallView], self._client.hook_calls(run_id, limit=limit))
+        return found
 
     def artifacts(self, run_id: str) -> RunArtifacts:
-        return Artifacts(self._records.database).of(run_id)
+        told = self._client.artifacts(run_id)
+        self._files = {each["id"]: each for each in told["data"]}
+        return RunArtifacts(
+            state=read(ArtifactsState, told["state"]),
+            reason=told.get("reason"),
+            files=[_file_of(each) for each in told["data"]],
+            gathered=told["gathered"],
+            left_out=told["left_out_total"],
+            left_out_named=[LeftOutFile(path=each["path"], reason=each["reason"]) for each in told["left_out"]],
+        )
 
     def artifact(self, found: ArtifactView) -> bytes:
-        return Artifacts(self._records.database).content(found)
+        """The bytes of a file that ``artifacts`` named."""
+        return self._client.artifact(self._files[found.artifact_id])
 
     def explain(self, run_id: str) -> Explanation:
-        return Explanations(self._records.database).of(run_id)
+        found = self._client.explain(run_id)
+        return Explanation(
+            because=Because(found["because"]),
+            text=found["text"],
+            since=found.get("since"),
+            until=found.get("until"),
+            facts=found["facts"],
+        )
 
     def follow(self, run_id: str) -> Iterator[WireEvent | Notice]:
-        news = FamilyWatch(self._records.families, run_id).news
-        return follow(self._records.sources, run_id, on_idle=partial(self._records.notice, run_id), news=news)
+        """Everything that happens to a run until it has ended, and what is worth saying of it in between. At a home it
+        goes on whatever stack comes and goes there."""
+        watch = FamilyWatch()
+
+        def notices() -> tuple[list[str], str | None]:
+            news = self.news(run_id)
+            return watch.changed(news), self.notice(run_id, news)
+
+        last_id = "0"
+        while True:
+            try:
+                for told in heard_with_notices(self._events(run_id, last_id), notices):
+                    last_id = told.id if isinstance(told, WireEvent) and told.id else last_id
+                    yield told
+                return
+            except UnavailableError:
+                if self._asked.settings is None:
+                    raise
+            # The stack that served this has ended: the rows are still there.
+            self._asked = ask_home(self._asked.settings)
+            self._client = self._asked.client
+
+    def _events(self, run_id: str, after: str) -> Iterator[WireEvent]:
+        for told in self._client.told_events(run_id, after=after):
+            fields = dict(told.document)
+            name, at = str(fields.pop("event", "")), fields.pop("timestamp", 0.0)
+            fields.pop("run_id", None)
+            yield WireEvent(id=told.id, name=name, at=float(at), fields=fields)
 
     def stop(self, run_id: str) -> StopOutcome:
-        stopped = self._records.runs.stop_tree(run_id, by=this_user())
-        self._records.tell_stopped(stopped.run_ids, stopped.hints)
-        return StopOutcome(status=stopped.status.value, caused=stopped.caused)
+        stopped = self._client.stop(run_id)
+        return StopOutcome(status=stopped["status"], caused=stopped.get("caused", []))
 
     def pause(self, run_id: str) -> RunStatus:
-        return Control(self._records.database).pause(run_id, by=this_user())
+        return RunStatus(self._client.pause(run_id)["status"])
 
     def resume(self, run_id: str) -> RunStatus:
-        status, hints = Control(self._records.database).resume(run_id, by=this_user())
-        self._records.tell_workers("watch", run_id, hints)
-        return status
+        return RunStatus(self._client.resume(run_id)["status"])
 
     def steer(self, run_id: str, text: str) -> None:
-        Control(self._records.database).steer(run_id, text, by=this_user())
+        self._client.steer(run_id, text)
 
     def approve(self, run_id: str, choice: str, *, reason: str | None, wait_id: int | None) -> None:
-        waits = Waits(self._records.database)
-        hints = answering.approve(waits, run_id, Choice(choice), by=this_user(), reason=reason, wait_id=wait_id)
-        self._records.tell_workers("watch", run_id, hints)
+        self._client.approve(run_id, choice, reason=reason, wait_id=wait_id)
 
     def answer(self, run_id: str, text: str, *, wait_id: int | None) -> None:
-        hints = answering.reply(Waits(self._records.database), run_id, text, by=this_user(), wait_id=wait_id)
-        self._records.tell_workers("watch", run_id, hints)
+        self._client.answer(run_id, text, wait_id=wait_id)
 
     def retry(self, run_id: str) -> str:
-        from hermes_worker.services import batches
-        from hermes_worker.services.submission import announce
-        from hermes_worker.wiring import open_client as open_submitter
-
-        with closing(open_submitter(self._records.settings)) as client:
-            principal = Principal(tenant=self._records.tenant, name=this_user())
-            created = batches.retry(client, run_id, principal)
-            announce(client, created)
-        return created.run_id
+        return self._client.retry(run_id)
 
     def tree(self, run_id: str) -> tuple[Sequence[TreeLine], int]:
-        shape = read_tree(self._records.database, run_id)
-        return [_kept_line(node) for node in shape.nodes], shape.total
+        """The oldest runs of the tree that a run is in, and how many it has."""
+        told = self._client.tree(run_id)
+        found: list[TreeLine] = read(list[TreeLine], [_tree_fields(node) for node in told["data"]])
+        return found, int(told["total"])
 
     def calls(self, run_id: str, *, limit: int) -> Sequence[CallLine]:
-        return [call_line(entry) for entry in Ledger(self._records.database).page(run_id, limit=limit)]
+        found: list[CallLine] = read(list[CallLine], list(islice(self._client.calls(run_id), limit)))
+        return found
 
     def call(self, run_id: str, iteration: int, position: int) -> tuple[CallLine, CallTexts]:
-        found = Ledger(self._records.database).call(run_id, iteration, position)
-        return call_line(found.entry), call_texts(found)
+        told = self._client.call(run_id, f"{iteration}.{position}")
+        return read(CallLine, told), read(CallTexts, told)
 
     def questions(self, *, kind: WaitKind | None, all_tenants: bool, limit: int) -> Sequence[OpenLine]:
-        tenant = None if all_tenants else self._records.tenant
-        return [open_line(view) for view in Waits(self._records.database).open(tenant=tenant, limit=limit, kind=kind)]
+        """What waits for a person, the oldest first."""
+        wanted = None if kind is None else kind.value
+        told = self._client.approvals(kind=wanted, limit=limit, all_tenants=all_tenants)
+        found: list[OpenLine] = read(list[OpenLine], told)
+        return found
 
     def checkpoints(self, run_id: str) -> Sequence[CheckpointView]:
-        return self._checkpoints().every(run_id)
+        found = [
+            {
+                **{name: value for name, value in each.items() if name not in ("object", "id")},
+                "checkpoint_id": each["id"],
+            }
+            for each in self._client.checkpoints(run_id)["data"]
+        ]
+        views: list[CheckpointView] = read(list[CheckpointView], found)
+        return views
 
     def diff(self, run_id: str, checkpoint: str | None) -> CheckpointDiff:
-        return self._checkpoints().diff(run_id, checkpoint)
+        found = dict(self._client.diff(run_id, checkpoint))
+        found.pop("object", None)
+        told: CheckpointDiff = read(CheckpointDiff, found)
+        return told
 
     def restore(self, run_id: str, checkpoint: str, paths: Sequence[str]) -> RestoreOutcome:
-        return self._checkpoints().restore(run_id, checkpoint, paths)
-
-    def _checkpoints(self) -> RunCheckpoints:
-        return checkpoints_of(self._records.database, self._records.settings)
+        found = dict(self._client.restore(run_id, checkpoint, files=paths))
+        found.pop("object", None)
+        told: RestoreOutcome = read(RestoreOutcome, found)
+        return told
 
     def join(self, run_ids: Sequence[str], *, is_any: bool, timeout_s: float | None) -> Mapping[str, RunStatus]:
-        give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            ends = self._records.views.ends(run_ids)
-            is_done = bool(ends) if is_any else len(ends) == len(set(run_ids))
-            if is_done or (give_up_at is not None and time.monotonic() >= give_up_at):
-                return {run_id: end.status for run_id, end in ends.items()}
-            time.sleep(_LOOK_EVERY_S)
+        """How those have ended that have, once all have, or ``is_any`` of them, or the time is over."""
+        found = self._client.join(run_ids, mode="any" if is_any else "all", timeout_s=timeout_s)["runs"]
+        return {end["run_id"]: RunStatus(str(end.get("status"))) for end in found if end["ended"]}
 
 
-def _kept_line(node: TreeNode) -> TreeLine:
-    run = node.run
-    return TreeLine(
-        run_id=run.run_id,
-        parent_run_id=node.parent_run_id,
-        depth=node.depth,
-        child_index=node.child_index,
-        parent_call=None if node.call is None else f"{node.call[0]}.{node.call[1]}",
-        background=node.is_background,
-        status=run.status,
-        model=run.model,
-        created_at=run.created_at,
-        finished_at=run.finished_at,
-        cost_usd=None if run.cost_usd is None else float(run.cost_usd),
-        output=run.output,
-        error=run.error,
-    )
+def run_document(view: RunView, calls_by_status: Mapping[str, int]) -> dict[str, Any]:
+    """A run as JSON: the names are those of ``RunView``."""
+    return {
+        **asdict(view),
+        "status": view.status.value,
+        "priority": view.priority.word,
+        "cost_usd": None if view.cost_usd is None else float(view.cost_usd),
+        "doubtful_cost_usd": float(view.doubtful_cost_usd),
+        "is_completed": view.is_completed,
+        "is_partial": view.is_partial,
+        "is_failed": view.is_failed,
+        "is_interrupted": view.is_interrupted,
+        "tool_calls": dict(calls_by_status),
+    }

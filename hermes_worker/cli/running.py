@@ -212,11 +212,12 @@ class _Task:
     def _follow(self, settings: Settings, model: str | None, endpoint: str | None = None) -> int:
         """Submit the task if that was not done yet, and show the run until it ends."""
         from hermes_worker.cli.family import FamilyWatch
-        from hermes_worker.cli.follow import Notice, follow
+        from hermes_worker.cli.follow import follow
+        from hermes_worker.cli.listening import Notice
         from hermes_worker.cli.records import records_of
         from hermes_worker.cli.runs import exit_code, show_end
         from hermes_worker.cli.screen import Screen
-        from hermes_worker.services.sheets import sheet_of
+        from hermes_worker.services.sheets import news_of, sheet_of
         from hermes_worker.stream.sse import Cursor
 
         if self._run_id is None:
@@ -228,8 +229,9 @@ class _Task:
         on_idle = partial(records.notice, self._run_id) if is_elsewhere else partial(_notice, records, self._run_id)
         # Closed before a stack of our own is forked: the children would take our hold on SQLite's files for theirs.
         with closing(records.database):
-            news = FamilyWatch(records.families, self._run_id).news
-            for event in follow(records.sources, self._run_id, told=told, on_idle=on_idle, news=news):
+            watch, run_id = FamilyWatch(), self._run_id
+            news = lambda: watch.changed(news_of(records.database, run_id))  # noqa: E731
+            for event in follow(records.sources, run_id, told=told, on_idle=on_idle, news=news):
                 screen.show(event)
                 if not isinstance(event, Notice):
                     self._last_event = event.id

@@ -17,12 +17,11 @@ from hermes_worker.cli.budget import budget_document, budget_lines
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.explaining import explain
 from hermes_worker.cli.family import family_lines
-from hermes_worker.cli.follow import Notice
 from hermes_worker.cli.layout import clock, moment, table
+from hermes_worker.cli.listening import Notice
 from hermes_worker.cli.listing import filtering, list_runs
 from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
-from hermes_worker.cli.records import run_document
-from hermes_worker.cli.run_backend import RunBackend, open_backend
+from hermes_worker.cli.run_backend import RunBackend, open_backend, run_document
 from hermes_worker.cli.screen import Screen, asked, clean, coloured, duration, one_line, summary
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.run import RunStatus
@@ -200,6 +199,8 @@ def resume(home: Path | None, run_id: str) -> None:
 @click.argument("text", type=TEXT)
 def steer(home: Path | None, run_id: str, text: str) -> None:
     """Say something to a run at work; it reads it with its next tool result."""
+    if not text.strip():
+        raise ConfigurationError("there is nothing to say: the text is empty")
     backend = open_backend(home)
     run_id = backend.run_id(run_id)
     backend.steer(run_id, text)

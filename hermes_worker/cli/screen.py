@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from hermes_worker.cli.follow import Notice
 from hermes_worker.cli.layout import clock
+from hermes_worker.cli.listening import Notice
 from hermes_worker.cli.wording import (
     OUTCOME_UNKNOWN,
     arguments_line,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -267,6 +268,32 @@ def advice_on(error: Exception, invocation: Invocation) -> str | None:
     if "CERTIFICATE" in told.upper():
         return "name the authority that signed its certificate with --ca-file, and the server as the certificate does"
     return "see that the server runs and that --server names it" if "does not answer" in told else None
+
+
+_NOT_FOUND = re.compile(r"(?P<what>[A-Z][a-z ]*) not found(?:: (?P<name>.*))?", re.S)
+_NAMED_FIELD = re.compile(r"Invalid '[\w.\[\]-]+': ")
+_WHERE_TO_LOOK = {
+    "tenant": "make it with 'hermes-worker tenants create {name}'",
+    "key": "'hermes-worker keys list' shows those there are",
+    "provider key": "'hermes-worker providers keys list' shows those there are",
+}
+
+
+def as_at_home(error: Exception, invocation: Invocation) -> str | None:
+    """What the API of a home refused with, as a command says things: whoever is there named no field and sent no key.
+    ``None`` for other errors."""
+    from hermes_worker.client.exchange import RefusedError
+
+    chosen: ServerChoice | None = invocation.server
+    if not isinstance(error, RefusedError) or (chosen is not None and chosen.url):
+        return None
+    said = str(error).removesuffix(".")
+    if missing := _NOT_FOUND.fullmatch(said):
+        what, name = missing["what"].lower(), missing["name"]
+        found = f"there is no such {what}" if name is None else f"there is no {what} {name!r}"
+        return f"{found}; {_WHERE_TO_LOOK[what].format(name=name)}" if what in _WHERE_TO_LOOK else found
+    said = _NAMED_FIELD.sub("", said, count=1)
+    return f"{said[:1].lower()}{said[1:]}" if said[1:2].islower() else said
 
 
 _ADVICE_ON_STATUS = {

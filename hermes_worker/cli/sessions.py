@@ -14,16 +14,14 @@ from typing import Any, TextIO
 import click
 
 from hermes_worker.cli.layout import in_words, moment, table
-from hermes_worker.cli.options import TEXT, OneOf, chosen_tenant, client_settings, of_tenant, reachable, this_user
-from hermes_worker.cli.records import records_of, require_begun
-from hermes_worker.cli.run_backend import LocalBackend, RunBackend, open_backend
+from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
+from hermes_worker.cli.reaching import ask_api
+from hermes_worker.cli.run_backend import RunBackend
 from hermes_worker.cli.runs import watch_run
 from hermes_worker.cli.screen import clean
-from hermes_worker.cli.server import server_client
 from hermes_worker.cli.session_backend import open_sessions
 from hermes_worker.cli.session_files import documents_in, write_session
-from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
-from hermes_worker.core.principals import Principal
+from hermes_worker.core.errors import HermesError, UnavailableError
 from hermes_worker.core.titles import cleaned_title
 
 
@@ -335,33 +333,9 @@ def _as_text(message: Mapping[str, Any]) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 def compress(home: Path | None, session_id: str, focus: str, detach: bool, as_json: bool) -> int:
     """Summarise the older part of a session now. The transcript stays; a model is shown the summary in its place."""
-    backend: RunBackend
-    if (client := server_client()) is not None:
-        run_id, backend = client.compress_session(session_id, focus=focus), open_backend(home)
-    else:
-        run_id, backend = _begun(home, session_id, focus)
+    asked = ask_api(home, begins_work=True)
+    run_id = asked.client.compress_session(session_id, focus=focus)
     if detach:
         click.echo(json.dumps({"run_id": run_id}) if as_json else run_id)
         return 0
-    return watch_run(backend, run_id, as_json=as_json)
-
-
-def _begun(home: Path | None, session_id: str, focus: str) -> tuple[str, LocalBackend]:
-    """The run, on this machine."""
-    from hermes_worker.services.compressing import compress_session
-    from hermes_worker.services.submission import announce
-    from hermes_worker.store.runs.runs import SessionNotFound
-    from hermes_worker.wiring import open_client
-
-    settings = client_settings(home)
-    require_begun(settings)
-    principal = Principal(tenant=chosen_tenant(), name=this_user())
-    opened = open_client(settings)
-    try:
-        _, created = compress_session(opened, session_id, focus, principal, source="cli")
-        announce(opened, created)
-    except SessionNotFound as error:
-        raise ConfigurationError(str(error)) from None
-    finally:
-        opened.close()
-    return created.run_id, LocalBackend(records_of(settings))
+    return watch_run(RunBackend(asked), run_id, as_json=as_json)

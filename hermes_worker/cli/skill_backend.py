@@ -1,4 +1,4 @@
-"""What the verbs of ``skills`` need, as typed calls, and how a database and a server answer them."""
+"""What the verbs of ``skills`` ask the API, as typed calls."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from hermes_worker.cli.records import Records, open_records
-from hermes_worker.cli.server import read, server_client
-from hermes_worker.core.skills import SkillFile, content_hash
-from hermes_worker.services.skills import SkillSheet, skill_sheet
-from hermes_worker.wiring import shelf_of
+from hermes_worker.cli.reaching import api_client
+from hermes_worker.cli.server import read
+from hermes_worker.core.skills import SkillFile
+from hermes_worker.services.skills import SkillSheet
 
 if TYPE_CHECKING:
     from hermes_worker.client import HermesClient
@@ -27,50 +26,13 @@ class ListedSkill:
     description: str
 
 
-class SkillBackend(Protocol):
-    """The skills of one tenant. Each call raises ``HermesError``s that say what is wrong."""
-
-    def listed(self) -> Sequence[ListedSkill]: ...
-    def sheet(self, name: str, path: str | None) -> SkillSheet: ...
-    def keep(self, name: str, files: Sequence[SkillFile], category: str | None) -> str:
-        """The hash of the version."""
-
-    def remove(self, name: str) -> None: ...
+def open_skills(home: Path | None) -> SkillRows:
+    """Raises ``ConfigurationError``, ``UnavailableError``."""
+    return SkillRows(api_client(home))
 
 
-def open_skills(home: Path | None) -> SkillBackend:
-    """The server that was chosen, or the database of a home. Raises ``ConfigurationError``, ``UnavailableError``."""
-    client = server_client()
-    return LocalSkills(open_records(home)) if client is None else RemoteSkills(client)
-
-
-class LocalSkills:
-    """Asks a database, and the folders of this machine."""
-
-    def __init__(self, records: Records) -> None:
-        self._tenant = records.tenant
-        self._shelf = shelf_of(records.settings, records.database)
-
-    def listed(self) -> Sequence[ListedSkill]:
-        found = self._shelf.usable(self._tenant)
-        return [
-            ListedSkill(name=each.name, category=each.category or None, description=each.facts.description)
-            for each in found
-        ]
-
-    def sheet(self, name: str, path: str | None) -> SkillSheet:
-        return skill_sheet(self._shelf, self._tenant, name, path)
-
-    def keep(self, name: str, files: Sequence[SkillFile], category: str | None) -> str:
-        self._shelf.keep(self._tenant, name, lambda _: files, by="people", category=category)
-        return content_hash(files)
-
-    def remove(self, name: str) -> None:
-        self._shelf.remove(self._tenant, name)
-
-
-class RemoteSkills:
-    """Asks a server."""
+class SkillRows:
+    """The skills of one tenant."""
 
     def __init__(self, client: HermesClient) -> None:
         self._client = client

@@ -13,11 +13,11 @@ import click
 from hermes_worker.cli.layout import table
 from hermes_worker.cli.listing import AGO
 from hermes_worker.cli.options import OneOf, of_tenant, reachable
-from hermes_worker.cli.records import open_records
+from hermes_worker.cli.reaching import api_client
 from hermes_worker.cli.screen import one_line
-from hermes_worker.cli.server import read, server_client
-from hermes_worker.services.shown import SpendLine, spend_line
-from hermes_worker.store.spend import GROUPS_MAX, SpendBy, SpendQuestion, read_spend
+from hermes_worker.cli.server import read
+from hermes_worker.services.shown import SpendLine
+from hermes_worker.store.spend import GROUPS_MAX, SpendBy
 
 _DAYS = 30
 
@@ -50,21 +50,8 @@ def spend(
     """
     before = time.time() + 1 if until is None else until
     after = max(0.0, before - _DAYS * 86_400) if since is None else since
-    client = server_client()
-    if client is None:
-        records = open_records(home)
-        question = SpendQuestion(
-            by=SpendBy(by),
-            after=after,
-            before=before,
-            tenant=None if all_tenants else records.tenant,
-            limit=limit,
-        )
-        found = [spend_line(row) for row in read_spend(records.database, question)]
-    else:
-        asked: dict[str, Any] = {"by": by, "created_after": after, "created_before": before, "limit": limit}
-        told = client.spend(**asked, all_tenants=all_tenants or None)
-        found = read(list[SpendLine], told)
+    asked: dict[str, Any] = {"by": by, "created_after": after, "created_before": before, "limit": limit}
+    found: list[SpendLine] = read(list[SpendLine], api_client(home).spend(**asked, all_tenants=all_tenants or None))
     if as_json:
         for line in found:
             click.echo(json.dumps(asdict(line)))

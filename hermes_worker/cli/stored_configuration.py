@@ -6,18 +6,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hermes_worker.cli.layout import moment, show_difference, table
-from hermes_worker.cli.options import acts_as_this_user, chosen_tenant, client_settings, this_user
-from hermes_worker.cli.server import read, server_client
+from hermes_worker.cli.reaching import api_client
+from hermes_worker.cli.server import read
 from hermes_worker.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from hermes_worker.cli.reaching import AskedApi
     from hermes_worker.client import HermesClient
-    from hermes_worker.settings import Settings, ToldSetting
+    from hermes_worker.settings import ToldSetting
 
 _LIVE = "Runs that are accepted from now on have it; what docs/settings.md does not call live is read at a start."
 _VERSIONS_MAX = 100
@@ -34,38 +35,24 @@ class KeptConfiguration:
     created_at: float
 
 
-class ConfigurationBackend(Protocol):
-    """Where the rows are; ``tenant`` is ``None`` for the fleet. Each call raises ``HermesError``s that say what is
-    wrong."""
-
-    def newest(self, tenant: str | None) -> tuple[str, int]:
-        """Text and version; no text and 0 while there is none."""
-
-    def write(self, tenant: str | None, text: str, *, expected: int) -> int:
-        """The new version, where ``expected`` was the newest."""
-
-    def kept(self, tenant: str | None) -> Sequence[KeptConfiguration]:
-        """The newest first."""
-
-    def say(self, session: str, wanted: Mapping[str, str | None]) -> Mapping[str, str]:
-        """What is said for the session then."""
+def open_configurations(home: Path | None) -> ConfigurationRows:
+    """Raises ``ConfigurationError``, ``UnavailableError``."""
+    return ConfigurationRows(api_client(home))
 
 
-def open_configurations(home: Path | None) -> ConfigurationBackend:
-    """The server that was chosen, or the database of a home. Raises ``ConfigurationError``, ``UnavailableError``."""
-    client = server_client()
-    return (
-        LocalConfigurations(client_settings(home, needs_servers=False))
-        if client is None
-        else RemoteConfigurations(client)
-    )
-
-
-def told_by_server(**about: str | None) -> list[ToldSetting]:
-    """Every setting as the server that was chosen accepts a run, or did. Raises ``HermesError``s of the client."""
-    client = server_client()
-    assert client is not None
-    return [_read_setting(each) for each in client.settings(None, **about)]
+def told_by(asked: AskedApi, **about: str | None) -> tuple[list[ToldSetting], list[str]]:
+    """Every setting as the API accepts a run, or did, and of a home what to say beside. Raises ``HermesError``s of the
+    client."""
+    told = asked.client.told_settings(**about)
+    found = [_read_setting(each) for each in told["data"]]
+    if asked.settings is None:
+        return found, []
+    layers = [f"version {version} of the {layer}" for layer, version in told["layers"].items()]
+    return found, [
+        f"home {asked.settings.home}, configuration {told['configuration']}",
+        *layers,
+        *told["problems"].values(),
+    ]
 
 
 def _read_setting(told: Mapping[str, Any]) -> ToldSetting:
@@ -76,58 +63,8 @@ def _read_setting(told: Mapping[str, Any]) -> ToldSetting:
     return found
 
 
-class LocalConfigurations:
-    """In the database of a home."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-
-    def newest(self, tenant: str | None) -> tuple[str, int]:
-        found = next(iter(self.kept(tenant)), None)
-        return ("", 0) if found is None else (found.text, found.version)
-
-    def write(self, tenant: str | None, text: str, *, expected: int) -> int:
-        from hermes_worker.services.configuring import write_configuration
-        from hermes_worker.store.configurations import ConfigurationMoved
-        from hermes_worker.wiring import open_database
-
-        acts_as_this_user()
-        database = open_database(self._settings)
-        try:
-            return write_configuration(database, tenant, text, expected=expected, written_by=this_user()).version
-        except ConfigurationMoved as error:
-            raise ConfigurationError(str(error)) from None
-        finally:
-            database.close()
-
-    def kept(self, tenant: str | None) -> Sequence[KeptConfiguration]:
-        from hermes_worker.store.configurations import Configurations
-        from hermes_worker.wiring import open_database
-
-        database = open_database(self._settings)
-        try:
-            found = Configurations(database).history(tenant)
-        finally:
-            database.close()
-        return [
-            KeptConfiguration(version=row.version, text=row.text, written_by=row.written_by, created_at=row.created_at)
-            for row in found
-        ]
-
-    def say(self, session: str, wanted: Mapping[str, str | None]) -> Mapping[str, str]:
-        from hermes_worker.services.configuring import say_for_session
-        from hermes_worker.wiring import open_client
-
-        acts_as_this_user()
-        client = open_client(self._settings)
-        try:
-            return say_for_session(client, chosen_tenant(), session, wanted)
-        finally:
-            client.close()
-
-
-class RemoteConfigurations:
-    """Asks a server; the configuration of the fleet and of tenants is for keys of its operators."""
+class ConfigurationRows:
+    """``tenant`` is ``None`` for the fleet. The configuration of the fleet and of tenants is for keys of operators."""
 
     def __init__(self, client: HermesClient) -> None:
         self._client = client
@@ -158,7 +95,7 @@ class RemoteConfigurations:
 class StoredConfiguration:
     """The configuration of the fleet, or of ``tenant``, or what is said for ``session``."""
 
-    def __init__(self, backend: ConfigurationBackend, *, tenant: str | None, session: str | None) -> None:
+    def __init__(self, backend: ConfigurationRows, *, tenant: str | None, session: str | None) -> None:
         self._backend = backend
         self._tenant = tenant
         self._session = session

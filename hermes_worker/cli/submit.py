@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -13,32 +13,19 @@ from hermes_worker.cli.listing import AHEAD
 from hermes_worker.cli.options import (
     TEXT,
     OneOf,
-    acts_as_this_user,
-    chosen_tenant,
-    client_settings,
     of_tenant,
     prompt_text,
     reachable,
-    this_user,
     toolset_names,
     toolsets_option,
 )
-from hermes_worker.cli.records import records_of, require_begun
-from hermes_worker.cli.run_backend import LocalBackend
+from hermes_worker.cli.reaching import ask_api
+from hermes_worker.cli.run_backend import RunBackend
 from hermes_worker.cli.runs import watch_run
-from hermes_worker.cli.server import server_client
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.principals import Principal
-from hermes_worker.core.urgency import PRIORITIES, Priority
-from hermes_worker.local.paths import StackNote, running_stack
-from hermes_worker.settings import Settings
-from hermes_worker.store.access.principals import Tenants
-from hermes_worker.store.runs.runs import Created, Multitask
-
-if TYPE_CHECKING:
-    from hermes_worker.client import HermesClient
-    from hermes_worker.services.submission import Submission
+from hermes_worker.core.urgency import PRIORITIES
+from hermes_worker.store.runs.runs import Multitask
 
 
 @click.command(epilog="Example: git diff | hermes-worker submit - --session review --watch")
@@ -92,39 +79,20 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 def submit(home: Path | None, prompt: str, watch: bool, as_json: bool, **asked: Any) -> int:
     """Put a task into the queue. PROMPT is the task; - reads it from standard input."""
-    if (client := server_client()) is not None:
-        return submit_to(client, prompt_text(prompt), asked, watch=watch, as_json=as_json)
-    from hermes_worker.services.submission import submit as accept
-    from hermes_worker.wiring import open_client
-
-    settings = client_settings(home)
-    require_begun(settings)
-    submission = _submission(prompt_text(prompt), asked, _stack(settings))
-    acts_as_this_user()
-    submitter = open_client(settings)
-    Tenants(submitter.database).require_enabled(submission.principal.tenant)
-    created = accept(submitter, submission)
-    submitter.close()
-    if as_json:
-        click.echo(json.dumps({"run_id": created.run_id, "session_id": created.session_id, "status": _status(created)}))
-    else:
-        click.echo(created.run_id)
-    return watch_run(LocalBackend(records_of(settings)), created.run_id, as_json=as_json) if watch else 0
-
-
-def submit_to(client: HermesClient, text: str, asked: Mapping[str, Any], *, watch: bool, as_json: bool) -> int:
-    """Hand a task to a server."""
-    from hermes_worker.cli.remote_backend import RemoteBackend
-
-    if asked["workspace"]:
+    text = prompt_text(prompt)
+    asked_api = ask_api(home, begins_work=True)
+    if asked["workspace"] and asked_api.settings is None:
         raise ConfigurationError("--workspace names a directory of this machine, and the run works on the server's")
-    given = {_REMOTE_NAMES.get(name, name): asked[name] for name in _REMOTE_FIELDS if asked[name] not in (None, ())}
+    given = {_API_NAMES.get(name, name): asked[name] for name in _API_FIELDS if asked[name] not in (None, ())}
+    if asked["workspace"]:
+        given["workspace"] = str(asked["workspace"].absolute())
     if asked["metadata"]:
         given["metadata"] = metadata_of(asked["metadata"])
     if asked["output_schema"]:
         given["output_schema"] = schema_in(asked["output_schema"])
     if (names := toolset_names(asked["toolsets"])) is not None:
         given["toolsets"] = names
+    client = asked_api.client
     started = client.start(text, idempotency_key=asked["idempotency_key"], **given)
     run_id = started["run_id"]
     if as_json:
@@ -133,48 +101,15 @@ def submit_to(client: HermesClient, text: str, asked: Mapping[str, Any], *, watc
         click.echo(json.dumps(said))
     else:
         click.echo(run_id)
-    return watch_run(RemoteBackend(client), run_id, as_json=as_json) if watch else 0
+    return watch_run(RunBackend(asked_api), run_id, as_json=as_json) if watch else 0
 
 
-_REMOTE_NAMES = {"session": "session_id", "max_tokens": "max_total_tokens", "budget": "budget_mode"}
-_REMOTE_FIELDS = (
+_API_NAMES = {"session": "session_id", "max_tokens": "max_total_tokens", "budget": "budget_mode"}
+_API_FIELDS = (
     *("session", "model", "max_iterations", "max_tokens", "max_tool_calls", "max_cost_usd", "max_wall_s", "budget"),
     *("tags", "priority", "not_before", "deadline", "multitask", "deliver", "skills", "artifacts"),
 )
 """Options that the API takes as they are, and those that it calls otherwise."""
-
-
-def _submission(text: str, asked: Mapping[str, Any], stack: StackNote | None) -> Submission:
-    """What the options say."""
-    from hermes_worker.services.submission import Submission
-
-    return Submission(
-        input=text,
-        session_id=asked["session"],
-        toolsets=toolset_names(asked["toolsets"]),
-        model=asked["model"] or (stack.model_name if stack else None),
-        endpoint=stack.model_key if stack else None,
-        directory=str(asked["workspace"].absolute()) if asked["workspace"] else None,
-        principal=Principal(tenant=chosen_tenant(), name=this_user()),
-        source="cli",
-        iterations_max=asked["max_iterations"],
-        tokens_max=asked["max_tokens"],
-        tool_calls_max=asked["max_tool_calls"],
-        cost_usd_max=asked["max_cost_usd"],
-        wall_s_max=asked["max_wall_s"],
-        budget=BudgetMode(asked["budget"]) if asked["budget"] else None,
-        tags=asked["tags"],
-        metadata=metadata_of(asked["metadata"]),
-        priority=Priority.of(asked["priority"]) if asked["priority"] else None,
-        not_before=asked["not_before"],
-        deadline=asked["deadline"],
-        skills=asked["skills"],
-        artifacts=asked["artifacts"] or None,
-        multitask=Multitask(asked["multitask"]),
-        deliver=asked["deliver"] or None,
-        idempotency_key=asked["idempotency_key"],
-        output_schema=schema_in(asked["output_schema"]) if asked["output_schema"] else None,
-    )
 
 
 def schema_in(path: Path) -> dict[str, Any]:
@@ -188,10 +123,6 @@ def schema_in(path: Path) -> dict[str, Any]:
     return schema
 
 
-def _status(created: Created) -> str:
-    return "steered" if created.was_steered else "scheduled" if created.not_before is not None else "started"
-
-
 def metadata_of(pairs: Sequence[str]) -> dict[str, str]:
     """Raises ``ConfigurationError`` for what is no ``NAME=VALUE``."""
     for pair in pairs:
@@ -199,8 +130,3 @@ def metadata_of(pairs: Sequence[str]) -> dict[str, str]:
         if not equals or not 1 <= len(name) <= 64 or len(value) > 512:
             raise ConfigurationError(f"--meta {pair[:80]!r} is not NAME=VALUE (64 and 512 characters at most)")
     return dict(pair.split("=", 1) for pair in pairs)
-
-
-def _stack(settings: Settings) -> StackNote | None:
-    """The embedded stack that will do the work: it may have been started with other settings than these."""
-    return running_stack(settings.home) if settings.broker.url is None else None

@@ -13,7 +13,7 @@ import click
 from hermes_worker import installed, plugins
 from hermes_worker.agent.tools.catalog import declared_catalog
 from hermes_worker.cli.layout import table
-from hermes_worker.cli.options import chosen_tenant, common, load_settings, of_tenant
+from hermes_worker.cli.options import common, load_settings, of_tenant
 from hermes_worker.cli.screen import one_line
 from hermes_worker.local.paths import has_no_rows
 from hermes_worker.settings import Settings
@@ -47,7 +47,7 @@ def tools() -> None:
 def list_tools(home: Path | None, as_json: bool) -> None:
     """Every tool: whether it is available, and what is missing where it is not."""
     settings = load_settings(home)
-    found = [*standings(settings), *_of_rows(settings, chosen_tenant())]
+    found = [*standings(settings), *_of_rows(settings)]
     if as_json:
         for one in found:
             click.echo(json.dumps(asdict(one)))
@@ -62,19 +62,14 @@ def standings(settings: Settings) -> list[ToolStanding]:
     return [found[name] for name in sorted(found)]
 
 
-def _of_rows(settings: Settings, tenant: str) -> Iterator[ToolStanding]:
-    """The tools of MCP servers that a tenant keeps as rows. Asks no server. Raises ``HermesError``."""
+def _of_rows(settings: Settings) -> Iterator[ToolStanding]:
+    """The tools of MCP servers that the tenant keeps as rows. Asks no server. Raises ``HermesError``."""
     if not settings.mcp.has_rows or has_no_rows(settings):
         return
-    from hermes_worker.services.mcp_servers import shown_mcp_server  # takes long to import
-    from hermes_worker.store.mcp_servers import McpServers
-    from hermes_worker.wiring import open_database
+    from hermes_worker.cli.mcp_rows import McpRows
+    from hermes_worker.cli.reaching import home_client
 
-    database = open_database(settings)
-    try:
-        kept = [shown_mcp_server(row) for row in McpServers(database).of_tenant(tenant)]
-    finally:
-        database.close()
+    kept = McpRows(home_client(settings)).all()
     for one in kept:
         yield ToolStanding(
             name=f"{one.toolset}:*", toolset=one.toolset, is_available=one.approved > 0, note=_row_note(one)

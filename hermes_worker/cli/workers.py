@@ -13,11 +13,11 @@ import click
 
 from hermes_worker.cli.layout import table
 from hermes_worker.cli.options import TEXT, reachable
-from hermes_worker.cli.records import open_records
+from hermes_worker.cli.reaching import api_client
 from hermes_worker.cli.screen import clean, duration, one_line
-from hermes_worker.cli.server import read, server_client
+from hermes_worker.cli.server import read
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.store.holdings import WorkerView, read_workers
+from hermes_worker.store.holdings import WorkerView
 
 if TYPE_CHECKING:
     from hermes_worker.client import HermesClient
@@ -36,7 +36,7 @@ def workers() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_workers(home: Path | None, output: str | None, as_json: bool) -> None:
     """The workers that are alive, in the order in which they came. HOLDS counts the steps that each is at work on."""
-    found = _found(home)
+    found = _told(api_client(home))
     if as_json:
         for view in found:
             click.echo(json.dumps(asdict(view)))
@@ -55,24 +55,13 @@ def list_workers(home: Path | None, output: str | None, as_json: bool) -> None:
 def drain(home: Path | None, worker: str) -> None:
     """Ask a worker to leave in order: it takes nothing new, finishes what it can, hands the rest over and ends. WORKER
     is its id, the beginning of its id, or its name."""
-    client = server_client()
-    if client is None:
-        records = open_records(home)
-        chosen = _meant(read_workers(records.database), worker)
-        records.workers.drain(chosen.worker_id)
-    else:
-        chosen = _meant(_told(client), worker)
-        client.drain_worker(chosen.worker_id)
+    client = api_client(home)
+    chosen = _meant(_told(client), worker)
+    client.drain_worker(chosen.worker_id)
     click.echo(f"{chosen.worker_id} will hear of it with its next heartbeat, and leave")
 
 
-def _found(home: Path | None) -> Sequence[WorkerView]:
-    client = server_client()
-    return read_workers(open_records(home).database) if client is None else _told(client)
-
-
 def _told(client: HermesClient) -> list[WorkerView]:
-    """By a server."""
     found: list[WorkerView] = read(list[WorkerView], client.workers())
     return found
 

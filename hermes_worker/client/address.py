@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from hermes_worker import __version__
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.principals import TENANT_HEADER, USER_HEADER
 from hermes_worker.settings import is_loopback, load
 from hermes_worker.settings.server_key import find_server_key
 
@@ -27,6 +29,8 @@ class Address:
     url: str
     key: str | None = field(repr=False)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
+    acting: Mapping[str, str] = field(default_factory=dict)
+    """Headers that say for whom the holder of the installation's key acts."""
 
     @property
     def place(self) -> str:
@@ -37,7 +41,7 @@ class Address:
         """For a client of httpx2, of either kind. Imports it."""
         import httpx2
 
-        headers = {"User-Agent": f"hermes-worker/{__version__}"}
+        headers = {"User-Agent": f"hermes-worker/{__version__}", **self.acting}
         if self.key is not None:
             headers["Authorization"] = f"Bearer {self.key}"
         return {
@@ -48,7 +52,20 @@ class Address:
         }
 
 
-def address_of(base_url: str, api_key: str | None, home: Path | None, tls: ssl.SSLContext | None) -> Address:
+def acting_headers(tenant: str | None, user: str | None) -> dict[str, str]:
+    """For ``Address.acting``."""
+    said = {TENANT_HEADER: tenant, USER_HEADER: user}
+    return {name: quote(text, safe="") for name, text in said.items() if text is not None}
+
+
+def address_of(
+    base_url: str,
+    api_key: str | None,
+    home: Path | None,
+    tls: ssl.SSLContext | None,
+    *,
+    acting: Mapping[str, str] | None = None,
+) -> Address:
     """Without ``api_key`` the key is that of the installation in ``home``, for a server of this machine or a ``home``
     that was named. Raises ``ConfigurationError``."""
     parts = urlsplit(base_url)
@@ -61,7 +78,7 @@ def address_of(base_url: str, api_key: str | None, home: Path | None, tls: ssl.S
         api_key = found.reveal() if found else None
     if api_key is not None and not _KEY.fullmatch(api_key):
         raise ConfigurationError("the API key is no key: it has spaces, line breaks or other signs that no key has")
-    return Address(url=base_url.rstrip("/"), key=api_key, tls=tls)
+    return Address(url=base_url.rstrip("/"), key=api_key, tls=tls, acting=acting or {})
 
 
 def without_user(url: str) -> str:

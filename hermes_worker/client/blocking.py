@@ -13,7 +13,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 import httpx2
 
 from hermes_worker.client import operations
-from hermes_worker.client.address import address_of
+from hermes_worker.client.address import acting_headers, address_of
 from hermes_worker.client.callbacks import Callbacks, Following
 from hermes_worker.client.documents import JoinedDocument, ResultDocument
 from hermes_worker.client.events import Event
@@ -76,15 +76,18 @@ class HermesClient:
         home: Path | None = None,
         patience_s: float = 60.0,
         tls: ssl.SSLContext | None = None,
+        tenant: str | None = None,
+        user: str | None = None,
     ) -> None:
         """Without ``api_key`` it is the key of the installation in ``home`` (``None``: HERMES_HOME, else
         ``~/.hermes-worker``), which is sent to a server of this machine, or, when you name the ``home``, to any.
         ``patience_s`` is how long a request is sent again, where that is safe, and a stream is tried to be picked up,
-        before that is an error. ``tls`` is for an authority of your own, and for a certificate of this client.
+        before that is an error. ``tls`` is for an authority of your own, and for a certificate of this client. With the
+        installation's own key, ``tenant`` is whom it acts for, and ``user`` the person at the command line who does.
 
         Raises ``ConfigurationError`` when the address or the key cannot be used.
         """
-        self._address = address_of(base_url, api_key, home, tls)
+        self._address = address_of(base_url, api_key, home, tls, acting=acting_headers(tenant, user))
         self._patience = Patience(for_s=patience_s)
         self._http = httpx2.Client(**self._address.options())
 
@@ -108,6 +111,8 @@ class HermesClient:
     run = _sends(operations.run)
     sheets = _pages(operations.sheets)
     sheet = _sends(operations.sheet)
+    run_news = _sends(operations.run_news)
+    whole_id = _sends(operations.whole_id)
     hook_calls = _sends(operations.hook_calls)
     trajectory = _sends(operations.trajectory)
     result = _sends(operations.result)
@@ -118,6 +123,7 @@ class HermesClient:
     tree = _sends(operations.tree)
     spend = _sends(operations.spend)
     settings = _sends(operations.settings)
+    told_settings = _sends(operations.told_settings)
     session_settings = _sends(operations.session_settings)
     set_session_settings = _sends(operations.set_session_settings)
     configuration = _sends(operations.configuration)

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 from hermes_worker import __version__
-from hermes_worker.core.errors import HermesError, UnavailableError
+from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
 
 T = TypeVar("T")
 
@@ -28,6 +28,10 @@ _PASSING = frozenset({429, 502, 503, 504})
 _AT_WORK = "idempotency_key_in_progress"
 _NO_SUCH_PATH = "not_found"
 _SAID_CHARS_MAX = 1_000
+
+
+class InvalidId(ConfigurationError, ValueError):
+    """What stands for an id can be none."""
 
 
 class RefusedError(HermesError):
@@ -123,7 +127,7 @@ class ApiRequest(Generic[T]):
 def _segment(value: str) -> str:
     """A part of a path. ``.`` and ``..`` would lead elsewhere, and an empty one to the list."""
     if not value or value in (".", ".."):
-        raise ValueError(f"{value!r} is no id")
+        raise InvalidId(f"{value[:80]!r} is no id")
     return quote(value, safe="")
 
 

@@ -177,10 +177,12 @@ def submit(text: str, *, idempotency_key: str | None = None, **options: Any) -> 
     return _post("/v1/runs", _reads(str, "run_id"), body=body, key=idempotency_key)
 
 
-def submit_all(submissions: Sequence[Mapping[str, Any]]) -> ApiRequest[list[BatchItemDocument]]:
+def submit_all(
+    submissions: Sequence[Mapping[str, Any]], *, dry_run: bool = False
+) -> ApiRequest[list[BatchItemDocument]]:
     """Start up to a thousand runs in one request: the fields of ``POST /v1/runs``, and ``idempotency_key``. What became
-    of each, in their order."""
-    body = {"runs": [dict(each) for each in submissions]}
+    of each, in their order; with ``dry_run`` only what is wrong with the form of each."""
+    body: dict[str, Any] = {"runs": [dict(each) for each in submissions], **({"dry_run": True} if dry_run else {})}
 
     def read(answer: ApiAnswer) -> list[BatchItemDocument]:
         return _reads(BatchDocument)(answer)["data"]
@@ -209,6 +211,17 @@ def sheets(**filters: Any) -> ApiRequest[Portion[dict[str, Any]]]:
 def sheet(run_id: str) -> ApiRequest[dict[str, Any]]:
     """Everything about one run: what the command line shows of it."""
     return _get("/v1/sheets/{run_id}", _reads(dict[str, Any]), _run(run_id))
+
+
+def run_news(run_id: str) -> ApiRequest[dict[str, Any]]:
+    """What somebody who follows a run is told beside its events: why it stands where it does, its children, and what
+    was refused to runs below it."""
+    return _get("/v1/sheets/{run_id}/news", _reads(dict[str, Any]), _run(run_id))
+
+
+def whole_id(begins: str, kind: Literal["run", "delivery"] = "run") -> ApiRequest[str]:
+    """The id of the one run, or delivery, whose id begins so, with its prefix or without."""
+    return _get("/v1/ids", _reads(str, "id"), kind=kind, begins=begins)
 
 
 def hook_calls(run_id: str, *, limit: int | None = None) -> ApiRequest[list[dict[str, Any]]]:
@@ -261,6 +274,11 @@ def settings(prefix: str | None = None, **about: Any) -> ApiRequest[list[dict[st
     """What every setting says whose key begins with ``prefix``, and where that comes from; for operators. ``about``
     names a ``tenant``, a ``session_id`` or a ``run_id``."""
     return _get("/v1/settings", _reads(list[dict[str, Any]], "data"), prefix=prefix, **about)
+
+
+def told_settings(**about: Any) -> ApiRequest[dict[str, Any]]:
+    """As ``settings``, with the versions of the configurations that count and what is wrong with others."""
+    return _get("/v1/settings", _reads(dict[str, Any]), **about)
 
 
 def session_settings(session_id: str) -> ApiRequest[dict[str, str]]:

@@ -18,6 +18,12 @@ from hermes_worker.core.errors import HermesError
 
 DEFAULT_TENANT: Final = "default"
 """Whose an installation is that has no other: everything that was made by whoever operates it."""
+TENANT_HEADER: Final = "Hermes-Tenant"
+USER_HEADER: Final = "Hermes-User"
+"""With the installation's own key: which tenant a request is for, and which person at the command line sends it
+(percent-encoded UTF-8)."""
+CLI: Final = "cli"
+"""The source of what people at the command line hand in."""
 TENANT_CHARS_MAX: Final = 40
 NAME_CHARS_MAX: Final = 200
 TIMEOUT: Final = "timeout"
@@ -58,6 +64,10 @@ class Principal:
     name: str | None = None
     """As it is recorded; ``None`` for nobody in particular."""
     scopes: frozenset[KeyScope] = frozenset({KeyScope.ADMIN})
+    source: str = "api"
+    """Whose names of sessions and requests they say (``core.sources``)."""
+    operates: bool = False
+    """They operate the installation, whichever tenant they act for."""
 
     def may(self, scope: KeyScope) -> bool:
         return scope in self.scopes or KeyScope.ADMIN in self.scopes
@@ -70,7 +80,7 @@ class Principal:
     @property
     def is_of_operators(self) -> bool:
         """Whether what concerns the whole installation is theirs to see, as far as their scopes go."""
-        return self.tenant == DEFAULT_TENANT
+        return self.operates or self.tenant == DEFAULT_TENANT
 
 
 OPERATOR: Final = Principal()
@@ -107,7 +117,7 @@ def scopes_of(words: Collection[str]) -> frozenset[KeyScope]:
 
 def user_of_machine(name: str) -> str:
     """Somebody at the command line, by the name of the system's user."""
-    return _named("cli", name)
+    return _named(CLI, name)
 
 
 def holder_of_key(fingerprint: str) -> str:

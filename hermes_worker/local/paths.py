@@ -66,6 +66,17 @@ def embedded_broker_url(home: Path) -> str | None:
     return note.broker_url if note else None
 
 
+def broker_url_of(settings: Settings) -> str:
+    """The broker to talk to. Raises ``ConfigurationError`` when none is given and none runs in the home."""
+    url = settings.broker.url or embedded_broker_url(settings.home)
+    if url is None:
+        raise ConfigurationError(
+            "HERMES_BROKER_URL is not set and no embedded broker runs for this home; "
+            "start one with 'hermes-worker up' or set HERMES_BROKER_URL to a Redis URL"
+        )
+    return url
+
+
 def output_dir(home: Path) -> Path:
     """Where deliveries to ``local`` are kept (docs/behaviour.md, "Job output")."""
     return home / "cron" / "output"

@@ -17,11 +17,12 @@ class SessionOfChild(HermesError):
     """The session belongs to work that was delegated, and goes with the session that delegated it."""
 
 
-def delete_session(client: Client, tenant: str, reference: str, *, by: str) -> str:
-    """Delete a session with its runs and the sessions of what they delegated; returns its id. A fork of it stays.
+def delete_session(client: Client, tenant: str, reference: str, *, by: str, source: str = "api") -> str:
+    """Delete a session with its runs and the sessions of what they delegated; returns its id. ``source`` is whose
+    names of sessions are meant. A fork of it stays.
     Raises ``SessionNotFound``, ``SessionActive`` while a run is at work in it, ``SessionOfChild``, ``ErasureHeld`` and
     ``NotYetErased``; after the last it can be called again."""
-    sessions = Sessions(client.database, tenant)
+    sessions = Sessions(client.database, tenant, source)
     view = sessions.get(reference)
     if view.is_of_child:
         raise SessionOfChild("this session belongs to delegated work: delete the session that delegated it")

@@ -63,6 +63,27 @@ def sheet_of(database: Database, run_id: str) -> RunSheet:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunNews:
+    """What somebody who follows a run is told beside its events."""
+
+    standing: Standing | None
+    """Why it stands where it does; ``None`` for one that has ended."""
+    children: Sequence[ChildView]
+    refusals: Sequence[RefusalView]
+    """Of runs below it, the oldest first."""
+
+
+def news_of(database: Database, run_id: str) -> RunNews:
+    """Raises ``RunNotFound``, ``UnavailableError``."""
+    families = Families(database)
+    return RunNews(
+        standing=None if Views(database).run(run_id).status.is_terminal else Standings(database).of(run_id),
+        children=families.children(run_id),
+        refusals=families.refusals(run_id),
+    )
+
+
 def _asked(wait: WaitView) -> WaitView:
     """As its event tells it, and without the definitions of all tools."""
     command = wait.request.get("command")

@@ -27,6 +27,7 @@ from hermes_worker.core.effects import (
     SendDelivery,
 )
 from hermes_worker.core.errors import ConfigurationError, LeaseLost, UnavailableError
+from hermes_worker.local.paths import broker_url_of
 from hermes_worker.observe import database_outage, log
 from hermes_worker.settings import RemoteControl, Settings, handover
 from hermes_worker.store.runs.runs import RunNotFound
@@ -42,7 +43,7 @@ from hermes_worker.tasks.jobs.data import remove_data
 from hermes_worker.tasks.keeper import leave, report, report_pruned
 from hermes_worker.tasks.prepare import prepare
 from hermes_worker.tasks.upkeep import prune_files
-from hermes_worker.wiring import WorkerProcess, broker_url_of
+from hermes_worker.wiring import WorkerProcess
 from hermes_worker.worker.celery import celery_app
 from hermes_worker.worker.lifecycle import connect_signals, is_lane, process
 from hermes_worker.worker.monitoring import guard_control

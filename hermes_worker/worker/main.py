@@ -24,11 +24,12 @@ from celery.worker import state
 
 from hermes_worker.broker.queue import STANDING_QUEUES, QueueName, refuse_cluster
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.local.paths import broker_url_of
 from hermes_worker.local.process import root_warning, title_process
 from hermes_worker.observe import configure_logging, log
 from hermes_worker.settings import RemoteControl, Settings, is_supervised
 from hermes_worker.system import faults, heap
-from hermes_worker.wiring import WorkerOptions, broker_url_of, open_client, provider_of
+from hermes_worker.wiring import WorkerOptions, open_client, provider_of
 from hermes_worker.worker import lifecycle
 from hermes_worker.worker.app import build, connect_signals, process
 from hermes_worker.worker.monitoring import guard_control

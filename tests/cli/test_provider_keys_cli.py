@@ -59,6 +59,10 @@ def test_an_operator_gives_a_tenant_a_key_and_takes_it_away(hermes: CommandLine,
 
 def test_a_key_is_refused_with_a_sentence_and_not_repeated(hermes: CommandLine, store: Store, secret: str) -> None:
     Tenants(store.database).create_tenant("acme")
+    keys = hermes.environ.pop("HERMES_ENCRYPTION_KEYS_FILE")
+    refused = hermes.inline("providers", "keys", "add", "openai", "--file", secret, "--tenant", "acme")
+    assert refused.code == 2 and "texts in the database are not encrypted" in refused.err
+    hermes.environ["HERMES_ENCRYPTION_KEYS_FILE"] = keys
     cases = {
         ("nobodys", "acme"): "not in the catalogue",
         ("openai", "nobody"): "there is no tenant",
@@ -66,6 +70,3 @@ def test_a_key_is_refused_with_a_sentence_and_not_repeated(hermes: CommandLine, 
     for (provider, tenant), said in cases.items():
         refused = hermes.inline("providers", "keys", "add", provider, "--file", secret, "--tenant", tenant)
         assert refused.code == 2 and said in refused.err and KEY not in refused.err
-    del hermes.environ["HERMES_ENCRYPTION_KEYS_FILE"]
-    refused = hermes.inline("providers", "keys", "add", "openai", "--file", secret, "--tenant", "acme")
-    assert refused.code == 2 and "texts in the database are not encrypted" in refused.err

@@ -13,7 +13,7 @@ from hermes_worker.cli.family import FamilyWatch
 from hermes_worker.core.questions import Refusal, RefusedBy
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus
-from hermes_worker.store.runs.families import Families
+from hermes_worker.services.sheets import news_of
 from hermes_worker.store.runs.new_children import NewChild
 
 
@@ -85,12 +85,16 @@ def test_a_tree_shows_its_children_and_what_was_refused_to_them(hermes: CommandL
     assert ["run_child", "running", "-", "hello"] in [line.split() for line in shown.splitlines()]
     assert "run_child: tool0 refused by the rules of this installation: Blocked: it removes everything" in shown
 
-    watched = FamilyWatch(Families(store.database), root)
-    told = [click.unstyle(line) for line in watched.news()]
+    watch = FamilyWatch()
+
+    def news() -> list[str]:
+        return watch.changed(news_of(store.database, root))
+
+    told = [click.unstyle(line) for line in news()]
     assert told == [
         "child 1 running: hello (run_child)",
         "run_child: tool0 refused by the rules of this installation: Blocked: it removes everything",
     ]
-    assert watched.news() == []
+    assert news() == []
     store.answer(child)
-    assert [line.partition(":")[0] for line in watched.news()] == ["child 1 completed"]
+    assert [line.partition(":")[0] for line in news()] == ["child 1 completed"]

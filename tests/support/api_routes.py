@@ -7,14 +7,14 @@ process. Here as well: an application of the same routers gets the routes of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fastapi import FastAPI
 
-from hermes_worker import installed
 from hermes_worker.api import app as app_module
 from hermes_worker.api.app import Api
+from hermes_worker.extension import RouterDeclaration
 
 
 def share_routes() -> None:
@@ -25,17 +25,18 @@ def share_routes() -> None:
     served: dict[Any, list[Any]] = {}
     described: dict[Any, dict[str, Any]] = {}
 
-    def serve_shared(app: FastAPI) -> None:
-        key = _routers()
+    def serve_shared(app: FastAPI, routers: Iterable[RouterDeclaration]) -> None:
+        declared = list(routers)
+        key = app.state.of_routers = tuple((each.name, str(each.implementation)) for each in declared)
         if key in served:
             app.router.routes.extend(served[key])
             return
         before = len(app.router.routes)
-        serve(app)
+        serve(app, declared)
         served[key] = app.router.routes[before:]
 
     def describe_shared(app: Api) -> dict[str, Any]:
-        routers = _routers()
+        routers = app.state.of_routers
         if app.openapi_schema is None and _ends_with(app.router.routes, served.get(routers, ())):
             key = routers, repr(app.state.deprecated)
             if key not in described:
@@ -51,8 +52,3 @@ def share_routes() -> None:
 def _ends_with(routes: Sequence[Any], shared: Sequence[Any]) -> bool:
     """Whether nobody added a route to those that applications share."""
     return bool(shared) and all(a is b for a, b in zip(routes[-len(shared) :], shared, strict=True))
-
-
-def _routers() -> Any:
-    """What the enabled extensions declare."""
-    return tuple(sorted((name, str(declared.implementation)) for name, declared in installed.current().routers.items()))

@@ -93,7 +93,7 @@ async def list_artifacts(context: Context, run_id: OwnRun) -> ArtifactList:
 
 
 def _artifact_object(context: ApiContext, view: ArtifactView, expires_at: int) -> ArtifactObject:
-    signature = context.keyring.sign(_signed(view, expires_at))
+    signature = context.proofs.sign(_signed(view, expires_at))
     return ArtifactObject(
         id=view.artifact_id,
         path=view.path,
@@ -153,7 +153,7 @@ async def read_artifact(
     reading = Artifacts(context.client.database)
     try:
         view = await context.store(reading.find, artifact_id)
-        if not context.keyring.is_signed(_signed(view, expires), signature):
+        if not context.proofs.is_signed(_signed(view, expires), signature):
             raise ArtifactNotFound(artifact_id)
         if time.time() >= expires:
             message = "This address has expired. Get another one from the list of the run's artifacts."

@@ -15,7 +15,7 @@ from hermes_worker.api.cursors import CURSOR, below_of, cursor_of
 from hermes_worker.api.errors import ApiError, run_not_found, submission_error, wrong_field
 from hermes_worker.api.formats import NO_NUL
 from hermes_worker.api.owners import OwnRun
-from hermes_worker.api.routes.runs import run_filter, started, submission_of
+from hermes_worker.api.routes.runs import require_enabled, run_filter, started, submission_of
 from hermes_worker.api.stopping import stop
 from hermes_worker.core.principals import Principal
 from hermes_worker.core.run import TERMINAL, RunStatus
@@ -50,6 +50,7 @@ class SubmitBatch(BaseModel):
         description="Each an object, as the body of POST /v1/runs. What is none is refused by itself. "
         "'idempotency_key' stands for the header of that name.",
     )
+    dry_run: bool = Field(False, description="Accept none of them: only say what is wrong with the form of each.")
 
 
 class BatchResult(BaseModel):
@@ -84,7 +85,13 @@ async def submit_batch(context: Context, caller: Caller, body: SubmitBatch) -> B
     """Accept up to a thousand runs. Each is accepted or refused by itself; the answer says which, one by one. Runs
     without 'session_id' and 'idempotency_key' are written a hundred at a time."""
     read = [read_item(document, caller) for document in body.runs]
-    asked = [each for each in read if isinstance(each, Submission)]
+    if body.dry_run:
+        said = [_result(n, each) if isinstance(each, ApiError) else BatchResult(index=n) for n, each in enumerate(read)]
+        wrong = sum(each.error is not None for each in said)
+        return BatchResults(data=said, accepted=len(said) - wrong, refused=wrong)
+    if caller.operates:
+        await context.store(require_enabled, context, caller)
+    asked = [context.on_stack(each) for each in read if isinstance(each, Submission)]
     outcomes = await context.store(accept_all, context.client, asked)
     context.spawn(context.tell_broker(announce_all, context.client, outcomes))
     left = iter(outcomes)
@@ -165,13 +172,13 @@ async def stop_matching(context: Context, caller: Caller, body: StopMatching) ->
     said.status = [status for status in body.status or RunStatus if status not in TERMINAL]
     if not said.status:
         return StoppedRuns(dry_run=body.dry_run, run_ids=[], has_more=False, next_cursor=None)
-    meant = run_filter(said, caller.tenant)
-    below = below_of(context.keyring, meant, body.cursor) if body.cursor else None
+    meant = run_filter(said, caller.tenant, caller.source)
+    below = below_of(context.proofs, meant, body.cursor) if body.cursor else None
     run_ids, below = await context.store(_newest, Listing(context.client.database), meant, body.limit, below)
     if not body.dry_run:
         for run_id in run_ids:
             await stop(context, run_id, by=caller.known_as)
-    cursor = None if below is None else cursor_of(context.keyring, meant, below)
+    cursor = None if below is None else cursor_of(context.proofs, meant, below)
     return StoppedRuns(dry_run=body.dry_run, run_ids=run_ids, has_more=below is not None, next_cursor=cursor)
 
 

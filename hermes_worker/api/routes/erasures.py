@@ -20,6 +20,7 @@ from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.exporting import DECLARED, lines_of
 from hermes_worker.api.formats import NO_NUL
 from hermes_worker.api.owners import ActsFor
+from hermes_worker.broker.queue import NoBroker
 from hermes_worker.core.erasure import ErasureReceipt, InvalidReceipt, NobodyNamed, Person, read_receipt
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.principals import KeyScope, Principal
@@ -298,6 +299,8 @@ def _forget(context: ApiContext, run_ids: Sequence[str]) -> tuple[int, Sequence[
     """Previews in the broker; where it cannot be reached they go by themselves."""
     try:
         return forget(context.client.redis, run_ids), ()
+    except NoBroker:
+        return 0, ()
     except (redis.RedisError, OSError):
         return 0, (_NOT_REACHED,)
 

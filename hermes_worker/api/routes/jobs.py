@@ -27,7 +27,7 @@ from hermes_worker.api.job_schema import (
 )
 from hermes_worker.api.schema import EITHER_ERROR, FlatError, answers, errors
 from hermes_worker.core.errors import HermesError, UnavailableError
-from hermes_worker.core.principals import KeyScope, Principal
+from hermes_worker.core.principals import USER_HEADER, KeyScope, Principal
 from hermes_worker.store.jobs.job_rows import JobRow
 from hermes_worker.store.jobs.jobs import JobNotFound, Jobs
 from scheduler import jobs as work
@@ -62,6 +62,9 @@ async def _answered(context: Context, caller: Principal, call: Callable[[Jobs], 
         return _error(503, "The state database does not answer; try again.")
     except HermesError as error:
         return _error(400, str(error))
+
+
+_NOT_THEIRS = f"Only the person at the machine names a directory of it: with {USER_HEADER!r}."
 
 
 async def _body(request: Request) -> JobBody | JSONResponse:
@@ -99,12 +102,14 @@ async def create_job(context: Context, caller: Caller, request: Request) -> JSON
     body = await _body(request)
     if isinstance(body, JSONResponse):
         return body
+    if body.workspace and not caller.operates:
+        return _error(403, _NOT_THEIRS)
     if not body.name or not body.name.strip() or not body.schedule:
         return _error(400, "Name and schedule are required")
     asked, seen = body.as_request, _seen(request)
 
     def create(jobs: Jobs) -> Any:
-        return {"job": job_object(work.create(jobs, asked, seen, source="api"))}
+        return {"job": job_object(work.create(jobs, asked, seen, source=caller.source))}
 
     return await _answered(context, caller, create)
 
@@ -130,12 +135,14 @@ async def edit_job(context: Context, caller: Caller, job_id: _Id, request: Reque
     body = await _body(request)
     if isinstance(body, JSONResponse):
         return body
+    if body.workspace and not caller.operates:
+        return _error(403, _NOT_THEIRS)
     if not body.model_fields_set:
         return _error(400, "No valid fields to update")
     asked, enabled = body.as_request, body.enabled
 
     def change(jobs: Jobs) -> Any:
-        row = work.edit(jobs, job_id, asked, source="api")
+        row = work.edit(jobs, job_id, asked, source=caller.source)
         if enabled is not None:
             row = work.resume(jobs, job_id) if enabled else work.pause(jobs, job_id)
         return {"job": job_object(row)}

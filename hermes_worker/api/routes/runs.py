@@ -12,18 +12,19 @@ from pydantic import WithJsonSchema
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, WRITES, Caller
 from hermes_worker.api.bodies import fitted, read_object
-from hermes_worker.api.context import Context
+from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.cursors import below_of, cursor_of
-from hermes_worker.api.errors import invalid
+from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.messages import conversation
 from hermes_worker.api.owners import OwnRun, tenant_to_list
 from hermes_worker.api.stopping import stop
 from hermes_worker.core.budget import BudgetMode
-from hermes_worker.core.principals import Principal
+from hermes_worker.core.principals import USER_HEADER, Principal
 from hermes_worker.core.urgency import Priority
 from hermes_worker.safety.redaction import redact
 from hermes_worker.services.results import TurnResult, turn_result
 from hermes_worker.services.submission import Submission, accept, announce
+from hermes_worker.store.access.principals import TenantDisabled
 from hermes_worker.store.runs.explanations import Explanations
 from hermes_worker.store.runs.listing import Listing, RunFilter
 from hermes_worker.store.runs.runs import Created, Multitask, RunNotFound
@@ -43,11 +44,22 @@ async def _create_run(request: Request) -> schema.CreateRun:
     return fitted(await read_object(request), schema.CreateRun)
 
 
+def require_enabled(context: ApiContext, caller: Principal) -> None:
+    """Nothing new begins for a tenant that is disabled, whoever acts for it. Raises ``ApiError``."""
+    try:
+        context.tenants.require_enabled(caller.tenant)
+    except TenantDisabled as error:
+        raise ApiError(403, f"Refused: {error}.", code="tenant_disabled") from None
+
+
 def submission_of(body: schema.CreateRun, caller: Principal, idempotency_key: str | None) -> Submission:
     """What the body of a request asks for. Raises ``ApiError``."""
     if body.previous_response_id is not None:
         message = "'previous_response_id' is not supported here yet; continue a conversation with 'session_id'."
         raise invalid("previous_response_id", message, "unsupported_parameter")
+    if body.workspace is not None and not caller.operates:
+        message = f"Only the person at the machine names a directory of it: with {USER_HEADER!r}."
+        raise ApiError(403, message, code="not_the_installations_key", param="workspace")
     said = conversation(body.input, body.conversation_history)
     instructions = [text for text in (*said.instructions, body.instructions or "") if text.strip()]
     return Submission(
@@ -55,6 +67,7 @@ def submission_of(body: schema.CreateRun, caller: Principal, idempotency_key: st
         instructions="\n\n".join(instructions) or None,
         history=said.history,
         session_id=body.session_id,
+        directory=body.workspace,
         model=body.model,
         toolsets=body.toolsets,
         iterations_max=body.max_iterations,
@@ -64,7 +77,7 @@ def submission_of(body: schema.CreateRun, caller: Principal, idempotency_key: st
         cost_usd_max=body.max_cost_usd,
         budget=BudgetMode(body.budget_mode) if body.budget_mode else None,
         principal=caller,
-        source="api",
+        source=caller.source,
         metadata=body.metadata or {},
         settings=body.settings or {},
         output_schema=body.output_schema,
@@ -112,7 +125,9 @@ async def create_run(
     idempotency_key: Annotated[_Key | None, Header()] = None,
 ) -> schema.StartedRun:
     """Accept a run. It is committed when this answers, and starts as soon as a worker is free."""
-    submission = submission_of(body, caller, idempotency_key)
+    submission = context.on_stack(submission_of(body, caller, idempotency_key))
+    if caller.operates:
+        await context.store(require_enabled, context, caller)
     created = await context.store(accept, context.client, submission)
     if created.was_replayed:
         response.headers["Idempotent-Replayed"] = "true"
@@ -146,8 +161,8 @@ async def list_runs(
     context: Context, caller: Caller, wanted: Annotated[schema.ListRunsInShort, Query()]
 ) -> schema.RunList:
     """Runs, newest first."""
-    meant = run_filter(wanted, await tenant_to_list(context, caller, wanted.tenant))
-    below = below_of(context.keyring, meant, wanted.cursor) if wanted.cursor else None
+    meant = run_filter(wanted, await tenant_to_list(context, caller, wanted.tenant), caller.source)
+    below = below_of(context.proofs, meant, wanted.cursor) if wanted.cursor else None
     if below is not None and wanted.before is not None:
         raise invalid("before", "Invalid 'before': 'cursor' says where to go on.", "invalid_value")
     listing = Listing(context.client.database)
@@ -156,9 +171,9 @@ async def list_runs(
     except RunNotFound:
         raise invalid("before", f"Invalid 'before': there is no run {wanted.before!r}.", "run_not_found") from None
     return schema.RunList(
-        data=[_shortened(run_object(view), wanted.output_chars) for view in page.views],
+        data=[_shortened(run_object(view, source=caller.source), wanted.output_chars) for view in page.views],
         has_more=page.below is not None,
-        next_cursor=None if page.below is None else cursor_of(context.keyring, meant, page.below),
+        next_cursor=None if page.below is None else cursor_of(context.proofs, meant, page.below),
     )
 
 
@@ -170,10 +185,11 @@ def _shortened(run: schema.RunObject, chars_max: int | None) -> schema.RunObject
     return run
 
 
-def run_filter(wanted: schema.ListRuns, tenant: str) -> RunFilter:
+def run_filter(wanted: schema.ListRuns, tenant: str, source: str) -> RunFilter:
     """What the parameters of a list of a tenant's runs say."""
     return RunFilter(
         tenant=tenant,
+        source=source,
         statuses=tuple(sorted(set(wanted.status))),
         tags=tuple(sorted(set(wanted.tag))),
         session_id=wanted.session_id,
@@ -196,9 +212,9 @@ def run_filter(wanted: schema.ListRuns, tenant: str) -> RunFilter:
     responses=schema.errors(404, 410),
     dependencies=[READS],
 )
-async def get_run(context: Context, run_id: OwnRun) -> schema.RunObject:
+async def get_run(context: Context, caller: Caller, run_id: OwnRun) -> schema.RunObject:
     """A run and what became of its tool calls."""
-    return await context.store(_inspect, context.client, run_id)
+    return await context.store(_inspect, context.client, run_id, caller.source)
 
 
 @router.get(
@@ -236,7 +252,7 @@ async def explain_run(context: Context, run_id: OwnRun) -> schema.ExplanationObj
     )
 
 
-def _inspect(client: Client, run_id: str) -> schema.RunObject:
+def _inspect(client: Client, run_id: str, source: str) -> schema.RunObject:
     views = client.views
     view = views.run(run_id)
     by_status = views.call_counts(run_id)
@@ -246,7 +262,7 @@ def _inspect(client: Client, run_id: str) -> schema.RunObject:
         by_status=by_status,
         attention=[schema.call_object(call) for call in troubled],
     )
-    inspected = run_object(view, calls)
+    inspected = run_object(view, calls, source=source)
     if not view.status.is_terminal:
         inspected.standing = schema.standing_object(client.standings.of(run_id))
     notes = Listing(client.database).notes(run_id)
@@ -266,15 +282,16 @@ _PRIORITY: Mapping[Priority, Literal["low", "high"] | None] = {
 }
 
 
-def run_object(view: RunView, calls: schema.CallSummary | None = None) -> schema.RunObject:
-    """A run as it is listed; with ``calls``, as it is shown alone."""
+def run_object(view: RunView, calls: schema.CallSummary | None = None, *, source: str = "api") -> schema.RunObject:
+    """A run as it is listed, with its session as a caller from ``source`` names it; with ``calls``, as it is shown
+    alone."""
     has_ended = view.status.is_terminal
     return schema.RunObject(
         run_id=view.run_id,
         status=view.status,
         created_at=view.created_at,
         updated_at=view.updated_at,
-        session_id=view.session.known_to("api"),
+        session_id=view.session.known_to(source),
         title=view.title,
         tags=list(view.tags) or None,
         priority=_PRIORITY[view.priority],

@@ -39,16 +39,16 @@ async def search_sessions(
         has_children=wanted.include_children,
     )
     try:
-        result = await context.store(Search(context.client.database, caller.tenant).find, asked)
+        result = await context.store(Search(context.client.database, caller.tenant, caller.source).find, asked)
     except SessionNotFound:
         message = f"Invalid 'session_id': there is no session {wanted.session_id!r}."
         raise ApiError(404, message, code="session_not_found", param="session_id") from None
-    data = [found_object(each) for each in result.found]
+    data = [found_object(each, caller.source) for each in result.found]
     return FoundMessages(query=wanted.q, data=data, is_complete=result.is_complete)
 
 
 @router.get("/{session_id}/lineage", response_model=SessionFamily, responses=schema.errors(404), dependencies=[READS])
 async def session_lineage(context: Context, caller: Caller, session_id: OwnSession) -> SessionFamily:
     """The session, what it was forked from, and every fork of those, oldest first; ``parent_session_id`` joins them."""
-    views = await context.store(Sessions(context.client.database, caller.tenant).family, session_id)
-    return SessionFamily(session_id=session_id, data=[session_object(view) for view in views])
+    views = await context.store(Sessions(context.client.database, caller.tenant, caller.source).family, session_id)
+    return SessionFamily(session_id=session_id, data=[session_object(view, caller.source) for view in views])

@@ -83,7 +83,7 @@ async def chat(
 ) -> ChatCompletion:
     """Say something in a session, and wait for the answer. A turn that is stopped answers with what there is."""
     session, created = await _begun(context, caller, session_id, body, idempotency_key)
-    _tell_who(response, session, created)
+    _tell_who(response, session.label.known_to(caller.source), created)
     if not created.was_replayed:
         # Not after the answer: this one waits for what the announcement starts.
         await context.tell_broker(announce, context.client, created)
@@ -95,7 +95,7 @@ async def chat(
         message = redact(view.error) if view.error else f"The run ended without an answer: {view.exit_text}."
         raise ApiError(502, message, code="agent_incomplete", headers={"X-Hermes-Run-Id": created.run_id})
     return ChatCompletion(
-        session_id=session.label.known_to("api"),
+        session_id=session.label.known_to(caller.source),
         run_id=created.run_id,
         message=AssistantMessage(content=view.output or ""),
         usage=wire_usage(view.usage),
@@ -129,13 +129,13 @@ async def chat_stream(
     start = await context.store(stream_start, context.client.views, created.run_id)
     view = await context.store(context.client.views.run, created.run_id)
     turn = ToldTurn(
-        session_id=session.label.known_to("api"),
+        session_id=session.label.known_to(caller.source),
         run_id=created.run_id,
         user_content=_said(body),
         began_at=view.created_at,
     )
     stream = EventStream(context, created.run_id, partial(_frames, context, turn, TurnTeller(turn, told, start)))
-    _tell_who(stream, session, created)
+    _tell_who(stream, session.label.known_to(caller.source), created)
     return stream
 
 
@@ -161,12 +161,16 @@ async def compress(
     """Summarise the older part of a session now, whatever its length. The transcript stays as it is: from the next
     turn on a model is shown the summary in place of those messages. It begins when the session is free."""
     session, created = await context.store(
-        partial(compress_session, key=idempotency_key), context.client, session_id, body.focus, caller
+        partial(compress_session, source=caller.source, key=idempotency_key),
+        context.client,
+        session_id,
+        body.focus,
+        caller,
     )
-    _tell_who(response, session, created)
+    _tell_who(response, session.label.known_to(caller.source), created)
     if not created.was_replayed:
         await context.tell_broker(announce, context.client, created)
-    return CompressionAccepted(run_id=created.run_id, session_id=session.label.known_to("api"))
+    return CompressionAccepted(run_id=created.run_id, session_id=session.label.known_to(caller.source))
 
 
 def _cursor(last_event_id: str | None, key: str | None) -> TurnCursor:
@@ -181,8 +185,8 @@ def _cursor(last_event_id: str | None, key: str | None) -> TurnCursor:
         raise invalid("Last-Event-ID", "Invalid 'Last-Event-ID': it is not the id of an event.") from None
 
 
-def _tell_who(response: Response, session: SessionView, created: Created) -> None:
-    response.headers["X-Hermes-Session-Id"] = session.label.known_to("api")
+def _tell_who(response: Response, session_id: str, created: Created) -> None:
+    response.headers["X-Hermes-Session-Id"] = session_id
     response.headers["X-Hermes-Run-Id"] = created.run_id
     if created.was_replayed:
         response.headers["Idempotent-Replayed"] = "true"
@@ -226,13 +230,13 @@ def _instructed(said: str | Sequence[Mapping[str, Any]], instructions: str) -> s
 def _accept(
     client: Client, caller: Principal, session_id: str, said: str | Sequence[Mapping[str, Any]], key: str | None
 ) -> tuple[SessionView, Created]:
-    session = Sessions(client.database, caller.tenant).get(session_id)
+    session = Sessions(client.database, caller.tenant, caller.source).get(session_id)
     submission = Submission(
         input=said,
-        session_id=session.label.known_to("api"),
+        session_id=session.label.known_to(caller.source),
         model=session.asks_model,
         principal=caller,
-        source="api",
+        source=caller.source,
         idempotency_key=key,
     )
     return session, accept(client, submission)

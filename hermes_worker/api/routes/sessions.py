@@ -92,10 +92,10 @@ def new_name() -> str:
 @router.get("", response_model=SessionList, dependencies=[READS])
 async def list_sessions(context: Context, caller: Caller, wanted: Annotated[ListSessions, Query()]) -> SessionList:
     """Sessions, newest first."""
-    known = Sessions(context.client.database, caller.tenant)
+    known = Sessions(context.client.database, caller.tenant, caller.source)
     if wanted.title is not None:
         called = await context.store(known.called, wanted.title, limit=wanted.limit)
-        data = [session_object(view) for view in called]
+        data = [session_object(view, caller.source) for view in called]
         return SessionList(data=data, limit=wanted.limit, offset=0, has_more=False)
     page = SessionPage(
         limit=wanted.limit + 1,
@@ -110,7 +110,7 @@ async def list_sessions(context: Context, caller: Caller, wanted: Annotated[List
     except SessionNotFound:
         message = f"Invalid 'before': there is no session {wanted.before!r}."
         raise invalid("before", message, "session_not_found") from None
-    data = [session_object(view) for view in views[: wanted.limit]]
+    data = [session_object(view, caller.source) for view in views[: wanted.limit]]
     return SessionList(data=data, limit=wanted.limit, offset=wanted.offset, has_more=len(views) > wanted.limit)
 
 
@@ -137,7 +137,7 @@ async def create_session(
         raise invalid(param, f"Invalid {param!r}: {error}.", _CODES.get(param, f"invalid_{param}")) from None
     except SessionExists as error:
         raise ApiError(409, f"{error}.", code="session_exists", param="id") from None
-    return OneSession(session=session_object(view))
+    return OneSession(session=session_object(view, caller.source))
 
 
 @contextmanager
@@ -152,10 +152,15 @@ def _titles_told() -> Iterator[None]:
 def _open(client: Client, caller: Principal, name: str, body: CreateSession) -> SessionView:
     """What its first turn would open: the prompt is that of a run, which is not made."""
     first = Submission(
-        input="-", session_id=name, instructions=body.system_prompt, model=body.model, principal=caller, source="api"
+        input="-",
+        session_id=name,
+        instructions=body.system_prompt,
+        model=body.model,
+        principal=caller,
+        source=caller.source,
     )
     new = prepared(client, first)
-    return Sessions(client.database, caller.tenant).open(new, title=body.title or None, model=body.model)
+    return Sessions(client.database, caller.tenant, caller.source).open(new, title=body.title or None, model=body.model)
 
 
 async def _import(request: Request) -> ImportSession:
@@ -175,19 +180,19 @@ async def take_in_session(
 ) -> OneSession:
     """Make a session of a conversation from elsewhere. Its id is its name here; system prompts are left out."""
     try:
-        view = await context.store(import_session, context.client, caller, body.session)
+        view = await context.store(import_session, context.client, caller, body.session, source=caller.source)
     except InvalidImport as error:
         raise invalid("session", f"Invalid 'session': {error}.", "invalid_session") from None
     except SessionExists as error:
         raise ApiError(409, f"{error}.", code="session_exists", param="session") from None
-    return OneSession(session=session_object(view))
+    return OneSession(session=session_object(view, caller.source))
 
 
 @router.get("/{session_id}", response_model=OneSession, responses=schema.errors(404), dependencies=[READS])
 async def get_session(context: Context, caller: Caller, session_id: OwnSession) -> OneSession:
     """A session and what its runs come to."""
-    view = await context.store(Sessions(context.client.database, caller.tenant).get, session_id)
-    return OneSession(session=session_object(view))
+    view = await context.store(Sessions(context.client.database, caller.tenant, caller.source).get, session_id)
+    return OneSession(session=session_object(view, caller.source))
 
 
 @router.patch(
@@ -208,15 +213,19 @@ async def change_session(
         is_archived=body.archived,
     )
     with _titles_told():
-        view = await context.store(Sessions(context.client.database, caller.tenant).change, session_id, changes)
-    return OneSession(session=session_object(view))
+        view = await context.store(
+            Sessions(context.client.database, caller.tenant, caller.source).change, session_id, changes
+        )
+    return OneSession(session=session_object(view, caller.source))
 
 
 @router.delete("/{session_id}", response_model=SessionDeleted, responses=schema.errors(404, 409), dependencies=[WRITES])
 async def remove_session(context: Context, caller: Caller, session_id: OwnSession) -> SessionDeleted:
     """Delete a session with its runs and what they delegated. Their ids answer with 410 from then on."""
     try:
-        await context.store(delete_session, context.client, caller.tenant, session_id, by=caller.known_as)
+        await context.store(
+            delete_session, context.client, caller.tenant, session_id, by=caller.known_as, source=caller.source
+        )
     except SessionOfChild as error:
         raise ApiError(409, f"{error}.", code="session_of_child") from None
     except ErasureHeld as error:
@@ -232,7 +241,7 @@ async def list_messages(
     context: Context, caller: Caller, session_id: OwnSession, wanted: Annotated[ListMessages, Query()]
 ) -> MessageList:
     """The transcript, oldest first."""
-    sessions = Sessions(context.client.database, caller.tenant)
+    sessions = Sessions(context.client.database, caller.tenant, caller.source)
     views = await context.store(sessions.messages, session_id, after=wanted.after, limit=wanted.limit + 1)
     data = [message_object(view, session_id) for view in views[: wanted.limit]]
     return MessageList(session_id=session_id, data=data, has_more=len(views) > wanted.limit)
@@ -250,7 +259,7 @@ async def fork_session(
     context: Context, caller: Caller, session_id: OwnSession, body: Annotated[ForkSession, Depends(_fork)]
 ) -> OneSession:
     """Open a session that begins with a copy of this one's transcript."""
-    fork = Sessions(context.client.database, caller.tenant).fork
+    fork = Sessions(context.client.database, caller.tenant, caller.source).fork
     name = body.id or new_name()
     try:
         with _titles_told():
@@ -259,4 +268,4 @@ async def fork_session(
         raise ApiError(409, f"{error}.", code="session_exists", param="id") from None
     except InvalidFork as error:
         raise invalid("message_id", f"Invalid 'message_id': {error}.") from None
-    return OneSession(session=session_object(view))
+    return OneSession(session=session_object(view, caller.source))

@@ -18,7 +18,7 @@ from hermes_worker.api.owners import OwnRun, tenant_to_list
 from hermes_worker.api.routes.runs import run_filter
 from hermes_worker.safety.redaction import redact
 from hermes_worker.services.results import training_sample
-from hermes_worker.services.sheets import RunSheet, sheet_of, shown_to_others
+from hermes_worker.services.sheets import RunNews, RunSheet, news_of, sheet_of, shown_to_others
 from hermes_worker.store.hooks.calls import HookCalls, HookCallView
 from hermes_worker.store.runs.listing import Listing
 from hermes_worker.store.runs.runs import RunNotFound
@@ -56,8 +56,8 @@ class TrajectoryObject(BaseModel):
 @router.get("", response_model=SheetList, responses=schema.errors(404), dependencies=[READS])
 async def list_sheets(context: Context, caller: Caller, wanted: Annotated[schema.ListRuns, Query()]) -> SheetList:
     """Runs, newest first, with all that their rows say."""
-    meant = run_filter(wanted, await tenant_to_list(context, caller, wanted.tenant))
-    below = below_of(context.keyring, meant, wanted.cursor) if wanted.cursor else None
+    meant = run_filter(wanted, await tenant_to_list(context, caller, wanted.tenant), caller.source)
+    below = below_of(context.proofs, meant, wanted.cursor) if wanted.cursor else None
     if below is not None and wanted.before is not None:
         raise invalid("before", "Invalid 'before': 'cursor' says where to go on.", "invalid_value")
     listing = Listing(context.client.database)
@@ -66,17 +66,23 @@ async def list_sheets(context: Context, caller: Caller, wanted: Annotated[schema
     except RunNotFound:
         raise invalid("before", f"Invalid 'before': there is no run {wanted.before!r}.", "run_not_found") from None
     return SheetList(
-        data=[shown_to_others(view) for view in page.views],
+        data=[view if caller.operates else shown_to_others(view) for view in page.views],
         has_more=page.below is not None,
-        next_cursor=None if page.below is None else cursor_of(context.keyring, meant, page.below),
+        next_cursor=None if page.below is None else cursor_of(context.proofs, meant, page.below),
     )
 
 
 @router.get("/{run_id}", response_model=RunSheet, responses=schema.errors(404, 410), dependencies=[READS])
-async def get_sheet(context: Context, run_id: OwnRun) -> Any:
+async def get_sheet(context: Context, caller: Caller, run_id: OwnRun) -> Any:
     """Everything about one run at this moment: its row, calls, answers, open questions, children and budget."""
     sheet = await context.store(sheet_of, context.client.database, run_id)
-    return replace(sheet, view=shown_to_others(sheet.view))
+    return sheet if caller.operates else replace(sheet, view=shown_to_others(sheet.view))
+
+
+@router.get("/{run_id}/news", response_model=RunNews, responses=schema.errors(404, 410), dependencies=[READS])
+async def get_news(context: Context, run_id: OwnRun) -> RunNews:
+    """What somebody who follows a run is told beside its events."""
+    return await context.store(news_of, context.client.database, run_id)
 
 
 @router.get("/{run_id}/hooks", response_model=HookCallList, responses=schema.errors(404, 410), dependencies=[READS])

@@ -22,6 +22,7 @@ from hermes_worker.channels.webhooks.route import checked as checked_route
 from hermes_worker.channels.webhooks.sealed import opened_secret, sealed_secret
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.settings.sealing import SealedElsewhere
+from hermes_worker.settings.server_key import keyring_of
 from hermes_worker.store.outbox.webhooks import RouteExists, RouteNotFound, RouteRow, Webhooks, place_of_route
 
 router = APIRouter(
@@ -132,7 +133,8 @@ def _add(context: ApiContext, tenant: str, body: RouteBody) -> RouteRow:
     if secret is None:
         raise RouteError("A new route needs a secret: give one of at least 16 characters.")
     route = checked_route(Route(secret=secret, **body.model_dump(exclude={"secret", "replace"})))
-    sealed = sealed_secret(context.keyring, place_of_route(tenant, route.name), route.secret)
+    keyring = keyring_of(context.client.settings, makes=True)  # the first route of a home may need the first key
+    sealed = sealed_secret(keyring, place_of_route(tenant, route.name), route.secret)
     webhooks.add(route.name, sealed, route.to_json(), replaces=body.replace)
     made = webhooks.find(route.name)
     if made is None:

@@ -1,0 +1,45 @@
+"""Ids that people write short: the beginning of an id stands for it as long as only one begins so."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel
+
+from hermes_worker.api import schema
+from hermes_worker.api.auth import READS, Caller
+from hermes_worker.api.context import Context
+from hermes_worker.api.errors import ApiError
+from hermes_worker.store.outbox.deliveries import Deliveries
+from hermes_worker.store.short_ids import AmbiguousId
+
+router = APIRouter(prefix="/v1/ids", tags=["runs"], responses=schema.errors(404, 409, 503))
+
+_PREFIX = {"run": "run_", "delivery": "dlv_"}
+_DIGITS = 32
+
+
+class WholeId(BaseModel):
+    """The id of a run or a delivery."""
+
+    id: str
+
+
+@router.get("", response_model=WholeId, dependencies=[READS])
+async def whole_id(
+    context: Context,
+    caller: Caller,
+    kind: Literal["run", "delivery"],
+    begins: Annotated[str, Query(pattern="^((run|dlv)_)?[0-9a-f]{1,32}$", description="With its prefix or without.")],
+) -> WholeId:
+    """The one id of that kind that begins so."""
+    client = context.client
+    known = client.views if kind == "run" else Deliveries(client.database)
+    try:
+        found = await context.store(known.full_id, begins, tenant=caller.tenant)
+    except AmbiguousId as error:
+        raise ApiError(409, f"{error}.", code="ambiguous_id", param="begins") from None
+    if len(found) != len(_PREFIX[kind]) + _DIGITS:
+        raise ApiError(404, f"No {kind} has an id that begins with {begins!r}.", code="id_not_found", param="begins")
+    return WholeId(id=found)
