@@ -50,14 +50,16 @@ def stop_matching(backend: RunBackend, said: dict[str, Any], *, is_dry: bool) ->
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 def submit(home: Path | None, file: str) -> int:
     """Submit the runs of FILE, one JSON object per line as POST /v1/runs takes it; - reads standard input. What became
-    of each is printed."""
+    of each is printed. At a home a line that is no run refuses the whole file."""
     try:
         with click.open_file(file, encoding="utf-8", errors="replace") as lines:
             asked = [_object_in(line, number) for number, line in enumerate(lines, 1)]
     except OSError as error:
         raise ConfigurationError(f"{file!r} cannot be read: {error.strerror}") from None
-    client = ask_api(home, begins_work=True).client
-    _require_runs(client, asked)
+    reached = ask_api(home, begins_work=True)
+    client = reached.client
+    if reached.settings is not None:
+        _require_runs(client, asked)
     refused = 0
     for begin in range(0, len(asked), _ASKED_AT_ONCE):
         for number, made in enumerate(client.submit_all(asked[begin : begin + _ASKED_AT_ONCE]), begin + 1):

@@ -309,7 +309,6 @@ def test_the_audit_log_is_exported_up_to_what_is_settled(
     local: CommandLine, remote: CommandLine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert local.inline("cron", "create", "every 1h", "look").code == 0
-    monkeypatch.setattr("hermes_worker.cli.audit.SETTLED_S", -1.0)
     monkeypatch.setattr("hermes_worker.api.routes.audit.SETTLED_S", -1.0)
     exported = ["audit", "export"]
     same(local, remote, [exported, [*exported, "--all-tenants"], [*exported, "--after", "0"]])
