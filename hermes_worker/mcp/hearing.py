@@ -63,6 +63,8 @@ class AnswerHearing:
 
     def hear(self, event: ServerEvent) -> None:
         """Raises ``McpError`` for broken JSON."""
+        if event.name != "message":
+            return
         for found in messages_in(event.data):
             if answers(found, self._number):
                 self._answer = found

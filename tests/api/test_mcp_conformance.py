@@ -22,9 +22,10 @@ from serving import KEY, served, until
 from support import mcp_client_driver
 from support.migrated import bring_up
 
-from hermes_worker.mcp.protocol import McpError
-from hermes_worker.mcp.requests import McpExchange, McpSession, call_tool, spoken
-from hermes_worker.mcp.servers import WITH_SESSIONS, McpServer
+from hermes_worker.mcp.protocol import InputWanted, McpAnswer, McpError
+from hermes_worker.mcp.requests import McpExchange, call_tool, spoken
+from hermes_worker.mcp.servers import WITH_EVENT_STREAM, WITH_SESSIONS, McpServer
+from hermes_worker.mcp.sessions import McpSession
 from hermes_worker.settings import BrokerSettings, DatabaseSettings, ModelSettings, Secret, ServerSettings, Settings
 
 pytestmark = pytest.mark.slow
@@ -147,7 +148,9 @@ SIGNING_IN = (
 )
 
 
-@pytest.mark.parametrize("scenario", ["initialize", "tools_call", *(f"auth/{name}" for name in SIGNING_IN)])
+@pytest.mark.parametrize(
+    "scenario", ["initialize", "tools_call", "sse-retry", *(f"auth/{name}" for name in SIGNING_IN)]
+)
 def test_our_client_passes_the_clients_suite(suite: str, tmp_path: Path, scenario: str) -> None:
     driver = Path(mcp_client_driver.__file__)
     command = [suite, "client", "--command", f"{sys.executable} {driver}", "--scenario", scenario]
@@ -160,26 +163,64 @@ def test_tools_of_the_reference_server_are_called_in_one_session(tmp_path: Path)
     program = shutil.which("mcp-server-everything")
     if program is None:
         pytest.skip("needs the npm package @modelcontextprotocol/server-everything, and its program in PATH")
+    with everything(program, "streamableHttp", tmp_path) as url:
+        server, tools = spoken(McpServer(url=f"{url}/mcp"), None)
+        assert server.protocol == WITH_SESSIONS
+        assert "echo" in {tool["name"] for tool in tools}
+        session = McpSession(url=server.url)
+        said = [_echoed(server, session, words) for words in ("one", "two")]
+        assert [text.endswith(words) for text, words in zip(said, ("one", "two"), strict=True)] == [True, True]
+        was = session.session_id
+        assert was is not None
+        session.session_id = "11111111-1111-4111-8111-111111111111"
+        with pytest.raises(McpError) as refused:
+            _echoed(server, session, "three")
+        assert "HTTP 400" in str(refused.value), "it refuses an unknown session otherwise than the protocol says"
+
+
+def test_the_reference_server_asks_a_person_in_the_middle_of_a_call(tmp_path: Path) -> None:
+    program = shutil.which("mcp-server-everything")
+    if program is None:
+        pytest.skip("needs the npm package @modelcontextprotocol/server-everything, and its program in PATH")
+    with everything(program, "streamableHttp", tmp_path) as url:
+        server, tools = spoken(McpServer(url=f"{url}/mcp"), None)
+        assert "trigger-elicitation-request" in {tool["name"] for tool in tools}, (
+            "it is told that one can be asked"
+        )
+        asking = McpExchange(
+            server=server, token=None, ends_at=time.monotonic() + 20, session=McpSession(url=server.url)
+        )
+        wanted = call_tool(asking, "trigger-elicitation-request", {}, "key", threading.Event())
+        assert isinstance(wanted, InputWanted)
+        again = {"requestState": wanted.server_state, "inputResponses": {"question": {"action": "decline"}}}
+        elsewhere = McpExchange(server=server, token=None, ends_at=time.monotonic() + 20)
+        answered = call_tool(elsewhere, "trigger-elicitation-request", {}, "key", threading.Event(), again)
+        assert isinstance(answered, McpAnswer) and "declined" in answered.text
+
+
+def test_the_reference_server_of_the_first_revision_is_called(tmp_path: Path) -> None:
+    program = shutil.which("mcp-server-everything")
+    if program is None:
+        pytest.skip("needs the npm package @modelcontextprotocol/server-everything, and its program in PATH")
+    with everything(program, "sse", tmp_path) as url:
+        server, tools = spoken(McpServer(url=f"{url}/sse"), None)
+        assert server.protocol == WITH_EVENT_STREAM
+        assert {"echo", "get-sum"} <= {tool["name"] for tool in tools}
+        assert [_echoed(server, McpSession(url=url), words).endswith(words) for words in ("one", "two")] == [True, True]
+
+
+@contextmanager
+def everything(program: str, transport: str, folder: Path) -> Iterator[str]:
+    """The address of a server that listens."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environ = {**os.environ, "PORT": str(port)}
     with subprocess.Popen(
-        [program, "streamableHttp"], env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=tmp_path
+        [program, transport], env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder
     ) as process:
         try:
             until(lambda: _listens(port), "the server listens", patience_s=60)
-            server, tools = spoken(McpServer(url=f"http://127.0.0.1:{port}/mcp"), None)
-            assert server.protocol == WITH_SESSIONS
-            assert "echo" in {tool["name"] for tool in tools}
-            session = McpSession(url=server.url)
-            said = [_echoed(server, session, words) for words in ("one", "two")]
-            assert [text.endswith(words) for text, words in zip(said, ("one", "two"), strict=True)] == [True, True]
-            was = session.session_id
-            assert was is not None
-            session.session_id = "11111111-1111-4111-8111-111111111111"
-            with pytest.raises(McpError) as refused:
-                _echoed(server, session, "three")
-            assert "HTTP 400" in str(refused.value), "it refuses an unknown session otherwise than the protocol says"
+            yield f"http://127.0.0.1:{port}"
         finally:
             process.kill()
 

@@ -8,12 +8,15 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from hermes_worker.mcp.protocol import McpRefusal, ScopesLacking
-from hermes_worker.mcp.requests import McpExchange, McpSession, call_tool, spoken
-from hermes_worker.mcp.servers import McpServer
+from hermes_worker.mcp.requests import McpExchange, call_tool, list_tools, spoken
+from hermes_worker.mcp.servers import WITH_SESSIONS, McpServer
+from hermes_worker.mcp.sessions import McpSession
 from hermes_worker.mcp.signing_in import OwnClient, sign_in
 from support.sign_in_server import approve
 
@@ -22,11 +25,19 @@ METADATA_CLIENT = "https://conformance-test.local/client-metadata.json"
 
 def main(url: str) -> None:
     token = None
+    if os.environ.get("MCP_CONFORMANCE_SCENARIO") == "sse-retry":
+        # Its server answers requests of every revision, as one that is stateless would.
+        server = McpServer(url=url, protocol=WITH_SESSIONS)
+        return _call(server, list_tools(server, token), token)
     try:
         server, tools = spoken(McpServer(url=url), token)
     except McpRefusal:
         token = _signed_in(url)
         server, tools = spoken(McpServer(url=url), token)
+    return _call(server, tools, token)
+
+
+def _call(server: McpServer, tools: Sequence[Mapping[str, Any]], token: str | None) -> None:
     session = McpSession(url=server.url)
     for tool in tools:
         asking = McpExchange(server=server, token=token, ends_at=time.monotonic() + 20, session=session)
@@ -35,7 +46,7 @@ def main(url: str) -> None:
         try:
             print(called(asking).text)
         except ScopesLacking as error:
-            token = _signed_in(url, error.scopes or "")
+            token = _signed_in(server.url, error.scopes or "")
             print(called(replace(asking, token=token, ends_at=time.monotonic() + 20)).text)
 
 
