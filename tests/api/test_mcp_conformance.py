@@ -184,9 +184,7 @@ def test_the_reference_server_asks_a_person_in_the_middle_of_a_call(tmp_path: Pa
         pytest.skip("needs the npm package @modelcontextprotocol/server-everything, and its program in PATH")
     with everything(program, "streamableHttp", tmp_path) as url:
         server, tools = spoken(McpServer(url=f"{url}/mcp"), None)
-        assert "trigger-elicitation-request" in {tool["name"] for tool in tools}, (
-            "it is told that one can be asked"
-        )
+        assert "trigger-elicitation-request" in {tool["name"] for tool in tools}, "it is told that one can be asked"
         asking = McpExchange(
             server=server, token=None, ends_at=time.monotonic() + 20, session=McpSession(url=server.url)
         )
