@@ -8,7 +8,7 @@ hinted again, ever more rarely.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import sqlalchemy as sa
 
@@ -20,7 +20,7 @@ from hermes_worker.store.tables import runs, workers
 ATTEMPTS_MAX = 3
 _BATCH = 200
 _HINTS_COUNTED = 100
-Row = TypeVar("Row", bound=tuple[Any, ...])
+Row = TypeVar("Row", bound=tuple[object, ...])
 
 
 class HintedRows(Generic[Row]):
@@ -53,13 +53,13 @@ class HintedRows(Generic[Row]):
         with database.statement() as connection:
             return self._resend.all(connection, values)
 
-    def _returned(self, name: str) -> Any:
+    def _returned(self, name: str) -> sa.ColumnElement[object]:
         if name != "run_id":
             return self._table.c[name]
         return sa.select(runs.c.run_id).where(runs.c.pk == self._table.c.run_pk).scalar_subquery().label(name)
 
     @property
-    def _orphans(self) -> sa.Select[Any]:
+    def _orphans(self) -> sa.Select[int]:
         columns = self._table.c
         is_gone = sa.or_(workers.c.state.is_(None), workers.c.state != "alive")
         return (
@@ -86,7 +86,7 @@ class HintedRows(Generic[Row]):
         )
 
     @property
-    def _unheard(self) -> sa.Select[Any]:
+    def _unheard(self) -> sa.Select[int]:
         columns = self._table.c
         wait: sa.ColumnElement[float] = sa.bindparam("grace", type_=sa.Double()) * sa.case(
             (columns.hints == 0, 1.0), (columns.hints == 1, 2.0), (columns.hints < 5, 8.0), else_=60.0

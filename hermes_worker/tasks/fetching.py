@@ -118,7 +118,10 @@ def _fetched(parts: FetchingParts, claim: FileClaim) -> FetchedFile | None:
         unwritten = NoFile(reason=NO_ROOM, may_pass=True, detail=str(error.strerror))
         return _not_had(claim, unwritten)
     outcome = file.outcome
-    count("inbound_file.failed" if outcome.reason else "inbound_file.fetched")
+    if outcome.reason:
+        count("inbound_file.failed")
+    else:
+        count("inbound_file.fetched")
     log.info("inbound_file.fetched", media_type=outcome.media_type, size=outcome.size_bytes, reason=outcome.reason)
     return file
 
