@@ -19,7 +19,7 @@ from types import MappingProxyType
 
 from hermes_worker import installed
 from hermes_worker.channels.inbound.declaration import InboundMode, Receiving
-from hermes_worker.channels.inbound.rows import RECEIVING
+from hermes_worker.channels.inbound.rows import IRC_SECRETS, IRC_VARIABLES, RECEIVING
 from hermes_worker.extension import Extension, Installed, Reference
 
 
@@ -516,16 +516,10 @@ _ROWS: tuple[Platform, ...] = (
         sending=replace(
             _over(
                 "hermes_worker.channels.irc",
-                secrets=("password", "account_password"),
+                secrets=IRC_SECRETS,
                 takes_files=False,
-                server="IRC_SERVER",
-                port="IRC_PORT",
-                uses_tls="IRC_USE_TLS",
-                nick="IRC_NICKNAME",
-                password="IRC_SERVER_PASSWORD",
-                account="IRC_SASL_USERNAME",
-                account_password="IRC_SASL_PASSWORD",
             ),
+            variables=IRC_VARIABLES,
             is_exchange=False,
         ),
         # A line has some 400 bytes; the lines of one part go out over one connection.

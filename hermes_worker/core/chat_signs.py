@@ -76,6 +76,11 @@ class ChatSigns:
         return self.has_text or self.has_typing
 
     @property
+    def depends_on_progress(self) -> bool:
+        """Whether it matters how far the run is."""
+        return self.has_typing or (self.has_text and self.progress is not ProgressMode.OFF)
+
+    @property
     def metadata(self) -> dict[str, str]:
         """As a run says it."""
         words = [_TEXT] * self.has_text + [_TYPING] * self.has_typing

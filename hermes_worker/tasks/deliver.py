@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
 
 from hermes_worker.broker.queue import QueueName
 from hermes_worker.channels.catalog import APPRISE, LOCAL, WEBHOOK
@@ -55,7 +55,7 @@ from hermes_worker.tasks.leases import Leases
 from hermes_worker.tasks.parts import Sender
 from hermes_worker.tasks.pieces import Piece, pieces_of, with_buttons
 from hermes_worker.tasks.previews import ChatPace, Preview, previewed_text
-from hermes_worker.tasks.replies import message_replied_to, signs_for
+from hermes_worker.tasks.replies import ReplyWishes
 from hermes_worker.tasks.steps import begin
 from hermes_worker.tracing import names
 from hermes_worker.tracing import recording as tracing
@@ -133,6 +133,10 @@ class _Sending:
         self._claim = claim
         self._abort = abort
 
+    @cached_property
+    def _wishes(self) -> ReplyWishes:
+        return ReplyWishes.of(self._claim)
+
     def run(self) -> list[Hint]:
         """Returns what to send afterwards. Raises ``LeaseLost``."""
         claim = self._claim
@@ -170,12 +174,13 @@ class _Sending:
             self._write(partial(self._parts.outbox.previewed, self._claim, after))
             return []
         outbox = self._parts.attachments(self._claim.workspace) if self._claim.workspace else None
-        signs, at_work = signs_for(self._claim), self._parts.progress(self._claim.run_id)
+        signs = self._wishes.signs
+        at_work = self._parts.progress(self._claim.run_id) if signs.depends_on_progress else RunProgress()
         text, progress = "", ""
         if signs.has_text:
             text = previewed_text(self._parts.written(self._claim.run_id), self._conceal, outbox)
             progress = self._conceal(progress_text(at_work.calls, signs.progress))
-        reply_to = message_replied_to(self._claim, target, part=0)
+        reply_to = self._wishes.message_replied_to(target, part=0)
         preview = Preview(dispatcher=self._parts.dispatcher, pace=self._parts.pace, target=target, reply_to=reply_to)
         after = preview.show(self._claim.standing, text, key=f"{self._claim.delivery_id}:0", progress=progress)
         has_preview = after.standing.message_id is not None
@@ -314,7 +319,7 @@ class _Sending:
         key = f"{self._claim.delivery_id}:{number}"
         is_marked = is_in_doubt and not self._is_recognised(target)
         part = self._part(report, piece, key, is_marked)
-        reply_to = message_replied_to(self._claim, target, part=number)
+        reply_to = self._wishes.message_replied_to(target, part=number)
         part = replace(part, may_be_duplicate=is_in_doubt and not is_marked, reply_to=reply_to)
         outcome = self._send(target, part, report.file_name)
         is_unwanted = isinstance(outcome, DeliveryError) and outcome.kind in _WRONG_WITH_FILE

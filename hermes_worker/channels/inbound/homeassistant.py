@@ -15,7 +15,7 @@ from typing import Any
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import one_line, service_url
 from hermes_worker.channels.inbound.proofs import event_key
-from hermes_worker.channels.inbound.receiving import Addressing, HeardFrame, SocketAddress, SocketTalk
+from hermes_worker.channels.inbound.receiving import Addressing, HeardFrame, SilentBeats, SocketAddress, SocketTalk
 from hermes_worker.channels.platforms.homeassistant import PERSISTENT, Credentials
 from hermes_worker.core.inbound import ChatKind, Inbound, InboundChat, InboundMessage, InboundSender, MediaRef
 from hermes_worker.core.json_values import id_of, mapping_of, object_in, size_of, text_of
@@ -33,7 +33,7 @@ class Socket(SocketTalk):
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
-        self._silent_beats = 0
+        self._silence = SilentBeats("Home Assistant", _SILENT_BEATS_MAX)
         self._asked = _SUBSCRIPTION
 
     def address(self, cursor: str, at: datetime) -> Addressing:
@@ -42,7 +42,7 @@ class Socket(SocketTalk):
         return SocketAddress(url=re.sub("^http", "ws", url))
 
     def hear(self, frame: str, at: datetime) -> HeardFrame:
-        self._silent_beats = 0
+        self._silence.broken()
         said = object_in(frame)
         match said.get("type"):
             case "auth_required":
@@ -58,9 +58,8 @@ class Socket(SocketTalk):
         return HeardFrame()
 
     def beat(self, at: datetime) -> HeardFrame:
-        self._silent_beats += 1
-        if self._silent_beats > _SILENT_BEATS_MAX:
-            return _ended(SendErrorKind.TRANSIENT, "Home Assistant says nothing any more")
+        if (end := self._silence.beat()) is not None:
+            return end
         self._asked += 1
         return _sent({"id": self._asked, "type": "ping"})
 

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import one_line
-from hermes_worker.channels.inbound.receiving import Addressing, HeardFrame, SocketAddress, SocketTalk
+from hermes_worker.channels.inbound.receiving import Addressing, HeardFrame, SilentBeats, SocketAddress, SocketTalk
 from hermes_worker.channels.irc_lines import Credentials, IrcLine, IrcRegistration, is_channel, is_nick, line_of
 from hermes_worker.core.inbound import ChatKind, InboundChat, InboundMessage, InboundSender
 
@@ -31,7 +31,7 @@ class Socket(SocketTalk):
         self._registration = IrcRegistration(credentials, _WANTED)
         self._inside: set[str] = set()
         self._heard = 0
-        self._silent_beats = 0
+        self._silence = SilentBeats("the IRC server", _SILENT_BEATS_MAX)
         self._beats = False
 
     def address(self, cursor: str, at: datetime) -> Addressing:
@@ -39,7 +39,7 @@ class Socket(SocketTalk):
         return SocketAddress(url=self._credentials.url, greeting=self._registration.opening)
 
     def hear(self, frame: str, at: datetime) -> HeardFrame:
-        self._silent_beats = 0
+        self._silence.broken()
         line = line_of(frame)
         if line.command == "PRIVMSG":
             return self._said(line, at)
@@ -55,10 +55,8 @@ class Socket(SocketTalk):
 
     def beat(self, at: datetime) -> HeardFrame:
         """Is anybody there? And again to what is missing: channels, and our own nick."""
-        self._silent_beats += 1
-        if self._silent_beats > _SILENT_BEATS_MAX:
-            error = DeliveryError(kind=SendErrorKind.TRANSIENT, message="the IRC server says nothing any more")
-            return HeardFrame(is_over=True, error=error)
+        if (end := self._silence.beat()) is not None:
+            return end
         wanted = self._credentials.nick
         nick = (f"NICK {wanted}",) if self._registration.nick.lower() != wanted.lower() else ()
         return HeardFrame(replies=("PING :hermes-worker", *nick, *self._joining()))

@@ -15,7 +15,7 @@ from typing import Any
 
 from hermes_worker.channels.exchange import Unsendable, service_url
 from hermes_worker.channels.inbound.proofs import event_key
-from hermes_worker.channels.inbound.receiving import Addressing, HeardFrame, SocketAddress, SocketTalk
+from hermes_worker.channels.inbound.receiving import Addressing, HeardFrame, SilentBeats, SocketAddress, SocketTalk
 from hermes_worker.channels.platforms.ntfy import OWN_TAG, authorization
 from hermes_worker.core.inbound import InboundChat, InboundMessage, InboundSender, MediaRef
 from hermes_worker.core.json_values import id_of, list_of, mapping_of, number_of, object_in, size_of, text_of
@@ -42,7 +42,7 @@ class Socket(SocketTalk):
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
         self._read_to = 0
-        self._was_heard = True
+        self._silence = SilentBeats("the ntfy server", 1)
 
     def address(self, cursor: str, at: datetime) -> Addressing:
         yield from ()
@@ -57,7 +57,7 @@ class Socket(SocketTalk):
 
     def hear(self, frame: str, at: datetime) -> HeardFrame:
         said = object_in(frame)
-        self._was_heard = True
+        self._silence.broken()
         time = size_of(said.get("time")) or 0
         match said.get("event"):
             case "open":
@@ -70,8 +70,7 @@ class Socket(SocketTalk):
         return HeardFrame()
 
     def beat(self, at: datetime) -> HeardFrame:
-        is_dead, self._was_heard = not self._was_heard, False
-        return HeardFrame(is_over=is_dead)
+        return self._silence.beat() or HeardFrame()
 
     def _message(self, said: Any, time: int) -> HeardFrame:
         number, topic = id_of(said.get("id")), text_of(said.get("topic"))

@@ -154,6 +154,28 @@ class HeardFrame:
     """Why it is over, where the platform said so. One that is ``auth`` is not tried again quickly."""
 
 
+class SilentBeats:
+    """How long the other side of a connection has said nothing, in beats of ours. Not thread-safe."""
+
+    def __init__(self, who: str, beats_max: int) -> None:
+        self._who = who
+        self._beats_max = beats_max
+        self._beats = 0
+
+    def broken(self) -> None:
+        """Something was heard."""
+        self._beats = 0
+
+    def beat(self) -> HeardFrame | None:
+        """Called with each beat: the end of a connection on which nothing was heard for more than so many; ``None``
+        while it is good."""
+        self._beats += 1
+        if self._beats <= self._beats_max:
+            return None
+        said = f"{self._who} says nothing any more"
+        return HeardFrame(is_over=True, error=DeliveryError(kind=SendErrorKind.TRANSIENT, message=said))
+
+
 class SocketTalk(Protocol):
     """One connection's conversation, made anew for each connection. Not thread-safe; opens nothing. Whoever inherits it
     has nothing to say beyond what it hears, until it says otherwise."""

@@ -64,6 +64,20 @@ def _files_of(module: str) -> Mapping[str, str]:
     return {"download": f"{_SENDING}.{module}"}
 
 
+IRC_VARIABLES: Mapping[str, str] = MappingProxyType(
+    {
+        "server": "IRC_SERVER",
+        "port": "IRC_PORT",
+        "uses_tls": "IRC_USE_TLS",
+        "nick": "IRC_NICKNAME",
+        "password": "IRC_SERVER_PASSWORD",
+        "account": "IRC_SASL_USERNAME",
+        "account_password": "IRC_SASL_PASSWORD",
+    }
+)
+"""What logs in to a network: whoever listens, and whoever sends."""
+IRC_SECRETS = ("password", "account_password")
+
 RECEIVING: Mapping[str, Receiving] = MappingProxyType(
     {
         "telegram": receiving_by(
@@ -184,20 +198,9 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             token="HASS_TOKEN",
         ),
         "irc": replace(
-            _by_socket(
-                "irc",
-                "password",
-                "account_password",
-                needs=("server", "nick"),
-                server="IRC_SERVER",
-                port="IRC_PORT",
-                uses_tls="IRC_USE_TLS",
-                nick="IRC_NICKNAME",
-                password="IRC_SERVER_PASSWORD",
-                account="IRC_SASL_USERNAME",
-                account_password="IRC_SASL_PASSWORD",
-                channels="IRC_CHANNELS",
-                nicks_are_people="IRC_NICKS_ARE_PEOPLE",
+            _by_socket("irc", *IRC_SECRETS, needs=("server", "nick")),
+            variables=MappingProxyType(
+                {**IRC_VARIABLES, "channels": "IRC_CHANNELS", "nicks_are_people": "IRC_NICKS_ARE_PEOPLE"}
             ),
             is_unverified=False,  # ngircd is played
         ),
