@@ -394,16 +394,19 @@ def test_a_sparse_file_ends_at_the_limit(tmp_path: Path) -> None:
 
 
 LINEAR = """
-import os, time
-children = 0
+import os, signal, time
+children = []
 try:
-    while children < ALLOWED + 400:
-        if os.fork() == 0:
+    while len(children) < ALLOWED + 400:
+        if (child := os.fork()) == 0:
             time.sleep(60)
             os._exit(0)
-        children += 1
+        children.append(child)
 except OSError:
-    print("refused after", children, flush=True)
+    print("refused after", len(children), flush=True)
+    for child in children[-10:]:  # or the shell could start nothing more, and would try again for 15 s
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 else:
     print("REACHED", flush=True)
 """
