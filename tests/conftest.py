@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import os
 import signal
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -89,15 +92,39 @@ def _patience_s(item: pytest.Item) -> float:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Keep the tests themselves and what they import, which stay for good, out of every search for garbage."""
     gc.disable()
     try:
+        _import_own_share(session.config)
         return (yield)
     finally:
         gc.enable()
         gc.freeze()
         gc.set_threshold(10_000, 10, 10)
+
+
+def _import_own_share(config: pytest.Config) -> None:
+    """In a fresh checkout pytest rewrites the assertions of every module, which takes as long as all other imports, and
+    keeps what came of it in a file. Workers that import the same modules at the same moment would all do all of it, so
+    each begins with modules of its own and finds those of the others done."""
+    worker: dict[str, Any] = getattr(config, "workerinput", {})
+    if not worker:
+        return
+    modules = [path for path in sorted(config.rootpath.glob("tests/**/test_*.py")) if _is_asked_for(path, config)]
+    own = int(worker["workerid"].removeprefix("gw"))
+    for path in modules[own :: worker["workercount"]]:
+        if str(path.parent) not in sys.path:
+            sys.path.insert(0, str(path.parent))
+        # What is wrong with a module is told where it is collected.
+        with contextlib.suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(path.stem)
+
+
+def _is_asked_for(path: Path, config: pytest.Config) -> bool:
+    """Whether ``path`` is below one of the command line's, or is one of them."""
+    asked = (config.invocation_params.dir / argument.partition("::")[0] for argument in config.args)
+    return any(path.is_relative_to(place.resolve()) for place in asked)
 
 
 @pytest.fixture(scope="session")
