@@ -6,7 +6,7 @@ import io
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 KINDS = ("docx", "xlsx", "pptx")
 _MAIN = {"docx": "word/document.xml", "xlsx": "xl/workbook.xml", "pptx": "ppt/presentation.xml"}
@@ -121,45 +121,68 @@ _OUTSIDE = b'<?xml version="1.0"?><!DOCTYPE l [<!ENTITY x SYSTEM "file:///etc/pa
 _DEEP = b"<a>" * 200_000 + b"</a>" * 200_000
 
 
-def hostile_documents() -> Iterator[tuple[str, str, bytes]]:
-    """A name, the file's name and its content; none of them may be shown as text, or bring anything down."""
+Document = tuple[str, str, Callable[[], bytes]]
+"""A name, the file's name, and what makes its content: some are large, and few tests need them all."""
+
+
+def hostile_documents() -> Iterator[Document]:
+    """None of them may be shown as text, or bring anything down."""
     for kind in KINDS:
-        good = GOOD[kind]()
-        yield f"{kind}-cut-in-half", f"a.{kind}", good[: len(good) // 2]
-        yield f"{kind}-header-only", f"a.{kind}", b"PK\x03\x04" + bytes(64)
-        yield f"{kind}-empty-archive", f"a.{kind}", b"PK\x03\x04" + archive()
-        yield f"{kind}-another-archive", f"a.{kind}", archive(("a.txt", b"hello"))
-        yield f"{kind}-entities", f"a.{kind}", with_member(good, _MAIN[kind], _LAUGHS)
-        yield f"{kind}-entity-of-a-file", f"a.{kind}", with_member(good, _MAIN[kind], _OUTSIDE)
-        yield f"{kind}-entities-in-types", f"a.{kind}", with_member(good, "[Content_Types].xml", _LAUGHS)
-        yield f"{kind}-deep", f"a.{kind}", with_member(good, _MAIN[kind], _DEEP)
-        yield f"{kind}-not-xml", f"a.{kind}", with_member(good, _MAIN[kind], b"\xff\xfe\x00 not xml")
-        yield f"{kind}-bomb", f"a.{kind}", with_member(good, "media/bomb.bin", bytes(40_000_000))
-        yield f"{kind}-many-parts", f"a.{kind}", archive(*((f"p{n}", b"") for n in range(10_001)))
-        yield f"{kind}-names-outside", f"a.{kind}", archive(("../../outside", b"x"), ("/etc/passwd", b"x"))
-        yield (
-            f"{kind}-no-main-part",
-            f"a.{kind}",
-            archive(("[Content_Types].xml", b"<Types/>"), ("_rels/.rels", b"<a/>")),
-        )
-    yield "docx-lies-small", "a.docx", _lying(1)
-    yield "docx-lies-huge", "a.docx", _lying(0xFFFFFFF0)
-    yield "xlsx-called-docx", "a.docx", xlsx()
-    yield "pptx-called-xlsx", "a.xlsx", pptx()
-    yield "pdf-header-only", "a.pdf", b"%PDF-1.7\n\x00\x01"
-    yield "pdf-cut", "a.pdf", pdf("one", "two")[:150]
-    yield "pdf-of-zeros", "a.pdf", b"%PDF-1.7\n" + bytes(100_000)
-    yield "pdf-no-root", "a.pdf", _written([b"<< /Type /Nothing >>"])
-    loop = [b"<< /Type /Catalog /Pages 2 0 R >>", b"<< /Type /Pages /Kids [2 0 R 2 0 R] /Count 2 >>"]
-    yield "pdf-pages-in-a-circle", "a.pdf", _written(loop)
-    yield "pdf-a-billion-pages", "a.pdf", _written([loop[0], b"<< /Type /Pages /Kids [] /Count 1000000000 >>"])
-    yield "pdf-nested-arrays", "a.pdf", _written([loop[0], b"[" * 100_000 + b"]" * 100_000])
-    yield "pdf-trailer-in-a-circle", "a.pdf", b"%PDF-1.4\nxref\n0 0\ntrailer << /Prev 9 /Size 1 >>\nstartxref\n9\n%%EOF"
-    yield "pdf-negative-offset", "a.pdf", b"%PDF-1.4\nstartxref\n-99999999999999\n%%EOF"
+        yield from _of_office(kind)
+    yield from _others()
+
+
+_CATALOG = b"<< /Type /Catalog /Pages 2 0 R >>"
+
+
+def _of_office(kind: str) -> Iterator[Document]:
+    good = GOOD[kind]
+    yield f"{kind}-cut-in-half", f"a.{kind}", lambda: good()[: len(good()) // 2]
+    yield f"{kind}-header-only", f"a.{kind}", lambda: b"PK\x03\x04" + bytes(64)
+    yield f"{kind}-empty-archive", f"a.{kind}", lambda: b"PK\x03\x04" + archive()
+    yield f"{kind}-another-archive", f"a.{kind}", lambda: archive(("a.txt", b"hello"))
+    yield f"{kind}-entities", f"a.{kind}", lambda: with_member(good(), _MAIN[kind], _LAUGHS)
+    yield f"{kind}-entity-of-a-file", f"a.{kind}", lambda: with_member(good(), _MAIN[kind], _OUTSIDE)
+    yield f"{kind}-entities-in-types", f"a.{kind}", lambda: with_member(good(), "[Content_Types].xml", _LAUGHS)
+    yield f"{kind}-deep", f"a.{kind}", lambda: with_member(good(), _MAIN[kind], _DEEP)
+    yield f"{kind}-not-xml", f"a.{kind}", lambda: with_member(good(), _MAIN[kind], b"\xff\xfe\x00 not xml")
+    yield f"{kind}-bomb", f"a.{kind}", lambda: with_member(good(), "media/bomb.bin", bytes(40_000_000))
+    yield f"{kind}-many-parts", f"a.{kind}", lambda: archive(*((f"p{n}", b"") for n in range(10_001)))
+    yield f"{kind}-names-outside", f"a.{kind}", lambda: archive(("../../outside", b"x"), ("/etc/passwd", b"x"))
+    yield (
+        f"{kind}-no-main-part",
+        f"a.{kind}",
+        lambda: archive(("[Content_Types].xml", b"<Types/>"), ("_rels/.rels", b"<a/>")),
+    )
+
+
+def _bomb() -> bytes:
     packed = zlib.compress(bytes(300_000_000), 9)
     bomb = b"<< /Length %d /Filter /FlateDecode >>\nstream\n%s\nendstream" % (len(packed), packed)
     page = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] /Contents 4 0 R >>"
-    yield "pdf-bomb", "a.pdf", _written([loop[0], b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>", page, bomb])
+    return _written([_CATALOG, b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>", page, bomb])
+
+
+def _others() -> Iterator[Document]:
+    yield "docx-lies-small", "a.docx", lambda: _lying(1)
+    yield "docx-lies-huge", "a.docx", lambda: _lying(0xFFFFFFF0)
+    yield "xlsx-called-docx", "a.docx", lambda: xlsx()
+    yield "pptx-called-xlsx", "a.xlsx", lambda: pptx()
+    yield "pdf-header-only", "a.pdf", lambda: b"%PDF-1.7\n\x00\x01"
+    yield "pdf-cut", "a.pdf", lambda: pdf("one", "two")[:150]
+    yield "pdf-of-zeros", "a.pdf", lambda: b"%PDF-1.7\n" + bytes(100_000)
+    yield "pdf-no-root", "a.pdf", lambda: _written([b"<< /Type /Nothing >>"])
+    loop = [_CATALOG, b"<< /Type /Pages /Kids [2 0 R 2 0 R] /Count 2 >>"]
+    yield "pdf-pages-in-a-circle", "a.pdf", lambda: _written(loop)
+    yield "pdf-a-billion-pages", "a.pdf", lambda: _written([loop[0], b"<< /Type /Pages /Kids [] /Count 1000000000 >>"])
+    yield "pdf-nested-arrays", "a.pdf", lambda: _written([loop[0], b"[" * 100_000 + b"]" * 100_000])
+    yield (
+        "pdf-trailer-in-a-circle",
+        "a.pdf",
+        lambda: b"%PDF-1.4\nxref\n0 0\ntrailer << /Prev 9 /Size 1 >>\nstartxref\n9\n%%EOF",
+    )
+    yield "pdf-negative-offset", "a.pdf", lambda: b"%PDF-1.4\nstartxref\n-99999999999999\n%%EOF"
+    yield "pdf-bomb", "a.pdf", _bomb
     encrypted = b"<< /Filter /Standard /V 4 /R 4 /O (x) /U (x) /P -4 >>"
     locked = _written([loop[0], loop[1], encrypted]).replace(b"/Root 1 0 R", b"/Root 1 0 R /Encrypt 3 0 R")
-    yield "pdf-locked", "a.pdf", locked
+    yield "pdf-locked", "a.pdf", lambda: locked

@@ -23,7 +23,7 @@ from hermes_worker.workspaces.local import LocalWorkspace
 from hermes_worker.workspaces.sandbox.network import Network
 
 READ_FILE = default_catalog().get("read_file")
-HOSTILE = {name: (file, data) for name, file, data in hostile_documents()}
+HOSTILE = {name: (file, make) for name, file, make in hostile_documents()}
 EVERY_TIME = ("docx-entities", "docx-bomb", "pdf-bomb", "pdf-pages-in-a-circle", "xlsx-deep")
 SAMPLE = sorted({*EVERY_TIME, *random.Random(18).sample(sorted(HOSTILE), 5)})
 
@@ -98,8 +98,8 @@ def test_every_hostile_document_costs_its_call_only(name: str, workspace: LocalW
 
 
 def _is_harmless(name: str, workspace: LocalWorkspace, root: Path) -> None:
-    file, data = HOSTILE[name]
-    (root / file).write_bytes(data)
+    file, make = HOSTILE[name]
+    (root / file).write_bytes(make())
     began = time.monotonic()
     result = read(workspace, file)
     assert time.monotonic() - began < documents.DOCUMENT_S_MAX + 10
