@@ -109,7 +109,7 @@ def _import_own_share(config: pytest.Config) -> None:
     keeps what came of it in a file. Workers that import the same modules at the same moment would all do all of it, so
     each begins with modules of its own and finds those of the others done."""
     worker: dict[str, Any] = getattr(config, "workerinput", {})
-    if not worker:
+    if not worker or runs_quick_tests_only(config):
         return
     modules = [path for path in sorted(config.rootpath.glob("tests/**/test_*.py")) if _is_asked_for(path, config)]
     own = int(worker["workerid"].removeprefix("gw"))
