@@ -34,6 +34,6 @@ def test_what_goes_elsewhere_or_began_elsewhere_replies_to_nothing(source, where
     assert replied_to(said(), "chat-guest", part=0, **HERE) == "7"
 
 
-@pytest.mark.parametrize("message_id", ["", "x" * 256])
+@pytest.mark.parametrize("message_id", ["", "x" * 501])
 def test_a_message_without_an_id_that_can_be_kept_is_not_replied_to(message_id):
     assert reply_metadata("telegram", message_id, ReplyMode.ALL) == {}

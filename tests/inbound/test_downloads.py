@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -166,14 +169,17 @@ def test_a_redirect_is_followed_to_the_vendors_store_alone(place: str) -> None:
 def test_where_a_file_was_moved_it_is_had_without_our_token(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[HttpRequest, UrlPolicy]] = []
 
-    def send(request: HttpRequest, policy: UrlPolicy, *, into: Any, **_: Any) -> HttpResponse:
+    @contextmanager
+    def opened(request: HttpRequest, policy: UrlPolicy, **_: Any) -> Iterator[SimpleNamespace]:
         made.append((request, policy))
         is_first = len(made) == 1
-        head = HttpResponse(status=307 if is_first else 200, headers={"location": MOVED} if is_first else {})
-        into(head)(b"a page" if is_first else b"content")
-        return head
+        yield SimpleNamespace(
+            status=307 if is_first else 200,
+            headers={"location": MOVED} if is_first else {},
+            pieces=lambda: [b"a page" if is_first else b"content"],
+        )
 
-    monkeypatch.setattr("hermes_worker.channels.downloading.send", send)
+    monkeypatch.setattr("hermes_worker.channels.downloading.opened", opened)
     values = {"TWILIO_ACCOUNT_SID": "AC1", "TWILIO_AUTH_TOKEN": "t1", "TWILIO_PHONE_NUMBER": "+1"}
     into = BytesIO()
     downloader = FileDownloader(values=values, bytes_max=100, total_s=5.0)

@@ -166,6 +166,7 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             webhook_secrets=("actions_secret",),
             presses=("actions_secret",),
             also=("answer", "download"),
+            elsewhere=_files_of("mattermost"),
             is_unverified=True,
         ),
         "ntfy": _by_socket(
