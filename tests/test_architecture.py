@@ -209,7 +209,7 @@ THEMSELVES = {
     "doctor_workspaces": "of doctor",
     "encryption": "it seals the texts of the database itself again",
     "follow": "of run",
-    "gateway": "it starts a role, and lets people in where no API need run",
+    "gateway": "it starts a role",
     "init": "it tries a provider and a target before anything runs",
     "mcp": "it starts the server of a file of this machine, to ask what it offers",
     "mcp_logins": "it keeps what a browser of this machine brought",

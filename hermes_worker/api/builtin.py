@@ -345,6 +345,7 @@ EXTENSION = Extension(
             implementation="hermes_worker.api.routes.gateway:router",
             paths=(
                 "/v1/gateway/accounts",
+                "/v1/gateway/codes",
                 "/v1/gateway/pairings",
                 "/v1/gateway/people",
             ),

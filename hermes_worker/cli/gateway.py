@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hermes_worker.cli.layout import moment, table
-from hermes_worker.cli.options import TEXT, OneOf, acts_as_this_user, common, load_settings
+from hermes_worker.cli.options import TEXT, OneOf, common, load_settings, reachable
+from hermes_worker.cli.reaching import api_client
 from hermes_worker.cli.role_process import run_role
 from hermes_worker.cli.screen import one_line
 from hermes_worker.core.chat_accounts import account_of
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.gateway import ChatRole
-from hermes_worker.store.gateway import AccountView
 
 if TYPE_CHECKING:
     from hermes_worker.settings import Settings
@@ -61,20 +61,10 @@ def gateway(context: click.Context, home: Path | None, name: str | None, alive_f
 
 
 @gateway.command()
-@common
+@reachable
 def status(home: Path | None) -> None:
     """Show which accounts are listened to, by whom, and what was wrong with the last look."""
-    from hermes_worker.store.gateway import GatewayRows
-    from hermes_worker.wiring import database_of
-
-    database = database_of(load_settings(home))
-    try:
-        rows = GatewayRows(database)
-        now = database.now()
-        let_in = Counter(one.account for one in rows.known() if one.role is not None)
-        shown = [_shown(row, let_in[row.account], now) for row in rows.accounts()]
-    finally:
-        database.close()
+    shown = [_shown(told) for told in api_client(home).gateway_accounts()]
     if not shown:
         click.echo("No account was listened to yet: set its credentials and start the gateway (docs/gateway.md).")
         return
@@ -148,43 +138,29 @@ def test(home: Path | None, account: str) -> None:
 
 
 @gateway.command()
-@common
+@reachable
 @click.argument("account", type=TEXT, required=False)
 def people(home: Path | None, account: str | None) -> None:
     """Show who was let in and who has a code that is still good, on ACCOUNT or everywhere."""
-    from hermes_worker.store.gateway import GatewayRows
-    from hermes_worker.wiring import database_of
-
-    database = database_of(load_settings(home))
-    try:
-        found = GatewayRows(database).known(None if account is None else account_called(account))
-    finally:
-        database.close()
-    if not found:
+    called = None if account is None else account_called(account)
+    shown = [
+        row
+        for told in api_client(home).gateway_accounts()
+        if called is None or told["account"] == called
+        for row in _people_of(told)
+    ]
+    if not shown:
         click.echo("Nobody was let in with a code, and nobody has one.")
         return
-    shown = [
-        (one.account, one.tenant, one_line(one.person, 60), "asks" if one.role is None else one.role.value,
-         moment(one.expires_at if one.role is None else one.paired_at))
-        for one in found
-    ]  # fmt: skip
     click.echo(table(shown, ("ACCOUNT", "TENANT", "PERSON", "ROLE", "SINCE, OR CODE UNTIL")))
 
 
 @gateway.command("clear-pending")
-@common
+@reachable
 @click.argument("account", type=TEXT)
 def clear_pending(home: Path | None, account: str) -> None:
     """Take back all codes of ACCOUNT that nobody used."""
-    from hermes_worker.store.gateway import GatewayRows
-    from hermes_worker.wiring import database_of
-
-    acts_as_this_user()
-    database = database_of(load_settings(home))
-    try:
-        gone = GatewayRows(database).forget_askers(account_called(account))
-    finally:
-        database.close()
+    gone = api_client(home).remove_gateway_codes(account_called(account))
     click.echo(f"Codes that were taken back: {gone}.")
 
 
@@ -193,16 +169,25 @@ def account_called(text: str) -> str:
     return text if ":" in text else account_of(text)
 
 
-def _shown(row: AccountView, people: int, now: float) -> tuple[str, ...]:
-    is_held = row.lease_until is not None and row.lease_until > now
-    is_locked = row.locked_until is not None and row.locked_until > now
-    holder = (row.holder if is_held else None) or "nobody"
-    known = "codes locked" if is_locked else str(people)
-    return (row.account, row.mode, one_line(holder, 60), moment(row.looked_at), known, one_line(row.error or "-", 120))
+def _shown(told: Mapping[str, Any]) -> tuple[str, ...]:
+    holder, error = told["holder"] or "nobody", told["error"] or "-"
+    known = "codes locked" if told["codes_locked_until"] is not None else str(len(told["people"]))
+    looked_at = moment(told["looked_at"])
+    return (told["account"], told["mode"], one_line(holder, 60), looked_at, known, one_line(error, 120))
+
+
+def _people_of(told: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Those of an account by tenant; the first who came first."""
+    asking = [(one, "asks", one["expires_at"]) for one in told["asking"]]
+    let_in = [(one, one["role"], one["paired_at"]) for one in told["people"]]
+    return [
+        (told["account"], one["tenant"], one_line(one["person"], 60), role, moment(since))
+        for one, role, since in sorted(asking + let_in, key=lambda each: (each[0]["tenant"], each[2]))
+    ]
 
 
 @gateway.command(epilog="Example: hermes-worker gateway pair telegram K7QF2MXA")
-@common
+@reachable
 @click.argument("account", type=TEXT)
 @click.argument("code", type=TEXT)
 @click.option(
@@ -216,33 +201,15 @@ def pair(home: Path | None, account: str, code: str, role: str) -> None:
     """Let in whoever was given this code on ACCOUNT: a platform, or platform:name.
 
     After five wrong ones every code is refused for an hour."""
-    from hermes_worker.store.gateway import GatewayRows
-    from hermes_worker.wiring import database_of
-
-    acts_as_this_user()
-    database = database_of(load_settings(home))
-    try:
-        person = GatewayRows(database).pair(account_called(account), code, ChatRole(role))
-    finally:
-        database.close()
+    person = api_client(home).pair_person(account_called(account), code, role=role)
     click.echo(f"{person} may speak to the agent on {account} now.")
 
 
 @gateway.command()
-@common
+@reachable
 @click.argument("account", type=TEXT)
 @click.argument("person", type=TEXT)
 def revoke(home: Path | None, account: str, person: str) -> None:
-    """Let somebody who was paired speak no more."""
-    from hermes_worker.store.gateway import GatewayRows
-    from hermes_worker.wiring import database_of
-
-    acts_as_this_user()
-    database = database_of(load_settings(home))
-    try:
-        was_there = GatewayRows(database).revoke(account_called(account), person)
-    finally:
-        database.close()
-    if not was_there:
-        raise click.ClickException(f"nobody called {person!r} was let in on {account}")
+    """Let somebody who was paired speak no more, or refuse somebody who has a code."""
+    api_client(home).remove_chat_person(account_called(account), person)
     click.echo(f"{person} may not speak to the agent on {account} any more.")

@@ -212,6 +212,7 @@ class AsyncHermesClient:
     gateway_accounts = _sends(operations.gateway_accounts)
     pair_person = _sends(operations.pair_person)
     remove_chat_person = _sends(operations.remove_chat_person)
+    remove_gateway_codes = _sends(operations.remove_gateway_codes)
     mcp_servers = _sends(operations.mcp_servers)
     mcp_server = _sends(operations.mcp_server)
     add_mcp_server = _sends(operations.add_mcp_server)

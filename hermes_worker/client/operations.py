@@ -929,6 +929,12 @@ def remove_chat_person(account: str, person: str) -> ApiRequest[None]:
     return ApiRequest(method="DELETE", template="/v1/gateway/people", read=_nothing, params=params)
 
 
+def remove_gateway_codes(account: str) -> ApiRequest[int]:
+    """Take back all codes of ``account`` that nobody used; how many."""
+    params = {"account": account}
+    return ApiRequest(method="DELETE", template="/v1/gateway/codes", read=_reads(int, "removed"), params=params)
+
+
 def mcp_servers() -> ApiRequest[list[dict[str, Any]]]:
     """The MCP servers that the tenant keeps, without their tokens. None is asked."""
     return _get("/v1/mcp-servers", _reads(list[dict[str, Any]], "data"))

@@ -96,6 +96,14 @@ class PairedPerson(BaseModel):
     role: ChatRole
 
 
+class RemovedCodes(BaseModel):
+    """Codes that are good no longer."""
+
+    object: Literal["hermes.removed_codes"] = "hermes.removed_codes"
+    account: str
+    removed: int
+
+
 @router.get("/accounts", response_model=GatewayAccountList)
 async def list_gateway_accounts(context: Context) -> GatewayAccountList:
     """Which accounts are listened to, by whom, what was wrong with the last look, who was let in and who asks to be."""
@@ -148,6 +156,13 @@ async def remove_chat_person(context: Context, account: _Account, person: _Perso
     if not await context.store(_turned_away, GatewayRows(context.client.database), account, person):
         message = f"Nobody called {person[:80]!r} was let in on {account[:80]!r}, and nobody so called asks to be."
         raise ApiError(404, message, code="person_not_found", param="person")
+
+
+@router.delete("/codes", response_model=RemovedCodes)
+async def remove_gateway_codes(context: Context, account: _Account) -> RemovedCodes:
+    """Take back all codes of an account that nobody used. Whoever had one may ask again at once."""
+    gone = await context.store(GatewayRows(context.client.database).forget_askers, account)
+    return RemovedCodes(account=account, removed=gone)
 
 
 def _turned_away(rows: GatewayRows, account: str, person: str) -> bool:
