@@ -78,3 +78,14 @@ def test_wrong_codes_lock_the_account(api: Served, chats: GatewayRows) -> None:
         assert api.http.post("/v1/gateway/pairings", json=wrong).status_code == 409
     assert account(api.http)["codes_locked_until"] is not None
     assert api.http.post("/v1/gateway/pairings", json={"account": ACCOUNT, "code": code}).status_code == 409
+
+
+def test_codes_that_nobody_used_are_taken_back(api: Served, chats: GatewayRows) -> None:
+    used, unused = asked(chats, "42"), asked(chats, "43")
+    api.http.post("/v1/gateway/pairings", json={"account": ACCOUNT, "code": used}).raise_for_status()
+    removed = [api.http.delete("/v1/gateway/codes", params={"account": ACCOUNT}).json()["removed"] for _ in range(2)]
+    assert removed == [1, 0]
+    seen = account(api.http)
+    assert (len(seen["people"]), seen["asking"]) == (1, [])  # type: ignore[arg-type]
+    assert api.http.post("/v1/gateway/pairings", json={"account": ACCOUNT, "code": unused}).status_code == 409
+    assert asked(chats, "43"), "they may ask again at once"
