@@ -18,7 +18,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers, State
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -78,9 +79,15 @@ class AloneApp:
         if names not in self._apps:
             routers = installed.current().routers
             app = app_of(self._context, self._holders, [routers[name] for name in names])
+            app.add_exception_handler(UnavailableError, _told_away)
             app.state.deprecated = ()  # the whole document is not here, so the table would name what is missing
             self._apps[names] = app
         return self._apps[names]
+
+
+async def _told_away(_request: Request, error: Exception) -> JSONResponse:
+    """The person who asks is the one who would read the log of a server."""
+    return ApiError(503, f"{str(error)[:1].upper()}{str(error)[1:]}.", code="database_unavailable").response
 
 
 def _stack_of(settings: Settings) -> StackNote | None:

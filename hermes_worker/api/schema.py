@@ -329,7 +329,7 @@ class ListDeliveries(BaseModel):
 class ErrorDetail(BaseModel):
     message: str
     type: str
-    param: str | None
+    param: str | None = None
     code: str
 
 
@@ -416,7 +416,8 @@ class ShareObject(BaseModel):
     """What one child and all below it have used."""
 
     run_id: str
-    index: int | None
+    index: int | None = None
+    """Which task of its call; none for a turn that the answer of a background child began."""
     status: RunStatus
     dimensions: dict[str, DimensionObject]
 

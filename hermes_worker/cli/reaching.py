@@ -59,10 +59,10 @@ def ask_api(home: Path | None, *, names_tenant: bool = False, begins_work: bool 
     if client is not None:
         return AskedApi(client=client, settings=None)
     settings = client_settings(home, needs_servers=False)
-    require_begun(settings)
+    asked = ask_home(settings)
     if begins_work:
         broker_url_of(settings)  # whoever hands in work is told when nobody is there to do it
-    return ask_home(settings)
+    return asked
 
 
 def ask_home(settings: Settings) -> AskedApi:

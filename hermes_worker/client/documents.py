@@ -68,7 +68,7 @@ class ShareDocument(TypedDict):
     """What one child and all below it have used."""
 
     run_id: str
-    index: int | None
+    index: NotRequired[int | None]
     status: str
     dimensions: dict[str, DimensionDocument]
 
@@ -252,7 +252,7 @@ class ErrorDetails(TypedDict):
 
     message: str
     type: str
-    param: str | None
+    param: NotRequired[str | None]
     code: str
 
 

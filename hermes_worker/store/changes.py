@@ -101,7 +101,8 @@ def _newest(rows: _Rows, order: sa.ColumnElement[Any]) -> _Rows:
 
 
 def _of_runs(tenant: str | None) -> Sequence[_Rows]:
-    written = _rows(runs, _ms(runs.c.updated_at), tenant)
+    # Two steps of a run may be in one millisecond.
+    written = _rows(runs, _ms(runs.c.updated_at) + runs.c.event_seq, tenant)
     # What is deleted by a person is recorded; what retention deletes is old, and nobody waits to see it go.
     return written.where(RUN_IS_OPEN), _newest(written, runs.c.pk), *_of_audit(tenant)
 

@@ -7,14 +7,17 @@ import inspect
 import itertools
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NotRequired, get_origin, get_type_hints
 
 import pytest
+from fastapi.routing import APIRoute
+from pydantic import TypeAdapter
 from serving import Served
 from support.cutting import CuttingProxy
 from support.store import Store, asks
 
+from hermes_worker import installed
 from hermes_worker.client import (
     AsyncHermesClient,
     Callbacks,
@@ -40,6 +43,7 @@ from hermes_worker.client.streaming import LINE_BYTES_MAX, EventParser, Resumpti
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
+from hermes_worker.extension import load
 
 REPLY = ModelReply(text="Hello world", usage=Usage(input=3, output=2))
 CUTS = (7_000, 0, 300, 1_200, 2_500, 9_000)
@@ -293,6 +297,29 @@ def test_the_types_of_the_client_have_the_fields_of_the_document(api: Served) ->
         needed = {name for name, hint in fields.items() if get_origin(hint) is not NotRequired}
         assert set(fields) == set(schemas[theirs]["properties"]), ours
         assert needed <= set(schemas[theirs].get("required", ())), ours
+
+
+def _null_but_required(shape: Any, shapes: Mapping[str, Any]) -> Iterator[str]:
+    """The fields that must be there and may be null, in a JSON schema and all that it refers to."""
+    for name, field in shape.get("properties", {}).items():
+        may_be_null = any(each.get("type") == "null" for each in field.get("anyOf", ()))
+        if may_be_null and name in shape.get("required", ()):
+            yield f"{shape.get('title')}.{name}"
+    for name in {one.rpartition("/")[2] for one in re.findall(r'"\$ref": "([^"]+)"', json.dumps(shape))}:
+        if name in shapes:
+            yield from _null_but_required(shapes[name], {other: shapes[other] for other in shapes if other != name})
+
+
+def test_what_leaves_out_null_requires_nothing_that_may_be_null() -> None:
+    """Or the answers were not as the document says, and no client could read them."""
+    lean = 0
+    for each in installed.current().routers.values():
+        for route in load(each.implementation).routes:
+            if isinstance(route, APIRoute) and route.response_model_exclude_none and route.response_model is not None:
+                shape = TypeAdapter(route.response_model).json_schema(mode="serialization")
+                assert list(_null_but_required(shape, shape.get("$defs", {}))) == [], route.path
+                lean += 1
+    assert lean > 10
 
 
 # -------------------------------------------------------------------------------------------------------------- decide

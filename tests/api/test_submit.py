@@ -155,11 +155,16 @@ BAD_BODIES: list[tuple[Any, str, str]] = [
     ({"input": "x", "metadata": {"a": "b" * 513}}, "invalid_value", "metadata.a"),
     ({"input": "x", "metadata": {str(n): "" for n in range(17)}}, "invalid_value", "metadata"),
     ({"input": "x", "stream": True}, "unknown_parameter", "stream"),
-    ({"input": "x", "workspace": "/etc"}, "unknown_parameter", "workspace"),
     ({"input": "x", "previous_response_id": "resp_1"}, "unsupported_parameter", "previous_response_id"),
     ([], "invalid_type", "body"),
     ("text", "invalid_type", "body"),
 ]
+
+
+def test_only_who_is_at_the_machine_names_a_directory_of_it(http: httpx.Client, api: Served) -> None:
+    body = {"input": "x", "workspace": "/etc"}
+    refused(http.post("/v1/runs", json=body), 403, "not_the_installations_key", "workspace")
+    assert api.client.views.runs() == []
 
 
 def test_every_wrong_field_is_named(http: httpx.Client, api: Served) -> None:

@@ -99,7 +99,7 @@ def test_a_stop_of_a_run_that_has_ended_ends_what_it_set_in_motion(shared: Share
 
     wait_for(second_turn_ended)
     stopped = hermes.inline("runs", "stop", run_id)
-    assert stopped.out.split() == [run_id, "completed"]
+    assert stopped.out.split() == [run_id, "completed"], stopped.said
     [child] = re.findall(r"run_[0-9a-f]{32}", stopped.err)
     wait_for(lambda: hermes.run_of(child)["status"] == "cancelled")
     assert all_ended(hermes, run_id)

@@ -198,7 +198,8 @@ def take_buttons_away(connection: Connection, run_pk: int, wait_id: int) -> None
     sent yet goes without them, in the caller's transaction. One that is just being sent loses them when it was sent
     (``Deliveries.delivered``)."""
     with_buttons = deliveries.c.run_pk == run_pk, deliveries.c.buttons.is_not(None)
-    for row in connection.execute(sa.select(deliveries.c.pk, deliveries.c.buttons).where(*with_buttons)).all():
+    wanted = sa.select(deliveries.c.pk, deliveries.c.buttons).where(*with_buttons)
+    for row in rows_of(connection.execute(wanted), _ButtonsRow):
         if any(is_of_wait(button, wait_id) for button in _buttons_in(row.buttons)):
             bare = sa.update(deliveries).where(deliveries.c.pk == row.pk).values(buttons=None)
             sent = row_of(connection.execute(bare.returning(*columns_for(deliveries, _SentRow))), _SentRow)
@@ -815,6 +816,11 @@ class _AnsweringRun(NamedTuple):
     run_id: str
     spec: str | None
     workspace: str
+
+
+class _ButtonsRow(NamedTuple):
+    pk: int
+    buttons: str | None
 
 
 class _SentRow(NamedTuple):
