@@ -52,25 +52,11 @@ class _CallStopped(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class McpExchange:
-    """One call or listing, within a time."""
+class McpExchange(ServerHttp):
+    """One call or listing, in what its server's revision wants of HTTP."""
 
-    server: McpServer
-    token: str | None
-    ends_at: float
-    """By ``time.monotonic``."""
     session: McpSession | None = None
     """``None`` for requests that need none of ours: the server's ends with them."""
-    login: Bearer | None = None
-    """Where its tokens come from, instead of ``token``."""
-    policy: UrlPolicy = OF_OPERATORS
-    """Which addresses may be asked."""
-
-    @property
-    def _http(self) -> ServerHttp:
-        return ServerHttp(
-            server=self.server, token=self.token, ends_at=self.ends_at, login=self.login, policy=self.policy
-        )
 
     def request(
         self,
@@ -91,14 +77,14 @@ class McpExchange:
                     headers |= _param_headers(paths, params["arguments"])
                 return self._result(headers, body)
             case "2024-11-05":
-                return event_streams.request(self._http, method, params)
+                return event_streams.request(self, method, params)
             case "2025-11-25":
                 return self._in_session(method, params)
             case never:
                 assert_never(never)
 
     def _in_session(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any] | InputWanted:
-        requests = SessionRequests(self._http, self.session or McpSession(url=self.server.url))
+        requests = SessionRequests(self, self.session or McpSession(url=self.server.url))
         if self.session is not None:
             return requests.request(method, params)
         try:
@@ -112,21 +98,21 @@ class McpExchange:
         session = None if place is None else McpSession.kept(place.session, self.server)
         if place is None or session is None or session.session_id is None:
             raise UnknownOutcome("the call that asked a person is not open any more")
-        return SessionRequests(self._http, session).go_on(place, again.get("inputResponses"))
+        return SessionRequests(self, session).go_on(place, again.get("inputResponses"))
 
     def give_up(self, state: str | None) -> None:
         """Nobody waits any more for a call that was left open, if it was. Raises ``McpError``; may be repeated."""
         place = StreamPlace.of(state)
         session = None if place is None else McpSession.kept(place.session, self.server)
         if place is not None and session is not None and session.session_id is not None:
-            SessionRequests(self._http, session).give_up(place)
+            SessionRequests(self, session).give_up(place)
 
     def _result(self, headers: Mapping[str, str], body: bytes) -> Mapping[str, Any]:
         """Of a request that stands by itself."""
-        hearing, http = AnswerHearing(), self._http
-        with http.opened({"Accept": ANY_ANSWER, **headers}, body) as response, hearing.explained():
-            http.hear(response, hearing, EventReader(chars_max=ANSWER_BYTES_MAX))
-            return http.result(hearing, response.status)
+        hearing = AnswerHearing()
+        with self.opened({"Accept": ANY_ANSWER, **headers}, body) as response, hearing.explained():
+            self.hear(response, hearing, EventReader(chars_max=ANSWER_BYTES_MAX))
+            return self.result(hearing, response.status)
 
 
 def _param_headers(paths: Mapping[str, Sequence[str]], arguments: Mapping[str, Any]) -> Mapping[str, str]:
