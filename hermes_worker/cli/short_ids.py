@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING
 
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.short_ids import PREFIXES, ShortKind, is_whole
 from hermes_worker.store.short_ids import AmbiguousId
 
 if TYPE_CHECKING:
     from hermes_worker.client import HermesClient
 
-_PREFIX: Final = {"run": "run_", "delivery": "dlv_"}
-_DIGITS = 32
 _MAY_BE_ASKED_FOR = re.compile(r"(?!\.{1,2}$)[^/\x00-\x1f\x7f]{1,200}")
 
 
-def whole_id(client: HermesClient, written: str, kind: Literal["run", "delivery"]) -> str:
+def whole_id(client: HermesClient, written: str, kind: ShortKind) -> str:
     """The id that is meant by an id or by its beginning; what begins none is as it was written, for whoever looks it up
     to say so. Raises ``AmbiguousId``, ``ConfigurationError`` for what can be no id."""
     from hermes_worker.client import RefusedError
 
     if not _MAY_BE_ASKED_FOR.fullmatch(written):
         raise ConfigurationError(f"there is no {kind} {written[:80]!r}")
-    prefix = _PREFIX[kind]
-    digits = written.strip().lower().removeprefix(prefix)
-    if len(written) == len(prefix) + _DIGITS or not re.fullmatch(r"[0-9a-f]{1,32}", digits):
+    digits = written.strip().lower().removeprefix(PREFIXES[kind])
+    if is_whole(written, kind) or not re.fullmatch(r"[0-9a-f]{1,32}", digits):
         return written
     try:
         return client.whole_id(written.strip().lower(), kind)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
@@ -11,13 +11,11 @@ from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, Caller
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
+from hermes_worker.core.short_ids import ShortKind, is_whole
 from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.short_ids import AmbiguousId
 
 router = APIRouter(prefix="/v1/ids", tags=["runs"], responses=schema.errors(404, 409, 503))
-
-_PREFIX = {"run": "run_", "delivery": "dlv_"}
-_DIGITS = 32
 
 
 class WholeId(BaseModel):
@@ -30,7 +28,7 @@ class WholeId(BaseModel):
 async def whole_id(
     context: Context,
     caller: Caller,
-    kind: Literal["run", "delivery"],
+    kind: ShortKind,
     begins: Annotated[str, Query(pattern="^((run|dlv)_)?[0-9a-f]{1,32}$", description="With its prefix or without.")],
 ) -> WholeId:
     """The one id of that kind that begins so."""
@@ -40,6 +38,6 @@ async def whole_id(
         found = await context.store(known.full_id, begins, tenant=caller.tenant)
     except AmbiguousId as error:
         raise ApiError(409, f"{error}.", code="ambiguous_id", param="begins") from None
-    if len(found) != len(_PREFIX[kind]) + _DIGITS:
+    if not is_whole(found, kind):
         raise ApiError(404, f"No {kind} has an id that begins with {begins!r}.", code="id_not_found", param="begins")
     return WholeId(id=found)

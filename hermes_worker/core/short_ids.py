@@ -1,0 +1,16 @@
+"""Ids of which people write the beginning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, Literal
+
+ShortKind = Literal["run", "delivery"]
+PREFIXES: Final[Mapping[ShortKind, str]] = MappingProxyType({"run": "run_", "delivery": "dlv_"})
+_DIGITS: Final = 32
+
+
+def is_whole(text: str, kind: ShortKind) -> bool:
+    """Whether it is as long as an id, and no beginning of one."""
+    return len(text) == len(PREFIXES[kind]) + _DIGITS
