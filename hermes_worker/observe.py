@@ -258,7 +258,6 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "metrics.served": "This process serves its metrics.",
         "metrics.not_served": "This process cannot listen where its metrics should be; it works without them.",
         "configuration.refused": "A configuration cannot be used; the last good one counts. Its error says why.",
-        "settings.noted": "Something in the configuration has no effect.",
     }
 )
 """Every event this package logs or counts, with its meaning. Closed: a test reads the sources and compares."""

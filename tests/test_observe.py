@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.logs import kept_log
 
 import hermes_worker
 from hermes_worker.observe import EVENTS, Outage, bound, configure_logging, count, log, reset_counters, snapshot
@@ -26,13 +27,8 @@ KEY = "sk-" + "abcdefghijklmnopqrstuvwx"
 
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level, ours = root.handlers[:], root.level, (log._level, log._emit)
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logging.captureWarnings(False)
-    log._level, log._emit = ours
+    with kept_log():
+        yield
 
 
 @pytest.fixture
@@ -243,6 +239,19 @@ def _events_used(path: Path) -> Iterator[tuple[str, str]]:
                 yield path.name, event
 
 
+def _events_emitted(path: Path) -> Iterator[str]:
+    """Names of events, or what stands before their kind, in arguments of calls that log or count."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
+            match argument:
+                case ast.Constant(value=str(text)):
+                    yield text
+                case ast.JoinedStr(values=[ast.Constant(value=str(text)), *_]):
+                    yield text.rstrip(".")
+
+
 def _names_from_observe(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "hermes_worker.observe":
@@ -255,6 +264,12 @@ def test_every_event_in_the_sources_is_in_the_catalogue() -> None:
     assert ("children.py", "child.started") in used
     assert ("remote_tasks.py", "remote_task.unwatched") in used
     assert [(path, event) for path, event in used if event not in EVENTS] == []
+
+
+def test_every_event_of_the_catalogue_is_emitted_somewhere() -> None:
+    emitted = {event for path in SOURCES for event in _events_emitted(path)}
+
+    assert sorted(EVENTS.keys() - emitted) == []
 
 
 def test_events_are_dotted_and_explained() -> None:

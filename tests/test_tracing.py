@@ -18,13 +18,13 @@ from hermes_worker.broker.queue import QueueName, TaskName, envelope
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.messages import Message, ModelReply, Role, ToolRequest
 from hermes_worker.core.replay import Replay
+from hermes_worker.core.trace_ids import run_span_id, trace_id, traceparent
 from hermes_worker.safety.redaction import Redactor
 from hermes_worker.store.run_ends import root_of, uncounted_ends
 from hermes_worker.store.statistics import count_what_is_over
 from hermes_worker.tracing import names, recording, texts
 from hermes_worker.tracing.beginning import trace_if_wanted
 from hermes_worker.tracing.exporting import _links
-from hermes_worker.tracing.identity import run_span_id, trace_id, traceparent
 from hermes_worker.tracing.recording import CallersSpan, Recorder, SpanRecord, record_with
 
 SOURCES = Path(__file__).parents[1] / "hermes_worker"

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
+from hermes_worker.core.budget import NANO
+from hermes_worker.core.run import RunStatus
+from hermes_worker.core.trace_ids import trace_id
+from hermes_worker.observe import log
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.tables import RUN_IS_UNCOUNTED, runs
 
@@ -29,8 +35,31 @@ class RunEnd(NamedTuple):
     input_tokens: int
     output_tokens: int
     cost_nano_usd: int
+    cost_status: str | None
+    """Whether ``cost_nano_usd`` is all of it (``core.pricing.CostStatus``); ``None`` before the first model call."""
     created_at: float
     finished_at: float
+
+
+def log_end(end: RunEnd) -> None:
+    """Write the one line of a run's end: a warning for a run that failed, with the kind of its failure. The provider's
+    words are not logged, because they may quote a prompt; ``runs show`` has them."""
+    say = log.warning if end.status == RunStatus.FAILED else log.info
+    say(
+        "run.finished",
+        run_id=end.run_id,
+        status=end.status,
+        reason=end.exit_reason,
+        failure=end.failure_kind,
+        duration_s=round(max(0.0, end.finished_at - end.created_at), 3),
+        iterations=end.iteration,
+        input_tokens=end.input_tokens,
+        output_tokens=end.output_tokens,
+        cost_usd=end.cost_nano_usd / NANO,
+        cost_status=end.cost_status,
+        model=end.model,
+        trace_id=f"{trace_id(end.root_id or end.run_id):032x}",
+    )
 
 
 _OWN = tuple(name for name in RunEnd._fields if name not in ("root_id", "parent_id", "cause_id"))
@@ -46,16 +75,19 @@ _ENDS = (
     .outerjoin(_root, _root.c.pk == runs.c.root_pk)
     .outerjoin(_parent, _parent.c.pk == runs.c.parent_pk)
     .outerjoin(_cause, _cause.c.pk == runs.c.cause_pk)
-    .where(RUN_IS_UNCOUNTED)
     .order_by(runs.c.pk)
-    .limit(_MOST)
 )
 
 
 def uncounted_ends(database: Database) -> list[RunEnd]:
-    """The oldest runs that are over and that ``statistics`` has not counted. Raises ``UnavailableError``."""
+    """Read the oldest runs that are over and that ``statistics`` has not counted. Raises ``UnavailableError``."""
     with database.read() as connection:
-        return [RunEnd(*row) for row in connection.execute(_ENDS)]
+        return [RunEnd(*row) for row in connection.execute(_ENDS.where(RUN_IS_UNCOUNTED).limit(_MOST))]
+
+
+def read_ends(connection: Connection, pks: Sequence[int]) -> list[RunEnd]:
+    """Read how the runs with these numbers ended, in the caller's transaction. All of them must be over."""
+    return [RunEnd(*row) for row in connection.execute(_ENDS.where(runs.c.pk.in_(pks)))]
 
 
 def root_of(database: Database, run_id: str) -> str:

@@ -23,6 +23,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.pricing import Cost, doubtful_nano_usd_of, nano_usd_of, unpriced_calls_of
 from hermes_worker.store.engine.database import Database
+from hermes_worker.store.run_ends import log_end, read_ends
 from hermes_worker.store.search.due import mark_due_of_runs
 from hermes_worker.store.tables import (
     RUN_IS_OPEN,
@@ -99,9 +100,10 @@ def totals(connection: Connection) -> Totals:
 
 
 def count_what_is_over(database: Database, *, only: Sequence[int] | None = None) -> int:
-    """Add the rows that are over to ``statistics``; how many they were. Each is counted once, however many processes do
-    this at once. Of runs ``only`` those with these numbers are counted, unless it is ``None``. Costs one look into
-    three empty indexes when there are none. Raises ``UnavailableError``."""
+    """Add the rows that are over to ``statistics``, log the ends of the runs among them, and return the number of rows.
+    Each is counted once, however many processes do this at once. Of runs only those numbered in ``only`` are counted,
+    unless it is ``None``. Costs one look into three empty indexes when there are none. Raises ``UnavailableError``.
+    """
     with database.read() as connection:
         are_there = connection.execute(_ARE_THERE).one()
     counted = 0
@@ -119,14 +121,18 @@ def _count_all(database: Database, table: _CountedTable, *only: sa.ColumnElement
     counted = 0
     for _ in range(_BATCHES_MAX):
         with database.write() as connection:
-            here = _count_batch(connection, table, *only)
-        counted += here
-        if here < _BATCH:
+            pks = _count_batch(connection, table, *only)
+            ends = read_ends(connection, pks) if pks and table[0] is runs else []
+        # A row is counted once, so each end has one line; it is lost only with a process that dies right here.
+        for end in ends:
+            log_end(end)
+        counted += len(pks)
+        if len(pks) < _BATCH:
             break
     return counted
 
 
-def _count_batch(connection: Connection, table: _CountedTable, *only: sa.ColumnElement[bool]) -> int:
+def _count_batch(connection: Connection, table: _CountedTable, *only: sa.ColumnElement[bool]) -> list[int]:
     rows, which, amounts = table
     # Whoever else counts at this moment takes other rows.
     found = (
@@ -139,7 +145,7 @@ def _count_batch(connection: Connection, table: _CountedTable, *only: sa.ColumnE
         connection.execute(sa.update(rows).where(these).values(is_counted=1))
         if rows is runs:
             mark_due_of_runs(connection, pks)  # what they said can be searched for now
-    return len(pks)
+    return pks
 
 
 def count_delivery(connection: Connection, delivery_id: str) -> None:

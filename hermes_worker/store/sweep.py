@@ -16,7 +16,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple, TypedDict, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -105,6 +105,9 @@ class Swept:
     expired: int = 0
 
 
+_Orphan = TypeVar("_Orphan", bound="OrphanedCall | OrphanedTurn")
+
+
 class Sweeper:
     """Repairs one database. Thread-safe; harmless to run in many processes."""
 
@@ -144,6 +147,8 @@ class Sweeper:
         unanswered = self._expire_questions()
         again = self._resend(depths) if depths is not None else []
         lost_deliveries = lose_deliveries(self._database)
+        if lost_deliveries:
+            log.warning("lease.expired", step="delivery", count=lost_deliveries)
         woken = wake_deliveries(self._database)
         woken += lose_hook_calls(self._database)
         woken += lose_gatherings(self._database)
@@ -223,44 +228,50 @@ class Sweeper:
     def _lose_calls(self, may_expire: bool) -> tuple[int, list[Hint]]:
         with self._database.read() as connection:
             orphans = _LOST_CALLS.all(connection, {"may_expire": may_expire})
-        hints: list[Hint] = []
-        lost = 0
-        for orphan in orphans:
 
-            def lose(connection: Connection, loaded: LoadedRun, orphan: OrphanedCall = orphan) -> list[Hint] | None:
-                if not _still_holds(connection, orphan):
-                    return None
-                _end_lane(connection, orphan, loaded.run.calls[orphan.position])
-                event = ev.CallLost(position=orphan.position, loss=LOSSES[orphan.state])
-                step = "auxiliary" if loaded.run.calls[orphan.position].asks else "tool"
-                return _save_loss(connection, loaded, event, f"{step}:{orphan.name}", self._pricing)
+        def lose(connection: Connection, loaded: LoadedRun, orphan: OrphanedCall) -> list[Hint] | None:
+            if not _still_holds(connection, orphan):
+                return None
+            _end_lane(connection, orphan, loaded.run.calls[orphan.position])
+            event = ev.CallLost(position=orphan.position, loss=LOSSES[orphan.state])
+            step = "auxiliary" if loaded.run.calls[orphan.position].asks else "tool"
+            return _save_loss(connection, loaded, event, f"{step}:{orphan.name}", self._pricing)
 
-            sent = self._repair(orphan.run_pk, lose)
-            if sent is not None:
-                lost += 1
-                hints += sent
-        return lost, hints
+        return self._lose_each(orphans, lose)
 
     def _lose_iterations(self, may_expire: bool) -> tuple[int, list[Hint]]:
         terms: _LostIterations = {"age_s": self._policy.model_call_s_max, "may_expire": may_expire}
         with self._database.read() as connection:
             orphans = _LOST_ITERATIONS.all(connection, terms)
+
+        def lose(connection: Connection, loaded: LoadedRun, orphan: OrphanedTurn) -> list[Hint] | None:
+            if loaded.lease_token != orphan.lease_token:
+                return None
+            _end_lane(connection, orphan, loaded.run)
+            event = ev.IterationLost(loss=LOSSES[orphan.state])
+            step = "prepare" if loaded.run.wants_preparing else "model"
+            return _save_loss(connection, loaded, event, step, self._pricing)
+
+        return self._lose_each(orphans, lose)
+
+    def _lose_each(
+        self, orphans: Sequence[_Orphan], lose: Callable[[Connection, LoadedRun, _Orphan], list[Hint] | None]
+    ) -> tuple[int, list[Hint]]:
+        """Take the claims of ``orphans`` away, each under its run's lock; how many there were, and what to send."""
         hints: list[Hint] = []
         lost = 0
         for orphan in orphans:
 
-            def lose(connection: Connection, loaded: LoadedRun, orphan: OrphanedTurn = orphan) -> list[Hint] | None:
-                if loaded.lease_token != orphan.lease_token:
-                    return None
-                _end_lane(connection, orphan, loaded.run)
-                event = ev.IterationLost(loss=LOSSES[orphan.state])
-                step = "prepare" if loaded.run.wants_preparing else "model"
-                return _save_loss(connection, loaded, event, step, self._pricing)
+            def act(connection: Connection, loaded: LoadedRun, orphan: _Orphan = orphan) -> list[Hint] | None:
+                return lose(connection, loaded, orphan)
 
-            sent = self._repair(orphan.pk, lose)
-            if sent is not None:
-                lost += 1
-                hints += sent
+            sent = self._repair(orphan.run_pk, act)
+            if sent is None:
+                continue
+            lost += 1
+            hints += sent
+            what = orphan.name if isinstance(orphan, OrphanedCall) else "model"
+            log.warning("lease.expired", run_id=orphan.run_id, step=what, worker=orphan.lease_owner, state=orphan.state)
         return lost, hints
 
     def _repair(self, pk: int, act: Callable[[Connection, LoadedRun], list[Hint] | None]) -> list[Hint] | None:
@@ -410,6 +421,7 @@ class OrphanedCall(NamedTuple):
     """A tool call whose claim is over, and the state of the worker that held it."""
 
     run_pk: int
+    run_id: str
     iteration: int
     position: int
     lease_token: str | None
@@ -419,9 +431,10 @@ class OrphanedCall(NamedTuple):
 
 
 class OrphanedTurn(NamedTuple):
-    """The same of a model call."""
+    """A model call whose claim is over, and the state of the worker that held it."""
 
-    pk: int
+    run_pk: int
+    run_id: str
     lease_token: str | None
     lease_owner: int
     state: str | None
@@ -559,6 +572,7 @@ _PAST_IDLE = Prepared(
 _LOST_CALLS = Prepared(
     sa.select(
         tool_calls.c.run_pk,
+        runs.c.run_id,
         tool_calls.c.iteration,
         tool_calls.c.position,
         tool_calls.c.lease_token,
@@ -583,7 +597,7 @@ _LOST_CALLS = Prepared(
 )
 
 _LOST_ITERATIONS = Prepared(
-    sa.select(runs.c.pk, runs.c.lease_token, runs.c.lease_owner, workers.c.state)
+    sa.select(runs.c.pk.label("run_pk"), runs.c.run_id, runs.c.lease_token, runs.c.lease_owner, workers.c.state)
     .outerjoin(workers, workers.c.pk == runs.c.lease_owner)
     .where(
         runs.c.lease_owner.is_not(None),

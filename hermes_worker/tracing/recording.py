@@ -18,13 +18,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
 
+from hermes_worker.core import trace_ids
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.messages import Message, ModelReply
+from hermes_worker.core.trace_ids import run_span_id, step_span_id, trace_id
 from hermes_worker.safety.redaction import Redactor
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.run_ends import RunEnd, root_of
-from hermes_worker.tracing import identity, names, texts
-from hermes_worker.tracing.identity import run_span_id, step_span_id, trace_id
+from hermes_worker.tracing import names, texts
 
 Value = str | int | float | bool
 _ROOTS_KEPT = 10_000
@@ -112,7 +113,7 @@ class Recorder:
     def traceparent(self, run_id: str) -> str | None:
         """The header of messages for a run; ``None`` when the database cannot say what it belongs to."""
         try:
-            return identity.traceparent(self._root(run_id), run_id)
+            return trace_ids.traceparent(self._root(run_id), run_id)
         except UnavailableError:
             return None
 

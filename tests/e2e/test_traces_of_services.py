@@ -10,7 +10,7 @@ import pytest
 from support.collector import collecting
 from support.commandline import CommandLine, script, wait_for
 
-from hermes_worker.tracing.identity import trace_id
+from hermes_worker.core.trace_ids import trace_id
 
 pytestmark = pytest.mark.e2e
 

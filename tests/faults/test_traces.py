@@ -10,9 +10,9 @@ import pytest
 from support.collector import Collector, collecting
 from support.rig import Rig, rig_on, sink_call, until
 
+from hermes_worker.core.trace_ids import run_span_id, trace_id
 from hermes_worker.lab.plan import FleetRole
 from hermes_worker.local.valkey import EmbeddedValkey
-from hermes_worker.tracing.identity import run_span_id, trace_id
 
 pytestmark = pytest.mark.faults
 SECRET_WORDS = "swordfish and xyzzy"

@@ -11,7 +11,7 @@ from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.compactions import CONTEXT_FIELD
 from hermes_worker.core.effects import Iterate
 from hermes_worker.core.errors import LeaseLost
-from hermes_worker.core.events import AskedAgain, CapacityAwaited, ModelFailed, ModelReplied
+from hermes_worker.core.events import AskedAgain, Broken, CapacityAwaited, ModelFailed, ModelReplied
 from hermes_worker.core.pricing import Spent
 from hermes_worker.core.run_memory import memory_document
 from hermes_worker.observe import count, log
@@ -73,6 +73,7 @@ def _take_iteration(parts: Parts, claim: IterationClaim, abort: AbortSignal) -> 
     if hints is None:
         return StepDone(hints=(), is_watched=is_watched)
     count("iteration.committed")
+    _log_failure(asked if judged is None else judged)
     if not _is_over(asked, judged):
         return StepDone(hints=hints, is_watched=is_watched)
     parts.pool.release(claim.run_id)
@@ -80,6 +81,14 @@ def _take_iteration(parts: Parts, claim: IterationClaim, abort: AbortSignal) -> 
         return StepDone(hints=hints, is_watched=is_watched)
     then = partial(_follow_up, parts, claim, asked, judged.reply.text)
     return StepDone(hints=hints, is_watched=is_watched, then=then)
+
+
+def _log_failure(outcome: Asked | Judged) -> None:
+    """Say that a model call ends its run without a reply, and why."""
+    if isinstance(outcome, Unanswered | Judged) and isinstance(outcome.event, ModelFailed | Broken):
+        event = outcome.event
+        reason = event.reason if isinstance(event, Broken) else event.exit_reason
+        log.warning("iteration.failed", reason=reason.value, failure=event.failure.kind)
 
 
 def _follow_up(parts: Parts, claim: IterationClaim, answered: Answered, answer: str) -> None:
