@@ -182,6 +182,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "workspace.tended": "Idle workspaces on other machines gave back what they held, or old ones were removed.",
         "workspace.not_tended": "The place of workspaces could not be asked which there are.",
         "workspace.pruned": "Directories of sessions that are quiet or gone were removed.",
+        "search.rebuilt": "The index that messages are searched by was damaged; it is made anew from the messages.",
         "sweep.completed": "The sweeper looked through the table once.",
         "hint.sent": "Messages were published.",
         "hint.failed": "Messages could not be published; the sweeper will send them again.",

@@ -175,7 +175,13 @@ def _fleet_checks(settings: Settings) -> Iterator[tuple[str, Callable[[], tuple[
     """Here and not above: that module says its findings in the grades of this one."""
     from hermes_worker.cli import doctor_fleet
 
-    for examine in (doctor_fleet.configuration, doctor_fleet.queues, doctor_fleet.beat, doctor_fleet.size):
+    for examine in (
+        doctor_fleet.configuration,
+        doctor_fleet.queues,
+        doctor_fleet.beat,
+        doctor_fleet.size,
+        doctor_fleet.search,
+    ):
         yield examine.__name__, partial(examine, settings)
     if doctor_fleet.remembers(settings):
         yield "memory", partial(doctor_fleet.memory, settings)

@@ -108,6 +108,23 @@ def size(settings: Settings) -> tuple[Grade, str]:
     return Grade.NOTE, f"{text}, {free} of it hold nothing; 'doctor --fix' gives them back while nothing runs"
 
 
+def search(settings: Settings) -> tuple[Grade, str]:
+    """Whether the index of messages can be used."""
+    from hermes_worker.store.search.indexing import find_index_damage
+    from hermes_worker.wiring import open_database
+
+    if has_no_rows(settings):
+        return Grade.OK, "no messages yet"
+    database = open_database(settings)
+    try:
+        damage = find_index_damage(database)
+    finally:
+        database.close()
+    if damage is None:
+        return Grade.OK, "the index of messages is whole"
+    return Grade.BROKEN, f"{damage}; use 'doctor --fix', or search for something: it is made anew from the messages"
+
+
 def _megabytes(count: int) -> str:
     return f"{count / 1024**2:.1f} MB"
 

@@ -70,10 +70,33 @@ def _space(settings: Settings) -> str | None:
         database.close()
 
 
+def _search(settings: Settings) -> str | None:
+    """An index that is damaged is thrown away; the next worker fills a new one from the messages."""
+    from hermes_worker.store.search.indexing import Indexer, find_index_damage
+    from hermes_worker.store.search.repairing import rebuild_index
+    from hermes_worker.wiring import open_database
+
+    if has_no_rows(settings):
+        return None
+    database = open_database(settings)
+    try:
+        if find_index_damage(database) is None:
+            return None
+        with database.write() as connection:
+            rebuild_index(connection)
+        Indexer(database).look(seconds=_INDEXING_S)
+    finally:
+        database.close()
+    return "made the index of messages anew; workers add what is not in it yet"
+
+
+_INDEXING_S = 5.0
+
 REPAIRS: tuple[tuple[str, Callable[[Settings], str | None]], ...] = (
     ("database", _schema),
     ("API", _key),
     ("broker", _set_aside),
     ("size", _space),
+    ("search", _search),
 )
 """By the subject of the line that they put right: what was done, as a sentence; ``None`` where nothing was wrong."""

@@ -12,7 +12,6 @@ import redis
 from dialects import API_MODE, HELLO, RULES
 from strict_server import StrictServer, status
 from support.dumps import texts_of
-from support.logs import kept_log
 from support.store import Store, check
 from support.token_server import TokenServer
 from support.turns import KEY, Turns

@@ -76,8 +76,10 @@ def error_result(message: str) -> ToolResult:
 
 
 def exception_result(error: Exception) -> ToolResult:
-    """The result of a call whose tool raised what it should not have."""
-    return error_result(sanitised_error(f"{type(error).__name__}: {error}"))
+    """The result of a call whose tool raised what it should not have. An error of a database is told in the words of
+    its server: SQLAlchemy's own text quotes the statement and its values, which are not the model's."""
+    words = getattr(error, "orig", None) or error
+    return error_result(sanitised_error(f"{type(error).__name__}: {words}"))
 
 
 def sanitised_error(text: str) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -28,6 +29,7 @@ from hermes_worker.store.runs.inputs import read_spec
 from hermes_worker.store.runs.runs import find, session_is
 from hermes_worker.store.runs.views import RunView, views_of
 from hermes_worker.store.search.due import is_searchable
+from hermes_worker.store.search.repairing import with_repair
 from hermes_worker.store.search.run_texts import matching_runs, runs_to_read
 from hermes_worker.store.tables import RUN_IS_OPEN, firings, jobs, run_tags, runs, sessions
 
@@ -137,6 +139,9 @@ class Listing:
     def page(self, wanted: RunFilter, *, limit: int = 50, below: int | None = None, before: str | None = None) -> Page:
         """``below`` is where the page before ended, ``before`` the id of the run that ended it. Raises ``RunNotFound``
         for that, ``UnavailableError``."""
+        return with_repair(self._database, partial(self._page, wanted, limit, below, before))
+
+    def _page(self, wanted: RunFilter, limit: int, below: int | None, before: str | None) -> Page:
         with self._database.read() as connection:
             if before is not None:
                 below = find(connection, before, wanted.tenant)

@@ -14,6 +14,7 @@ from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import rows_of
 from hermes_worker.store.engine.sealing import CLEAR, either
 from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.search.repairing import is_index_damage, mark_all_due, rebuild_index
 from hermes_worker.store.tables import blobs, maintenance, messages, runs, search_due, search_rows, sessions
 
 FORGOTTEN = "search_forgotten"
@@ -21,7 +22,9 @@ FORGOTTEN = "search_forgotten"
 SEARCHED_ROLES = (Role.USER, Role.ASSISTANT, Role.TOOL)
 
 
-class _IndexedBody(NamedTuple):
+class IndexedBody(NamedTuple):
+    """A message that stands in the index, by its number there."""
+
     pk: int
     tenant: str
     role: str
@@ -30,6 +33,11 @@ class _IndexedBody(NamedTuple):
 
 STORED = messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash)
 BODY = either(messages.c.body, blobs.c.body).label("body")
+_ITS_MESSAGE = sa.and_(messages.c.session_pk == search_rows.c.session_pk, messages.c.seq == search_rows.c.seq)
+INDEXED_BODIES = sa.select(search_rows.c.pk, sessions.c.tenant, messages.c.role, BODY).select_from(
+    search_rows.join(STORED, _ITS_MESSAGE).join(sessions, sessions.c.pk == search_rows.c.session_pk)
+)
+"""What stands in the index, as ``IndexedBody``."""
 
 
 def mark_due(connection: Connection, session_pk: int) -> None:
@@ -53,21 +61,22 @@ def forget(connection: Connection, session_pk: int, *, beyond: int = 0) -> None:
 
 
 def _forget_words(connection: Connection, which: sa.ColumnElement[bool]) -> None:
-    its = sa.and_(messages.c.session_pk == search_rows.c.session_pk, messages.c.seq == search_rows.c.seq)
-    wanted = (
-        sa.select(search_rows.c.pk, sessions.c.tenant, messages.c.role, BODY)
-        .select_from(search_rows.join(STORED, its).join(sessions, sessions.c.pk == search_rows.c.session_pk))
-        .where(which)
-    )
-    rows = rows_of(connection.execute(wanted), _IndexedBody)
+    rows = rows_of(connection.execute(INDEXED_BODIES.where(which)), IndexedBody)
     gone = [
         ("delete", row.pk, " ".join(words))
         for row in rows
         if (words := index_words(row.tenant, Role(row.role), row.body))
     ]
-    if gone:
-        connection.exec_driver_sql("insert into search_words (search_words, rowid, words) values (?, ?, ?)", gone)
+    if not gone:
+        return
+    try:
+        with connection.begin_nested():
+            connection.exec_driver_sql("insert into search_words (search_words, rowid, words) values (?, ?, ?)", gone)
         _note_forgotten(connection)
+    except sa.exc.DBAPIError as error:
+        if not is_index_damage(error):
+            raise
+        rebuild_index(connection)  # the new one has no word of anything
 
 
 def _note_forgotten(connection: Connection) -> None:
@@ -84,9 +93,7 @@ def clear_index(database: Database) -> int:
             connection.execute(keyed.values(title_key=None))
         if connection.execute(sa.select(search_rows.c.pk).limit(1)).first() is None:
             return 0
-        connection.execute(sa.delete(search_due))
-        every = sa.select(sessions.c.pk).order_by(sessions.c.pk)
-        connection.execute(sa.insert(search_due).from_select(["session_pk"], every))
+        mark_all_due(connection)
         if database.is_sqlite:
             connection.exec_driver_sql("insert into search_words (search_words) values ('delete-all')")
         return connection.execute(sa.delete(search_rows)).rowcount

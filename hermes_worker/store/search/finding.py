@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -19,6 +20,7 @@ from hermes_worker.store.engine.prepared import rows_of
 from hermes_worker.store.owners import owned_by
 from hermes_worker.store.runs.runs import SessionNotFound, session_is
 from hermes_worker.store.search.due import BODY, SEARCHED_ROLES, STORED, is_searchable, role_word, tenant_word
+from hermes_worker.store.search.repairing import with_repair
 from hermes_worker.store.tables import messages, runs, search_due, search_rows, sessions
 
 FOUND_MAX = 100
@@ -123,7 +125,11 @@ class Search:
         self._source = source
 
     def find(self, wanted: MessageSearch) -> SearchResult:
-        """The messages that match. Nothing where the text asks for nothing. Raises ``SessionNotFound``."""
+        """The messages that match. Nothing where the text asks for nothing. Where the index turns out to be damaged, it
+        is made anew, and the result is not complete. Raises ``SessionNotFound``, ``UnavailableError``."""
+        return with_repair(self._database, partial(self._find, wanted))
+
+    def _find(self, wanted: MessageSearch) -> SearchResult:
         query = read_query(wanted.text)
         with self._database.read() as connection:
             if wanted.session is not None:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
@@ -35,7 +36,17 @@ from hermes_worker.core.messages import Role
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import rows_of
 from hermes_worker.store.rows import insert_ignoring
-from hermes_worker.store.search.due import BODY, FORGOTTEN, STORED, clear_index, index_words, is_searchable
+from hermes_worker.store.search.due import (
+    BODY,
+    FORGOTTEN,
+    INDEXED_BODIES,
+    STORED,
+    IndexedBody,
+    clear_index,
+    index_words,
+    is_searchable,
+)
+from hermes_worker.store.search.repairing import is_index_damage, rebuild_index, with_repair
 from hermes_worker.store.tables import maintenance, messages, search_due, search_rows, sessions
 
 _DUE_AT_ONCE = 40
@@ -44,6 +55,8 @@ _CHARS_AT_ONCE = 400_000
 """Of one batch, so that its transaction stays short."""
 _MERGED_PAGES = 200
 _TURN = "search"
+_SAMPLES = 20
+"""Messages that ``find_index_damage`` looks for in the index."""
 
 
 class _DueSession(NamedTuple):
@@ -72,6 +85,7 @@ class Indexer:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._is_checked = False
 
     def take_turn(self, interval_s: float) -> bool:
         """Whether something is to be done and nobody looked in this interval: of all processes one is to look, so that
@@ -95,6 +109,7 @@ class Indexer:
         if not is_searchable(self._database):
             clear_index(self._database)
             return 0
+        self._check()
         ends_at = time.monotonic() + seconds
         added = 0
         while (batch := self.step()) is not None:
@@ -104,8 +119,20 @@ class Indexer:
             time.sleep(pause_s)
         return added
 
+    def _check(self) -> None:
+        """Once in the life of a process, make an index anew that has lost what it should have: damage that raises no
+        error is noticed by nobody else."""
+        if not self._is_checked and with_repair(self._database, partial(_count_lost, self._database)):
+            with self._database.write() as connection:
+                rebuild_index(connection)
+        self._is_checked = True
+
     def step(self) -> int | None:
-        """Index one batch; how many messages it had, or ``None`` when nothing is due. Raises ``UnavailableError``."""
+        """Index one batch; how many messages it had, or ``None`` when nothing is due. An index that is damaged is made
+        anew. Raises ``UnavailableError``."""
+        return with_repair(self._database, self._step)
+
+    def _step(self) -> int | None:
         with self._database.read() as connection:
             due = self._due(connection)
             rows = _new_rows(connection, sorted({row.session_pk for row in due})) if due else []
@@ -233,3 +260,38 @@ def indexed_part(database: Database) -> Counter[str]:
         rows = connection.execute(sa.select(sa.func.count()).select_from(search_rows)).scalar_one()
         due = connection.execute(sa.select(sa.func.count()).select_from(search_due)).scalar_one()
     return Counter(indexed=int(rows), due=int(due))
+
+
+def find_index_damage(database: Database) -> str | None:
+    """Look for damage to the index: a sentence, or ``None``. Reads SQLite's index whole. Raises ``UnavailableError``
+    for any other trouble."""
+    if not is_searchable(database):
+        return None
+    try:
+        if database.is_sqlite:
+            with database.write() as connection:
+                connection.exec_driver_sql("insert into search_words (search_words) values ('integrity-check')")
+        lost = _count_lost(database)
+    except Exception as error:
+        if is_index_damage(error):
+            return "the index that messages are searched by is damaged"
+        raise
+    return f"the index that messages are searched by lacks {lost} of the newest messages" if lost else None
+
+
+def _count_lost(database: Database) -> int:
+    """How many of the newest messages that stand in the index are not found by their words."""
+    with database.read() as connection:
+        newest = INDEXED_BODIES.order_by(search_rows.c.pk.desc()).limit(_SAMPLES)
+        return sum(not _is_found(connection, row) for row in rows_of(connection.execute(newest), IndexedBody))
+
+
+def _is_found(connection: Connection, row: IndexedBody) -> bool:
+    words = index_words(row.tenant, Role(row.role), row.body)
+    if not words:
+        return True
+    if connection.dialect.name == "sqlite":
+        wanted = "select 1 from search_words where search_words match ? and rowid = ?"
+        return connection.exec_driver_sql(wanted, (f'"{words[-1]}"', row.pk)).first() is not None
+    has_words = sa.and_(search_rows.c.pk == row.pk, search_rows.c.words.is_not(None))
+    return connection.execute(sa.select(search_rows.c.pk).where(has_words)).first() is not None
