@@ -43,6 +43,10 @@ def read_command(text: str) -> Reading:
     return carried(read(text), read, is_interesting)
 
 
+CODE_FLAG: Final = "script via an interpreter's code flag"
+"""The danger of a program that stands in the command itself."""
+
+
 def is_interesting(name: str) -> bool:
     """Whether a program has rules, or runs others."""
     return (
@@ -492,9 +496,9 @@ _CODE_FLAGS: Final = (
 def _one_liner(command: Command) -> str | None:
     for name, letters, words in _CODE_FLAGS:
         if name.fullmatch(command.name) and _has_code_flag(command, letters, words):
-            return "script via an interpreter's code flag"
+            return CODE_FLAG
     if command.name in ("deno", "bun") and command.args[:1] == ["eval"]:
-        return "script via an interpreter's code flag"
+        return CODE_FLAG
     return None
 
 

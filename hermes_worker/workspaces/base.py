@@ -228,6 +228,9 @@ class Converses(Protocol):
         """As ``Workspace.execute``, with ``channel``, a descriptor of a socket pair, as the command's standard input,
         and with stderr apart. The descriptor stays the caller's."""
 
+    def confines(self, origin: RunOrigin) -> bool:
+        """Whether a command from ``origin`` reaches only the files that the sandbox shows it, and no open network."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptAnswer:

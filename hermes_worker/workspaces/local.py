@@ -213,6 +213,9 @@ class LocalWorkspace:
     def env_texts(self) -> tuple[str, ...]:
         return env_texts(self.root)
 
+    def confines(self, origin: RunOrigin) -> bool:
+        return self._sandbox is not None and self._sandbox.confines(self.root, origin)
+
     def converse(
         self,
         command: str,

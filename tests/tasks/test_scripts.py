@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from support.confined import working
 from support.store import Store, opened
 from support.turns import Turns, do_calls
 
@@ -31,6 +32,9 @@ from hermes_worker.tasks.iteration.planning import plan_calls
 from hermes_worker.tasks.parts import Hooks
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
+from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.workspaces.sandbox.network import Network, NetworkRules
+from hermes_worker.workspaces.sandbox.policy import SandboxMode, SandboxPolicy
 
 _OPENING = OpeningOptions(base_env={"PATH": "/usr/local/bin:/usr/bin:/bin"}, hermes_home="")
 _CATALOG = default_catalog()
@@ -224,3 +228,52 @@ def test_what_is_written_is_read_and_nonsense_is_nothing() -> None:
 def test_no_script_tool_asks_models_after_an_effect() -> None:
     classes = {name: _CATALOG.spec(name).replay for name in ("web_extract", "read_file", "search_files")}
     assert set(classes.values()) == {Replay.PURE}
+
+
+def _in_sandbox(scene: Scene, network: Network, *, is_confined: bool = True) -> None:
+    """Give the scene's workspace a sandbox with ``network``, and ask a person about what is dangerous."""
+    sandbox = Sandbox(
+        SandboxMode.REQUIRE if is_confined else SandboxMode.OFF,
+        SandboxPolicy(),
+        [working("bubblewrap")],
+        network=NetworkRules(people=network, unattended=network, api=network),
+    )
+    opening = replace(_OPENING, sandbox=sandbox)
+    scene.change(
+        approvals=ApprovalRules(mode=Mode.MANUAL),
+        workspace=lambda ref: open_workspace(WorkspaceRef.from_json(ref), opening),
+    )
+
+
+@pytest.mark.parametrize("network", [Network.NONE, Network.PROXY])
+def test_nobody_is_asked_about_a_script_whose_files_and_network_are_confined(scene: Scene, network: Network) -> None:
+    _in_sandbox(scene, network)
+
+    assert scene("print(1+1)")["output"] == "2\n"
+
+
+def test_the_calls_of_a_confined_script_are_judged_one_by_one(scene: Scene) -> None:
+    _in_sandbox(scene, Network.NONE)
+    (scene.root / "kept").mkdir()
+    said = scene(
+        "from hermes_tools import terminal\nprint(terminal('rm -rf kept'))\nprint(terminal('echo two')['output'])"
+    )
+
+    assert "needs somebody's permission" in said["output"] and "two" in said["output"]
+    assert (scene.root / "kept").is_dir()
+
+
+@pytest.mark.parametrize(("network", "is_confined"), [(Network.OPEN, True), (Network.NONE, False)])
+def test_a_person_is_asked_about_a_script_that_reaches_more(scene: Scene, network: Network, is_confined: bool) -> None:
+    _in_sandbox(scene, network, is_confined=is_confined)
+    scene.ask("print(1+1)")
+    do_calls(scene.turns.parts, scene.store, scene.run_id)
+
+    assert scene.store.views.run(scene.run_id).status is RunStatus.WAITING_FOR_APPROVAL
+
+
+def test_what_is_never_run_or_forbidden_is_refused_to_a_confined_script_too(scene: Scene) -> None:
+    _in_sandbox(scene, Network.NONE)
+    scene.change(approvals=ApprovalRules(mode=Mode.MANUAL, deny=("python3 -c *forbidden*",)))
+
+    assert "Blocked by the rule" in scene("forbidden = 1")["error"]

@@ -46,7 +46,7 @@ from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.parts import Parts
 from hermes_worker.tasks.steps import RunStep, StepDone, take, written
 from hermes_worker.tracing.recording import note, note_call
-from hermes_worker.workspaces.base import FILES_KEY, KnownFiles, WorkspaceError
+from hermes_worker.workspaces.base import FILES_KEY, Converses, KnownFiles, Workspace, WorkspaceError
 from hermes_worker.workspaces.sandbox.network import UNKNOWN, Network, RunOrigin, narrower
 
 
@@ -178,15 +178,7 @@ def _run(
     def gate(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult | None:
         if task is not None:
             return None  # it was let through before it began
-        if claim.replay is not Replay.ONCE and tool.spec.replay_of(arguments) is Replay.ONCE:
-            return error_result(OTHER_EFFECT)
-        if not may_be_called_for(claim.loaded.origin, tool.spec.replay_of(arguments)):
-            return replace(error_result(NOT_FOR_GUESTS), refusal=Refusal(by=RefusedBy.RULES, reason=NOT_FOR_GUESTS))
-        if tool.spec.name == DELEGATE_TOOL and _is_surplus(claim, parts.delegation.children_max):
-            return error_result(TOO_MANY_DELEGATIONS.format(allowed=parts.delegation.children_max))
-        if (repeated := _blocked(parts, claim, tool)) is not None:
-            return repeated
-        refused = wait_for_permission(parts.approvals, parts.waits, claim, tool, arguments, context.session, judged)
+        refused = _refuse_call(parts, claim, tool, arguments, context, judged)
         if refused is None:
             keep_checkpoint(parts.checkpoints, claim, session, workspace, tool, arguments, abort)
         return refused
@@ -204,6 +196,35 @@ def _verdict_and_answer(consulted: Sequence[Consulted]) -> tuple[Consulted | Non
     """What a model said of the danger of the call, and what the tool itself asked one last."""
     judged = next((one for one in consulted if one.task is AuxTask.APPROVAL), None)
     return judged, next((one for one in reversed(consulted) if one.task is not AuxTask.APPROVAL), None)
+
+
+def _refuse_call(
+    parts: Parts,
+    claim: CallClaim,
+    tool: Tool,
+    arguments: Mapping[str, Any],
+    context: ToolContext,
+    judged: Consulted | None,
+) -> ToolResult | None:
+    """What stands in for a call that must not run, or not yet; ``None`` when it may. ``judged`` is what a model said of
+    its danger."""
+    if claim.replay is not Replay.ONCE and tool.spec.replay_of(arguments) is Replay.ONCE:
+        return error_result(OTHER_EFFECT)
+    if not may_be_called_for(claim.loaded.origin, tool.spec.replay_of(arguments)):
+        return replace(error_result(NOT_FOR_GUESTS), refusal=Refusal(by=RefusedBy.RULES, reason=NOT_FOR_GUESTS))
+    if tool.spec.name == DELEGATE_TOOL and _is_surplus(claim, parts.delegation.children_max):
+        return error_result(TOO_MANY_DELEGATIONS.format(allowed=parts.delegation.children_max))
+    if (repeated := _blocked(parts, claim, tool)) is not None:
+        return repeated
+    is_confined = tool.spec.code_argument is not None and _confines(context.workspace, context.origin)
+    return wait_for_permission(
+        parts.approvals, parts.waits, claim, tool, arguments, context.session, judged, is_confined=is_confined
+    )
+
+
+def _confines(workspace: Workspace, origin: RunOrigin) -> bool:
+    """Whether a script in ``workspace`` reaches only the files and the network that the sandbox gives it."""
+    return isinstance(workspace, Converses) and workspace.confines(origin)
 
 
 def _origin(parts: Parts, claim: CallClaim, tenant: str) -> RunOrigin:

@@ -31,6 +31,7 @@ from hermes_worker.safety.approvals import (
     assess,
     under_verdict,
 )
+from hermes_worker.safety.dangers import CODE_FLAG
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.store.runs.waits import Terms
@@ -90,11 +91,17 @@ def wait_for_permission(
     arguments: Mapping[str, Any],
     session: Any,
     consulted: Consulted | None,
+    *,
+    is_confined: bool = False,
 ) -> ToolResult | None:
     """What stands in for a call that may not run now: a refusal, a question to a person, or one to a model, of which
-    ``consulted`` has the answer once it was asked; ``None`` when the call may run."""
+    ``consulted`` has the answer once it was asked; ``None`` when the call may run. Nobody is asked about a program just
+    because it is one where it ``is_confined``: what it can reach is decided by the sandbox, and the calls that it makes
+    are judged one by one."""
     command = _command_of(tool, arguments)
     policy = rules.policy(session)
+    if is_confined:
+        policy = replace(policy, allowed=policy.allowed | {CODE_FLAG})
     if command is None:
         return _wait_for_skill(rules, policy, waits, claim, tool, arguments)
     if claim.is_approved:

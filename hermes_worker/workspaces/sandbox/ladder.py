@@ -182,13 +182,11 @@ class Sandbox:
 
         Raises ``WorkspaceError`` when what was asked for cannot be given here, ``OSError``.
         """
-        access = access_of(self._network, origin)
-        usual = self._guests if origin.is_guest else self._policy
-        policy = replace(usual, network=access.network, writable=(root, *usual.writable))
+        policy = self._policy_for(root, origin)
         rung = self.standing().rung
         if rung is None:
             self._require_no_guest(origin)
-            self._require_nothing(policy, is_network_required=access.is_required)
+            self._require_nothing(policy, is_network_required=access_of(self._network, origin).is_required)
             return None
         if refusal := rung.refusal(policy):
             raise WorkspaceError(refusal)
@@ -197,6 +195,16 @@ class Sandbox:
             return Confined(confinement, policy.network)
         door = self._proxy.door(policy.egress)
         return Confined(replace(confinement, door=door), policy.network, door)
+
+    def confines(self, root: str, origin: RunOrigin) -> bool:
+        """Whether a command that works in ``root`` is confined to files that it may see and has no open network."""
+        policy, rung = self._policy_for(root, origin), self.standing().rung
+        return rung is not None and policy.network is not Network.OPEN and rung.refusal(policy) is None
+
+    def _policy_for(self, root: str, origin: RunOrigin) -> SandboxPolicy:
+        usual = self._guests if origin.is_guest else self._policy
+        network = access_of(self._network, origin).network
+        return replace(usual, network=network, writable=(root, *usual.writable))
 
     def _require_no_guest(self, origin: RunOrigin) -> None:
         """Whether whoever else is here has nothing to fear. Raises ``WorkspaceError``."""
