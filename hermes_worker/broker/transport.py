@@ -26,7 +26,7 @@ from queue import Empty
 from time import monotonic, time
 from typing import Any
 
-from kombu.transport import TRANSPORT_ALIASES, _transport_cache, redis
+from kombu.transport import TRANSPORT_ALIASES, _transport_cache, redis, virtual
 from redis.exceptions import (
     AskError,
     ClusterCrossSlotError,
@@ -50,11 +50,25 @@ POPPED_MAX = 4
 """Messages that one command may bring: saves most of a round trip, and leaves some for other workers."""
 
 
+class QoS(virtual.QoS):  # type: ignore[misc]
+    """Puts messages back that were not begun when a worker ends. Where that fails they are lost, which a hint may be:
+    kombu would write them to a file that nobody reads, and log that it had to."""
+
+    def restore_unacked(self) -> list[tuple[BaseException, Any]]:
+        if unrestored := super().restore_unacked():
+            log.info("hint.failed", count=len(unrestored), doing="give back")
+        return []
+
+
 class Channel(redis.Channel):  # type: ignore[misc]
     """A channel with one client for everything that is not a blocking read."""
 
     ack_emulation = False
     priority_steps = (0,)
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.QoS = QoS  # kombu chooses its own where there is no emulation
 
     _pops_many = True
     """Until the server turns out to be a Redis before 7, which has no BLMPOP."""

@@ -136,6 +136,7 @@ def _findings(settings: Settings, workspace: Path | None) -> Iterator[DoctorFind
         ("user", _user),
         *((("start", lambda: _start(failed)),) if failed else ()),
         ("disk", lambda: _disk(settings)),
+        ("left", lambda: _left(settings)),
         ("database", lambda: _database(settings)),
         ("clock", lambda: _clock(settings)),
         ("encryption", lambda: _encryption(settings)),
@@ -235,6 +236,20 @@ def _disk(settings: Settings) -> tuple[Grade, str]:
     if free < _FREE_BYTES_MIN:
         return Grade.BROKEN, f"{text}; free at least {_FREE_BYTES_MIN // 1024**2} MB or choose another --home"
     return Grade.OK, text
+
+
+def _left(settings: Settings) -> tuple[Grade, str]:
+    from hermes_worker.system.own_folders import find_left_folders
+    from hermes_worker.tasks.upkeep import left_places
+
+    found = [find_left_folders(place) for place in left_places(settings.home)]
+    if not (count := sum(each.count for each in found)):
+        return Grade.OK, "no process left folders behind"
+    megabytes = sum(each.bytes for each in found) / 1024**2
+    return Grade.NOTE, (
+        f"{count} folders ({megabytes:.1f} MB) were left by processes that were killed; the next worker that starts "
+        "here removes them, or 'doctor --fix'"
+    )
 
 
 def _database_place(settings: Settings) -> str:

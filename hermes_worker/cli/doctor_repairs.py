@@ -51,6 +51,14 @@ def _set_aside(settings: Settings) -> str | None:
     return f"removed what no broker could read: {', '.join(path.name for path in unread)}" if unread else None
 
 
+def _left(settings: Settings) -> str | None:
+    """Folders of processes that are gone. A lock says whether they are."""
+    from hermes_worker.tasks.upkeep import remove_left
+
+    removed = remove_left(settings.home)
+    return f"removed {removed} folders of processes that were killed" if removed else None
+
+
 def _space(settings: Settings) -> str | None:
     from hermes_worker.store.sizes import give_back, size_of
     from hermes_worker.wiring import open_database
@@ -96,6 +104,7 @@ REPAIRS: tuple[tuple[str, Callable[[Settings], str | None]], ...] = (
     ("database", _schema),
     ("API", _key),
     ("broker", _set_aside),
+    ("left", _left),
     ("size", _space),
     ("search", _search),
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -40,6 +39,7 @@ from hermes_worker.safety.threats import Scope, scan
 from hermes_worker.services.mcp_servers import TOKEN_CHARS_MAX, ShownMcpServer, WantedMcpServer
 from hermes_worker.settings import Settings
 from hermes_worker.settings.role_secrets import is_secret
+from hermes_worker.system.own_folders import temporary_folder
 
 _DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 _RESTART = "restart the processes of this home, and give every machine of the fleet the same mcp.json"
@@ -175,7 +175,7 @@ def _asked(
     from hermes_worker.mcp.stdio import offered_by
     from hermes_worker.wiring import sandbox_of
 
-    with tempfile.TemporaryDirectory(prefix="hermes-mcp-") as folder:
+    with temporary_folder("mcp-") as folder:
         try:
             return server, offered_by(server, token, Path(folder) / "home", sandbox_of(settings))
         except NotStarted as error:

@@ -9,8 +9,6 @@ the home removes.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import secrets
 import shutil
 import threading
@@ -20,12 +18,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final, Protocol
+from typing import Final, Protocol
 
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.hosting.program import SILENCE_S, NotStarted
 from hermes_worker.observe import log
 from hermes_worker.store.resources import NOT_STARTED, ResourceKind, ResourceLease, Resources, ResourceView
+from hermes_worker.system.own_folders import open_own_folder
 
 TTL_S: Final = 15.0
 """Of a lease; it is renewed four times in that time."""
@@ -35,7 +34,6 @@ KEEP_S: Final = 30 * 86_400.0
 """Rows without a process, and what they keep for the next one, go after so long without use."""
 _LOOK_S: Final = 0.2
 _CLEAN_EVERY_S: Final = 600.0
-_LOCK: Final = "lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +97,7 @@ class ResourceHost:
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix=f"{kind.value}-start")
         self._renewed_at = time.monotonic()
         self._cleaned_at = -_CLEAN_EVERY_S
-        self._folder, self._lock = _own_folder(options.folder)
+        self._folder, self._lock = open_own_folder(options.folder)
         rows.abandon(kind, host=options.name)
 
     @property
@@ -244,18 +242,3 @@ class ResourceHost:
     def _end(self, name: str, reason: str = "stopped") -> None:
         self._holding.pop(name).process.end()
         log.info("resource.ended", resource_kind=self._kind.value, resource_id=name, reason=reason)
-
-
-def _own_folder(folder: Path) -> tuple[Path, IO[bytes]]:
-    """A directory for this process, with a lock that it holds while it lives; those of dead hosts are removed."""
-    folder.mkdir(parents=True, mode=0o700, exist_ok=True)
-    folder.chmod(0o700)
-    for other in folder.iterdir():
-        with suppress(OSError), (other / _LOCK).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(other, ignore_errors=True)
-    own = folder / f"{os.getpid()}-{secrets.token_hex(4)}"
-    own.mkdir(mode=0o700)
-    held = (own / _LOCK).open("wb")
-    fcntl.flock(held, fcntl.LOCK_EX)
-    return own, held

@@ -7,7 +7,6 @@ and no variable but the one of its token. A token is never sent to another addre
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from hermes_worker.observe import count, keep_looking, log
 from hermes_worker.store.engine.sealing import TextTampered
 from hermes_worker.store.mcp_servers import HeldMcpServer, McpServers
 from hermes_worker.store.resources import Resources, ResourceView
+from hermes_worker.system.own_folders import temporary_folder
 from hermes_worker.workspaces.sandbox.ladder import Sandbox
 
 LOOK_S: Final = 15.0
@@ -138,7 +138,7 @@ def asks_processes(sandbox: Sandbox, allowed: Collection[str]) -> AskServer:
     def ask(held: HeldMcpServer, server: McpServer) -> tuple[McpServer, Sequence[Mapping[str, Any]]]:
         if not is_allowed(server.command, allowed):
             raise McpError(_NOT_ALLOWED)
-        with tempfile.TemporaryDirectory(prefix="hermes-mcp-") as folder:
+        with temporary_folder("mcp-") as folder:
             try:
                 return server, offered_by(server, held.token, Path(folder) / "home", sandbox)
             except NotStarted as error:

@@ -11,6 +11,7 @@ from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.retention import RetentionKind
 from hermes_worker.local.paths import job_data_dirs, output_dir, workspaces_dir
 from hermes_worker.store.retention.pruner import Pruner
+from hermes_worker.system.own_folders import remove_left_folders, temporary_place
 from hermes_worker.tasks.jobs.data import remove_of_job
 from hermes_worker.tasks.jobs.outputs import prune_outputs
 from hermes_worker.workspaces.checkpoints.places import checkpoints_dir, forget_checkpoints
@@ -29,9 +30,20 @@ def remove_files(home: Path, tenant: str, sessions: Sequence[str], jobs: Sequenc
     return +removed
 
 
+def left_places(home: Path) -> tuple[Path, ...]:
+    """Where processes have folders of their own, which later ones remove (``system.own_folders``)."""
+    return temporary_place(), home / "browsers", home / "mcp-servers"
+
+
+def remove_left(home: Path) -> int:
+    """Remove what processes that are gone have left on this machine; how many folders. Idempotent."""
+    return sum(map(remove_left_folders, left_places(home)))
+
+
 def prune_files(home: Path, pruner: Pruner, *, outputs_kept: int) -> dict[RetentionKind, int]:
     """Remove what the rules let go of this machine's files; how many of each kind. ``outputs_kept`` is the number of
     documents that stay of each job. Job documents have no tenant, so the default one's rule holds for them all."""
+    remove_left(home)
     age_s = pruner.rules(DEFAULT_TENANT)[RetentionKind.OUTPUTS].age_s
     removed = {RetentionKind.OUTPUTS: prune_outputs(output_dir(home), outputs_kept, age_s=age_s)}
     for tenant in pruner.tenants():

@@ -18,6 +18,7 @@ from celery import signals
 from hermes_worker import settings as settings_module
 from hermes_worker.observe import log
 from hermes_worker.settings import LeaseSettings, Settings
+from hermes_worker.tasks.upkeep import remove_left
 from hermes_worker.wiring import WorkerOptions, WorkerProcess, start_worker_process
 from hermes_worker.worker import lanes as lanes_module
 from hermes_worker.worker.lanes import Lanes
@@ -70,6 +71,7 @@ def connect_signals(settings: Settings, options: WorkerOptions | None = None) ->
     def begin(sender: Any = None, **_: Any) -> None:
         global _options
         groups.ground()  # while this process is as alone in its control group as it will ever be
+        remove_left(settings.home)
         _options = open_lanes(settings, _options)
         if _forks(sender):
             drain_line.open()  # the children work; this process only looks after them and needs no parts

@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 import redis
 from kombu import Connection, Consumer, Exchange, Queue
+from support.logs import kept_log
 from support.valkey import for_administrator
 
 from hermes_worker.broker.queue import KEY_PREFIX, QueueName, TaskName, envelope
-from hermes_worker.broker.transport import POPPED_MAX, install
+from hermes_worker.broker.transport import POPPED_MAX, QoS, install
 from hermes_worker.local import valkey as valkey_module
 from hermes_worker.local.valkey import EmbeddedValkey
 from hermes_worker.settings.kinds import socket_url
@@ -156,3 +157,27 @@ def old_server_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         process.wait()
         server.release()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def test_what_cannot_be_given_back_at_the_end_is_dropped_without_a_file_or_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    class Gone:
+        """A channel whose broker is away."""
+
+        do_restore = True
+        basic_consume = prefetch_count = None
+
+        def _restore(self, message: object) -> None:
+            raise ConnectionRefusedError("the broker is away")
+
+    qos = QoS(Gone())
+    qos.append(object(), 1)
+    with kept_log() as lines:
+        qos.restore_unacked_once()
+
+    assert list(tmp_path.iterdir()) == []
+    assert [json.loads(line)["event"] for line in lines.getvalue().splitlines() if "error" in line] == []
+    assert "hint.failed" in lines.getvalue()

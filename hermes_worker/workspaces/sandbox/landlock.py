@@ -7,11 +7,11 @@ itself, but each of its other entries is. It cannot take anything out of the wor
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from hermes_worker.system.own_folders import make_temporary_folder
 from hermes_worker.workspaces.sandbox import probing, seccomp
 from hermes_worker.workspaces.sandbox.base import Confinement
 from hermes_worker.workspaces.sandbox.helper.keeper import landlock_abi
@@ -80,7 +80,7 @@ class Landlock:
 
     def confine(self, policy: SandboxPolicy) -> Confinement:
         abi = landlock_abi()
-        tmp = tempfile.mkdtemp(prefix="hermes-command-")
+        tmp = make_temporary_folder("command-")
         is_open = policy.network is Network.OPEN
         has_proxy = policy.network is Network.PROXY
         families = _FAMILIES if is_open else ()
