@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.patience import PATIENCE_S
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.system import faults
@@ -139,5 +140,5 @@ def test_stop_freezes_the_process_until_it_is_continued() -> None:
 
         process.send_signal(signal.SIGCONT)
 
-        assert process.communicate(timeout=30)[0] == "passing\npassing\npassed\n"
+        assert process.communicate(timeout=PATIENCE_S)[0] == "passing\npassing\npassed\n"
         assert process.returncode == 0

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support.patience import PATIENCE_S
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.settings.handover import SECRETS_FD, STARTED_UMASK, Handover, sealed, taken
@@ -63,7 +64,7 @@ def python(code: str, environ: Mapping[str, str] | None = None, **options: Any) 
 
 def said_by(code: str, environ: Mapping[str, str] | None = None, **options: Any) -> dict[str, object]:
     process = python(f"import json\n{BEGUN}{code}", environ, **options)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     document = json.loads(out)
     assert isinstance(document, dict)
@@ -119,7 +120,7 @@ print(json.dumps({
         "OTHER": "stays",
     }
     process = python(f"import json\n{BEGUN}{shown}", environ, preexec_fn=lambda: signal.signal(1, signal.SIG_IGN))
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=PATIENCE_S)
     said = json.loads(out)
     assert "PLANTED" not in said["environ"] + said["arguments"] + said["passed on"]
     assert "for-the-library" not in said["environ"]
@@ -153,8 +154,8 @@ print(json.dumps({{
     "traced": ctypes.CDLL(None).ptrace(0x4206, {victim.pid}, 0, 0),
 }}))"""
     spy = python(attempts)
-    out, _ = spy.communicate(timeout=60)
-    victim.communicate("", timeout=60)
+    out, _ = spy.communicate(timeout=PATIENCE_S)
+    victim.communicate("", timeout=PATIENCE_S)
     refused = dict.fromkeys(("environ", "memory", "maps", "descriptors"), "refused")
     assert json.loads(out) == refused | {"traced": -1}
 
@@ -165,8 +166,8 @@ def test_what_is_to_be_debugged_can_be_read() -> None:
     assert victim.stdout is not None
     victim.stdout.readline()
     spy = python(f"print(len(open('/proc/{victim.pid}/environ', 'rb').read()) > 0)")
-    assert spy.communicate(timeout=60)[0] == "True\n"
-    victim.communicate("", timeout=60)
+    assert spy.communicate(timeout=PATIENCE_S)[0] == "True\n"
+    victim.communicate("", timeout=PATIENCE_S)
 
 
 def test_no_core_is_written_and_new_files_are_private() -> None:

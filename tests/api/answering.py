@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import sqlalchemy as sa
+from support.patience import PATIENCE_S
 from support.store import ANSWER, Store
 
 from hermes_worker.core.messages import ModelReply
@@ -41,7 +42,7 @@ def answering(store: Store, *replies: ModelReply | Callable[[str], None]) -> Ite
         yield taken
     finally:
         enough.set()
-        thread.join(timeout=15)
+        thread.join(PATIENCE_S)
 
 
 def _answer(

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import httpx
+from support.patience import PATIENCE_S
 
 from hermes_worker.api.server import ApiServer, listen
 from hermes_worker.settings import Settings
@@ -22,7 +23,6 @@ from hermes_worker.settings.tls import server_context
 from hermes_worker.stream.followers import Followers, FollowPolicy
 from hermes_worker.wiring import Client, open_client
 
-PATIENCE_S = 15.0
 KEY = "test-key-0123456789"
 FAST = FollowPolicy(rows_every_s=0.1, rows_every_without_broker_s=0.05, keepalive_s=5.0)
 

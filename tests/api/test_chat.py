@@ -240,7 +240,7 @@ def test_a_server_that_goes_away_says_so_and_another_gives_the_answer(serve: Cal
     with patient(first) as http, ThreadPoolExecutor() as clients, ExitStack() as stack:
         stack.callback(first.stop)
         waiting = clients.submit(ask, http, user("Hello"), headers=key)
-        until(lambda: first.followers.count == 1, "the request that waits", patience_s=60)
+        until(lambda: first.followers.count == 1, "the request that waits")
         streamed = clients.submit(ask, http, user("Hello"), headers=key, stream=True)
         until(lambda: first.followers.count == 2, "the stream")
     refused(waiting.result(), 503, "gateway_draining")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from serving import Served, until
+from support.patience import PATIENCE_S
 from support.store import Store, asks
 
 from hermes_worker.client import (
@@ -76,7 +77,7 @@ def test_a_run_is_followed_by_callbacks_of_the_references_names(
         store.settle(run_id)
         store.answer(run_id, REPLY)
         live.nudge(run_id)
-        result = following.result(timeout=30)
+        result = following.result(timeout=PATIENCE_S)
 
     assert recorder.of("tool_gen", "step", "tool_start", "tool_complete", "interim_assistant", "reasoning") == [
         ("step", 1, []),
@@ -114,7 +115,7 @@ def test_a_question_is_answered_by_the_callback(client: HermesClient, store: Sto
         following = pool.submit(client.follow, run_id, recorder.callbacks)
         until(lambda: store.status(run_id) is RunStatus.RUNNING, "the answer")
         store.answer(run_id, REPLY)
-        following.result(timeout=30)
+        following.result(timeout=PATIENCE_S)
 
     assert recorder.of("clarify") == [("clarify", "Which?", ("red", "blue"))]
     assert "blue" in store.results(run_id)[0]
@@ -143,7 +144,7 @@ def test_a_stream_that_is_read_again_answers_no_later_question(client: HermesCli
         [still_open] = questions.open()
         assert still_open.request["command"] == "rm -r src"
         store.runs.request_stop(run_id)
-        following.result(timeout=30)
+        following.result(timeout=PATIENCE_S)
 
 
 def test_permission_is_given_by_the_callback(client: HermesClient, store: Store) -> None:
@@ -161,7 +162,7 @@ def test_permission_is_given_by_the_callback(client: HermesClient, store: Store)
         until(lambda: store.due(run_id), "permission")
         store.settle(run_id)
         store.answer(run_id, REPLY)
-        following.result(timeout=30)
+        following.result(timeout=PATIENCE_S)
 
     assert recorder.of("approval") == [("approval", "rm -r build", "recursive delete")]
 
@@ -177,7 +178,7 @@ def test_a_discarded_reply_ends_its_segment_and_what_follows_is_told_anew(
         until(lambda: recorder.of("stream_delta"), "the first piece")
         store.runs.commit_discarded(store.turn(run_id), AskedAgain(memory=None, is_counted=False), REPLY)
         store.answer(run_id, REPLY)
-        following.result(timeout=30)
+        following.result(timeout=PATIENCE_S)
 
     assert [entry[1] for entry in recorder.of("stream_delta")] == ["cut sho", None, "Hello world", None]
     assert [entry[1] for entry in recorder.of("status")] == ["warn"]
@@ -227,12 +228,12 @@ def test_a_stream_that_breaks_is_picked_up_where_it_was(
 
     reading = threading.Thread(target=read)
     reading.start()
-    assert is_first.wait(15)
+    assert is_first.wait(PATIENCE_S)
     api.stop()
     serve(replace(settings, server=replace(settings.server, port=port)))
     store.settle(run_id)
     store.answer(run_id, REPLY)
-    reading.join(30)
+    reading.join(PATIENCE_S)
 
     assert isinstance(events[-1], RunEnded)
     texts = [event.text for event in events if isinstance(event, MessageDelta)]

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from answering import answering, new_runs, newest
 from serving import Reader, Served, until
+from support.patience import PATIENCE_S
 from support.store import Store, asks
 
 from hermes_worker.core.messages import ModelReply, Usage
@@ -67,7 +68,7 @@ def test_a_run_of_any_dialect_is_seen_and_followed_as_a_run(api: Served, store: 
     reader = Reader(api, run_id)
     store.answer(run_id, REPLY)
     reader.wait_for_end()
-    thread.join(timeout=15)
+    thread.join(PATIENCE_S)
     assert reader.events[-1]["output"] == "forty-two"
     assert "forty-two" in answers[0].text
     session = api.http.get(f"/api/sessions/{shown['session_id']}").json()["session"]
@@ -80,7 +81,7 @@ def test_a_run_of_any_dialect_is_seen_and_followed_as_a_run(api: Served, store: 
 def test_a_run_of_any_dialect_is_stopped_as_a_run(api: Served, store: Store, dialect: str) -> None:
     run_id, thread, answers = begun(api, store, WAITING[dialect])
     assert api.http.post(f"/v1/runs/{run_id}/stop").status_code == 200
-    thread.join(timeout=15)
+    thread.join(PATIENCE_S)
     assert answers, "the request ends with its run"
     assert api.http.get(f"/v1/runs/{run_id}").json()["status"] == "cancelled"
 

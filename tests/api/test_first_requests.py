@@ -47,7 +47,7 @@ def api(tmp_path: Path, broker_url: str) -> Iterator[tuple[httpx.Client, Path]]:
         subprocess.Popen(command, env=ours | variables, stdout=output, stderr=output) as process,
     ):
         try:
-            url = until(lambda: re.search(r"url=(http://\S+)", said.read_text()), "it serves", patience_s=100)[1]
+            url = until(lambda: re.search(r"url=(http://\S+)", said.read_text()), "it serves")[1]
             key = (home / "api.key").read_text().strip()
             with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=60) as http:
                 yield http, said

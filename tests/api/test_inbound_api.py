@@ -17,6 +17,7 @@ from serving import Served, served
 from support import api_replica
 from support.inbound_cases import telegram_update
 from support.migrated import bring_up
+from support.patience import PATIENCE_S
 
 from hermes_worker.channels.inbound.receiving import WEBHOOK_BYTES_MAX
 from hermes_worker.core.errors import UnavailableError
@@ -104,7 +105,7 @@ def test_a_server_that_is_killed_between_commit_and_answer_leaves_nothing_to_do_
     process, url = api_replica.start(environ, plan="submit.after_commit=kill")
     with pytest.raises(httpx.TransportError):
         bring(url)
-    process.join(60)
+    process.join(PATIENCE_S)
     assert process.exitcode == -9
     api = serve(listened)
     [run_id] = rows(api, runs.c.run_id)

@@ -217,7 +217,7 @@ def everything(program: str, transport: str, folder: Path) -> Iterator[str]:
         [program, transport], env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder
     ) as process:
         try:
-            until(lambda: _listens(port), "the server listens", patience_s=60)
+            until(lambda: _listens(port), "the server listens")
             yield f"http://127.0.0.1:{port}"
         finally:
             process.kill()

@@ -12,6 +12,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 from serving import Served, until
+from support.patience import PATIENCE_S
 from support.store import Store, asks, settlement
 
 from hermes_worker.core.errors import Failure
@@ -42,7 +43,7 @@ def meanwhile(work: Callable[[], object]) -> Iterator[None]:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     yield
-    thread.join(timeout=15)
+    thread.join(PATIENCE_S)
 
 
 def chat(http: httpx.Client, **body: Any) -> httpx.Response:

@@ -395,9 +395,7 @@ def test_a_thousand_idle_readers_cost_no_threads_and_all_hear_the_end(api: Serve
     async def all_read() -> list[bytes]:
         before = set(threading.enumerate())  # threads of earlier servers may linger
         readers = [asyncio.create_task(read(run_id)) for run_id in run_ids for _ in range(25)]
-        await asyncio.to_thread(
-            partial(until, lambda: api.followers.count == 1_000, "a thousand readers", patience_s=60)
-        )
+        await asyncio.to_thread(partial(until, lambda: api.followers.count == 1_000, "a thousand readers"))
         begun = set(threading.enumerate()) - before
         ours = [thread for thread in begun if thread.name.startswith(("AnyIO", "api_"))]
         assert len(ours) <= STORE_THREADS + BROKER_THREADS + HEALTH_THREADS + 2

@@ -13,6 +13,7 @@ import pytest
 from dialects import API_MODE, HELLO, RULES, Said, ToolUse, WireRules
 from strict_server import Fault, StrictServer, body, cut_after, hang_up, reset, send_stream, status
 from support.fault_server import Received, Reply
+from support.patience import PATIENCE_S
 from support.store import Store, check
 from support.turns import Turns
 
@@ -230,7 +231,7 @@ def test_a_stop_in_the_middle_of_a_reply_leaves_an_attempt_of_unknown_outcome(
     run_id = turns.submit()
 
     def stop() -> None:
-        assert begun.wait(30)
+        assert begun.wait(PATIENCE_S)
         turns.store.runs.request_stop(run_id)
         turns.parts.leases.abort_run(run_id, AbortReason.STOP)
 
@@ -251,7 +252,7 @@ def test_a_call_that_is_handed_over_counts_only_what_was_sent(turns: Turns, serv
         reply.block()
 
     def hand_over() -> None:
-        assert waiting.wait(30)
+        assert waiting.wait(PATIENCE_S)
         turns.parts.leases.hand_over()
 
     server.faults(waits)

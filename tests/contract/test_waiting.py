@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import redis
 from strict_server import StrictServer
+from support.patience import PATIENCE_S
 from support.store import Store
 from support.turns import Turns
 from support.valkey import for_administrator
@@ -61,6 +62,6 @@ def test_a_run_that_is_stopped_while_it_waits_holds_up_nobody(
             assert not waits.done()
         store.runs.request_stop(second)
         turns.parts.leases.abort_run(second, AbortReason.STOP)
-        waits.result(timeout=30)
+        waits.result(timeout=PATIENCE_S)
     assert store.status(second) is RunStatus.CANCELLED
     assert client.keys("hermes:governor:*:places") == []

@@ -12,6 +12,7 @@ import pytest
 from dialects import API_MODE, RULES, Said, ToolUse, WireRules
 from strict_server import Fault, StrictServer, status
 from support.fault_server import FaultServer, Received, Reply
+from support.patience import PATIENCE_S
 from support.store import Store, check
 from support.turns import KEY, Turns
 
@@ -162,7 +163,7 @@ def test_a_server_that_cuts_silently_is_asked_aside(store: Store, server: Strict
     long_conversation(turns, server, 3)
     route = turns.parts.chain.route("strict", 0)
     assert route.window is not None
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE_S
     while route.window.known is None and time.monotonic() < until:
         time.sleep(0.01)
     assert route.window.known == 8_192

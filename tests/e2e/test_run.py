@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.commandline import CommandLine, call, script, wait_for
+from support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.e2e
 
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.e2e
 def test_the_main_job_reports_on_the_users_own_files(installed: CommandLine, project: Path) -> None:
     hermes = installed
     with hermes.started("run", "--workspace", str(project)) as first:
-        assert first.wait(110) == 0, first.output
+        assert first.wait(PATIENCE_S) == 0, first.output
 
     assert "no API key found: using the scripted stand-in, not a language model" in first.output
     run_id = re.search(r"run_[0-9a-f]{32}", first.output)
@@ -46,8 +47,8 @@ def test_ctrl_c_leaves_no_process_and_a_run_that_goes_on_later(hermes: CommandLi
     with hermes.started("run", prompt, "--workspace", str(project)) as running:
         wait_for((project / "steps").exists)
         running.interrupt()
-        assert running.wait(30) == 130, running.output
-        wait_for(lambda: not running.survivors(), within_s=2, saying=str(running.survivors()))
+        assert running.wait(PATIENCE_S) == 130, running.output
+        wait_for(lambda: not running.survivors(), saying=str(running.survivors()))
 
     said = re.search(r"interrupted; (run_[0-9a-f]{32}) is kept", running.output)
     assert said, running.output
@@ -65,7 +66,7 @@ def test_a_run_meant_for_a_model_is_not_finished_by_the_stand_in(hermes: Command
     with hermes.started("run", "Count the files", *given, "--workspace", str(project)) as running:
         running.wait_for_line("^run_")
         running.interrupt()
-        assert running.wait(30) == 130, running.output
+        assert running.wait(PATIENCE_S) == 130, running.output
     said = re.search(r"interrupted; (run_[0-9a-f]{32}) is kept", running.output)
     assert said, running.output
     carry_on = re.search(r"to carry on:  hermes-worker (up .*)", running.output)
@@ -82,7 +83,7 @@ def test_a_run_meant_for_a_model_is_not_finished_by_the_stand_in(hermes: Command
         assert refused.code == 2
         assert "nobody here serves 'nope'" in refused.said
         stack.interrupt()
-        assert stack.wait(60) == 0, stack.output
+        assert stack.wait(PATIENCE_S) == 0, stack.output
     assert not list(project.glob("hermes-report.md"))
 
 
@@ -91,8 +92,8 @@ def test_ctrl_c_at_any_moment_leaves_no_process(installed: CommandLine, project:
     with installed.started("run", "--workspace", str(project)) as running:
         running.wait_for_line(moment)
         running.interrupt()
-        assert running.wait(30) in (0, 130), running.output
-        wait_for(lambda: not running.survivors(), within_s=5, saying=str(running.survivors()))
+        assert running.wait(PATIENCE_S) in (0, 130), running.output
+        wait_for(lambda: not running.survivors(), saying=str(running.survivors()))
 
 
 def test_a_run_that_fails_is_exit_code_1_and_says_why(hermes: CommandLine, project: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.patience import PATIENCE_S
 
 from hermes_worker.local.forked import Entry, ForkedProcess, Life, Nursery, can_fork
 
@@ -155,7 +156,7 @@ time.sleep(60)
     parent.communicate()
     assert child in below
     assert len(below) == 2
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     for process in below:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.wait(max(0.0, deadline - time.monotonic()))

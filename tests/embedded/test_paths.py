@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from support.patience import PATIENCE_S
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.local.paths import (
@@ -157,7 +158,7 @@ def test_many_who_start_at_once_make_one_stack(tmp_path: Path) -> None:
         for _ in range(4)
     ]
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while sum(starter.poll() is None for starter in starters) > 1 and time.monotonic() < deadline:
             time.sleep(0.05)
         assert sum(starter.poll() is None for starter in starters) == 1

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,12 +80,9 @@ def test_it_stops_in_order_with_clients_connected(own_postgres: EmbeddedPostgres
     engine = sa.create_engine(own_postgres.url())
     with engine.connect() as connection:
         connection.execute(sa.text("SELECT 1"))
-        began = time.monotonic()
-
         own_postgres.stop()
         own_postgres.stop()
 
-        assert time.monotonic() - began < 10
         with pytest.raises(sa.exc.OperationalError):
             connection.execute(sa.text("SELECT 1"))
     engine.dispose()

@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 import pytest
 import redis
+from support.patience import PATIENCE_S
 from support.warm_commands import WarmProcess
 
 from hermes_worker.local.children import last_words_of, restart_delay_s
@@ -32,7 +33,6 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the guarantees are Linux's"),
 ]
 
-PATIENCE_S = 60.0
 DRIVER = textwrap.dedent(
     """
     import json, sys, time

@@ -57,7 +57,7 @@ def recalled(url: str, tenant: str, question: str) -> Any:
                 raise
             return None
 
-    return until(look, "an answer in time", patience_s=120)[0]
+    return until(look, "an answer in time")[0]
 
 
 @pytest.mark.timeout(400)
@@ -68,10 +68,10 @@ def test_a_server_of_hindsight_keeps_a_turn_once_and_tells_it_to_its_tenant_only
     assert recalled(url, first, "what tea do I like?") is None  # it knows no such bank
     for _ in range(2):
         told(url, "sync", first)
-    found = until(lambda: recalled(url, first, "what tea do I like?"), "the turn to be kept", patience_s=120)
+    found = until(lambda: recalled(url, first, "what tea do I like?"), "the turn to be kept")
     assert found.count("I like green tea") == 1 and found.startswith("<memory-context>")
     told(url, "delegation", second, event="run_2.1", child_goal="Count the tests", child_summary="7,000 tests")
-    other = until(lambda: recalled(url, second, "how many tests?"), "the delegation to be kept", patience_s=120)
+    other = until(lambda: recalled(url, second, "how many tests?"), "the delegation to be kept")
     assert "7,000 tests" in other and "tea" not in other
 
     [tool] = EXTENSION.tools  # it waits longer than a turn does

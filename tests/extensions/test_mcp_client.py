@@ -28,6 +28,7 @@ from support.mcp_servers import (
     sdk_server,
     silent,
 )
+from support.patience import PATIENCE_S
 
 from hermes_worker import installed, plugins
 from hermes_worker.agent.sourced import listed, spec_of
@@ -472,7 +473,7 @@ def test_what_a_server_with_a_session_asks_of_us_is_refused_at_once(context: Too
             for number, asked in enumerate(("ping", "roots/list", "elicitation/create")):
                 asking = {"jsonrpc": "2.0", "id": f"s{number}", "method": asked, "params": {}}
                 handler.wfile.write(b"data: %s\n\n" % json.dumps(asking).encode())
-            assert has_all.wait(20)
+            assert has_all.wait(PATIENCE_S)
             text = json.dumps(sorted(refused))
             said = answer({"content": [{"type": "text", "text": text}]})
             handler.wfile.write(b"data: %s\n\n" % numbered(handler, said))

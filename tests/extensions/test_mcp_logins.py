@@ -15,6 +15,7 @@ from typing import Any
 import click
 import pytest
 from support.migrated import bring_up
+from support.patience import PATIENCE_S
 from support.sign_in_server import SignInServer, approve
 
 from hermes_worker.agent.tools.base import ToolContext
@@ -155,7 +156,7 @@ def test_tokens_are_renewed_once_for_all_workers(desk: SignInServer, database: D
     for call in calls:
         call.start()
     for call in calls:
-        call.join(60)
+        call.join(PATIENCE_S)
     assert results == ["x"] * 4
     assert [said["grant_type"] for said in desk.asked] == ["authorization_code", "refresh_token"]
 
@@ -242,7 +243,7 @@ def test_a_server_is_added_with_a_login(
 
     def person() -> None:
         address = ""
-        until = time.monotonic() + 20
+        until = time.monotonic() + PATIENCE_S
         while not address and time.monotonic() < until:
             address = next((line for line in shown if line.startswith(desk.origin)), "")
             time.sleep(0.02)
@@ -257,7 +258,7 @@ def test_a_server_is_added_with_a_login(
     browser.start()
     with pytest.raises(SystemExit) as ended:
         main(("mcp", "add", "shop", desk.url, "--login", "--yes"))
-    browser.join(20)
+    browser.join(PATIENCE_S)
     monkeypatch.setattr("hermes_worker.cli.mcp_logins.click.echo", echo)
     assert ended.value.code == 0, capsys.readouterr().err
     assert (home / ".env").stat().st_mode & 0o777 == 0o600

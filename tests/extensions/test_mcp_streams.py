@@ -18,6 +18,7 @@ from mcp.server.streamable_http import EventMessage, EventStore
 from pydantic import BaseModel
 from support.mcp_calls import McpCalls, mcp_calls
 from support.mcp_servers import answer, misbehaving, saying, serving_app
+from support.patience import PATIENCE_S
 from support.store import check, opened
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
@@ -243,7 +244,7 @@ def test_a_run_that_is_stopped_at_such_a_question_tells_its_server(calls: McpCal
     store.runs.stop_tree(run_id, by="cli:anna")
     assert store.status(run_id) is RunStatus.CANCELLED
     assert len(calls.closer.look()) == 1 and calls.closer.look() == {}
-    ends_at = time.monotonic() + 10
+    ends_at = time.monotonic() + PATIENCE_S
     while len(CALLED) < 2 and time.monotonic() < ends_at:
         time.sleep(0.01)
     assert CALLED == ["order 7", "cancel"]

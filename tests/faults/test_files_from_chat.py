@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 from support.fault_server import Reply
 from support.listening import listening
+from support.patience import PATIENCE_S
 from support.rig import Rig, rig_on, until
 from support.sent_files import document, plain
 from support.telegram_server import TOKEN, TelegramServer
@@ -121,7 +122,7 @@ def test_a_fetch_that_is_killed_in_the_middle_leaves_one_file_and_one_turn(
         telegram.files.contents["d1"] = once_half
         with chatting(tmp_path, postgres_url, own_valkey, telegram) as rig:
             telegram.write(42, "", caption="keep it", **document("d1", "large.bin"))
-            assert is_half.wait(60)
+            assert is_half.wait(PATIENCE_S)
             victim = rig.fleet.at(FleetRole.TOOLS, 0)
             rig.fleet.kill(victim)
             assert rows(rig, inbound_files.c.state, inbound_files.c.attempts) == [("running", 1)]

@@ -165,7 +165,7 @@ def test_a_long_session_outlives_its_workers(
     while turns * ROWS_OF_TURN < rows:
         turns += 1
         run_id = rig.submit([], session_id="long", input=asked(turns), tools=["sink_keyed"])
-        until(lambda run_id=run_id: ended(run_id), f"turn {turns} to end", patience_s=300)
+        until(lambda run_id=run_id: ended(run_id), f"turn {turns} to end")
         if turns == 1:
             for worker in rig.fleet.workers:  # they take signals by now
                 rig.fleet.arm(worker, killer.plan_for(worker))

@@ -93,7 +93,7 @@ def test_a_command_that_runs_is_ended_with_everything_it_started(rig: Rig) -> No
     until(lambda: mark.exists() or None, "the command to begin")
     stop(rig, run_id)
     stop(rig, run_id)
-    [run] = rig.ended(run_id, patience_s=15)
+    [run] = rig.ended(run_id)
     assert run.status is RunStatus.CANCELLED
     assert is_valid(rig, run_id)
     assert not mark.with_name("began.over").exists()
@@ -111,7 +111,7 @@ def test_calls_of_one_reply_all_end_and_none_follows(rig: Rig) -> None:
 
     until(is_running, "the command to run")
     stop(rig, run_id)
-    [run] = rig.ended(run_id, patience_s=15)
+    [run] = rig.ended(run_id)
     assert run.status is RunStatus.CANCELLED
     assert is_valid(rig, run_id)
     assert "never" not in {effect.mark for effect in rig.effects()}
@@ -140,7 +140,7 @@ def test_a_stop_reaches_model_calls_and_commands_of_every_descendant(
         for _ in range(2):
             stopped = rig.client.runs.stop_tree(run_id)
             rig.client.publisher.tell_stopped(stopped.run_ids, stopped.hints)
-        until(lambda: rig.statuses() == {"completed": 1, "cancelled": 7} or None, "all of them to end", patience_s=20)
+        until(lambda: rig.statuses() == {"completed": 1, "cancelled": 7} or None, "all of them to end")
         for view in rig.client.views.runs():
             assert is_valid(rig, view.run_id)
         assert rig.broken_invariants() == []

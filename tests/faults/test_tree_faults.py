@@ -140,7 +140,7 @@ def test_a_thousand_children_of_one_root(postgres_trees: Rig) -> None:
     rig = postgres_trees
     goals = [script(final=f"answer {n}") for n in range(1_000)]
     run_id = rig.submit([{"calls": [delegate(*goals)]}], iterations_max=2_000)
-    [run] = rig.ended(run_id, patience_s=300)
+    [run] = rig.ended(run_id)
     assert run.status is RunStatus.COMPLETED
     assert [entry["summary"] for entry in reports(rig, run_id)] == [f"answer {n}" for n in range(1_000)]
     assert rig.statuses() == {"completed": 1_001}
@@ -175,7 +175,7 @@ def test_a_tree_spends_its_roots_model_calls_and_no_more_while_workers_die(
                 rig.fleet.replace(worker)
         return True if rig.view(run_id).status.is_terminal else None
 
-    until(ended, "the tree to end", patience_s=240)
+    until(ended, "the tree to end")
     views = rig.client.views.runs(limit=children + 1)
     assert sum(view.iteration for view in views) == allowed
     assert {entry["exit_reason"] for entry in reports(rig, run_id)} == {"max_iterations"}

@@ -218,13 +218,11 @@ def test_without_redis_a_process_keeps_the_limits_by_itself_and_waits_for_nobody
     asked = governor(client, minute_s=60, requests_per_min=60)
     own_valkey.kill()
 
-    began = time.monotonic()
     waits = [asks(asked, f"r{n}").wait_s for n in range(100)]
     assert waits[0] == 0
     assert all(0 < wait_s <= 1.03 for wait_s in waits[1:])
     asked.cool_down(PLACE, 5)
     asked.settle(Permit(place=PLACE, ticket="r1", is_governed=True))
-    assert time.monotonic() - began < 3
     cooling = asks(asked, "r2")
     assert (round(cooling.wait_s), cooling.is_cooling) == (5, True)
 

@@ -19,6 +19,7 @@ import pytest
 from support.commandline import wait_for
 from support.imap_server import PASSWORD, USER
 from support.mails import account, mail, malformed
+from support.patience import PATIENCE_S
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.file_addresses import FileSink
@@ -126,7 +127,7 @@ def dovecot() -> Iterator[Served]:
     process = subprocess.Popen([program, "-F", "-c", str(home / "dovecot.conf")], stderr=subprocess.PIPE)
     served = Served(account(port), home / "mail")
     try:
-        ends_at = time.monotonic() + 60
+        ends_at = time.monotonic() + PATIENCE_S
         while isinstance(found := fetch("", served.account, datetime.now(UTC), 0), DeliveryError):
             assert process.poll() is None, process.stderr and process.stderr.read()
             log = home / "log"

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from support.imap_server import Mailbox, imap_server
 from support.mails import AUTHSERV, PASSED, account, mail, malformed
 from support.migrated import bring_up
+from support.patience import PATIENCE_S
 
 from hermes_worker import settings as settings_module
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
@@ -394,7 +395,7 @@ def test_two_gateways_make_one_run_of_each_mail_and_nothing_of_the_rest(client: 
     for thread in threads:
         thread.start()
     try:
-        ends_at = time.monotonic() + 20
+        ends_at = time.monotonic() + PATIENCE_S
         while not any("SEARCH" in command for command in mailbox.commands):
             assert time.monotonic() < ends_at
             time.sleep(0.01)

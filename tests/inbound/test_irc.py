@@ -15,6 +15,7 @@ import pytest
 from inbound.test_socket_listening import client, taken, until  # noqa: F401
 from inbound.test_socket_platforms import at_once, listened_to  # noqa: F401
 from support.inbound_cases import AT
+from support.patience import PATIENCE_S
 from support.socket_cases import irc_said
 from support.socket_platforms import IrcPlatform, played
 
@@ -169,7 +170,7 @@ def test_what_is_said_goes_out_after_a_login_under_a_free_nick_and_is_a_program(
     with played(IrcPlatform) as network:
         network.taken_nicks = {"hermes"}
         with listened_to(client, network):
-            assert network.ready.wait(30)
+            assert network.ready.wait(PATIENCE_S)
             network.say(1, "hello")
             until(lambda: taken(client) == [("irc000001", "run")])
         assert "MODE hermes_ +B" in network.heard
@@ -290,7 +291,7 @@ def test_a_real_server_that_comes_back_is_joined_again_and_says_who_is_not_there
         for number in range(2):
             with served(tmp_path, port):
                 ada = _Person(port, "ada")
-                until(lambda ada=ada: ada.sees("hermes"), within_s=40)  # type: ignore[misc]
+                until(lambda ada=ada: ada.sees("hermes"))  # type: ignore[misc]
                 ada.say("PRIVMSG hermes :are you there?")
                 until(lambda number=number: len(taken(client)) == number + 1)  # type: ignore[misc]
                 account = credentials(port=str(port), password="irc-secret")

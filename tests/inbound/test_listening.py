@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import pytest
 import sqlalchemy as sa
 from support.migrated import bring_up
+from support.patience import PATIENCE_S
 from support.plans import statements
 from support.store import Store, asks
 from support.telegram_server import TOKEN, TelegramServer
@@ -89,7 +90,7 @@ def rows_of(client: Client, *columns: Any) -> list[Any]:
         return list(connection.execute(sa.select(*columns).order_by(columns[0].table.c.pk)))
 
 
-def until(holds: Callable[[], object], within_s: float = 20.0) -> None:
+def until(holds: Callable[[], object], within_s: float = PATIENCE_S) -> None:
     ends_at = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < ends_at, "it did not come about"
@@ -240,7 +241,7 @@ def test_200_conflicts_never_end_listening(
     telegram.conflicts_due = 200
     telegram.write(42, "still there?")
     request.getfixturevalue("listening")
-    until(lambda: outcomes(client) == ["run"], within_s=100)
+    until(lambda: outcomes(client) == ["run"])
     assert telegram.conflicts == 200
 
 

@@ -105,10 +105,8 @@ def test_a_message_that_comes_again_makes_nothing_new(chat: TelegramChat) -> Non
 
 def test_who_listens_fetches_nothing(chat: TelegramChat) -> None:
     chat.send_file("d1", silent, document)
-    began = time.monotonic()
     chat.send_file("d2", silent, document)
     assert chat.server.files.fetched == []
-    assert time.monotonic() - began < 5
 
 
 # --- what is hostile -------------------------------------------------------------------------------------------------

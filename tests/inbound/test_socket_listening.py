@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from support.migrated import bring_up
+from support.patience import PATIENCE_S
 from support.socket_talk import Credentials, Platform, tcp_platform, websocket_platform
 
 from hermes_worker import settings as settings_module
@@ -77,7 +78,7 @@ def listening_to(client: Client, platform: Platform) -> Iterator[None]:
         thread.join()
 
 
-def until(holds: Callable[[], object], within_s: float = 20.0) -> None:
+def until(holds: Callable[[], object], within_s: float = PATIENCE_S) -> None:
     ends_at = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < ends_at, "it did not come about"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from inbound.test_socket_listening import account_row, client, taken, until  # noqa: F401
+from support.patience import PATIENCE_S
 from support.socket_platforms import (
     SOCKET_PLATFORMS,
     DiscordPlatform,
@@ -70,7 +71,7 @@ def settled(client: Client, platform: SocketPlatform, *wanted: tuple[int, str]) 
 @pytest.mark.parametrize("name", SOCKET_PLATFORMS)
 def test_what_people_say_is_taken_once_over_cuts_and_hostile_frames(client: Client, name: str, at_once: Any) -> None:  # noqa: F811
     with played(SOCKET_PLATFORMS[name]) as platform, listened_to(client, platform):
-        assert platform.ready.wait(30)
+        assert platform.ready.wait(PATIENCE_S)
         platform.say(1, "hello")
         settled(client, platform, (1, "run"))
         before = platform.connections
@@ -93,7 +94,7 @@ def test_what_people_say_is_taken_once_over_cuts_and_hostile_frames(client: Clie
 
 def test_slack_hears_that_an_envelope_was_taken_after_the_commit(client: Client, at_once: Any) -> None:  # noqa: F811
     with played(SlackPlatform) as slack, listened_to(client, slack):
-        assert slack.ready.wait(30)
+        assert slack.ready.wait(PATIENCE_S)
         slack.forgets = True
         slack.say(1, "hello")
         until(lambda: slack.acknowledged == ["e1"])
@@ -105,7 +106,7 @@ def test_slack_hears_that_an_envelope_was_taken_after_the_commit(client: Client,
 
 def test_slack_replaces_a_connection_and_says_that_socket_mode_is_off(client: Client, at_once: Any) -> None:  # noqa: F811
     with played(SlackPlatform) as slack, listened_to(client, slack):
-        assert slack.ready.wait(30)
+        assert slack.ready.wait(PATIENCE_S)
         slack.send({"type": "disconnect", "reason": "refresh_requested"})
         until(lambda: slack.connections >= 2 and slack.open is not None)
         slack.send({"type": "disconnect", "reason": "link_disabled"})
@@ -115,7 +116,7 @@ def test_slack_replaces_a_connection_and_says_that_socket_mode_is_off(client: Cl
 def test_ntfy_begins_where_a_topic_was_when_it_was_first_listened_to(client: Client, at_once: Any) -> None:  # noqa: F811
     """Also when nothing was said before the first connection ended."""
     with played(NtfyPlatform) as server, listened_to(client, server):
-        assert server.ready.wait(30)
+        assert server.ready.wait(PATIENCE_S)
         server.cut()
         server.say(2, "while nobody was there")
         settled(client, server, (2, "run"))
@@ -123,7 +124,7 @@ def test_ntfy_begins_where_a_topic_was_when_it_was_first_listened_to(client: Cli
 
 def test_mattermost_is_asked_for_what_the_server_dropped(client: Client, at_once: Any) -> None:  # noqa: F811
     with played(MattermostPlatform) as server, listened_to(client, server):
-        assert server.ready.wait(30)
+        assert server.ready.wait(PATIENCE_S)
         server.say(1, "hello")
         settled(client, server, (1, "run"))
         server.say_unheard(2, "dropped")
@@ -135,7 +136,7 @@ def test_mattermost_is_asked_for_what_the_server_dropped(client: Client, at_once
 def test_discord_goes_on_with_its_session_and_begins_another_where_that_is_over(client: Client, at_once: Any) -> None:  # noqa: F811
     with played(DiscordPlatform) as discord:
         with listened_to(client, discord):
-            assert discord.ready.wait(30)
+            assert discord.ready.wait(PATIENCE_S)
             discord.say(1, "hello")
             settled(client, discord, (1, "run"))
         discord.say(2, "between two gateways")

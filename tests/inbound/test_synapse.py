@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from support.patience import PATIENCE_S
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.inbound.matrix import Credentials, poll
@@ -84,7 +85,7 @@ def homeserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Homeserver]
 
 
 def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
-    ends_at = time.monotonic() + 60
+    ends_at = time.monotonic() + PATIENCE_S
     while time.monotonic() < ends_at and process.poll() is None:
         try:
             urllib.request.urlopen(f"{url}/_matrix/client/versions", timeout=5).close()

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from support.commandline import CommandLine, wait_for
+from support.patience import PATIENCE_S
 from support.prometheus import OBSERVE, RULES, document_of_rule_tests, program, promtool, rules
 
 pytestmark = pytest.mark.machine
@@ -168,7 +169,7 @@ def _every_query_answers(prometheus: Prometheus) -> None:
     queries = dashboard_queries()
     assert len(queries) > 35
     empty = []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     for query in queries:
         text = query.replace("$__rate_interval", "1m").replace("$__range", "5m")
         while not (found := prometheus.ask(text)) and time.monotonic() < deadline and not _may_be_empty(query):

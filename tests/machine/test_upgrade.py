@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from support.commandline import CommandLine, Running, call, script, wait_for
+from support.patience import PATIENCE_S
 from support.previous import previous_program
 
 from hermes_worker.store.engine.database import Database
@@ -56,7 +57,7 @@ class Fleet:
         for worker in self._running:
             worker._process.send_signal(signal.SIGTERM)
         for worker in self._running:
-            assert worker.wait(60) == 0, worker.output
+            assert worker.wait(PATIENCE_S) == 0, worker.output
             assert "Traceback" not in worker.output
 
     def submit(self, count: int) -> None:

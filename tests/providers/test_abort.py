@@ -1,6 +1,7 @@
 import threading
 
 import pytest
+from support.patience import PATIENCE_S
 
 from hermes_worker.core.abort import AbortSignal
 
@@ -36,7 +37,7 @@ def test_setting_it_wakes_a_waiter() -> None:
 
     signal.set("cancelled")
 
-    thread.join(5)
+    thread.join(PATIENCE_S)
     assert woken.is_set()
 
 

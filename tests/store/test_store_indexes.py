@@ -12,6 +12,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from alembic.script import ScriptDirectory
+from support.patience import PATIENCE_S
 from support.store import asks, opened, settlement
 from support.upgrades import Upgrade
 
@@ -70,7 +71,7 @@ def await_builder(database: Database) -> None:
     asked = sa.text(
         "select 1 from pg_stat_activity where query ilike 'create index concurrently%' and state = 'active'"
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         with database.read() as connection:
             if connection.execute(asked).scalar():
@@ -161,7 +162,7 @@ def counted_updates(url: str) -> tuple[int, int]:
     """Of runs, and how many of them were HOT; once the sessions of others have ended, which then tell what they did."""
     alone = "select count(*) = 1 from pg_stat_activity where datname = current_database()"
     asked = "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname = 'runs'"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
         while connection.execute(alone).fetchone() != (True,):
             assert time.monotonic() < deadline

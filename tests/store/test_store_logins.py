@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from support.patience import PATIENCE_S
 from support.store import Store
 from support.token_server import TokenServer
 
@@ -117,7 +118,7 @@ def test_processes_that_start_together_spend_the_refresh_token_once(postgres_sto
         process.stdin.flush()
 
     assert [_told(process) for process in processes] == [f"{server.access_token} 1"] * 3
-    assert [process.wait(30) for process in processes] == [0, 0, 0]
+    assert [process.wait(PATIENCE_S) for process in processes] == [0, 0, 0]
     assert (server.exchanges, server.is_burnt) == (1, False)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from support.patience import PATIENCE_S
 from support.store import (
     ANSWER,
     EMPTY,
@@ -74,7 +75,7 @@ def test_a_waiting_run_that_is_being_stopped_is_not_given_the_turn(postgres_stor
     with stop_in_progress(store, second):
         answered = in_thread(lambda: store.runs.commit_reply(claim, ANSWER, ()))
         wait_until_blocked(store)
-    hints = answered.result(timeout=20)
+    hints = answered.result(timeout=PATIENCE_S)
 
     assert store.status(first) is RunStatus.COMPLETED
     assert store.status(second) is RunStatus.CANCELLED
@@ -90,7 +91,7 @@ def test_a_run_that_joins_a_session_while_its_last_run_ends_gets_its_turn(postgr
         second = in_thread(lambda: store.submit(session_id="s"))
         wait_until_blocked(store)
 
-    assert len(second.result(timeout=20).hints) == 1
+    assert len(second.result(timeout=PATIENCE_S).hints) == 1
     check(store)
 
 
@@ -105,7 +106,7 @@ def test_a_run_that_joins_a_session_first_is_found_by_the_run_that_ends(postgres
         wait_until_blocked(store)
     second = store.submit(session_id="s")
 
-    hints = answered.result(timeout=20)
+    hints = answered.result(timeout=PATIENCE_S)
     assert len(hints) + len(second.hints) == 1
     check(store)
 
@@ -128,7 +129,7 @@ def test_a_stop_that_waits_while_the_run_moves_on_locks_in_the_agreed_order(
                 passes.append(values["iteration"])
                 if len(passes) == 2:
                     tool_claimed.set()
-                    assert stop_goes_on.wait(20)
+                    assert stop_goes_on.wait(PATIENCE_S)
             return lock_calls.all(connection, values)
 
     monkeypatch.setattr(rows, "_LOCK_CALLS", Watched())
@@ -142,16 +143,16 @@ def test_a_stop_that_waits_while_the_run_moves_on_locks_in_the_agreed_order(
             target=lambda: stopped.set_result(store.runs.request_stop(run_id)), name="stop", daemon=True
         ).start()
         wait_until_blocked(store)
-    assert tool_claimed.wait(20)  # the stop is about to lock the calls of iteration 1
+    assert tool_claimed.wait(PATIENCE_S)  # the stop is about to lock the calls of iteration 1
     call = store.calls.claim(RunTool(run_id=run_id, iteration=1, position=0, attempt=1), store.owner)
     assert call is not None
     settled = in_thread(lambda: store.calls.settle(call, settlement()))
     while not settled.done() and not is_blocked(store):
         time.sleep(0.005)
     stop_goes_on.set()
-    settled.result(timeout=20)
+    settled.result(timeout=PATIENCE_S)
 
-    assert stopped.result(timeout=20)[0] in (RunStatus.CANCELLED, RunStatus.STOPPING)
+    assert stopped.result(timeout=PATIENCE_S)[0] in (RunStatus.CANCELLED, RunStatus.STOPPING)
     assert passes == [0, 1]
     assert deadlocks(store) == 0
     check(store)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from support.patience import PATIENCE_S
 from support.store import SPEC, Store, asks, check, deadlocks
 
 from hermes_worker.core.budget import Dimension
@@ -102,7 +103,7 @@ def test_readers_that_number_at_the_same_time_agree(postgres_store: Store) -> No
         readers = [pool.submit(read, number) for number in range(4)]
         list(pool.map(lambda child: finish(store, child), children))
         finish(store, root)
-        first, *others = [reader.result(timeout=60) for reader in readers]
+        first, *others = [reader.result(timeout=PATIENCE_S) for reader in readers]
     assert all(other == first for other in others)
     assert [seq for seq, _, _ in first] == list(range(1, len(first) + 1))
     assert len({(run_id, seq) for _, run_id, seq in first}) == len(first)

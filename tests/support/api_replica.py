@@ -13,10 +13,10 @@ from hermes_worker import settings as settings_module
 from hermes_worker.api.server import ApiServer, listen
 from hermes_worker.system import faults
 from hermes_worker.wiring import open_client
+from support.patience import PATIENCE_S
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["hermes_worker.api.server"])
-PATIENCE_S = 60.0
 
 
 def start(environ: Mapping[str, str], *, plan: str = "") -> tuple[multiprocessing.process.BaseProcess, str]:

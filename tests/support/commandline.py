@@ -23,11 +23,10 @@ import psutil
 
 from hermes_worker.cli.entry import main
 from hermes_worker.observe import log
+from support.patience import PATIENCE_S
 from support.warm_commands import WarmProcess
 
 COMMAND = str(Path(sys.executable).parent / "hermes-worker")
-PATIENCE_S = 60.0
-"""For anything that only has to happen some time; the machine may be busy."""
 _LAST_WORDS_S = 5.0
 """For the output of a command that has ended; what it left behind may hold the pipe open."""
 _T = TypeVar("_T")

@@ -21,13 +21,12 @@ import httpx
 
 from hermes_worker.local.process import ServerProcess
 from support.fault_server import FaultServer, Received, Reply
+from support.patience import PATIENCE_S
 from support.pgbouncer import free_port
 
 _DIMENSIONS = 1536
 """Of the model that Hindsight asks for unless told otherwise."""
 KEY = "secret"
-_PATIENCE_S = 240.0
-"""It imports for ten seconds of CPU and makes a schema of a hundred revisions."""
 
 
 def installed() -> Path | None:
@@ -47,7 +46,7 @@ def hindsight(environment: Path) -> Iterator[str]:
             env = _said(f"http://127.0.0.1:{vectors.port}/v1", database, port, directory)
             server.start([str(environment / "bin" / "hindsight-api")], env=env)
             try:
-                server.wait_until(lambda: _is_well(f"http://127.0.0.1:{port}/health"), _PATIENCE_S)
+                server.wait_until(lambda: _is_well(f"http://127.0.0.1:{port}/health"), PATIENCE_S)
                 yield f"http://127.0.0.1:{port}"
             finally:
                 server.kill()

@@ -43,6 +43,7 @@ from hermes_worker.workspaces.sandbox.network import Egress, Network
 from hermes_worker.workspaces.sandbox.policy import CommandLimits, Profile, SandboxMode
 from support.confined import RUNGS, SECRET, furnish, listen, policy_of
 from support.hostile import ROWS, WORK, Hostile
+from support.patience import PATIENCE_S
 
 TIGHT = CommandLimits(
     processes=100, open_files=64, file_bytes=1024**2, memory_bytes=512 * 1024**2, cpu_s=1, tmp_bytes=4 * 1024**2
@@ -523,7 +524,7 @@ class Stage:
                 time.sleep(0.01)
             yield
             (self.around.theirs / "stop").touch()
-            thread.join(10)
+            thread.join(PATIENCE_S)
         finally:
             is_over.set()
             thread.join()

@@ -15,8 +15,7 @@ from pathlib import Path
 import psutil
 
 from hermes_worker.workspaces.remote.ssh import SshAccount
-
-_PATIENCE_S = 20.0
+from support.patience import PATIENCE_S
 
 
 def openssh_missing() -> str | None:
@@ -59,7 +58,7 @@ class OpensshServer:
             [str(_program("sshd")), "-D", "-e", "-f", str(self._directory / "sshd_config")],
             stderr=(self._directory / "log").open("ab"),
         )
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as connection:
                 connection.recv(1)

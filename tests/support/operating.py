@@ -170,7 +170,7 @@ class OperatorsShell:
             assert self._bash.poll() is None, f"the shell ended:\n{self.said[before:]}\nof:\n{commands}"
             return f"{end}\n" in self.said[before:]
 
-        wait_for(ended, within_s=3 * PATIENCE_S, saying=f"for the end of:\n{commands}\nso far:\n{self.said[before:]}")
+        wait_for(ended, within_s=PATIENCE_S, saying=f"for the end of:\n{commands}\nso far:\n{self.said[before:]}")
         return self.said[before:]
 
     def begin(self, command: str) -> None:

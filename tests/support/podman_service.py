@@ -18,9 +18,9 @@ import psutil
 from hermes_worker.workspaces.remote.docker import ContainerRules, DockerAccount
 from hermes_worker.workspaces.remote.streams import ServiceAddress
 from support.containers import ContainerEngine, container_engine, missing_programs
+from support.patience import PATIENCE_S
 
 IMAGE = "localhost/hermes-workspace"
-_PATIENCE_S = 60.0
 
 
 def podman_missing() -> str | None:
@@ -40,7 +40,7 @@ class PodmanService:
     def start(self) -> None:
         self.socket_path.unlink(missing_ok=True)
         self._process = self._engine.started("podman", "system", "service", "--time=0", f"unix://{self.socket_path}")
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
                 probe.connect(str(self.socket_path))

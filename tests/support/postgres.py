@@ -16,6 +16,7 @@ from pathlib import Path
 import psycopg
 
 from hermes_worker.local.postgres import EmbeddedPostgres
+from support.patience import PATIENCE_S
 
 
 class PostgresFarm:
@@ -140,7 +141,7 @@ class DocumentedServer:
         """Have everything archived that was committed."""
         segment = self.ask("select pg_walfile_name(pg_current_wal_lsn())")
         self.ask("select pg_switch_wal()")
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while not (self._backups / "wal" / segment).exists():
             assert time.monotonic() < deadline, f"{segment} was not archived"
             time.sleep(0.05)

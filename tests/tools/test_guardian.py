@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.patience import PATIENCE_S
 
 from hermes_worker.workspaces.guardian import guardian
 from hermes_worker.workspaces.local import LocalWorkspace
@@ -55,7 +56,7 @@ def test_the_commands_of_a_killed_worker_die_with_it(tmp_path: Path, command: st
     worker.kill()
     worker.wait()
 
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE_S
     while not _gone(pid):
         assert time.monotonic() < deadline, "the command outlived its worker"
         time.sleep(0.01)

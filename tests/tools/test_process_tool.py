@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from support.patience import PATIENCE_S
 
 from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.agent.tools.builtin import PROCESS, TERMINAL
@@ -93,7 +94,7 @@ class Calls:
         return str(self("terminal", command=command, background=True, **arguments)["session_id"])
 
     def until(self, process: str, text: str) -> Any:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while text not in (found := self("process", action="log", session_id=process))["output"]:
             assert time.monotonic() < deadline, found
             time.sleep(0.05)

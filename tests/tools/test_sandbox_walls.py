@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support.confined import RUNGS, SECRET, Machine, machine, processes_allowed, working
+from support.patience import PATIENCE_S
 
 from hermes_worker.workspaces.base import Ending, Excess, WorkspaceError
 from hermes_worker.workspaces.local import LocalWorkspace
@@ -197,7 +198,7 @@ def test_confined_commands_die_with_a_killed_worker(tmp_path: Path, rung: str) -
         time.sleep(0.01)
     worker.kill()
     worker.wait()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while _alive(tmp_path):
         assert time.monotonic() < deadline, _alive(tmp_path)
         time.sleep(0.02)

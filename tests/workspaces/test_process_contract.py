@@ -14,12 +14,11 @@ from typing import Any, cast
 
 import psutil
 import pytest
+from support.patience import PATIENCE_S
 from workspaces.test_workspace_contract import _OF_MACHINE, KINDS, Kind
 
 from hermes_worker.workspaces.base import PathNotFound, TerminalSize, WorkspaceError
 from hermes_worker.workspaces.processes import KeepsProcesses, ProcessLook, ProcessOrder, ProcessState
-
-PATIENCE_S = 20.0
 
 
 @pytest.fixture(

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from support.fake_kubernetes import fake_cluster
 from support.openssh import openssh_missing, openssh_server
+from support.patience import PATIENCE_S
 from support.podman_service import PodmanService, podman_missing, podman_service
 from support.workspace_hosts import ShellHost, ssh_server
 
@@ -345,7 +346,7 @@ def test_a_command_does_not_outlive_the_worker_that_waits_for_it(kind: Kind) -> 
 
     with pytest.raises(Killed):
         Shell(kind.open())("echo begun; while :; do date > beat; sleep 0.05; done", on_output=die)
-    other, deadline = Shell(kind.open()), time.monotonic() + 20
+    other, deadline = Shell(kind.open()), time.monotonic() + PATIENCE_S
     while other(_BEATS).exit_code == 0:
         assert time.monotonic() < deadline
 
