@@ -11,6 +11,7 @@ import pytest
 from fastapi import APIRouter
 from serving import KEY, Served
 from support.migrated import bring_up
+from support.patience import PATIENCE_S
 from support.store import Store
 
 from hermes_worker import installed
@@ -49,14 +50,14 @@ def asking(api: AloneApi, **whom: str) -> HermesClient:
 )
 def test_nobody_without_the_key_of_the_command_gets_anything(alone: AloneApi, path: str) -> None:
     for headers in ({}, {"Authorization": f"Bearer {KEY}"}, {"Cookie": "hermes_page=x"}):
-        assert httpx.get(alone.url + path, headers=headers).status_code == 401
-        assert httpx.post(alone.url + path, headers=headers).status_code == 401
+        assert httpx.get(alone.url + path, headers=headers, timeout=PATIENCE_S).status_code == 401
+        assert httpx.post(alone.url + path, headers=headers, timeout=PATIENCE_S).status_code == 401
 
 
 def test_with_the_key_there_is_no_page_and_nothing_for_others(alone: AloneApi) -> None:
     headers = {"Authorization": f"Bearer {alone.key.reveal()}"}
     for path in ("/", "/health", "/metrics", "/v1/chat/completions", "/v1/page/login", "/webhooks/x", "/inbound/x"):
-        assert httpx.get(alone.url + path, headers=headers).status_code == 404, path
+        assert httpx.get(alone.url + path, headers=headers, timeout=PATIENCE_S).status_code == 404, path
 
 
 def test_a_home_without_a_broker_is_read_and_steered(alone: AloneApi, at_home: Settings) -> None:
@@ -77,7 +78,7 @@ def test_it_ends_with_the_command(at_home: Settings) -> None:
     api.close()
     api.close()
     with pytest.raises(httpx.ConnectError):
-        httpx.get(api.url)
+        httpx.get(api.url, timeout=PATIENCE_S)
 
 
 def test_the_declared_paths_of_a_router_are_those_of_its_routes() -> None:
@@ -140,14 +141,14 @@ def test_no_other_key_says_for_whom_it_acts(keyed_api: Served) -> None:
     token = tenants.create_key("default", "ops", []).token
     for header in ("Hermes-Tenant", "Hermes-User"):
         headers = {"Authorization": f"Bearer {token}", header: "default"}
-        answer = httpx.get(f"{keyed_api.url}/v1/runs", headers=headers)
+        answer = httpx.get(f"{keyed_api.url}/v1/runs", headers=headers, timeout=PATIENCE_S)
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "not_the_installations_key")
 
 
 @pytest.mark.parametrize("value", ["", "%20", "x" * 201, "a%00b"])
 def test_a_name_that_is_none_is_refused(keyed_api: Served, value: str) -> None:
     headers = {"Authorization": f"Bearer {keyed_api.key}", "Hermes-User": value}
-    assert httpx.get(f"{keyed_api.url}/v1/runs", headers=headers).status_code == 400
+    assert httpx.get(f"{keyed_api.url}/v1/runs", headers=headers, timeout=PATIENCE_S).status_code == 400
 
 
 def test_only_the_person_at_the_machine_names_a_directory(keyed_api: Served, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 from serving import Served
+from support.patience import PATIENCE_S
 from support.store import Store
 from test_tenants import Side, client, guest, host, one_of_each, operations, tenants  # noqa: F401  (fixtures)
 
@@ -73,5 +74,7 @@ def test_the_log_is_for_administrators_of_its_tenant(
     assert [each["number"] for each in earlier["data"]] == numbers[-3::-1]
     assert not earlier["has_more"]
     key = tenants.create_key("acme", "reader", [KeyScope.RUNS_READ]).token
-    refused = httpx.get(f"{api.url}/v1/audit", headers={"Authorization": f"Bearer {key}"}, verify=False)
+    refused = httpx.get(
+        f"{api.url}/v1/audit", headers={"Authorization": f"Bearer {key}"}, verify=False, timeout=PATIENCE_S
+    )
     assert refused.status_code == 403

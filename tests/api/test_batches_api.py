@@ -10,6 +10,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 from serving import Served, hints_waiting, until
+from support.patience import PATIENCE_S
 from support.plans import statements
 from support.store import Store
 
@@ -152,7 +153,7 @@ def test_a_request_waits_for_the_end_of_a_run(api: Served, store: Store) -> None
     run_id = api.submit()
     assert api.http.get(f"/v1/runs/{run_id}/wait?timeout_s=0").json() == {"run_id": run_id, "ended": False}
     seen: list[Any] = []
-    with httpx.Client(base_url=str(api.http.base_url), headers=api.http.headers, timeout=30) as other:
+    with httpx.Client(base_url=str(api.http.base_url), headers=api.http.headers, timeout=PATIENCE_S) as other:
         waiter = threading.Thread(target=lambda: seen.append(other.get(f"/v1/runs/{run_id}/wait?timeout_s=20").json()))
         waiter.start()
         time.sleep(0.1)  # it may begin before or after the end: both are right

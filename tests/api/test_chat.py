@@ -14,6 +14,7 @@ import openai
 import pytest
 from answering import answering
 from serving import Served, until
+from support.patience import PATIENCE_S
 from support.store import Store, asks, settlement
 
 from hermes_worker.core.errors import Failure
@@ -231,7 +232,7 @@ def test_a_client_that_can_come_back_does_not_stop_its_run(api: Served, store: S
 
 def patient(api: Served) -> httpx.Client:
     """For the first request to a server, which imports what it needs."""
-    return httpx.Client(base_url=api.url, headers=api.http.headers, timeout=60)
+    return httpx.Client(base_url=api.url, headers=api.http.headers, timeout=PATIENCE_S)
 
 
 def test_a_server_that_goes_away_says_so_and_another_gives_the_answer(serve: Callable[..., Served]) -> None:

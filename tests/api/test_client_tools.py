@@ -212,7 +212,7 @@ def test_results_of_what_nobody_asked_for_are_refused(api: Served, store: Store)
     tenants = Tenants(store.database)
     tenants.create_tenant("acme")
     key = tenants.create_key("acme", "ci", [KeyScope.ADMIN]).token
-    with httpx.Client(base_url=api.url, headers={"Authorization": f"Bearer {key}"}) as guest:
+    with httpx.Client(base_url=api.url, headers={"Authorization": f"Bearer {key}"}, timeout=PATIENCE_S) as guest:
         foreign = refused(ask(guest, USER, message, result(oslo), result(rome)), "tool_call_not_found")
     assert foreign.endswith("and no tool call of that id waits for one.")
     assert store.status(run_id) is RunStatus.WAITING_FOR_INPUT

@@ -14,6 +14,7 @@ import httpx
 import pytest
 from serving import until
 from support.migrated import bring_up
+from support.patience import PATIENCE_S
 
 from hermes_worker.api.server import ApiServer, listen
 from hermes_worker.settings import Settings
@@ -49,7 +50,7 @@ def api(tmp_path: Path, broker_url: str) -> Iterator[tuple[httpx.Client, Path]]:
         try:
             url = until(lambda: re.search(r"url=(http://\S+)", said.read_text()), "it serves")[1]
             key = (home / "api.key").read_text().strip()
-            with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=60) as http:
+            with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=PATIENCE_S) as http:
                 yield http, said
         finally:
             process.send_signal(signal.SIGTERM)

@@ -51,14 +51,14 @@ def locked(serve: Callable[..., Served], keyed: Settings) -> Served:
 
 def test_everything_but_health_needs_the_key(locked: Served) -> None:
     for method, path in PATHS:
-        answer = httpx.request(method, locked.url + path)
+        answer = httpx.request(method, locked.url + path, timeout=PATIENCE_S)
         assert answer.status_code == 401, path
         error = answer.json()["error"]
         assert error.pop("message").startswith("Invalid API key. Send the key as a bearer token"), error
         assert error == {"type": "invalid_request_error", "param": None, "code": "invalid_api_key"}
         assert answer.headers["www-authenticate"] == "Bearer"
     for path in ("/health", "/v1/health", "/health/ready"):
-        assert httpx.get(locked.url + path).status_code == 200
+        assert httpx.get(locked.url + path, timeout=PATIENCE_S).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -66,18 +66,19 @@ def test_everything_but_health_needs_the_key(locked: Served) -> None:
     ["", "Bearer", f"Bearer {KEY}x", f"Bearer {KEY[:-1]}", KEY, f"Basic {KEY}", f"Bearer {KEY.upper()}", "Bearer é"],
 )
 def test_what_is_not_the_key_is_refused(locked: Served, value: str) -> None:
-    answer = httpx.get(f"{locked.url}/v1/runs", headers={"Authorization": value.encode("latin-1").strip()})  # type: ignore[dict-item]
+    headers: Any = {"Authorization": value.encode("latin-1").strip()}
+    answer = httpx.get(f"{locked.url}/v1/runs", headers=headers, timeout=PATIENCE_S)
     assert answer.status_code == 401
 
 
 def test_two_keys_are_none(locked: Served) -> None:
     headers = [("Authorization", f"Bearer {KEY}"), ("Authorization", "Bearer other")]
-    assert httpx.get(f"{locked.url}/v1/runs", headers=headers).status_code == 401
+    assert httpx.get(f"{locked.url}/v1/runs", headers=headers, timeout=PATIENCE_S).status_code == 401
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
 def test_the_key_opens(locked: Served, scheme: str) -> None:
-    answer = httpx.get(f"{locked.url}/v1/runs", headers={"Authorization": f"{scheme} {KEY}"})
+    answer = httpx.get(f"{locked.url}/v1/runs", headers={"Authorization": f"{scheme} {KEY}"}, timeout=PATIENCE_S)
     assert answer.json() == {"object": "list", "data": [], "has_more": False}
 
 
@@ -99,7 +100,7 @@ def test_an_installation_without_a_key_makes_one_and_asks_for_it(api: Served) ->
     assert file.read_text().strip() == api.key
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     for method, path in PATHS:
-        answer = httpx.request(method, api.url + path, verify=False)
+        answer = httpx.request(method, api.url + path, verify=False, timeout=PATIENCE_S)
         assert (answer.status_code, code(answer)) == (401, "invalid_api_key"), path
         assert "api.key" in answer.json()["error"]["message"]
         assert api.key not in answer.text
@@ -108,7 +109,7 @@ def test_an_installation_without_a_key_makes_one_and_asks_for_it(api: Served) ->
 
 def test_no_name_of_this_machine_stands_in_for_the_key(api: Served) -> None:
     for host in ("localhost", "127.0.0.1", "[::1]:8642", "evil.example"):
-        answer = httpx.get(f"{api.url}/v1/runs", headers={"Host": host}, verify=False)
+        answer = httpx.get(f"{api.url}/v1/runs", headers={"Host": host}, verify=False, timeout=PATIENCE_S)
         assert answer.status_code == 401, host
 
 
@@ -122,7 +123,7 @@ def test_the_key_is_in_no_log_and_in_no_document(api: Served, capfd: pytest.Capt
 
 
 def test_web_pages_are_refused_with_and_without_the_key(api: Served, http: httpx.Client) -> None:
-    for client in (http, httpx.Client(base_url=api.url, verify=False)):
+    for client in (http, httpx.Client(base_url=api.url, verify=False, timeout=PATIENCE_S)):
         for headers in (
             {"Origin": "https://evil.example"},
             {"Origin": "null"},
@@ -161,7 +162,7 @@ PREFLIGHT = {
 
 def test_pages_of_listed_origins_are_let_in_with_a_key(serve: Callable[..., Served], keyed: Settings) -> None:
     settings = replace(keyed, server=replace(keyed.server, cors_origins=(LISTED,)))
-    with httpx.Client(base_url=serve(settings).url, verify=False) as page:
+    with httpx.Client(base_url=serve(settings).url, verify=False, timeout=PATIENCE_S) as page:
         page.headers["Sec-Fetch-Site"] = "cross-site"
         asked = page.options("/v1/responses", headers={"Origin": LISTED, **PREFLIGHT})
         assert asked.status_code == 204
@@ -489,7 +490,7 @@ def test_a_second_head_that_is_never_finished_is_given_up(api: Served, monkeypat
 def test_a_connection_that_has_asked_before_may_stay_silent(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two time-outs, of which the longer one is that of a connection that is kept alive."""
     monkeypatch.setattr("hermes_worker.api.server._Http.head_patience_s", 0.2)
-    with httpx.Client(base_url=api.url) as client:
+    with httpx.Client(base_url=api.url, timeout=PATIENCE_S) as client:
         port = client.get("/health").extensions["network_stream"].get_extra_info("client_addr")
         with socket.create_connection((api.url.split("/")[2].split(":")[0], int(api.url.rsplit(":", 1)[1]))) as other:
             assert other.recv(65_536).startswith(b"HTTP/1.1 408 ")  # so long ago is the answer by now

@@ -60,7 +60,7 @@ def rows(api: Served, column: Any) -> list[Any]:
 
 
 def bring(url: str, update: dict[str, Any] = GENUINE) -> httpx.Response:
-    return httpx.post(f"{url}{PATH}", json=update, headers=PROOF, timeout=60)
+    return httpx.post(f"{url}{PATH}", json=update, headers=PROOF, timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
@@ -88,7 +88,7 @@ def test_an_account_with_a_name_has_an_address_and_a_secret_of_its_own(
     api = serve(load(environ | named | {"TELEGRAM_ALLOWED_USERS__OPS": "4242"}))
 
     def status(path: str, secret: str) -> int:
-        return httpx.post(f"{api.url}{path}", json=GENUINE, headers={HEADER: secret}, timeout=60).status_code
+        return httpx.post(f"{api.url}{path}", json=GENUINE, headers={HEADER: secret}, timeout=PATIENCE_S).status_code
 
     assert status("/inbound/telegram@ops", SECRET) == 401
     assert status(PATH, "another_secret") == 401
@@ -206,7 +206,7 @@ def test_200_forged_requests_are_refused_before_they_are_parsed_and_leave_no_row
 ) -> None:
     api, random = serve(listened), Random(21)
     genuine = httpx.Request("POST", "http://h", json=GENUINE).content
-    with httpx.Client(base_url=api.url, timeout=60) as telegram:
+    with httpx.Client(base_url=api.url, timeout=PATIENCE_S) as telegram:
         for number in range(200):
             # One that is not JSON would be 400 if it was parsed.
             body = random.choice([genuine, b"not JSON", b"[" * 5_000, b"\xff\x00"])
@@ -235,7 +235,7 @@ def test_what_cannot_be_read_is_said_so_and_leaves_no_row(serve: Callable[..., S
     api = serve(listened)
     given = {"content-type": "application/json", **PROOF}
     for body, status in READ:
-        answer = httpx.post(f"{api.url}{PATH}", content=body, headers=given, timeout=60)
+        answer = httpx.post(f"{api.url}{PATH}", content=body, headers=given, timeout=PATIENCE_S)
         assert answer.status_code == status, body[:40]
     assert rows(api, inbound.c.pk) == []
 
@@ -275,5 +275,5 @@ def test_where_nobody_listens_there_is_nothing(
 ) -> None:
     api = serve(replace(listened, **changed))
     for path in (PATH, "/inbound/nowhere"):
-        answer = httpx.post(f"{api.url}{path}", json=GENUINE, headers=PROOF, timeout=60)
+        answer = httpx.post(f"{api.url}{path}", json=GENUINE, headers=PROOF, timeout=PATIENCE_S)
         assert (answer.status_code, answer.json()) == (404, {"error": "Unknown platform"})

@@ -27,6 +27,7 @@ from support.inbound_cases import (
     wecom_sealed,
     without,
 )
+from support.patience import PATIENCE_S
 
 from hermes_worker.channels.inbound.receiving import WebhookRequest
 from hermes_worker.settings import Settings, load
@@ -113,7 +114,7 @@ def rows(api: Served, column: Any) -> list[Any]:
 
 
 def test_a_message_of_each_platform_begins_a_run_that_answers_in_its_chat(api: Served, keys: KeyServer) -> None:
-    with httpx.Client(base_url=api.url, timeout=60) as http:
+    with httpx.Client(base_url=api.url, timeout=PATIENCE_S) as http:
         for name, case in SIGNED.items():
             for _ in range(2):
                 answer = bring(http, name, case.webhook(case.body, datetime.now(UTC)))
@@ -126,7 +127,7 @@ def test_a_message_of_each_platform_begins_a_run_that_answers_in_its_chat(api: S
 @pytest.mark.parametrize("count", [12, pytest.param(200, marks=pytest.mark.slow)])
 def test_forged_requests_of_each_platform_are_refused_and_leave_no_row(api: Served, count: int) -> None:
     random = Random(21)
-    with httpx.Client(base_url=api.url, timeout=60) as http:
+    with httpx.Client(base_url=api.url, timeout=PATIENCE_S) as http:
         for name, case in SIGNED.items():
             forged = forgeries(case, lambda: datetime.now(UTC), random, on_the_way_s=90)
             for kind, request in islice(forged, count):
@@ -139,7 +140,7 @@ def test_forged_requests_of_each_platform_are_refused_and_leave_no_row(api: Serv
 
 def test_keys_that_are_said_to_be_elsewhere_are_not_taken_from_there(api: Served, keys: KeyServer) -> None:
     keys.moves = True
-    with httpx.Client(base_url=api.url, timeout=60) as http:
+    with httpx.Client(base_url=api.url, timeout=PATIENCE_S) as http:
         for name in ("teams", "google_chat"):
             for _ in range(2):
                 assert bring(http, name, CASES[name].webhook(CASES[name].body, datetime.now(UTC))).status_code == 503
@@ -148,7 +149,7 @@ def test_keys_that_are_said_to_be_elsewhere_are_not_taken_from_there(api: Served
 
 
 def test_platforms_that_ask_whether_the_address_is_ours_are_told(api: Served) -> None:
-    with httpx.Client(base_url=api.url, timeout=60) as http:
+    with httpx.Client(base_url=api.url, timeout=PATIENCE_S) as http:
         asked = {
             "type": "url_verification",
             "token": "x",
@@ -180,7 +181,7 @@ def test_platforms_that_ask_whether_the_address_is_ours_are_told(api: Served) ->
 
 
 def test_what_people_would_be_shown_is_what_they_should_be(api: Served) -> None:
-    with httpx.Client(base_url=api.url, timeout=60) as http:
+    with httpx.Client(base_url=api.url, timeout=PATIENCE_S) as http:
         command = b"command=%2Fstatus&trigger_id=1.2.abc&channel_id=D024BE91L&user_id=U1&team_id=T1&text="
         told = bring(http, "slack", now_signed("slack", command))
         assert (told.status_code, told.content) == (200, b"")
@@ -193,7 +194,7 @@ def test_what_people_would_be_shown_is_what_they_should_be(api: Served) -> None:
 
 
 def test_our_own_messages_and_those_of_other_bots_begin_nothing(api: Served) -> None:
-    with httpx.Client(base_url=api.url, timeout=60) as http:
+    with httpx.Client(base_url=api.url, timeout=PATIENCE_S) as http:
         for name, body in (
             ("slack", slack_event("hi", ts="1.1", bot_id="B1", subtype="bot_message")),
             ("slack", slack_event("hi", ts="1.2", user="U0BOT")),

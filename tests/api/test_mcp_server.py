@@ -368,7 +368,7 @@ def test_pages_of_strangers_and_names_of_strangers_are_refused(serve: Callable[.
     assert ask(api, "tools/list", key=KEY, headers={"Host": "evil.example"}).status_code == 403
     assert ask(api, "tools/list", key=KEY, headers={"Origin": "http://ours.example"}).status_code == 200
     assert ask(api, "tools/list", key=KEY, headers={"Host": "ours.example"}).status_code == 200
-    assert httpx.post(f"{api.url}/mcp", json={}).status_code == 401
+    assert httpx.post(f"{api.url}/mcp", json={}, timeout=PATIENCE_S).status_code == 401
 
 
 def test_a_call_waits_for_the_end_of_a_run_no_longer_than_it_says(api: Served, store: Store) -> None:

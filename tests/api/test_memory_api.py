@@ -10,6 +10,7 @@ import httpx
 import pytest
 from serving import Served
 from support.commandline import CommandLine
+from support.patience import PATIENCE_S
 from support.store import Store
 
 from hermes_worker.client import HermesClient, RefusedError
@@ -90,12 +91,12 @@ def test_a_memory_is_its_tenants_and_needs_the_scope(serve: Callable[..., Served
     access.create_tenant("acme")
     api.http.post("/v1/memory/user", json={"operations": TEA})
     theirs = access.create_key("acme", "bob", [KeyScope.MEMORY]).token
-    with httpx.Client(base_url=api.url, headers={"Authorization": f"Bearer {theirs}"}) as http:
+    with httpx.Client(base_url=api.url, headers={"Authorization": f"Bearer {theirs}"}, timeout=PATIENCE_S) as http:
         assert http.get("/v1/memory").json()["user"]["entries"] == []
         assert http.get("/v1/memory/user/history").json()["data"] == []
         assert http.post("/v1/memory/user/undo", json={}).status_code == 404
     guest = access.create_key("default", "guest", [KeyScope.RUNS_WRITE, KeyScope.RUNS_READ]).token
-    with httpx.Client(base_url=api.url, headers={"Authorization": f"Bearer {guest}"}) as http:
+    with httpx.Client(base_url=api.url, headers={"Authorization": f"Bearer {guest}"}, timeout=PATIENCE_S) as http:
         assert http.get("/v1/memory").status_code == 403
         assert http.post("/v1/memory/user", json={"operations": TEA}).status_code == 403
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import httpx
 import pytest
 from serving import Served
+from support.patience import PATIENCE_S
 from support.store import Store
 
 from hermes_worker.core.principals import KeyScope
@@ -86,6 +87,9 @@ def test_no_key_is_taken_in_while_texts_are_in_clear(http: httpx.Client, store: 
 def test_a_tenants_own_administrator_is_refused(sealed: Served) -> None:
     token = Tenants(sealed.client.database).create_key("acme", "boss", [KeyScope.ADMIN]).token
     headers = {"Authorization": f"Bearer {token}"}
-    assert httpx.get(f"{sealed.url}{PLACE}", headers=headers, verify=False).status_code == 403
+    assert httpx.get(f"{sealed.url}{PLACE}", headers=headers, verify=False, timeout=PATIENCE_S).status_code == 403
     body = {"provider": "openai", "key": KEY}
-    assert httpx.post(f"{sealed.url}{PLACE}", headers=headers, json=body, verify=False).status_code == 403
+    assert (
+        httpx.post(f"{sealed.url}{PLACE}", headers=headers, json=body, verify=False, timeout=PATIENCE_S).status_code
+        == 403
+    )

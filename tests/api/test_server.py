@@ -73,7 +73,9 @@ def test_a_signal_ends_streams_and_the_process_with_0(
     url = process.stdout.readline().strip()
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+", url)
     headers = lets_in(installed)
-    run_id = httpx.post(f"{url}/v1/runs", json={"input": "x"}, headers=headers, verify=False).json()["run_id"]
+    run_id = httpx.post(
+        f"{url}/v1/runs", json={"input": "x"}, headers=headers, verify=False, timeout=PATIENCE_S
+    ).json()["run_id"]
     events = f"{url}/v1/runs/{run_id}/events"
     with httpx.stream("GET", events, headers=headers, timeout=PATIENCE_S, verify=False) as stream:
         process.send_signal(number)
@@ -95,7 +97,10 @@ def test_readiness_goes_before_the_sockets_close(process: subprocess.Popen[str],
         leaving = until(lambda: _refused(http.get(f"{url}/health/ready")), "it says that it leaves")
         assert leaving.json() == {"status": "leaving"}
     # A connection of somebody who has not heard of it yet is taken, and so is the request.
-    assert httpx.post(f"{url}/v1/runs", json={"input": "x"}, headers=headers, verify=False).status_code == 202
+    assert (
+        httpx.post(f"{url}/v1/runs", json={"input": "x"}, headers=headers, verify=False, timeout=PATIENCE_S).status_code
+        == 202
+    )
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=PATIENCE_S) == 0
@@ -112,7 +117,7 @@ def test_a_broker_that_is_away_is_said_and_the_server_serves(
     assert process.stdout is not None and process.stderr is not None
     assert "broker.unreachable" in process.stderr.readline()
     url = process.stdout.readline().strip()
-    accepted = httpx.post(f"{url}/v1/runs", json={"input": "hello"}, headers=lets_in(installed))
+    accepted = httpx.post(f"{url}/v1/runs", json={"input": "hello"}, headers=lets_in(installed), timeout=PATIENCE_S)
     assert accepted.status_code == 202
 
 
@@ -163,13 +168,13 @@ def test_what_a_client_says_is_not_logged_and_one_that_leaves_within_its_request
     url = process.stdout.readline().strip()
     headers = lets_in(installed)
     said = {"input": "my deepest secret", "metadata": {"a": "another"}}
-    answer = httpx.post(f"{url}/v1/runs", json=said, headers=headers, verify=False)
+    answer = httpx.post(f"{url}/v1/runs", json=said, headers=headers, verify=False, timeout=PATIENCE_S)
     assert answer.status_code == 202
     host, _, port = url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port))) as raw:
         lines = f"Host: {host}\r\nAuthorization: {headers['Authorization']}\r\nContent-Length: 100"
         raw.sendall(f"POST /v1/runs HTTP/1.1\r\n{lines}\r\n\r\nhalf".encode())
-    assert httpx.get(f"{url}/health", verify=False).status_code == 200
+    assert httpx.get(f"{url}/health", verify=False, timeout=PATIENCE_S).status_code == 200
     process.send_signal(signal.SIGTERM)
     _, stderr = process.communicate(timeout=PATIENCE_S)
     assert answer.json()["run_id"] in stderr

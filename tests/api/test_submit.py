@@ -13,6 +13,7 @@ import httpx
 import pytest
 import redis
 from serving import Served, hints_waiting, until
+from support.patience import PATIENCE_S
 from support.store import Store
 
 from hermes_worker.broker.queue import KEY_PREFIX
@@ -233,7 +234,7 @@ def test_of_many_requests_with_one_key_at_once_one_makes_the_run(
 
     def post(_: int) -> httpx.Response:
         headers = {"Idempotency-Key": "k", "Authorization": api.authorization}
-        return httpx.post(f"{api.url}/v1/runs", json={"input": "x"}, headers=headers, verify=False)
+        return httpx.post(f"{api.url}/v1/runs", json={"input": "x"}, headers=headers, verify=False, timeout=PATIENCE_S)
 
     with ThreadPoolExecutor(12) as pool:
         answers = list(pool.map(post, range(24)))

@@ -373,16 +373,21 @@ def test_an_event_goes_to_the_route_of_its_tenant(api: Served, store: Store, gue
         ("default", "/webhooks/hook", host, guest),
         ("acme", "/webhooks/acme/hook", guest, host),
     ):
-        answer = httpx.post(api.url + path, content=body, headers=JSON | signed(body, f"secret-of-tenant-{tenant}"))
+        answer = httpx.post(
+            api.url + path, content=body, headers=JSON | signed(body, f"secret-of-tenant-{tenant}"), timeout=PATIENCE_S
+        )
         assert answer.status_code == 202, answer.text
         run_id = answer.json()["run_id"]
         assert side.http.get(f"/v1/runs/{run_id}").status_code == 200
         assert other.http.get(f"/v1/runs/{run_id}").status_code == 404
     crossed = httpx.post(
-        f"{api.url}/webhooks/acme/hook", content=b"{}", headers=JSON | signed(b"{}", "secret-of-tenant-default")
+        f"{api.url}/webhooks/acme/hook",
+        content=b"{}",
+        headers=JSON | signed(b"{}", "secret-of-tenant-default"),
+        timeout=PATIENCE_S,
     )
     assert crossed.status_code == 401
-    foreign = httpx.post(f"{api.url}/webhooks/other/hook", content=body, headers=JSON)
+    foreign = httpx.post(f"{api.url}/webhooks/other/hook", content=body, headers=JSON, timeout=PATIENCE_S)
     assert (foreign.status_code, foreign.json()) == (404, {"error": "Unknown route"})
 
 
@@ -456,12 +461,15 @@ def test_a_disabled_tenant_is_refused_with_a_sentence(
         refused = http.post("/v1/runs", json={"input": "x"})
         assert (refused.status_code, refused.json()["error"]["code"]) == (403, "tenant_disabled")
         assert "the tenant 'acme' is disabled" in refused.json()["error"]["message"]
-        hooked = httpx.post(f"{api.url}/webhooks/acme/hook", content=event, headers=headers)
+        hooked = httpx.post(f"{api.url}/webhooks/acme/hook", content=event, headers=headers, timeout=PATIENCE_S)
         assert (hooked.status_code, hooked.json()) == (403, {"error": "The tenant of this route is disabled"})
     finally:
         tenants.enable_tenant("acme")
     assert http.get("/v1/runs").status_code == 200
-    assert httpx.post(f"{api.url}/webhooks/acme/hook", content=event, headers=headers).status_code == 202
+    assert (
+        httpx.post(f"{api.url}/webhooks/acme/hook", content=event, headers=headers, timeout=PATIENCE_S).status_code
+        == 202
+    )
 
 
 def test_a_key_that_was_just_seen_costs_no_statement(

@@ -17,6 +17,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 from serving import KEY, Served, hints_waiting, until
+from support.patience import PATIENCE_S
 from support.store import Store
 
 from hermes_worker.api.server import seal_routes
@@ -284,11 +285,13 @@ def test_the_key_of_the_api_is_not_needed_and_nothing_else_gets_in_this_way(
 ) -> None:
     api = serve(keyed)
     add(Store.over(api.client.database))
-    stranger = httpx.Client(base_url=api.url, verify=False)
+    stranger = httpx.Client(base_url=api.url, verify=False, timeout=PATIENCE_S)
     assert post(stranger).status_code == 202
     assert stranger.get("/webhooks/../v1/runs").status_code in (401, 404)
     assert stranger.get("/v1/runs").status_code == 401
-    raw = httpx.Client(verify=False).send(httpx.Request("GET", f"{api.url}/webhooks/%2e%2e/v1/runs"))
+    raw = httpx.Client(verify=False, timeout=PATIENCE_S).send(
+        httpx.Request("GET", f"{api.url}/webhooks/%2e%2e/v1/runs")
+    )
     assert raw.status_code in (401, 404, 405)
     assert KEY not in raw.text
     assert stranger.post("/webhooks/hook", headers={"Origin": "https://evil.example"}).status_code == 403

@@ -17,6 +17,7 @@ import pytest
 from support.commandline import CommandLine, wait_for
 from support.environments import environment_with
 from support.fault_server import USAGE_CHUNK, FaultServer, Received, Reply, finish_chunk, text_chunk
+from support.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -100,14 +101,14 @@ def test_the_example_is_installed_enabled_and_used(environment: Path, tmp_path: 
         steps = [{"calls": [{"name": "stock_level", "arguments": {"item": "bolt"}}]}, {"calls": [write]}]
         script = {"steps": steps, "final": "There are 1200 bolts."}
         asked = {"input": f"scripted: {json.dumps(script)}", "deliver": "pager:night-shift"}
-        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=60) as api:
+        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=PATIENCE_S) as api:
             run_id = api.post("/v1/runs", json=asked).raise_for_status().json()["run_id"]
             [(authorization, page)] = wait_for(lambda: pager.pages or None, saying=up.output)
             wait_for(lambda: api.get(f"/v1/runs/{run_id}").json()["status"] == "completed" or None)
             messages = api.get(f"/v1/runs/{run_id}/result").json()
             machines = uses_machines(api, pager)
             stock = [api.get(f"/acme/v1/stock/{item}") for item in ("nut", "screw")]
-            without_key = httpx.get(f"{url}/acme/v1/stock/nut")
+            without_key = httpx.get(f"{url}/acme/v1/stock/nut", timeout=PATIENCE_S)
     assert authorization == "Bearer pager-token-12"
     assert page["to"] == "night-shift"
     assert "There are 1200 bolts." in page["text"]

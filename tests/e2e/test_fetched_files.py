@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from support.commandline import CommandLine, Running, call, script, wait_for
+from support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.e2e
 
@@ -45,9 +46,11 @@ def test_the_files_of_a_run_are_kept_listed_and_fetched(shared: tuple[CommandLin
 
     url = running.wait_for_line(r"API +(http://127\.0\.0\.1:\d+)")[1]
     key = (Path(hermes.environ["HERMES_HOME"]) / "api.key").read_text().strip()
-    answer = httpx.get(f"{url}/v1/runs/{run_id}/artifacts", headers={"Authorization": f"Bearer {key}"})
+    answer = httpx.get(
+        f"{url}/v1/runs/{run_id}/artifacts", headers={"Authorization": f"Bearer {key}"}, timeout=PATIENCE_S
+    )
     assert answer.status_code == 200, answer.text
-    assert httpx.get(url + answer.json()["data"][0]["url"]).text == "1,2\n"
+    assert httpx.get(url + answer.json()["data"][0]["url"], timeout=PATIENCE_S).text == "1,2\n"
 
     # What was there before the command wrote: nothing. A restore takes the files away, and undoing it brings them back.
     [before] = map(json.loads, hermes.inline("runs", "checkpoints", run_id, "--json").out.splitlines())

@@ -18,6 +18,7 @@ from support.file_chat import BYTES_MAX, FileChat, file_chat
 from support.imap_server import PASSWORD, USER, Mailbox, imap_server
 from support.inbound_cases import AT
 from support.mails import AUTHSERV, account, mail
+from support.patience import PATIENCE_S
 from support.sent_files import (
     Answer,
     compressed,
@@ -151,7 +152,7 @@ MAY_PASS = {
 @pytest.mark.parametrize("platform", NAMES)
 def test_a_hostile_answer_is_no_file(platform: str, what: str) -> None:
     content, reason = HOSTILE[what]
-    found = fetched(platform, content, total_s=1.0)
+    found = fetched(platform, content, total_s=1.0 if content is silent else PATIENCE_S)
     assert isinstance(found, NoFile)
     assert (found.reason, found.may_pass) == (reason, what in MAY_PASS)
 
