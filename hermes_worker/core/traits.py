@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class Wire(StrEnum):
@@ -17,6 +18,10 @@ class Wire(StrEnum):
     BEDROCK_CONVERSE = "bedrock_converse"
     GEMINI_GENERATE = "gemini_generate"
     CODEX_APP_SERVER = "codex_app_server"
+
+
+UNSIGNED = "skip_thought_signature_validator"
+"""What a call of another model's turn carries where signatures are demanded (Google's page on thought signatures)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +39,19 @@ class WireNeeds:
     keeps_anthropic_blocks: bool = False
     """Messages will be converted to Anthropic's, so blocks that were stored in their order stay in, with who signed
     them."""
+    takes_short_ids_only: bool = False
+    """Refuses ids of calls that are not nine letters or digits (Mistral)."""
+    insists_on_signature: bool = False
+    """Refuses calls of a turn of which the first is not signed (Gemini from 3 on)."""
+    thinker: str = ""
+    """Whose own reasoning is echoed: that of another model is not passed off as its own."""
 
     def __or__(self, other: WireNeeds) -> WireNeeds:
         """Everything that either wants."""
         return WireNeeds(*(mine or theirs for mine, theirs in zip(self._flags, other._flags, strict=True)))
 
     @property
-    def _flags(self) -> tuple[bool, ...]:
+    def _flags(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self.__slots__)
 
 

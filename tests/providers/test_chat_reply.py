@@ -1,4 +1,5 @@
 import json
+import re
 from typing import Any
 
 import pytest
@@ -104,7 +105,7 @@ def test_a_missing_id_is_derived_from_the_call_itself() -> None:
 
     assert ids == [generated_id("one", "{}", 0), generated_id("one", "{}", 1)]
     assert ids[0] != ids[1]
-    assert ids[0].startswith("call_") and len(ids[0]) == 17
+    assert all(re.fullmatch("[a-zA-Z0-9]{9}", each) for each in ids)
 
 
 def test_two_calls_never_share_an_id() -> None:
@@ -345,7 +346,7 @@ def test_a_legacy_function_call_is_a_call() -> None:
     reply = assembler.finish()
 
     assert [(r.name, r.arguments) for r in reply.tool_requests] == [("terminal", '{"command":"ls"}')]
-    assert reply.tool_requests[0].id.startswith("call_")
+    assert re.fullmatch("[a-zA-Z0-9]{9}", reply.tool_requests[0].id)
     assert reply.finish_reason == "tool_calls"
     assert deltas == [Delta(tool_name="terminal")]
 

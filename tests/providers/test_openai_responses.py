@@ -373,7 +373,9 @@ def test_a_stream_that_just_ends_before_any_text_is_no_reply(events: tuple[objec
         assembled(*events, was_cut_short=True)
 
 
-@pytest.mark.parametrize("event", [[], "text", {}, {"choices": []}, {"type": 5}, {**text("x"), "output_index": "0"}])
+@pytest.mark.parametrize(
+    "event", [[], "text", {}, {"choices": []}, {"type": 5}, {**text("x"), "output_index": "first"}]
+)
 def test_what_is_no_event_of_this_wire_is_malformed(event: object) -> None:
     with pytest.raises(MalformedReply):
         assembled(event)

@@ -17,7 +17,8 @@ from hermes_worker.core.recovery.repair import plain_json
 from hermes_worker.models.wires.chat_reply import (
     CutShort,
     MalformedReply,
-    StreamedError,
+    number_in,
+    raise_reported,
     settled_reason,
     whole,
     with_unique_ids,
@@ -64,7 +65,9 @@ class MessageAssembler:
         """``issuer`` signs the thinking."""
         self._on_delta = on_delta
         self._issuer = issuer
-        self._blocks: dict[int, _Block] = {}
+        self._blocks: list[_Block] = []
+        self._block_at: dict[int | None, _Block] = {}
+        """The newest block of each index: some servers number every block 0, or none."""
         self._message: Mapping[str, Any] = {}
         self._usage: dict[str, Any] = {}
         self._stop_reason: object = None
@@ -83,9 +86,9 @@ class MessageAssembler:
         event = mapping_of(document)
         match event.get("type"):
             case "content_block_delta":
-                self._grow(_index(event), mapping_of(event.get("delta")))
+                self._grow(number_in(event.get("index")), mapping_of(event.get("delta")))
             case "content_block_start":
-                self._begin(_index(event), mapping_of(event.get("content_block")))
+                self._begin(number_in(event.get("index")), mapping_of(event.get("content_block")))
             case "message_start":
                 self._message = mapping_of(event.get("message"))
                 self._count(self._message.get("usage"))
@@ -94,16 +97,15 @@ class MessageAssembler:
                 self._count(event.get("usage"))
             case "message_stop":
                 self._is_over = True
-            case "error":
-                raise StreamedError(mapping_of(event.get("error")) or {"message": str(event)})
-            case kind if not isinstance(kind, str):
+            case kind if kind == "error" or not isinstance(kind, str):
+                raise_reported(event)
                 raise MalformedReply("an event has no type")
 
     def feed_whole(self, document: object) -> None:
         """A message that was not streamed. Raises as ``feed``."""
         message = mapping_of(document)
-        if message.get("type") == "error" or "error" in message:
-            raise StreamedError(mapping_of(message.get("error")) or {"message": str(message)})
+        if "content" not in message:
+            raise_reported(message)
         content = message.get("content")
         if not isinstance(content, list) or not (content or message.get("stop_reason") in _MAY_BE_EMPTY):
             raise MalformedReply("the reply has no content")
@@ -119,7 +121,7 @@ class MessageAssembler:
         Text without an end counts as cut by a length limit, so that the loop asks to go on; what else had come of such
         a stream is dropped: calls may lack arguments, thinking its signature. Raises ``CutShort`` without any text.
         """
-        blocks = [self._blocks[index] for index in sorted(self._blocks)]
+        blocks = self._blocks
         is_cut = was_cut_short and self._stop_reason is None
         calls = [block for block in blocks if block.kind == "tool_use"]
         if is_cut:
@@ -140,8 +142,11 @@ class MessageAssembler:
         dropped = tuple(str(call.fields.get("name")) for call in calls)
         return replace(reply, was_cut_by_network=True, dropped_calls=dropped)
 
-    def _begin(self, index: int, block: Mapping[str, Any]) -> None:
-        self._blocks[index] = _Block(dict(block), {})
+    def _begin(self, index: int | None, block: Mapping[str, Any]) -> None:
+        if "type" not in block:
+            raise MalformedReply("a block has no type")
+        self._blocks.append(_Block(dict(block), {}))
+        self._block_at[index] = self._block_at[None] = self._blocks[-1]
         match block.get("type"):
             case "text":
                 self._tell(text=block.get("text"))
@@ -150,8 +155,8 @@ class MessageAssembler:
             case "tool_use" if isinstance(block.get("name"), str):
                 self._on_delta(Delta(tool_name=block["name"]))
 
-    def _grow(self, index: int, delta: Mapping[str, Any]) -> None:
-        block = self._blocks.get(index)
+    def _grow(self, index: int | None, delta: Mapping[str, Any]) -> None:
+        block = self._block_at.get(index)
         if block is None:
             raise MalformedReply(f"a piece of block {index} came before the block")
         field = _PIECE_OF.get(text_of(delta.get("type")))
@@ -209,10 +214,3 @@ def _object(text: str) -> Mapping[str, Any]:
 def _parsed(text: str) -> object:
     said = plain_json(text)
     return None if said is None else json.loads(said)
-
-
-def _index(event: Mapping[str, Any]) -> int:
-    index = event.get("index")
-    if not isinstance(index, int):
-        raise MalformedReply("an event of a block has no index")
-    return index

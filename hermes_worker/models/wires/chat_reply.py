@@ -7,15 +7,15 @@ and of the servers that call themselves compatible; what contradicts them raises
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
+from hermes_worker.core.call_ids import short_id
 from hermes_worker.core.json_values import mapping_of, text_of
 from hermes_worker.core.messages import Delta, ModelReply, ToolRequest, Usage
-from hermes_worker.core.recovery.repair import ArgumentsOutcome, arguments_text, assess_arguments
+from hermes_worker.core.recovery.repair import ArgumentsOutcome, arguments_text, assess_arguments, plain_json
 
 
 class MalformedReply(ValueError):
@@ -28,8 +28,35 @@ class StreamedError(Exception):
     def __init__(self, body: Mapping[str, object]) -> None:
         super().__init__(str(body.get("message") or body))
         self.body = body
-        code = body.get("code")
-        self.status_code = code if isinstance(code, int) and 400 <= code < 600 else None
+        codes = (number_in(body.get(name)) for name in ("code", "status", "status_code", "http_code"))
+        self.status_code = next((code for code in codes if code is not None and 400 <= code < 600), None)
+
+
+def raise_reported(event: Mapping[str, object]) -> None:
+    """Raise ``StreamedError`` when a chunk without a reply is the body of an error, in any of the forms that servers
+    give errors; a chunk of another kind passes."""
+    error = event.get("error")
+    if isinstance(error, Mapping):
+        beside = {name: event[name] for name in _BESIDE_ERROR if name in event}
+        raise StreamedError({**beside, **error})
+    is_error = event.get("object") == "error" or event.get("type") == "error"
+    if error or is_error or (not any(name in event for name in _OF_CHUNKS) and any(event.get(n) for n in _OF_ERRORS)):
+        raise StreamedError({"message": error, **event} if isinstance(error, str) and error else event)
+
+
+_BESIDE_ERROR = ("code", "status", "error_code")
+_OF_CHUNKS = ("choices", "usage", "id", "created", "usageMetadata", "promptFeedback")
+_OF_ERRORS = ("message", "detail", "errors", "error_msg", "error_message")
+
+
+def number_in(value: object) -> int | None:
+    """A whole number from 0 on, or the text of one: gateways write indexes and codes as either."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < _DIGITS_MAX:
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+_DIGITS_MAX = 10
 
 
 class CutShort(Exception):
@@ -60,6 +87,13 @@ class _Slot:
     arguments: list[str]
     extra_content: Mapping[str, object] | None = None
     """Gemini's thought signature; without it the next request is rejected."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Its arguments have come to their end."""
+        # The last character is looked at first: to parse what has come anew with each piece would take for ever.
+        is_closed = bool(self.arguments) and self.arguments[-1].rstrip().endswith(("}", "]", "```"))
+        return is_closed and plain_json("".join(self.arguments)) is not None
 
 
 class ReplyAssembler:
@@ -98,9 +132,9 @@ class ReplyAssembler:
         """Raises ``MalformedReply`` or ``StreamedError``."""
         if not isinstance(chunk, dict):
             raise MalformedReply(f"expected a JSON object, got {type(chunk).__name__}")
-        if error := chunk.get("error"):
-            raise StreamedError(mapping_of(error) or {"message": str(error)})
-        if choices := chunk.get("choices"):
+        if (choices := chunk.get("choices")) is None or "error" in chunk:
+            raise_reported(chunk)
+        if choices:
             self.has_choice = True
             self._feed_choice(_kept_choice(choices))
         if not self._model and isinstance(model := chunk.get("model"), str):
@@ -129,6 +163,7 @@ class ReplyAssembler:
             dropped = tuple(slot.name for slot in self._slots if slot.name)
             self._slots = []
             self._finish_reason = "length"
+        self._slots = [slot for number, slot in enumerate(self._slots) if not _is_echo(slot, self._slots[:number])]
         if self._has_refused and not self._has_answered and not self._slots:
             self._finish_reason, is_cut = "content_filter", False
         requests = tuple(_request(slot, index) for index, slot in enumerate(self._slots))
@@ -183,34 +218,83 @@ class ReplyAssembler:
             self._add_tool_call(mapping_of(entry), position)
 
     def _add_tool_call(self, entry: Mapping[str, object], position: int) -> None:
-        index = entry.get("index")
         function = mapping_of(entry.get("function"))
-        slot = self._slot(index if isinstance(index, int) else position, text_of(entry.get("id")))
-        if (name := text_of(function.get("name"))) and name != slot.name:
+        name = text_of(function.get("name"))
+        slot = self._slot(entry, name, position)
+        slot.id = slot.id or text_of(entry.get("id"))
+        if name and name != slot.name:
             is_first = not slot.name
             slot.name = name
             if is_first:
                 self._on_delta(Delta(tool_name=name))
-        slot.extra_content = mapping_of(entry.get("extra_content")) or slot.extra_content
+        slot.extra_content = signature_of(entry) or slot.extra_content
         arguments = function.get("arguments")
-        if isinstance(arguments, str):
-            slot.arguments.append(arguments)
-        elif arguments is not None:
-            slot.arguments.append(arguments_text(arguments))
+        text = arguments if isinstance(arguments, str) else "" if arguments is None else arguments_text(arguments)
+        if text:
+            slot.arguments.append(text)
 
-    def _slot(self, index: int, call_id: str) -> _Slot:
-        """A new id at a used index opens a new slot: some servers number every parallel call 0."""
-        slot = self._slot_at.get(index)
-        if slot is None or (call_id and slot.id and call_id != slot.id):
-            slot = _Slot(call_id, "", [])
-            self._slots.append(slot)
-            self._slot_at[index] = slot
-        slot.id = slot.id or call_id
-        return slot
+    def _slot(self, entry: Mapping[str, object], name: str, position: int) -> _Slot:
+        """The call that a piece belongs to. Servers leave out ids, leave out indexes, number every parallel call 0, and
+        repeat names and ids in each piece or not; so a piece goes where its id says, else where its index does, and
+        opens another call when it can be no part of that one."""
+        call_id, index = text_of(entry.get("id")), _index_of(entry)
+        at_index = self._slot_at.get(position if index is None else index)
+        same = next((slot for slot in reversed(self._slots) if call_id and slot.id == call_id), None)
+        found = same or at_index or (None if name or call_id else self._unfinished)
+        if index is None and not name and not call_id and not position and self._slots:
+            found = self._slots[-1]
+        if found is None or _is_another(found, call_id, name, is_elsewhere=index is not None and found is not at_index):
+            found = _Slot(call_id, "", [])
+            self._slots.append(found)
+        self._slot_at[position if index is None else index] = found
+        return found
+
+    @property
+    def _unfinished(self) -> _Slot | None:
+        """The newest call, while its arguments have not come to their end."""
+        return self._slots[-1] if self._slots and not self._slots[-1].is_whole else None
 
 
 _LEGACY_INDEX = -1
 """For the one call of a server that still says ``function_call``, which has neither index nor id."""
+
+
+def _index_of(entry: Mapping[str, object]) -> int | None:
+    index = entry.get("index")
+    return _LEGACY_INDEX if index == _LEGACY_INDEX else number_in(index)
+
+
+def _is_another(slot: _Slot, call_id: str, name: str, *, is_elsewhere: bool) -> bool:
+    """Whether a piece begins a call of its own, and does not go on with that of ``slot``."""
+    has_other_id = bool(call_id and slot.id and call_id != slot.id)
+    if not name:  # without a name it goes on with what is not finished, whatever id a server made up for it
+        return has_other_id and (slot.is_whole or not slot.arguments)
+    if not slot.name:
+        return has_other_id
+    is_grown = not slot.arguments and name.startswith(slot.name)
+    if has_other_id or (name != slot.name and not is_grown):
+        return True
+    return slot.is_whole if slot.arguments else is_elsewhere
+
+
+def _is_echo(slot: _Slot, before: list[_Slot]) -> bool:
+    """Whether it is no call, but the name of one that was said once more behind its arguments."""
+    if slot.arguments:
+        return False
+    return any(each.arguments and each.name == slot.name and slot.id in ("", each.id) for each in before)
+
+
+def signature_of(entry: Mapping[str, object]) -> Mapping[str, object] | None:
+    """What Gemini signed a call with, in the form of Google's compatible address; gateways put it elsewhere."""
+    if extra := mapping_of(entry.get("extra_content")):
+        return extra
+    places = (entry, mapping_of(entry.get("function")))
+    fields = (mapping_of(place.get("provider_specific_fields")) for place in places)
+    signed = next((text_of(place.get("thought_signature")) for place in (*places, *fields) if place.get(_SIGNED)), "")
+    return {"google": {_SIGNED: signed}} if signed else None
+
+
+_SIGNED = "thought_signature"
 
 
 def usage_of(usage: Mapping[str, object]) -> Usage:
@@ -219,19 +303,27 @@ def usage_of(usage: Mapping[str, object]) -> Usage:
     Cache reads are reported in the details (OpenAI, OpenRouter), at the top (Moonshot), or as hits (DeepSeek).
     """
     details = mapping_of(usage.get("prompt_tokens_details"))
-    cache_read = (
-        _count(details.get("cached_tokens"))
-        or _count(usage.get("cached_tokens"))
-        or _count(usage.get("prompt_cache_hit_tokens"))
-    )
-    cache_write = _count(details.get("cache_write_tokens"))
+    cache_read = first_count(details.get("cached_tokens"), *(usage.get(name) for name in _CACHE_READS))
+    cache_write = first_count(*(place.get(name) for place in (details, usage) for name in CACHE_WRITES))
+    read = first_count(usage.get("prompt_tokens"), usage.get("input_tokens"))
     return Usage(
-        input=max(0, _count(usage.get("prompt_tokens")) - cache_read - cache_write),
-        output=_count(usage.get("completion_tokens")),
+        input=max(0, read - cache_read - cache_write),
+        output=first_count(usage.get("completion_tokens"), usage.get("output_tokens")),
         cache_read=cache_read,
         cache_write=cache_write,
         reasoning=_count(mapping_of(usage.get("completion_tokens_details")).get("reasoning_tokens")),
     )
+
+
+_CACHE_READS = ("cached_tokens", "cache_read_input_tokens", "prompt_cache_hit_tokens")
+"""At the top: Moonshot, proxies of Anthropic, DeepSeek."""
+CACHE_WRITES = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
+"""OpenAI and OpenRouter; older proxies; DashScope and LiteLLM, the latter at the top."""
+
+
+def first_count(*values: object) -> int:
+    """The first of the counts that is more than 0."""
+    return next((count for count in map(_count, values) if count), 0)
 
 
 def cost_of(usage: Mapping[str, object]) -> Decimal | None:
@@ -247,9 +339,9 @@ _COST_USD_MAX = 10_000
 
 
 def generated_id(name: str, arguments: str, index: int) -> str:
-    """The id of a call that came without one: the same on every worker (docs/behaviour.md, "Reasoning")."""
-    digest = hashlib.sha256(f"{name}:{arguments}:{index}".encode("utf-8", "replace")).hexdigest()
-    return f"call_{digest[:12]}"
+    """The id of a call that came without one: the same on every worker, and of a form that each reader takes, the
+    templates of Mistral's models too (docs/behaviour.md, "Reasoning")."""
+    return short_id(f"{name}:{arguments}:{index}")
 
 
 _GROWING = ("text", "summary", "data")

@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hermes_worker.core.json_values import list_of, mapping_of, text_of
-from hermes_worker.core.messages import Delta, ModelReply, ToolRequest, Usage, canonical_json
+from hermes_worker.core.messages import Delta, ModelReply, ToolRequest, Usage
+from hermes_worker.core.recovery.repair import arguments_text
 from hermes_worker.models.wires.chat_reply import (
     CutShort,
     MalformedReply,
-    StreamedError,
     generated_id,
+    raise_reported,
     settled_reason,
     whole,
     with_unique_ids,
@@ -60,8 +61,8 @@ class GeminiAssembler:
         """Raises ``MalformedReply`` or ``StreamedError``."""
         if not isinstance(document, dict):
             raise MalformedReply(f"expected a JSON object, got {type(document).__name__}")
-        if error := document.get("error"):
-            raise StreamedError(mapping_of(error) or {"message": str(error)})
+        if "candidates" not in document:
+            raise_reported(document)
         for candidate in _objects(document.get("candidates")):
             if not candidate.get("index"):
                 self._take(candidate)
@@ -118,7 +119,8 @@ class GeminiAssembler:
 
     def _request(self, call: Mapping[str, Any], part: Mapping[str, Any]) -> ToolRequest:
         name = text_of(call.get("name"))
-        arguments = canonical_json(mapping_of(call.get("args")))
+        said = call.get("args")
+        arguments = said if isinstance(said, str) else arguments_text(said or {})
         signature = text_of(part.get("thoughtSignature"))
         signed = {"extra_content": {"google": {"thought_signature": signature}}} if signature else {}
         return ToolRequest(

@@ -9,11 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 from hermes_worker.core.json_values import mapping_of, text_of
 from hermes_worker.core.messages import Delta, ModelReply
-from hermes_worker.models.wires.chat_reply import CutShort, MalformedReply, StreamedError, whole, with_unique_ids
+from hermes_worker.models.wires.chat_reply import (
+    CutShort,
+    MalformedReply,
+    StreamedError,
+    number_in,
+    raise_reported,
+    whole,
+    with_unique_ids,
+)
 from hermes_worker.models.wires.conversions.responses import FailedResponse, from_response, usage_of
 
 _LAST_EVENTS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
@@ -27,7 +36,8 @@ class ResponseAssembler:
     def __init__(self, on_delta: Callable[[Delta], None], *, issuer: str) -> None:
         self._on_delta = on_delta
         self._issuer = issuer
-        self._items: dict[int, Mapping[str, Any]] = {}
+        self._items: dict[tuple[int, str], Mapping[str, Any]] = {}
+        """By index and id: some servers number every item 0, or not at all."""
         self._thinks_aloud: set[int] = set()
         """Messages that are notes on the way: they are shown as reasoning."""
         self._text: list[str] = []
@@ -63,22 +73,21 @@ class ResponseAssembler:
             case "response.output_item.added":
                 self._begin(_index(event), mapping_of(event.get("item")))
             case "response.output_item.done":
-                self._items[_index(event)] = mapping_of(event.get("item"))
+                item = mapping_of(event.get("item"))
+                self._items[_index(event), text_of(item.get("call_id") or item.get("id"))] = item
             case "response.created" | "response.in_progress":
                 self._model = text_of(mapping_of(event.get("response")).get("model"))
-            case "error":
-                raise StreamedError(mapping_of(event.get("error")) or event)
             case _ if kind in _LAST_EVENTS:
                 self._reply = self._finished(mapping_of(event.get("response")))
-            case _ if not isinstance(kind, str):
+            case _ if kind == "error" or not isinstance(kind, str):
+                raise_reported(event)
                 raise MalformedReply("an event has no type")
 
     def feed_whole(self, document: object) -> None:
         """A response that was not streamed. Raises as ``feed``."""
         response = mapping_of(document)
         if "output" not in response and "output_text" not in response and response.get("status") is None:
-            if error := response.get("error"):
-                raise StreamedError(mapping_of(error) or {"message": str(error)})
+            raise_reported(response)
             raise MalformedReply("the reply has no output")
         reply = self._reply = self._finished(response)
         if reply.reasoning:
@@ -109,7 +118,7 @@ class ResponseAssembler:
         )
 
     def _finished(self, response: Mapping[str, Any]) -> ModelReply:
-        output = response.get("output") or [self._items[index] for index in sorted(self._items)]
+        output = response.get("output") or [self._items[key] for key in sorted(self._items, key=itemgetter(0))]
         shown = response.get("output_text") or ("" if output else whole(self._text))
         try:
             reply = from_response({**response, "output": output, "output_text": shown}, issuer=self._issuer)
@@ -158,7 +167,7 @@ class ResponseAssembler:
 
 
 def _index(event: Mapping[str, Any]) -> int:
-    index = event.get("output_index", 0)
-    if not isinstance(index, int):
+    index = number_in(event.get("output_index", 0))
+    if index is None:
         raise MalformedReply("the index of an item is no number")
     return index

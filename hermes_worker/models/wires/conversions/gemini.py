@@ -14,14 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes_worker.core.json_values import mapping_of
-from hermes_worker.core.traits import ThinkingPolicy
+from hermes_worker.core.traits import UNSIGNED, ThinkingPolicy
 from hermes_worker.models.wires.conversions import anthropic
 
 Part = dict[str, Any]
 Row = Mapping[str, Any]
-
-UNSIGNED = "skip_thought_signature_validator"
-"""What a call of another model's turn carries where signatures are demanded (Google's page on thought signatures)."""
 
 _ROLES = {"user": "user", "assistant": "model"}
 

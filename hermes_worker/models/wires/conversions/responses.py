@@ -13,11 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hermes_worker.core.call_ids import id_within
 from hermes_worker.core.families import traits_of
 from hermes_worker.core.json_values import list_of, mapping_of
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, canonical_json
 from hermes_worker.core.recovery.repair import arguments_text
-from hermes_worker.models.wires.chat_reply import generated_id, is_cut
+from hermes_worker.models.wires.chat_reply import CACHE_WRITES, first_count, generated_id, is_cut
 
 Row = Mapping[str, Any]
 Item = dict[str, Any]
@@ -155,7 +156,8 @@ def _arguments(value: object) -> str:
 def _call_id(value: object) -> str:
     """The call's id out of the forms it is stored in: alone, or before the item's id in ``call_1|fc_9``."""
     named = value.partition("|")[0].strip() if isinstance(value, str) else ""
-    return f"call_{named.removeprefix('fc_')}" if named.startswith("fc_") and len(named) > len("fc_") else named
+    whole = f"call_{named.removeprefix('fc_')}" if named.startswith("fc_") and len(named) > len("fc_") else named
+    return id_within(whole, ITEM_ID_CHARS_MAX)
 
 
 def _result_items(row: Row) -> Iterator[Item]:
@@ -471,11 +473,13 @@ def _failure_text(error: object, status: str) -> str:
 def usage_of(usage: object) -> Usage:
     """Token counts with the cached ones taken out of ``input`` (docs/behaviour.md, "Usage and prices")."""
     counts = mapping_of(usage)
-    cached = _count(mapping_of(counts.get("input_tokens_details")).get("cached_tokens"))
+    details = mapping_of(counts.get("input_tokens_details"))
+    read, written = _count(details.get("cached_tokens")), first_count(*map(details.get, CACHE_WRITES))
     return Usage(
-        input=max(0, _count(counts.get("input_tokens")) - cached),
+        input=max(0, _count(counts.get("input_tokens")) - read - written),
         output=_count(counts.get("output_tokens")),
-        cache_read=cached,
+        cache_read=read,
+        cache_write=written,
         reasoning=_count(mapping_of(counts.get("output_tokens_details")).get("reasoning_tokens")),
     )
 
