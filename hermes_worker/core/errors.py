@@ -75,6 +75,8 @@ class Classification:
     retry_after_s: float | None = None
     rejects_images: bool = False
     """The model does not take images at all, so removing them is the remedy whatever the kind."""
+    lacks_thoughts: bool = False
+    """The model wants its earlier reasoning back, which the request left out."""
     is_output_cap: bool = False
     """The request asked for too many *output* tokens; compressing the input cannot help."""
     output_tokens_available: int | None = None

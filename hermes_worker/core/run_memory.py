@@ -24,7 +24,9 @@ class Amendment(StrEnum):
     """What the requests of a turn are changed by, because its provider refused them as they were."""
 
     NO_REASONING_REPLAY = "no_reasoning_replay"
-    """Signed or encrypted reasoning is not sent back."""
+    """Reasoning is not sent back, neither signed nor encrypted nor plain."""
+    REASONING_ECHO = "reasoning_echo"
+    """Reasoning is sent back with each row, although the catalogue does not say so of its provider."""
     NO_IMAGES = "no_images"
     SMALL_IMAGES = "small_images"
     """Images are scaled down to ``RunMemory.image_side_px_max``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from hermes_worker.core.errors import FailureKind, ModelCallError, without_numbe
 from hermes_worker.core.rate_limits import read_rate_limits
 from hermes_worker.core.recovery.classify import Classification, RequestSize, classify, raw_error
 from hermes_worker.models.catalog import find_provider
+from hermes_worker.models.wires.chat_reply import StreamedError
 from hermes_worker.safety import redaction
 
 MESSAGE_CHARS_MAX = 2_000
@@ -46,6 +48,7 @@ def translate(error: Exception, place: CallPlace, size: RequestSize | None = Non
         model=place.model,
         overflow=row.overflow if row is not None else (),
         now_s=time.time(),
+        document=_document_of(response),
     )
     verdict = classify(seen, size)
     status = getattr(error, "status_code", None)
@@ -59,13 +62,21 @@ def translate(error: Exception, place: CallPlace, size: RequestSize | None = Non
     )
 
 
+def _document_of(response: httpx2.Response | None) -> object:
+    """The whole body of an answer, where it is JSON and was read."""
+    try:
+        return json.loads(response.content) if response is not None else None
+    except (httpx2.StreamError, ValueError, RecursionError):
+        return None
+
+
 def _response_of(error: Exception) -> httpx2.Response | None:
     response = getattr(error, "response", None)
     return response if isinstance(response, httpx2.Response) else None
 
 
 def _message(error: Exception, verdict: Classification, place: CallPlace) -> str:
-    said = verdict.message or type(error).__name__
+    said = verdict.message or "it gave no reason"
     response = _response_of(error)
     match verdict.kind:
         case FailureKind.UNREACHABLE:
@@ -77,14 +88,16 @@ def _message(error: Exception, verdict: Classification, place: CallPlace) -> str
             return f"The certificate of {place.base_url} could not be verified: {_root_cause(error)}"
         case _ if response is not None:
             return f"HTTP {response.status_code} from {place.base_url}: {said}{_hint(response, verdict, place)}"
+        case _ if isinstance(error, StreamedError):
+            return f"{place.base_url} broke its reply off with an error: {said}{_hint(None, verdict, place)}"
         case _:
             return f"The call to {place.base_url} failed: {_root_cause(error)}"
 
 
-def _hint(response: httpx2.Response, verdict: Classification, place: CallPlace) -> str:
+def _hint(response: httpx2.Response | None, verdict: Classification, place: CallPlace) -> str:
     """Which setting to look at, where one is to blame."""
     match verdict.kind:
-        case FailureKind.UNKNOWN if response.status_code == 404:
+        case FailureKind.UNKNOWN if response is not None and response.status_code == 404:
             asked = response.request.url.copy_with(query=None)
             return f" (nothing is served at {asked}: is HERMES_BASE_URL right? For most servers it ends in /v1)"
         case FailureKind.MODEL_NOT_FOUND:

@@ -512,6 +512,7 @@ PROVOKED: list[RawError] = [
     RawError(message="5 consecutive stale attempts, aborting this call"),
     RawError(message="bad literal", class_name="ValueError"),
     RawError(status=429, body={"error": {"message": "Provider returned error", "metadata": {"raw": "{}"}}}),
+    RawError(status=400, message="The reasoning_content in the thinking mode must be passed back to the API."),
 ]
 """Errors of which there is one for every judgement."""
 
@@ -524,6 +525,7 @@ def _bare(found: Classification) -> Classification:
         should_compress=found.should_compress,
         should_rotate=found.should_rotate,
         should_fall_back=found.should_fall_back,
+        lacks_thoughts=found.lacks_thoughts,
     )
 
 

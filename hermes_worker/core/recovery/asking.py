@@ -38,6 +38,7 @@ UNSUMMARISED_MAX = 2
 """Summaries that no model wrote in one turn, after which none is asked for while the request fits."""
 _AMENDMENT_OF: Mapping[str, Amendment] = {
     "strip_signature": Amendment.NO_REASONING_REPLAY,
+    "echo_reasoning": Amendment.REASONING_ECHO,
     "drop_encrypted_reasoning": Amendment.NO_REASONING_REPLAY,
     "strip_images": Amendment.NO_IMAGES,
     "textify_tool_images": Amendment.NO_TOOL_IMAGES,
@@ -546,6 +547,7 @@ def _carried_out(asking: Asking, decision: retry.Decision, classification: Class
             return replace(_again(asking), beside=(*beside, RestKey(rest)))
         case (
             retry.StripSignature()
+            | retry.EchoReasoning()
             | retry.DropEncryptedReasoning()
             | retry.StripImages()
             | retry.TextifyToolImages()
@@ -618,6 +620,8 @@ def _remedies(asking: Asking, contents: RequestContents) -> Iterator[Remedy]:
     yield Remedy.CAP_OUTPUT
     if asking.rules.compacts:
         yield Remedy.COMPACT
+    if Amendment.REASONING_ECHO not in amendments:
+        yield Remedy.ECHO_REASONING
     if contents.replays_reasoning:
         yield Remedy.STRIP_SIGNATURES
         yield Remedy.DROP_ENCRYPTED_REASONING

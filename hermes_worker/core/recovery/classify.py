@@ -21,26 +21,31 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from hermes_worker.core.errors import Classification, FailureKind, ModelCallError
-from hermes_worker.core.json_values import text_of
+from hermes_worker.core.json_values import list_of, mapping_of, text_of
 from hermes_worker.core.recovery.error_patterns import (
     AUTH,
+    BAD_KEY,
     BILLING,
     CERTIFICATE,
     CONTENT_POLICY,
     CONTEXT_OVERFLOW,
     DISCONNECTED,
     EMPTY_PROVIDER_REPLY,
+    FIELD_REFUSED,
     IMAGE_REJECTED,
     IMAGE_TOO_LARGE,
+    LACKS_THOUGHTS,
     MODEL_NOT_FOUND,
     MULTIMODAL_TOOL_CONTENT,
     NEVER_CONNECTED,
+    NOTHING_SERVED,
     OVERLOADED,
     PAYLOAD_TOO_LARGE,
     PROVIDER_POLICY,
     RATE_LIMIT,
     REQUEST_VALIDATION,
     SPENDING_LIMIT,
+    THOUGHT_FIELDS,
     TIMED_OUT,
     TLS_TRANSIENT,
     TOO_MUCH,
@@ -50,6 +55,7 @@ from hermes_worker.core.recovery.error_patterns import (
     USAGE_LIMIT_IS_TRANSIENT,
     is_reasoning_model,
 )
+from hermes_worker.core.recovery.error_words import body_of, words_in, words_of_text
 from hermes_worker.core.recovery.reported_limits import (
     is_output_cap_error,
     parse_available_output_tokens,
@@ -159,19 +165,27 @@ def _shown(error: ModelCallError) -> dict[str, Any]:
 
 
 def raw_error(
-    error: BaseException, *, provider: str = "", model: str = "", overflow: tuple[str, ...] = (), now_s: float
+    error: BaseException,
+    *,
+    provider: str = "",
+    model: str = "",
+    overflow: tuple[str, ...] = (),
+    now_s: float,
+    document: object = None,
 ) -> RawError:
     """The facts of an SDK's exception, read from the attributes that HTTP client libraries agree on (``status_code``
     or ``status``, ``body``, ``response.headers``), along at most five links of its chain of causes.
 
-    ``now_s`` is the Unix time, for a ``Retry-After`` that names a date.
+    ``now_s`` is the Unix time, for a ``Retry-After`` that names a date. ``document`` is the whole body, where it could
+    be read: SDKs keep a part of it only.
     """
     chain = list(_cause_chain(error))
     waits = (parse_wait(headers, now_s=now_s) for headers in map(_headers_of, chain))
     return RawError(
         message=str(error),
         status=next((s for s in map(_status_attribute, chain) if s is not None), None),
-        body=next((b for b in (getattr(e, "body", None) for e in chain) if isinstance(b, Mapping)), None),
+        body=body_of(document)
+        or next((b for e in chain if (b := body_of(getattr(e, "body", None))) is not None), None),
         class_name=type(error).__name__,
         causes=tuple(f"{type(cause).__name__}: {cause}" for cause in chain[1:]),
         is_os_error=isinstance(error, OSError),
@@ -246,6 +260,7 @@ _CONTENT_POLICY = replace(_MODEL_NOT_FOUND, kind=FailureKind.CONTENT_POLICY_BLOC
 _FORMAT = replace(_MODEL_NOT_FOUND, kind=FailureKind.FORMAT_ERROR)
 _ENCRYPTED = Classification(kind=FailureKind.INVALID_ENCRYPTED_CONTENT)
 _THINKING = Classification(kind=FailureKind.THINKING_SIGNATURE)
+_THOUGHTS_MISSING = replace(_THINKING, lacks_thoughts=True)
 _LONG_CONTEXT_BETA = Classification(kind=FailureKind.OAUTH_LONG_CONTEXT_BETA_FORBIDDEN)
 _GRAMMAR = Classification(kind=FailureKind.LLAMA_CPP_GRAMMAR_PATTERN)
 _UNKNOWN = Classification(kind=FailureKind.UNKNOWN)
@@ -311,12 +326,14 @@ class _Seen:
 def _look_at(error: RawError, size: RequestSize) -> _Seen:
     detail = _error_object(error.body)
     codes = _codes(error.body, detail)
+    words = words_in(error.body) or words_of_text(error.message)
     body_message = (
-        text_of(detail.get("message")) or text_of(detail.get("error")) or text_of((error.body or {}).get("message"))
+        text_of(detail.get("message"))
+        or text_of(detail.get("error"))
+        or text_of((error.body or {}).get("message"))
+        or words_in(error.body)
     )
-    metadata = detail.get("metadata")
-    metadata = metadata if isinstance(metadata, Mapping) else {}
-    text = _join_new(error.message.lower(), body_message.lower(), _wrapped_message(metadata).lower())
+    text = _join_new(error.message.lower(), body_message.lower(), words.lower())
     return _Seen(
         error=error,
         size=size,
@@ -325,9 +342,9 @@ def _look_at(error: RawError, size: RequestSize) -> _Seen:
         body_message=body_message.strip().lower(),
         codes=codes,
         window_told=plausible_window(detail.get("n_ctx")),
-        metadata=metadata,
+        metadata=mapping_of(detail.get("metadata")),
         transport_text=_join_new(text, f"{error.class_name}: ".lower(), *(cause.lower() for cause in error.causes)),
-        shown_message=(body_message.strip() or error.message)[:MESSAGE_CHARS_MAX],
+        shown_message=words[:MESSAGE_CHARS_MAX],
     )
 
 
@@ -347,13 +364,7 @@ def _error_object(body: Mapping[str, object] | None) -> Mapping[str, object]:
     if body is None:
         return {}
     nested = body.get("error")
-    return nested if isinstance(nested, Mapping) else body
-
-
-def _wrapped_message(metadata: Mapping[str, object]) -> str:
-    """What the upstream provider said, which OpenRouter passes on as JSON text in ``metadata.raw``."""
-    inner = _json_object(metadata.get("raw"))
-    return text_of(_error_object(inner).get("message"))
+    return body_of(nested if isinstance(nested, Mapping | list) else body.get("errors")) or body
 
 
 def _codes(body: Mapping[str, object] | None, detail: Mapping[str, object]) -> tuple[str, ...]:
@@ -364,6 +375,8 @@ def _codes(body: Mapping[str, object] | None, detail: Mapping[str, object]) -> t
         detail.get("type"),
         detail.get("status"),  # Google
         *_codes_inside(_json_object(detail.get("message"))),
+        *_codes_inside(_json_object(mapping_of(detail.get("metadata")).get("raw"))),
+        *(mapping_of(each).get("reason") for each in list_of(detail.get("details"))),  # Google
         (body or {}).get("code"),
         (body or {}).get("error_code"),
     )
@@ -549,6 +562,9 @@ _FIRST: tuple[_Rule, ...] = (
         ),
         _GRAMMAR,
     ),
+    (_all(_status_is(400, 422), _says("reasoning_content"), _says(*LACKS_THOUGHTS)), _THOUGHTS_MISSING),
+    (_all(_status_is(400, 422), _says(*THOUGHT_FIELDS), _says(*FIELD_REFUSED)), _THINKING),
+    (_says("tool call validation failed", "failed to call a function", "tool_use_failed"), _SERVER_ERROR),
     (
         _any(
             _says("do not have an active grok subscription"),
@@ -562,6 +578,7 @@ _BAD_REQUEST: tuple[_Rule, ...] = (
     (_says(*MULTIMODAL_TOOL_CONTENT), _MULTIMODAL_TOOL),
     (_says(*IMAGE_TOO_LARGE), _IMAGE),
     (_is_encrypted_content, _ENCRYPTED),
+    (_any(_says(*BAD_KEY), _code_is("api_key_invalid")), _AUTH),
     (_any(_says(*UNKNOWN_PARAMETER), _code_is("unknown_parameter", "unsupported_parameter")), _FORMAT),
     (_says(*EMPTY_PROVIDER_REPLY), _SERVER_ERROR),
     (_is_overflow, _OVERFLOW),
@@ -588,6 +605,7 @@ _STATUS_404: tuple[_Rule, ...] = (
     (_says(*BILLING), _BILLING),
     (_says(*PROVIDER_POLICY), _PROVIDER_POLICY),
     (_any(_says(*MODEL_NOT_FOUND), _is_missing_model), _MODEL_NOT_FOUND),
+    (lambda seen: len(seen.body_message) > 0 and not NOTHING_SERVED.search(seen.body_message), _FORMAT),
     # A bare 404 is as often a wrong path as a missing model: do not blame the model.
     (_always, _WRONG_ADDRESS),
 )
@@ -671,15 +689,19 @@ _TELLING_CODES: Mapping[str, Classification] = {
     # and says with 424 that the model broke (service model of botocore 1.44).
     **_for_each(_RATE_LIMIT, "throttlingexception"),
     **_for_each(_SERVER_ERROR, "modelerrorexception", "modelstreamerrorexception"),
+    # Groq: the model wrote a call that does not fit its tool; the next try may (console.groq.com/docs/errors, 2026).
+    **_for_each(_SERVER_ERROR, "tool_use_failed"),
 }
 """Codes that mean one thing under any status. A 429 with ``insufficient_quota`` is no matter of waiting."""
 
 _CODES: Mapping[str, Classification] = {
-    **_for_each(_RATE_LIMIT, "resource_exhausted", "throttled", "rate_limit_exceeded"),
+    **_for_each(_RATE_LIMIT, "resource_exhausted", "throttled", "rate_limit_exceeded", "rate_limit", "rate_limited"),
+    **_for_each(_RATE_LIMIT, "too_many_requests", "rate_limit_reached_error"),
     # Ours: the types that Anthropic and OpenAI put on an error inside a stream, where there is no status to read
     # (docs.anthropic.com "Errors", platform.openai.com "Streaming events", both as of 2026).
     **_for_each(_RATE_LIMIT, "rate_limit_error"),
-    **_for_each(_OVERLOADED, "overloaded_error"),
+    **_for_each(_OVERLOADED, "overloaded_error", "overloaded", "server_overloaded", "engine_overloaded"),
+    **_for_each(_OVERLOADED, "engine_overloaded_error", "service_unavailable", "service_unavailable_error"),
     **_for_each(_SERVER_ERROR, "api_error", "server_error", "internal_server_error"),
     **_for_each(_TIMEOUT, "timeout_error"),
     **_for_each(_AUTH, "authentication_error"),

@@ -212,6 +212,35 @@ AUTH = (
     "token revoked",
     "access denied",
 )
+BAD_KEY = (
+    "api key not valid",
+    "invalid api key",
+    "incorrect api key",
+    "api key expired",
+    "invalid_api_key",
+)
+"""Ours: said under a 400 by Google and by gateways that hand its words on."""
+NOTHING_SERVED = re.compile(
+    r"^\W*(?:error|http)?\W*(?:404)?\W*"
+    r"(?:(?:page|path|url|route|resource|endpoint)? ?not found|no such (?:route|path))?[\W\d]*$"
+    r"|cannot (?:post|get) /|(?:unknown|invalid) (?:request )?url|no route (?:matches|found)|requested url"
+)
+"""Ours: a 404 of a server that knows no such address. Any other words of a 404 are a reason."""
+THOUGHT_FIELDS = ("reasoning_content", "reasoning_details", "reasoning content", "'reasoning'", ".reasoning")
+LACKS_THOUGHTS = ("passed back", "missing", "required", "must be provided", "must include", "must contain", "not found")
+"""Ours: DeepSeek ("The reasoning_content in the thinking mode must be passed back to the API") and Kimi ("thinking is
+enabled but reasoning_content is missing in assistant tool call message")."""
+FIELD_REFUSED = (
+    "unsupported",
+    "not support",
+    "not permitted",
+    "not allowed",
+    "unexpected",
+    "unknown",
+    "unrecognized",
+    "extra",
+    "additional propert",
+)
 EMPTY_PROVIDER_REPLY = (
     "returned an empty response",
     "empty response despite retries",

@@ -80,6 +80,7 @@ _STATED_OUTPUT_CAP = tuple(
         r"supports at most (\d+) (?:completion|output) tokens",
         r"available_tokens[:\s]+(\d+)",
         r"available\s+tokens[:\s]+(\d+)",
+        r"can only afford (\d+)",
         r"=\s*(\d+)\s*$",
     )
 )
@@ -89,7 +90,7 @@ _INPUT_CHARACTERS = re.compile(r"prompt contains (\d+)\s*character")
 _INPUT_TOKENS = re.compile(
     r"prompt contains (?:at least )?(\d+)\s*input tokens|you passed (\d+) input tokens|given: (\d+) `inputs` tokens"
 )
-_ROOM_MIN = 256
+ROOM_MIN = 256
 """An answer needs so many tokens; where less is left beside the input, only a shorter input helps."""
 _CHARS_PER_TOKEN_LOW = 3
 """Few characters to a token reserve too much for the input rather than too little."""
@@ -120,7 +121,7 @@ def parse_context_limit(message: str) -> int | None:
 def parse_available_output_tokens(message: str) -> int | None:
     """How many output tokens would have fitted, when the message says that too many were asked for and gives enough
     numbers to tell. ``None`` also when the input alone fills the window: then only a shorter input helps."""
-    text = _readable(message)
+    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", _readable(message))
     if not _reports_output_cap(text):
         return None
     for pattern in _STATED_OUTPUT_CAP:
@@ -128,7 +129,7 @@ def parse_available_output_tokens(message: str) -> int | None:
         if match and (cap := _int(match[1])) >= 1:
             return cap
     room = _room_beside_input(text)
-    return room if room is not None and room >= _ROOM_MIN else None
+    return room if room is not None and room >= ROOM_MIN else None
 
 
 def is_output_cap_error(message: str) -> bool:
@@ -158,6 +159,7 @@ def _reports_output_cap(text: str) -> bool:
         or "range of max_tokens should be" in text
         or (names_parameter and "maximum allowed number of output tokens" in text)
         or (names_parameter and "supports at most" in text)
+        or "can only afford" in text  # OpenRouter, error 402: what is left of the credit is worth so many
     )
 
 

@@ -20,6 +20,7 @@ from typing import Literal, assert_never
 
 from hermes_worker.core.errors import FailureKind
 from hermes_worker.core.recovery.classify import Classification
+from hermes_worker.core.recovery.reported_limits import ROOM_MIN
 
 ATTEMPTS_MAX = 3
 """Calls that one iteration may make of one provider (``agent.api_max_retries``), so two waits lie between them."""
@@ -53,6 +54,7 @@ class Remedy(StrEnum):
     STRIP_IMAGES = "strip_images"
     TEXTIFY_TOOL_IMAGES = "textify_tool_images"
     STRIP_SIGNATURES = "strip_signatures"
+    ECHO_REASONING = "echo_reasoning"
     DROP_ENCRYPTED_REASONING = "drop_encrypted_reasoning"
     DROP_LONG_CONTEXT_BETA = "drop_long_context_beta"
     STRIP_GRAMMAR = "strip_grammar"
@@ -123,6 +125,13 @@ class StripSignature:
     """Leave signed reasoning out of this request. The transcript keeps it."""
 
     kind: Literal["strip_signature"] = "strip_signature"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EchoReasoning:
+    """Send the model's earlier reasoning back with this request, although its provider's row does not ask for it."""
+
+    kind: Literal["echo_reasoning"] = "echo_reasoning"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +228,7 @@ Decision = (
     | StripImages
     | TextifyToolImages
     | StripSignature
+    | EchoReasoning
     | DropEncryptedReasoning
     | DropLongContextBeta
     | StripGrammar
@@ -284,13 +294,16 @@ def advance(history: AttemptHistory, decision: Decision, classification: Classif
     """The history after ``decision`` was carried out because of ``classification``."""
     match decision:
         case Compact() | LowerWindow() | CapOutput():
-            # The iteration starts again with everything open, except that compactions are counted by turn.
-            return AttemptHistory(compactions=history.compactions + 1)
+            # The iteration starts again with everything open, except that compactions are counted, and that money does
+            # not come back.
+            spent = {Remedy.CAP_OUTPUT} if classification.kind is FailureKind.BILLING else set()
+            return AttemptHistory(compactions=history.compactions + 1, used=history.used & {Remedy.CAP_OUTPUT} | spent)
         case FallBack():
-            kept = history.used - {Remedy.REFRESH_CREDENTIAL, Remedy.RENEW_CONNECTION}
+            kept = history.used - {Remedy.REFRESH_CREDENTIAL, Remedy.RENEW_CONNECTION, Remedy.CAP_OUTPUT}
             return AttemptHistory(used=kept)
         case RotateCredential():
-            return replace(history, used=history.used - {Remedy.REFRESH_CREDENTIAL}, was_rate_limited=False)
+            kept = history.used - {Remedy.REFRESH_CREDENTIAL, Remedy.CAP_OUTPUT}
+            return replace(history, used=kept, was_rate_limited=False)
         case RenewConnection():
             return replace(_using(history, Remedy.RENEW_CONNECTION), retries=0)
         case Wait():
@@ -304,6 +317,7 @@ def advance(history: AttemptHistory, decision: Decision, classification: Classif
             | StripImages()
             | TextifyToolImages()
             | StripSignature()
+            | EchoReasoning()
             | DropEncryptedReasoning()
             | DropLongContextBeta()
             | StripGrammar()
@@ -455,6 +469,11 @@ def _has_spent_credential(case: _Case) -> bool:
     return case.kind is FailureKind.BILLING
 
 
+def _can_afford_reply(case: _Case) -> bool:
+    """The credit is not enough for the longest reply that there may be, and enough for one that is worth asking for."""
+    return case.kind is FailureKind.BILLING and (case.classification.output_tokens_available or 0) >= ROOM_MIN
+
+
 def _is_refused_credential(case: _Case) -> bool:
     return case.kind is FailureKind.AUTH and case.classification.should_rotate
 
@@ -603,6 +622,7 @@ _TABLE: tuple[_Row, ...] = (
         is_once=True,
         do=lambda _: StripImages(),
     ),
+    _Row(when=_can_afford_reply, needs=Remedy.CAP_OUTPUT, is_once=True, do=_cap_output),
     _Row(when=_has_spent_credential, needs=Remedy.ROTATE_CREDENTIAL, do=lambda _: RotateCredential()),
     _Row(
         when=_is_refused_credential,
@@ -634,6 +654,12 @@ _TABLE: tuple[_Row, ...] = (
         needs=Remedy.DROP_LONG_CONTEXT_BETA,
         is_once=True,
         do=lambda _: DropLongContextBeta(),
+    ),
+    _Row(
+        when=lambda case: case.classification.lacks_thoughts,
+        needs=Remedy.ECHO_REASONING,
+        is_once=True,
+        do=lambda _: EchoReasoning(),
     ),
     _Row(
         when=_is(FailureKind.THINKING_SIGNATURE),
@@ -692,6 +718,7 @@ _REMEDY_OF: Mapping[str, Remedy] = {
     "strip_images": Remedy.STRIP_IMAGES,
     "textify_tool_images": Remedy.TEXTIFY_TOOL_IMAGES,
     "strip_signature": Remedy.STRIP_SIGNATURES,
+    "echo_reasoning": Remedy.ECHO_REASONING,
     "drop_encrypted_reasoning": Remedy.DROP_ENCRYPTED_REASONING,
     "drop_long_context_beta": Remedy.DROP_LONG_CONTEXT_BETA,
     "strip_grammar": Remedy.STRIP_GRAMMAR,

@@ -1,0 +1,114 @@
+"""What a provider says in the body of an error, whatever the body's form. Pure.
+
+The forms are those of OpenAI, Google (an array at its compatible address), FastAPI (``detail``), Cloudflare
+(``errors``), OpenRouter (JSON as text in ``metadata.raw``), AWS, MiniMax (``base_resp``), gateways that put one body
+into the message of another, plain text and pages of HTML.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+from hermes_worker.core.json_values import list_of, mapping_of, text_of
+
+_DEPTH_MAX = 6
+_ITEMS_MAX = 3
+"""Of a list of complaints, so many are told."""
+_FIELDS = (
+    "message",
+    "Message",
+    "msg",
+    "error_description",
+    "error_message",
+    "errorMessage",
+    "error_msg",
+    "status_msg",
+    "detail",
+    "details",
+    "errors",
+    "error",
+    "description",
+    "reason",
+    "title",
+    "base_resp",
+)
+"""Where words stand, the most telling first."""
+_SAYS_NOTHING = re.compile(
+    r"(?:the )?(?:upstream |provider )?(?:provider |server )?(?:returned (?:an? )?)?error\.?", re.IGNORECASE
+)
+_NUMBERED = re.compile(r"^(?:Error code:?|status) \d{3}(?: - |: )?")
+"""What SDKs put before the body, or in place of one."""
+_PAGE = re.compile(r"\s*<(?:!doctype|html|head|body)\b", re.IGNORECASE)
+_TITLE = re.compile(r"<title[^>]{0,200}>([^<]{1,300})", re.IGNORECASE)
+_HIDDEN = re.compile(r"<(script|style|head)\b.*?(?:</\1>|\Z)", re.IGNORECASE | re.DOTALL)
+_TAG = re.compile(r"<[^>]{0,2000}>")
+_PAGE_CHARS_MAX = 200
+_READ_CHARS_MAX = 65_536
+
+
+def body_of(document: object) -> Mapping[str, object] | None:
+    """The object that a body is, or the first in the array that it is; text stands for its own message."""
+    if isinstance(document, list):
+        return next((item for item in document if isinstance(item, Mapping)), None)
+    if isinstance(document, str) and document.strip():
+        return {"message": document}
+    return document if isinstance(document, Mapping) else None
+
+
+def words_in(said: object, depth: int = _DEPTH_MAX) -> str:
+    """The provider's own words; empty when it says nothing."""
+    if isinstance(said, str):
+        inner = _json_in(said)
+        return (words_in(inner, depth - 1) if inner is not None and depth else "") or _plain(said)
+    if not depth:
+        return ""
+    if isinstance(said, list):
+        found = dict.fromkeys(words for item in said[:_ITEMS_MAX] if (words := words_in(item, depth - 1)))
+        return "; ".join(found)
+    return _words_of(said, depth - 1) if isinstance(said, Mapping) else ""
+
+
+def _words_of(body: Mapping[str, object], depth: int) -> str:
+    nested = ("error",) if isinstance(body.get("error"), Mapping | list) else ()
+    own = next((words for name in (*nested, *_FIELDS) if (words := words_in(body.get(name), depth))), "")
+    if not own:  # by the field that is wrong, as Laravel and Rails say it
+        lists = {name: words_in(each, depth) for name, each in body.items() if isinstance(each, list)}
+        own = "; ".join(f"{name}: {words}" for name, words in lists.items() if words)
+    if place := ".".join(str(part) for part in list_of(body.get("loc"))):
+        own = f"{place}: {own}"
+    metadata = mapping_of(body.get("metadata"))
+    upstream = words_in(metadata.get("raw"), depth)
+    if not upstream or upstream in own:
+        return own
+    name = text_of(metadata.get("provider_name"))
+    told = f"{name}: {upstream}" if name else upstream
+    return told if not own or _SAYS_NOTHING.fullmatch(own) else f"{own} ({told})"
+
+
+def words_of_text(text: str) -> str:
+    """The words of an error of which there is only text: without its number, and without the markup of a page."""
+    return words_in(_NUMBERED.sub("", text, count=1))
+
+
+def _json_in(text: str) -> object | None:
+    if not text.lstrip().startswith(("{", "[")) or len(text) > _READ_CHARS_MAX:
+        return None
+    try:
+        found: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, Mapping | list) else None
+
+
+def _plain(text: str) -> str:
+    if not _PAGE.match(text):
+        return text.strip()
+    page = text[:_READ_CHARS_MAX]
+    title = _TITLE.search(page)
+    shown = " ".join(_TAG.sub(" ", _HIDDEN.sub(" ", page)).split())
+    heading = " ".join(title[1].split()) if title else ""
+    if heading and not shown.startswith(heading):
+        shown = f"{heading}: {shown}" if shown else heading
+    return shown[:_PAGE_CHARS_MAX]
