@@ -37,6 +37,7 @@ class ModelTraits:
     """How long it may think without a byte."""
     echoes_reasoning: bool | None = None
     keeps_thought_signatures: bool | None = None
+    takes_short_ids_only: bool | None = None
     thinking: ThinkingPolicy | None = None
     """What becomes of its thinking on Anthropic's wire, whoever serves it."""
     thinking_request: ThinkingRequest | None = None
@@ -92,8 +93,15 @@ FAMILIES: tuple[ModelFamily, ...] = (
     _row(_KIMI, _LOOP, family="kimi", thinking=ThinkingPolicy.KEEP, thinking_request=ThinkingRequest.ADAPTIVE),
     _row(_part("qwen"), family="qwen"),
     # What reasoning they want back in a chat completion.
-    _row(_part("deepseek", "mimo"), _LOOP, echoes_reasoning=True),
+    _row(_part("deepseek"), _LOOP, family="deepseek", echoes_reasoning=True),
+    _row(_part("mimo"), _LOOP, family="mimo", echoes_reasoning=True),
     _row(_part("gemini", "gemma"), _LOOP, keeps_thought_signatures=True),
+    # Whose ids of calls are nine letters or digits, by their vendor's API and by the templates of their open models.
+    _row(
+        _part("mistral", "mixtral", "ministral", "magistral", "codestral", "devstral", "pixtral"),
+        "docs.mistral.ai and chat templates of mistralai on Hugging Face, November 2026",
+        takes_short_ids_only=True,
+    ),
     _row(r"(?:^|/)gemini-[3-9][^/]*$", "ai.google.dev/gemini-api/docs/thinking, November 2026", thinks_by_level=True),
     # OpenAI's newer models.
     _row(r"(?:^|/)gpt-5[^/]*$", _LOOP, wire=Wire.CODEX_RESPONSES),

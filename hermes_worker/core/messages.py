@@ -23,6 +23,10 @@ RESULT_KEY_PREFIX = "result:"
 """Begins the key of a session document that holds the full text of a long result; its digest follows."""
 
 
+THINKER_FIELD = "_thinker"
+"""Of an assistant's row: whose reasoning it holds (``models.catalog.thinker_of``)."""
+
+
 class Role(StrEnum):
     SYSTEM = "system"
     USER = "user"

@@ -42,6 +42,7 @@ __all__ = [
     "resolve_wire",
     "silence_s",
     "stated_window",
+    "thinker_of",
     "thinking_policy",
     "wire_needs",
     "wire_rows",
@@ -265,11 +266,22 @@ def wire_needs(*, provider: str, model: str, host: str, wire: str = Wire.CHAT_CO
     home, named, model_traits = _row_at(host), find_provider(provider), traits_of(model)
     rows = [row for row in (home, named) if row is not None]
     spoken = wire_rows().get(wire)
+    echoes = any(row.echoes_reasoning for row in rows) or bool(model_traits.echoes_reasoning)
+    is_chat = wire == Wire.CHAT_COMPLETIONS
     return (spoken.needs if spoken is not None else STANDARD) | WireNeeds(
-        echoes_reasoning=any(row.echoes_reasoning for row in rows) or bool(model_traits.echoes_reasoning),
+        echoes_reasoning=echoes,
+        thinker=thinker_of(provider=provider, model=model, host=host) if echoes else "",
         keeps_thought_signatures=bool(model_traits.keeps_thought_signatures),
+        insists_on_signature=is_chat and bool(model_traits.thinks_by_level),
+        takes_short_ids_only=is_chat and bool(model_traits.takes_short_ids_only),
         keeps_reasoning_details=home is not None and home.keeps_reasoning_details,
     )
+
+
+def thinker_of(*, provider: str, model: str, host: str) -> str:
+    """Whose reasoning a reply holds, as transcripts name it: the model's family, or else who serves it."""
+    row = _row_at(host) or find_provider(provider)
+    return traits_of(model).family or (row.name if row is not None else provider or host)
 
 
 def thinking_policy(*, host: str, model: str) -> ThinkingPolicy:

@@ -307,18 +307,19 @@ def test_reasoning_is_echoed_where_its_absence_is_refused(row: Row, echo: str) -
 @pytest.mark.parametrize(
     ("provider", "model", "host", "expected"),
     [
-        ("deepseek", "x", "", WireNeeds(echoes_reasoning=True)),
+        ("deepseek", "x", "", WireNeeds(echoes_reasoning=True, thinker="deepseek")),
         (
             "openrouter",
             "deepseek/deepseek-r1",
             "openrouter.ai",
-            WireNeeds(echoes_reasoning=True, keeps_reasoning_details=True),
+            WireNeeds(echoes_reasoning=True, thinker="deepseek", keeps_reasoning_details=True),
         ),
-        ("", "k2", "api.moonshot.ai", WireNeeds(echoes_reasoning=True)),
-        ("kimi", "x", "proxy.example", WireNeeds(echoes_reasoning=True)),
-        ("kimi-cn", "x", "proxy.example", WireNeeds(echoes_reasoning=True)),
+        ("", "k2", "api.moonshot.ai", WireNeeds(echoes_reasoning=True, thinker="kimi")),
+        ("kimi", "x", "proxy.example", WireNeeds(echoes_reasoning=True, thinker="kimi")),
+        ("kimi-cn", "x", "proxy.example", WireNeeds(echoes_reasoning=True, thinker="kimi-cn")),
         ("", "k2", "notmoonshot.ai", STANDARD),
-        ("", "google/gemini-3-pro", "", WireNeeds(keeps_thought_signatures=True)),
+        ("", "google/gemini-3-pro", "", WireNeeds(keeps_thought_signatures=True, insists_on_signature=True)),
+        ("mistral", "devstral-medium", "api.mistral.ai", WireNeeds(takes_short_ids_only=True)),
         ("openai", "gpt-5.4", "api.openai.com", STANDARD),
     ],
 )

@@ -21,9 +21,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any, cast
 
-from hermes_worker.core.messages import Message, Role, canonical_json
+from hermes_worker.core.call_ids import mistral_id
+from hermes_worker.core.messages import THINKER_FIELD, Message, Role, canonical_json
 from hermes_worker.core.recovery.repair import ArgumentsOutcome, assess_arguments
-from hermes_worker.core.traits import STANDARD, WireNeeds
+from hermes_worker.core.traits import STANDARD, UNSIGNED, WireNeeds
 
 Row = Mapping[str, Any]
 """A message in chat-completions form. Functions here return new rows and change none."""
@@ -44,8 +45,9 @@ def prepare(rows: Sequence[Message], needs: WireNeeds = STANDARD) -> Sequence[st
     if not _is_well_ordered(rows):
         return repaired(rows, needs)
     translate, assistant = _translation(needs), Role.ASSISTANT
+    answers = Role.TOOL if needs.takes_short_ids_only else assistant
     bodies = [
-        translate(row.body) if row.role is assistant or _SIDECAR in row.body else row.body
+        translate(row.body) if row.role is assistant or row.role is answers or _SIDECAR in row.body else row.body
         for row in rows  # (a hot loop: it goes over every row of every request)
     ]
     if None in bodies:
@@ -108,7 +110,7 @@ def _translation(needs: WireNeeds) -> Callable[[str], str | None]:
     remembered = lru_cache(maxsize=4_096)(lambda body: _translated_body(body, needs))
 
     def translate(body: str) -> str | None:
-        if not needs.echoes_reasoning and _is_plain(body):
+        if not needs.echoes_reasoning and not needs.takes_short_ids_only and _is_plain(body):
             return body
         return remembered(body) if len(body) <= _REMEMBERED_CHARS_MAX else _translated_body(body, needs)
 
@@ -158,20 +160,28 @@ def translated(row: Row, needs: WireNeeds = STANDARD) -> dict[str, Any]:
         sent.pop("anthropic_content_blocks", None)
         sent.pop("anthropic_issuer", None)
     if row.get("role") == "assistant":
-        _set_or_remove(sent, "reasoning_content", reasoning_echo(row) if needs.echoes_reasoning else None)
+        _set_or_remove(
+            sent, "reasoning_content", reasoning_echo(row, needs.thinker) if needs.echoes_reasoning else None
+        )
         if "tool_calls" in row:
-            _set_or_remove(sent, "tool_calls", [_sent_call(call, needs) for call in _calls(row)] or None)
+            _set_or_remove(sent, "tool_calls", _sent_calls(row, needs) or None)
+    elif needs.takes_short_ids_only and row.get("role") == "tool":
+        sent["tool_call_id"] = mistral_id(_answers(row))
     return sent
 
 
-def reasoning_echo(row: Row) -> str:
-    """What an endpoint that insists on ``reasoning_content`` gets for an assistant row.
+def reasoning_echo(row: Row, thinker: str = "") -> str:
+    """What an endpoint that insists on ``reasoning_content`` gets for an assistant row: what its own model, which is
+    ``thinker``, thought in it.
 
-    A single blank where there is none, since absence is refused; and where a row with calls has only ``reasoning``,
-    since that may be the thoughts of another provider's model.
+    A single blank where there is nothing, since absence is refused. Of a row that does not say who thought (an older
+    version wrote it, or a client) the ``reasoning`` is left out beside calls, since it may be another model's.
     """
-    echoed = row.get("reasoning_content")
-    if not isinstance(echoed, str) and not row.get("tool_calls"):
+    echoed, by = row.get("reasoning_content"), row.get(THINKER_FIELD)
+    is_own = by == thinker if by is not None else not row.get("tool_calls")
+    if by is not None and not is_own:
+        return " "
+    if not isinstance(echoed, str) and is_own:
         echoed = row.get("reasoning")
     return echoed if isinstance(echoed, str) and echoed else " "
 
@@ -183,12 +193,23 @@ def _set_or_remove(row: dict[str, Any], key: str, value: object) -> None:
         row[key] = value
 
 
+def _sent_calls(row: Row, needs: WireNeeds) -> list[dict[str, Any]]:
+    calls = _calls(row)
+    sent = [_sent_call(call, needs) for call in calls]
+    if needs.insists_on_signature and sent and not any("extra_content" in call for call in sent):
+        sent[0]["extra_content"] = _UNSIGNED
+    return sent
+
+
+_UNSIGNED = {"google": {"thought_signature": UNSIGNED}}
+
+
 def _sent_call(call: Row, needs: WireNeeds) -> dict[str, Any]:
     function = _function(call)
     assessed = assess_arguments(function.get("arguments"))
     arguments = assessed.arguments if assessed.outcome is ArgumentsOutcome.OK else "{}"
     sent: dict[str, Any] = {
-        "id": _call_id(call),
+        "id": mistral_id(_call_id(call)) if needs.takes_short_ids_only else _call_id(call),
         "type": "function",
         "function": {"name": _call_name(call), "arguments": arguments},
     }

@@ -12,8 +12,10 @@ from hermes_worker.core.compactions import CONTEXT_FIELD
 from hermes_worker.core.effects import Iterate
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.events import AskedAgain, Broken, CapacityAwaited, ModelFailed, ModelReplied
+from hermes_worker.core.messages import THINKER_FIELD
 from hermes_worker.core.pricing import Spent
 from hermes_worker.core.run_memory import memory_document
+from hermes_worker.models.catalog import thinker_of
 from hermes_worker.observe import count, log
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.runs import CompactionRow, IterationClaim
@@ -142,6 +144,10 @@ def _judged(parts: Parts, claim: IterationClaim, answered: Answered) -> Judged:
         guardrails=parts.guardrails,
     )
     judged = judge(answered.reply, where, parts.catalog.for_session(tools))
+    if judged.reply.reasoning:
+        thinker = thinker_of(provider=answered.route.name, model=answered.route.model, host=answered.route.host)
+        fields = {**judged.reply.row_fields, THINKER_FIELD: thinker}
+        judged = replace(judged, reply=replace(judged.reply, row_fields=fields))
     if not isinstance(judged.event, ModelReplied):
         log.info("reply.discarded", finish_reason=answered.reply.finish_reason, event_kind=judged.event.kind)
         count("reply.discarded")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from hermes_worker.agent.prompt.amendments import amended_messages, amended_tools
@@ -17,7 +17,7 @@ from hermes_worker.core.messages import Message, ModelRequest, Role, canonical_j
 from hermes_worker.core.notices import SUMMARY_REQUEST
 from hermes_worker.core.run_memory import Amendment, RunMemory
 from hermes_worker.core.traits import CacheLayout, WireNeeds
-from hermes_worker.models.catalog import CacheTarget, Wire, cache_layout, wire_needs
+from hermes_worker.models.catalog import CacheTarget, Wire, cache_layout, thinker_of, wire_needs
 from hermes_worker.models.chain import ModelRoute
 from hermes_worker.store.runs.runs import SessionContext
 from hermes_worker.tasks.iteration.planning import tool_texts
@@ -60,7 +60,7 @@ def build_request(
     # Scaffold rows are sent and never stored. They go through the same repairs as the rest.
     sent_along = (*memory.counters.scaffold, *([user_body(SUMMARY_REQUEST)] if is_summary else []))
     scaffold = [_row(body, number) for number, body in enumerate(sent_along, start=len(rows) + 1)]
-    prepared = prepare([*with_context(visible(rows), memory.context), *scaffold], _needs(route))
+    prepared = prepare([*with_context(visible(rows), memory.context), *scaffold], _needs(route, memory.amendments))
     messages = [_system_row(session.system_prompt, route if memory.provider else None), *prepared]
     amended = amended_messages(messages, memory.amendments, image_side_px_max=memory.image_side_px_max)
     return ModelRequest(
@@ -87,8 +87,15 @@ def _system_row(system_prompt: str, stand_in: ModelRoute | None) -> str:
 
 
 @lru_cache(maxsize=256)
-def _needs(route: ModelRoute) -> WireNeeds:
-    return wire_needs(provider=route.name, model=route.model, host=route.host, wire=route.wire)
+def _needs(route: ModelRoute, amendments: frozenset[Amendment]) -> WireNeeds:
+    needs = wire_needs(provider=route.name, model=route.model, host=route.host, wire=route.wire)
+    if Amendment.NO_REASONING_REPLAY in amendments:
+        keeps_details = needs.keeps_reasoning_details and route.wire != Wire.CHAT_COMPLETIONS
+        return replace(needs, echoes_reasoning=False, keeps_reasoning_details=keeps_details)
+    if Amendment.REASONING_ECHO in amendments:
+        thinker = thinker_of(provider=route.name, model=route.model, host=route.host)
+        return replace(needs, echoes_reasoning=True, thinker=thinker)
+    return needs
 
 
 @lru_cache(maxsize=256)
