@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
 
@@ -43,6 +43,9 @@ class Price:
     cache_write: Decimal | None = None
     as_of: str = ""
     """Month of the price list, as ``YYYY-MM``; empty for a price that the user gave."""
+    long_from: int = 0
+    """Of a prompt of more tokens, all of the call costs what ``long`` says."""
+    long: Price | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +211,8 @@ _REVISION = re.compile(r"(?:-\d{8})?(?:-v\d+)?(?::\d+)?$")
 
 
 def _total(usage: Usage, price: Price) -> Decimal | None:
+    if price.long is not None and usage.input + usage.cache_read + usage.cache_write > price.long_from:
+        price = price.long
     bill = (
         (usage.input, price.input),
         (usage.output, price.output),
@@ -244,6 +249,10 @@ _FIRST_OPUS = _price("2026-05", "15", "75", "1.50", "18.75")
 _SOL = _price("2026-07", "5", "30", "0.50", "6.25")
 _TERRA = _price("2026-07", "2.50", "15", "0.25", "3.125")
 _LUNA = _price("2026-07", "1", "6", "0.10", "1.25")
+_GEMINI_PRO = replace(
+    _price("2026-07", "2", "12", "0.20"), long_from=200_000, long=_price("2026-07", "4", "18", "0.40")
+)
+_GEMINI_FLASH = _price("2026-09", "0.75", "3.75", "0.075")
 _DEEPSEEK_FLASH = _price("2026-07", "0.14", "0.28", "0.0028")
 
 _PRICES: Mapping[str, Mapping[str, Price]] = {
@@ -280,7 +289,20 @@ _PRICES: Mapping[str, Mapping[str, Price]] = {
         "o3-mini": _price("2026-03", "1.10", "4.40", "0.55"),
     },
     "google": {
-        "gemini-2.5-pro": _price("2026-03", "1.25", "10"),
+        "gemini-3.8-flash": _GEMINI_FLASH,
+        "gemini-3.7-flash": _GEMINI_FLASH,
+        "gemini-3.6-flash": _price("2026-07", "1.50", "7.50", "0.15"),
+        "gemini-3.5-flash": _price("2026-07", "1.50", "9", "0.15"),
+        "gemini-3.5-flash-lite": _price("2026-07", "0.30", "2.50", "0.03"),
+        "gemini-3.1-flash-lite": _price("2026-07", "0.25", "1.50", "0.025"),
+        "gemini-3.1-flash-lite-preview": _price("2026-07", "0.25", "1.50", "0.025"),
+        "gemini-3-flash-preview": _price("2026-07", "0.50", "3", "0.05"),
+        "gemini-3.1-pro": _GEMINI_PRO,
+        "gemini-3.1-pro-preview": _GEMINI_PRO,
+        "gemini-3-pro-preview": _GEMINI_PRO,
+        "gemini-2.5-pro": replace(
+            _price("2026-03", "1.25", "10"), long_from=200_000, long=_price("2026-07", "2.50", "15")
+        ),
         "gemini-2.5-flash": _price("2026-03", "0.15", "0.60"),
         "gemini-2.0-flash": _price("2026-03", "0.10", "0.40"),
     },

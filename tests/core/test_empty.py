@@ -125,7 +125,7 @@ def test_the_parts_of_a_continued_answer_are_joined_without_a_seam() -> None:
 def test_the_parts_go_into_the_row_that_calls_tools() -> None:
     counters = again(after_reply(reply("I will lo", "length"), FRESH, ALONE)).counters
     verdict = after_reply(reply("ok.", call_names=("terminal",)), counters, ALONE)
-    assert verdict == RunTools(text="I will look.", counters=ReplyCounters(continuations=1))
+    assert verdict == RunTools(text="I will look.", counters=FRESH)
 
 
 @pytest.mark.parametrize(
@@ -376,13 +376,14 @@ def test_rungs_5_to_7_retry_three_times_then_fall_back_then_give_up() -> None:
     )
 
 
-def test_empty_replies_are_forgiven_by_calls_only_after_a_prefill() -> None:
+def test_calls_forgive_every_reply_before_them_that_was_none() -> None:
     called = reply("", call_names=("terminal",))
-    unforgiven = after_reply(called, ReplyCounters(empties=2), ALONE)
-    forgiven = after_reply(called, ReplyCounters(empties=2, prefills=1), ALONE)
-    assert isinstance(unforgiven, RunTools)
-    assert isinstance(forgiven, RunTools)
-    assert (unforgiven.counters.empties, forgiven.counters.empties, forgiven.counters.prefills) == (2, 0, 0)
+    before = ReplyCounters(
+        continuations=2, reissues=2, incompletes=2, unknown_rounds=2, raw_calls=2, prefills=1, empties=2
+    )
+    verdict = after_reply(called, before, ALONE)
+    assert isinstance(verdict, RunTools)
+    assert verdict.counters == ReplyCounters()
 
 
 # ---------------------------------------------------------------------------------------------------------------- laws

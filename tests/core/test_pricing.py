@@ -60,6 +60,12 @@ def test_a_kind_of_token_without_a_price_makes_the_cost_unknown() -> None:
     assert cost_of(Usage(input=1), provider="google", model="gemini-2.5-pro").usd == Decimal("0.00000125")
 
 
+def test_a_long_prompt_costs_more_as_a_whole() -> None:
+    at_most = cost_of(Usage(input=100_000, cache_read=100_000), provider="google", model="gemini-3-pro-preview")
+    longer = cost_of(Usage(input=100_001, cache_read=100_000), provider="google", model="gemini-3-pro-preview")
+    assert (at_most.usd, longer.usd) == (Decimal("0.22"), Decimal("0.440004"))
+
+
 def test_a_subscription_is_not_free_but_paid() -> None:
     cost = cost_of(Usage(input=9), provider="openai-codex", model="gpt-5.6-sol")
     assert (cost.usd, cost.status) == (Decimal(0), CostStatus.INCLUDED)

@@ -16,11 +16,13 @@ from enum import StrEnum
 from typing import Literal
 
 from hermes_worker.core.messages import ModelReply, assistant_body, canonical_json, user_body
+from hermes_worker.core.recovery.raw_calls import has_raw_call
 from hermes_worker.core.recovery.scrub import (
     has_open_scratchpad,
     has_thinking_tags,
     has_visible_text,
     strip_think_blocks,
+    strip_thoughts,
 )
 
 CONTINUATIONS_MAX = 3
@@ -31,6 +33,8 @@ INCOMPLETES_MAX = 3
 """Replies of the Responses API with status ``incomplete``, the last of which ends the turn."""
 UNKNOWN_ROUNDS_MAX = 3
 """Replies in a row all of whose calls name no tool, the last of which ends the turn (docs/behaviour.md, "Calls")."""
+RAW_CALLS_MAX = 2
+"""Requests to call tools properly, after replies that held calls as text."""
 SCRATCHPADS_MAX = 2
 PREFILLS_MAX = 2
 EMPTIES_MAX = 3
@@ -60,6 +64,7 @@ class PartialReason(StrEnum):
     OPEN_SCRATCHPAD = "open_scratchpad"
     INCOMPLETE = "incomplete"
     UNKNOWN_TOOLS = "unknown_tools"
+    RAW_CALLS = "raw_calls"
 
 
 class UnansweredReason(StrEnum):
@@ -130,6 +135,8 @@ class ReplyCounters:
     open_scratchpads: int = 0
     unknown_rounds: int = 0
     """Replies in a row whose calls named no tool at all."""
+    raw_calls: int = 0
+    """Replies in a row that held calls as text."""
     prefills: int = 0
     empties: int = 0
     was_nudged_after_tools: bool = False
@@ -225,6 +232,8 @@ def after_reply(reply: ReplyFacts, counters: ReplyCounters, around: Surroundings
         counters = replace(counters, incompletes=0, last_interim="")
     if reply.call_names:
         return _with_calls(reply, counters)
+    if has_raw_call(strip_thoughts("".join((*counters.parts, reply.text)))):
+        return _raw_call(counters, around)
     if not reply.is_visible:
         return _empty(reply, counters, around)
     return Accept(text=_joined(counters, reply))
@@ -400,17 +409,23 @@ def _with_calls(reply: ReplyFacts, counters: ReplyCounters) -> Verdict:
 
 
 def _after_calls(reply: ReplyFacts, counters: ReplyCounters) -> ReplyCounters:
-    """A round of calls is progress: scaffold and parts have done their work, and the next silence is a new one.
-    Counts of empty replies go on unless a prefill brought the calls about."""
-    was_prefilled = counters.prefills > 0
+    """A round of calls is progress: scaffold and parts have done their work, and the next silence or cut is a new one,
+    however many there were before in a long turn."""
     is_housekeeping = HOUSEKEEPING_TOOLS.issuperset(reply.call_names)
     return ReplyCounters(
-        continuations=counters.continuations,
-        prefills=0,
-        empties=0 if was_prefilled else counters.empties,
         housekeeping_text=(reply.visible_text or counters.housekeeping_text) if is_housekeeping else "",
         output_repairs=counters.output_repairs,
     )
+
+
+def _raw_call(counters: ReplyCounters, around: Surroundings) -> Verdict:
+    """The notation itself is not sent back: some templates stumble over the tokens in it."""
+    if counters.raw_calls < RAW_CALLS_MAX:
+        rows = (*counters.scaffold, _EMPTY_ROW, _RAW_CALL_ROW)
+        return AskAgain(counters=replace(counters, raw_calls=counters.raw_calls + 1, parts=(), scaffold=rows))
+    if around.has_fallback:
+        return FallBackProvider(counters=replace(counters, raw_calls=0, parts=(), scaffold=()), is_counted=True)
+    return FinishPartial(text="", reason=PartialReason.RAW_CALLS, note=STILL_RAW)
 
 
 def _parts(counters: ReplyCounters, reply: ReplyFacts) -> tuple[str, ...]:
@@ -465,6 +480,10 @@ _INCOMPLETE_ROW = user_body(
     "[System note: your last reply held only reasoning, no answer and no tool call. Stop reasoning now and write the "
     "answer as plain text, or make the call that you had in mind.]"
 )
+_RAW_CALL_ROW = user_body(
+    "[System note: your last reply held a tool call as plain text, and nothing was executed. Call the tool through the "
+    "function-calling interface, or answer in plain text without a call.]"
+)
 THINKING_EXHAUSTED = (
     "The model used its whole output limit for reasoning and had none left for an answer. Lower the reasoning effort, "
     "raise the output limit, or use another model."
@@ -478,6 +497,11 @@ _NAME_CHARS = 60
 STILL_UNKNOWN = (
     f"The model called only tools that do not exist {UNKNOWN_ROUNDS_MAX} times in a row, the last time {{names}}. "
     "Use another model, or give it the toolset it looks for."
+)
+STILL_RAW = (
+    "The model's tool calls came as plain text, so none of them was executed: the server that serves it lacks the tool "
+    "parser for this model. Start the server with it (vLLM: --enable-auto-tool-choice --tool-call-parser, SGLang: "
+    "--tool-call-parser, llama-server: --jinja), or use another server or model."
 )
 STILL_INCOMPLETE = f"The model's reply was incomplete {INCOMPLETES_MAX} times in a row."
 

@@ -7,10 +7,10 @@ rules for a text as a whole:
 * An opening tag at the start of a line begins a block. It ends behind its closing tag, or with the text.
 * An opening tag in the middle of a line begins a block only if its closing tag follows; else somebody writes *about*
   the tag, and it is text. Until that is known, nothing behind it is shown.
-* A closing tag without a block is noise and goes, with the white space behind it.
+* A closing tag without a block goes, with the white space behind it. What was shown before it stays.
 
-``strip_think_blocks`` cleans a whole reply for the transcript and is rougher: it also removes what remains of
-malformed pairs, and tool calls that a model wrote out as XML.
+``strip_think_blocks`` cleans a whole reply for the transcript and knows more: it also removes thoughts that only a
+closing tag ends, what remains of malformed pairs, and tool calls that a model wrote out as XML.
 
 Replies are outside input, so nothing here takes longer than a few passes over the text.
 """
@@ -22,15 +22,26 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hermes_worker.core.json_values import stripped_of
 
-_NAMES = ("think", "thinking", "reasoning", "reasoning_scratchpad", "thought")
+_NAMES = (
+    "think",
+    "thinking",
+    "reasoning",
+    "reasoning_scratchpad",
+    "thought",
+    *("思考", "反思", "推理", "推敲", "思维"),
+)
+"""The last ones are what models say that think in Chinese or Japanese: MiniMax's and Kimi's, for two."""
 _ANY_NAME = "|".join(_NAMES)
+_SPACE_NAME = r"(?:[a-z][\w.-]{0,15}:)?"
+"""A name space before the name, as MiniMax writes ``<mm:think>``."""
 _SPACE = " \t\n\r"
 
-_TAG = re.compile(rf"<(/?)({_ANY_NAME})>", re.IGNORECASE | re.ASCII)
-_OPENINGS = {name: re.compile(f"<{name}>", re.IGNORECASE | re.ASCII) for name in _NAMES}
-_CLOSINGS = {name: re.compile(f"</{name}>", re.IGNORECASE | re.ASCII) for name in _NAMES}
-_SPELLINGS = tuple(f"<{slash}{name}>" for name in _NAMES for slash in ("", "/"))
-_LONGEST_TAG = max(map(len, _SPELLINGS))
+_TAG = re.compile(rf"<(/?){_SPACE_NAME}({_ANY_NAME})>", re.IGNORECASE | re.ASCII)
+_OPENINGS = {name: re.compile(f"<{_SPACE_NAME}{name}>", re.IGNORECASE | re.ASCII) for name in _NAMES}
+_CLOSINGS = {name: re.compile(f"</{_SPACE_NAME}{name}>", re.IGNORECASE | re.ASCII) for name in _NAMES}
+_LONGEST_TAG = max(map(len, _NAMES)) + len("</>") + len("abcdefghijklmnop:")
+_STARTED_TAG = re.compile(r"</?(?:[a-z][\w.-]{0,15}:?)?", re.ASCII)
+"""The beginning of a tag whose name, or name space, may go on."""
 
 
 class ThinkScrubber:
@@ -120,7 +131,11 @@ def _start_of_partial_tag(buffer: str, position: int) -> int:
     if start < 0:
         return len(buffer)
     ending = buffer[start:].lower()
-    return start if any(tag.startswith(ending) for tag in _SPELLINGS) else len(buffer)
+    name = ending.removeprefix("<").removeprefix("/").rpartition(":")[2]
+    is_started = _STARTED_TAG.fullmatch(ending) or (
+        _STARTED_TAG.fullmatch(ending.removesuffix(name)) and any(each.startswith(name) for each in _NAMES)
+    )
+    return start if is_started else len(buffer)
 
 
 # ------------------------------------------------------------------------------------------------------ whole replies
@@ -133,8 +148,16 @@ _CALLS = tuple(
 _FUNCTION = re.compile(r"(?:\A|(?<=[\n\r.!?:]))[ \t]*<function\b([^>]{0,1000})>", re.IGNORECASE)
 _FUNCTION_END = re.compile("</function>", re.IGNORECASE)
 _HAS_NAME = re.compile(r"\bname\s*=", re.IGNORECASE)
-_UNTERMINATED = re.compile(rf"(?:\A|\n)[ \t]*<(?:{_ANY_NAME})\b[^>]{{0,1000}}>.*\Z", re.IGNORECASE | re.DOTALL)
-_STRAY = re.compile(rf"</?(?:{_ANY_NAME})>\s*", re.IGNORECASE)
+_UNTERMINATED = re.compile(
+    rf"(?:\A|\n)[ \t]*<{_SPACE_NAME}(?:{_ANY_NAME})\b[^>]{{0,1000}}>.*\Z", re.IGNORECASE | re.DOTALL
+)
+_STRAY = re.compile(rf"</?{_SPACE_NAME}(?:{_ANY_NAME})>\s*", re.IGNORECASE)
+_LONE_CLOSING = re.compile(
+    rf"(?:\A|\n|[.!?:…。！？：][\"'”’)]?)[ \t]*</{_SPACE_NAME}(?:{_ANY_NAME})>\s*"
+    rf"|</{_SPACE_NAME}(?:{_ANY_NAME})>(?:[ \t]*\n\s*|\s*\Z)",
+    re.IGNORECASE,
+)
+"""A closing tag that ends a line, begins one, or ends a sentence. In the middle of one it is noise."""
 _STRAY_CALL = re.compile(rf"</(?:{'|'.join(_CALL_NAMES)}|function)>\s*", re.IGNORECASE)
 
 
@@ -145,13 +168,39 @@ def strip_think_blocks(text: str) -> str:
     """
     if "<" not in text:
         return text
-    for name in _NAMES:
-        text = _without_pairs(text, _OPENINGS[name], _CLOSINGS[name])
+    text = _without_blocks(text)
     for opening, closing in _CALLS:
         text = _without_pairs(text, opening, closing)
     text = _without_pairs(text, _FUNCTION, _FUNCTION_END, only_with=_HAS_NAME)
     text = _UNTERMINATED.sub("", text)
-    return _STRAY_CALL.sub("", _STRAY.sub("", text))
+    return _STRAY_CALL.sub("", _STRAY.sub("", text[_end_of_lone_thought(text) :]))
+
+
+def strip_thoughts(text: str) -> str:
+    """``text`` without reasoning, and with tool calls that were written out."""
+    text = _UNTERMINATED.sub("", _without_blocks(text)) if "<" in text else text
+    return text[_end_of_lone_thought(text) :]
+
+
+def _without_blocks(text: str) -> str:
+    for name in _NAMES:
+        text = _without_pairs(text, _OPENINGS[name], _CLOSINGS[name])
+    return text
+
+
+def _end_of_lone_thought(text: str) -> int:
+    """Where the answer begins behind thoughts that only a closing tag ends: templates of chats put the opening one into
+    the prompt, and a server that does not know that gives what follows. 0 without such thoughts.
+
+    A tag inside a block of code is what somebody writes about tags.
+    """
+    end = looked_at = fences = 0
+    for tag in _LONE_CLOSING.finditer(text):
+        fences += text.count("```", looked_at, tag.start())
+        looked_at = tag.start()
+        if not fences % 2:
+            end = tag.end()
+    return end
 
 
 def has_visible_text(text: str) -> bool:
@@ -160,8 +209,8 @@ def has_visible_text(text: str) -> bool:
 
 
 def has_thinking_tags(text: str) -> bool:
-    """Whether the model thought between tags, closed or not."""
-    return any(opening.search(text) for opening in _OPENINGS.values())
+    """Whether the model thought between tags, closed or not, or not opened."""
+    return any(opening.search(text) for opening in _OPENINGS.values()) or _end_of_lone_thought(text) > 0
 
 
 def has_open_scratchpad(text: str) -> bool:
@@ -221,6 +270,8 @@ def _tagged(content: object) -> Iterator[object]:
                 break
             yield content[start.end() : end.start()].strip()
             position = end.end()
+    if not any(opening.search(content) for opening in _OPENINGS.values()):
+        yield _STRAY.sub("", content[: _end_of_lone_thought(content)]).strip()
 
 
 def _unique(parts: Iterator[object]) -> list[str]:

@@ -16,7 +16,8 @@ from hermes_worker.core.errors import Failure
 from hermes_worker.core.guardrails import GuardrailRules
 from hermes_worker.core.messages import Message, ModelReply, ModelRequest, Role, assistant_body, user_body
 from hermes_worker.core.recovery import empty
-from hermes_worker.core.recovery.scrub import extract_reasoning, strip_think_blocks
+from hermes_worker.core.recovery.raw_calls import has_raw_call
+from hermes_worker.core.recovery.scrub import extract_reasoning, strip_think_blocks, strip_thoughts
 from hermes_worker.core.run import ExitReason, Run
 from hermes_worker.core.run_memory import RunMemory, memory_document
 from hermes_worker.core.structured import REPAIRS_MAX, correction
@@ -38,6 +39,7 @@ _EXIT_OF: Mapping[empty.AcceptReason, ExitReason] = {
 
 _PARTIAL_EXIT_OF: Mapping[empty.PartialReason, ExitReason] = {
     empty.PartialReason.UNKNOWN_TOOLS: ExitReason.UNKNOWN_TOOLS,
+    empty.PartialReason.RAW_CALLS: ExitReason.UNKNOWN_TOOLS,
 }
 """Of the other reasons the exit reason is that the answer is cut."""
 
@@ -172,7 +174,7 @@ def _failed(reply: ModelReply, reason: ExitReason, kind: str, message: str) -> J
 def _judged_summary(reply: ModelReply, where: Circumstances) -> Judged:
     """The one call after the last allowed step: an empty summary is asked for once more (docs/behaviour.md, "End of a
     run")."""
-    text = strip_think_blocks(reply.text).strip()
+    text = "" if has_raw_call(strip_thoughts(reply.text)) else strip_think_blocks(reply.text).strip()
     if not text and not where.memory.summaries:
         return _asked_again(reply, replace(where.memory, summaries=1), is_counted=False)
     return Judged(event=ev.ModelReplied(), reply=_stored(reply, text or NO_SUMMARY, keeps_calls=False))
