@@ -52,8 +52,12 @@ class RunMemory:
     """Position in the chain: 0 is the provider that was configured, 1 the first to fall back on."""
     compactions: int = 0
     """How often the conversation was compacted in this turn."""
+    vain_compactions: int = 0
+    """How many of the newest gained nothing, and no reply came since; the last one counts until its gain is known."""
+    shortened_from: int = 0
+    """Tokens of the request for which the newest compaction was made, until its gain is known."""
     unsummarised: int = 0
-    """Summaries that no model wrote in this turn, and that the conversation could do without."""
+    """Summaries that no model wrote since the last compaction, and that the conversation could do without."""
     window: int = 0
     """The model's context window as its provider told it in this turn; 0 when it did not."""
     weight_percent: int = 0
@@ -77,6 +81,8 @@ def memory_document(memory: RunMemory) -> str | None:
         "image_side_px_max": memory.image_side_px_max,
         "provider": memory.provider,
         "compactions": memory.compactions,
+        "vain_compactions": memory.vain_compactions,
+        "shortened_from": memory.shortened_from,
         "unsummarised": memory.unsummarised,
         "window": memory.window,
         "weight_percent": memory.weight_percent,
@@ -105,6 +111,8 @@ def memory_from(document: str | None) -> RunMemory:
         image_side_px_max=_count(read, "image_side_px_max"),
         provider=_count(read, "provider"),
         compactions=_count(read, "compactions"),
+        vain_compactions=_count(read, "vain_compactions"),
+        shortened_from=_count(read, "shortened_from"),
         unsummarised=_count(read, "unsummarised"),
         window=_count(read, "window"),
         weight_percent=_count(read, "weight_percent"),

@@ -115,6 +115,51 @@ def test_a_long_conversation_is_made_shorter_before_it_is_sent() -> None:
     assert sent(after(failed, WaitPassed()), long).is_stalled, "and that is not tried again"
 
 
+def test_a_long_turn_is_never_ended_by_a_count_of_compactions_that_gained() -> None:
+    """90 iterations, of which every third is refused as too long until the conversation is shorter."""
+    memory, long, short = RunMemory(), replace(FACTS, tokens=90_000), replace(FACTS, tokens=40_000)
+    for iteration in range(90):
+        asking = begin(AskingRules(), memory, AttemptHistory())
+        if iteration % 3 == 0:
+            refused = after(sent(asking, long), of(FailureKind.CONTEXT_OVERFLOW, "too long", status=400))
+            assert isinstance(refused.act, ShortenConversation)
+            memory = memory_from(memory_document(shortened(refused)))
+            asking = begin(AskingRules(), memory, AttemptHistory())
+        memory = sent(asking, short).memory
+        assert memory.vain_compactions == 0
+    assert memory.compactions == 30
+
+
+def test_compactions_that_gain_nothing_end_a_call() -> None:
+    memory, long = RunMemory(), replace(FACTS, tokens=90_000)
+    for _ in range(retry.COMPACTIONS_MAX):
+        refused = after(
+            sent(begin(AskingRules(), memory, AttemptHistory()), long),
+            of(FailureKind.CONTEXT_OVERFLOW, "too long", status=400),
+        )
+        assert isinstance(refused.act, ShortenConversation)
+        memory = memory_from(memory_document(shortened(refused)))
+    last = sent(begin(AskingRules(), memory, AttemptHistory()), replace(long, trigger=10_000))
+    failed = after(last, of(FailureKind.CONTEXT_OVERFLOW, "too long", status=400))
+    assert isinstance(failed.act, FailCall)
+    assert failed.act.decision.reason is retry.GiveUpReason.COMPACTION_EXHAUSTED
+
+
+def test_compactions_because_of_many_messages_are_a_gain() -> None:
+    memory, many = RunMemory(), replace(FACTS, has_too_many_rows=True)
+    for _ in range(10):
+        asking = after(begin(AskingRules(), memory, AttemptHistory()), RequestPrepared(many))
+        assert isinstance(asking.act, ShortenConversation)
+        memory = shortened(asking)
+    assert (memory.compactions, memory.vain_compactions) == (10, 0)
+
+
+def test_a_summary_forgives_those_that_no_model_wrote() -> None:
+    asking = begin(AskingRules(), RunMemory(unsummarised=1), AttemptHistory())
+    long = after(asking, RequestPrepared(replace(FACTS, tokens=100_000)))
+    assert shortened(long).unsummarised == 0
+
+
 def test_a_conversation_of_very_many_messages_is_made_shorter_however_short_they_are() -> None:
     many = replace(FACTS, has_too_many_rows=True)
     assert after(new(), RequestPrepared(many)).act == ShortenConversation(may_wait=False)

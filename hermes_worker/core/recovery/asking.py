@@ -35,7 +35,9 @@ CLOSED_REST_S = 60.0
 FITS_PART = 0.95
 """Of the room for a request: one of at most so many tokens, as estimated, is expected to fit."""
 UNSUMMARISED_MAX = 2
-"""Summaries that no model wrote in one turn, after which none is asked for while the request fits."""
+"""Summaries in a row that no model wrote in one turn, after which none is asked for while the request fits."""
+GAINED_PART = 0.95
+"""Of the tokens of a request: one that has no more of them after a compaction was made shorter by it."""
 _AMENDMENT_OF: Mapping[str, Amendment] = {
     "strip_signature": Amendment.NO_REASONING_REPLAY,
     "echo_reasoning": Amendment.REASONING_ECHO,
@@ -363,7 +365,7 @@ class Asking:
 
 def begin(rules: AskingRules, memory: RunMemory, history: retry.AttemptHistory) -> Asking:
     """A call that begins, or goes on after its run was parked."""
-    compactions = max(history.compactions, memory.compactions)
+    compactions = max(history.compactions, memory.vain_compactions)
     return Asking(rules=rules, memory=memory, history=replace(history, compactions=compactions))
 
 
@@ -396,8 +398,17 @@ def after(asking: Asking, event: AskingEvent) -> Asking:
 
 
 def shortened(asking: Asking) -> RunMemory:
-    """What the run remembers when its conversation was made shorter."""
-    return replace(asking.memory, compactions=asking.memory.compactions + 1)
+    """What the run remembers when its conversation was made shorter. Fewer messages are a gain, where there were too
+    many; what else was gained shows in the next request."""
+    facts, memory = _facts(asking), asking.memory
+    is_open = not facts.has_too_many_rows
+    return replace(
+        memory,
+        compactions=memory.compactions + 1,
+        vain_compactions=memory.vain_compactions + is_open,
+        shortened_from=facts.tokens if is_open else 0,
+        unsummarised=0,
+    )
 
 
 def _doing(asking: Asking, *acts: type[Act]) -> Asking:
@@ -415,6 +426,7 @@ def _again(asking: Asking) -> Asking:
 
 
 def _prepared(asking: Asking, facts: RequestFacts) -> Asking:
+    asking = _with_known_gain(asking, facts.tokens)
     may_wait = facts.tokens <= facts.room * FITS_PART
     is_useless = may_wait and (facts.is_futile or asking.memory.unsummarised >= UNSUMMARISED_MAX)
     may_shorten = asking.rules.compacts and asking.history.compactions < retry.COMPACTIONS_MAX and not is_useless
@@ -423,6 +435,17 @@ def _prepared(asking: Asking, facts: RequestFacts) -> Asking:
     if is_too_long or asking.rules.is_requested:
         return replace(asking, facts=facts, act=ShortenConversation(may_wait=may_wait or asking.rules.is_requested))
     return replace(asking, facts=facts, act=AcquirePermit())
+
+
+def _with_known_gain(asking: Asking, tokens: int) -> Asking:
+    """A compaction that gained something uses up nothing: a long turn may have any number of them."""
+    before = asking.memory.shortened_from
+    if not before:
+        return asking
+    memory, history = replace(asking.memory, shortened_from=0), asking.history
+    if tokens <= before * GAINED_PART:
+        memory, history = replace(memory, vain_compactions=0), replace(history, compactions=0)
+    return replace(asking, memory=memory, history=history)
 
 
 def _closed(asking: Asking, event: KeyClosed) -> Asking:

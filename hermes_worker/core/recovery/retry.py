@@ -26,7 +26,7 @@ ATTEMPTS_MAX = 3
 """Calls that one iteration may make of one provider (``agent.api_max_retries``), so two waits lie between them."""
 
 COMPACTIONS_MAX = 3
-"""Compactions, and output caps, that errors may cause in one turn."""
+"""Compactions that gained nothing, and output caps, that errors may cause in a row."""
 
 PARK_OVER_S = 5.0
 """A longer wait parks the run; a worker holds still for a shorter one (invariant I8)."""
@@ -252,7 +252,8 @@ class AttemptHistory:
     retries: int = 0
     """Failures that counted, before the present one."""
     compactions: int = 0
-    """Of the turn. Output caps count too, so that a wrong number from the provider cannot loop."""
+    """Since the last reply, or the last that gained something. Output caps count too, so that a wrong number from the
+    provider cannot loop."""
     used: frozenset[Remedy] = frozenset()
     """Remedies that may be used once and were."""
     was_rate_limited: bool = False
@@ -294,7 +295,7 @@ def advance(history: AttemptHistory, decision: Decision, classification: Classif
     """The history after ``decision`` was carried out because of ``classification``."""
     match decision:
         case Compact() | LowerWindow() | CapOutput():
-            # The iteration starts again with everything open, except that compactions are counted, and that money does
+            # The iteration starts again with everything open, except that compactions are counted, and money does
             # not come back.
             spent = {Remedy.CAP_OUTPUT} if classification.kind is FailureKind.BILLING else set()
             return AttemptHistory(compactions=history.compactions + 1, used=history.used & {Remedy.CAP_OUTPUT} | spent)

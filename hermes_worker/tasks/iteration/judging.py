@@ -120,7 +120,8 @@ def _with_calls(
     if len(calls) > where.calls_max:
         message = f"the model asked for {len(calls)} tool calls in one reply; at most {where.calls_max} are run"
         return _failed(reply, ExitReason.MODEL_CALL_REFUSED, "too_many_tool_calls", message)
-    document = memory_document(replace(memory, counters=verdict.counters, context=""))
+    # A round of calls is progress, so compactions in vain before it are forgotten.
+    document = memory_document(replace(memory, counters=verdict.counters, context="", vain_compactions=0))
     planned = guarded(planned, where.rows, catalog) if where.guardrails.is_on else planned
     return Judged(event=ev.ModelReplied(calls=calls, memory=document), reply=planned)
 
