@@ -9,6 +9,10 @@ from __future__ import annotations
 import hashlib
 import re
 import string
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from hermes_worker.core.json_values import list_of, mapping_of, text_of
 
 _DIGITS = string.digits + string.ascii_letters
 _SHORT = re.compile(r"[a-zA-Z0-9]{9}")
@@ -33,3 +37,37 @@ def mistral_id(call_id: str) -> str:
 def id_within(call_id: str, chars_max: int) -> str:
     """``call_id`` for a reader that takes at most so many characters, of which there must be more than nine."""
     return call_id if len(call_id) <= chars_max else f"{call_id[: chars_max - 10]}_{short_id(call_id)}"
+
+
+def with_distinct_ids(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The rows of a history for a reader to whom an id means one call of all. Some servers count their calls from 0 in
+    every reply, so a later use of an id, and the results behind it, get another one."""
+    answered: dict[str, int] = {}
+    renamed: dict[str, str] = {}
+    for row in rows:
+        if row.get("role") == "assistant":
+            used = map(_used_id, map(mapping_of, list_of(row.get("tool_calls"))))
+            renamed = {
+                each: id_within(f"{each}_{answered[each] + 1}", _ID_CHARS_MAX) for each in used if each in answered
+            }
+            yield (
+                {**row, "tool_calls": [_renamed_call(call, renamed) for call in row["tool_calls"]]} if renamed else row
+            )
+            continue
+        named = text_of(row.get("tool_call_id"))
+        if row.get("role") == "tool" and named:
+            answered[named] = answered.get(named, 0) + 1
+        yield {**row, "tool_call_id": renamed[named]} if named in renamed else row
+
+
+def _used_id(call: Mapping[str, Any]) -> str:
+    return text_of(call.get("call_id")) or text_of(call.get("id"))
+
+
+def _renamed_call(call: Mapping[str, Any], renamed: Mapping[str, str]) -> Mapping[str, Any]:
+    used = _used_id(mapping_of(call))
+    return {**call, "id": renamed[used], "call_id": renamed[used]} if used in renamed else call
+
+
+_ID_CHARS_MAX = 64
+"""What the Responses API and Bedrock take."""

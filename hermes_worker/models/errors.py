@@ -12,6 +12,7 @@ import httpx2
 from hermes_worker.core.errors import FailureKind, ModelCallError, without_numbers
 from hermes_worker.core.rate_limits import read_rate_limits
 from hermes_worker.core.recovery.classify import Classification, RequestSize, classify, raw_error
+from hermes_worker.core.recovery.error_patterns import NOTHING_SERVED
 from hermes_worker.models.catalog import find_provider
 from hermes_worker.models.wires.chat_reply import StreamedError
 from hermes_worker.safety import redaction
@@ -97,7 +98,7 @@ def _message(error: Exception, verdict: Classification, place: CallPlace) -> str
 def _hint(response: httpx2.Response | None, verdict: Classification, place: CallPlace) -> str:
     """Which setting to look at, where one is to blame."""
     match verdict.kind:
-        case FailureKind.UNKNOWN if response is not None and response.status_code == 404:
+        case FailureKind.UNKNOWN if response is not None and _is_wrong_address(response, verdict):
             asked = response.request.url.copy_with(query=None)
             return f" (nothing is served at {asked}: is HERMES_BASE_URL right? For most servers it ends in /v1)"
         case FailureKind.MODEL_NOT_FOUND:
@@ -108,6 +109,12 @@ def _hint(response: httpx2.Response | None, verdict: Classification, place: Call
             return f" (check the key: {' or '.join([*usual, _OUR_KEY])})"
         case _:
             return ""
+
+
+def _is_wrong_address(response: httpx2.Response, verdict: Classification) -> bool:
+    """Nothing is served there, as far as the answer tells: JSON with other words is of a server that is right."""
+    says_nothing = _document_of(response) is None or NOTHING_SERVED.search(verdict.message.lower()) is not None
+    return response.status_code == 404 and says_nothing
 
 
 def _redirected(response: httpx2.Response, place: CallPlace) -> ModelCallError:

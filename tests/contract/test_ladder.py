@@ -20,6 +20,7 @@ import redis
 from dialects import API_MODE, HELLO, RULES, Said, ToolUse
 from PIL import Image
 from strict_server import Fault, StrictServer, body, cut_after, hang_up, reset, status
+from support.fault_server import FaultServer, Received, Reply, say_hello
 from support.store import Store, check
 from support.turns import Turns
 from support.valkey import for_administrator
@@ -564,6 +565,99 @@ def test_a_tool_that_the_session_was_not_given_is_unknown(turns: Turns, server: 
     view = finished(turns, server)
 
     assert (view.exit_reason, len(server.accepted)) == ("unknown_tools", 3)
+
+
+RAW_CALL = Said(text='<tool_call>\n{"name": "todo", "arguments": {}}\n</tool_call>')
+
+
+def test_a_call_that_the_server_left_as_text_is_asked_for_again_and_then_told(
+    turns: Turns, server: StrictServer
+) -> None:
+    server.says(RAW_CALL)
+
+    view = finished(turns, server)
+
+    assert (view.status, view.exit_reason, view.failure_kind) == (RunStatus.FAILED, "unknown_tools", "raw_calls")
+    assert view.error is not None
+    assert "lacks the tool parser for this model" in view.error
+    assert len(server.accepted) == 3
+
+
+def test_a_call_that_is_made_properly_in_the_end_is_run(turns: Turns, server: StrictServer) -> None:
+    """In a long turn, however often a reply was none before a good one."""
+    server.says(*[RAW_CALL, CALL] * 5, RAW_CALL, HELLO)
+
+    view = finished(turns, server)
+
+    assert (view.status, view.output) == (RunStatus.COMPLETED, HELLO.text)
+    assert len(server.accepted) == 12
+
+
+def test_empty_and_cut_replies_of_a_long_turn_are_not_added_up(chat: Turns, server: StrictServer) -> None:
+    calls = [calling(number, "todo") for number in range(8)]
+    server.says(*(said for call in calls for said in (EMPTY, EMPTY, Said(text="on it", finish="length"), call)), HELLO)
+
+    view = finished(chat, server)
+
+    assert (view.status, view.output) == (RunStatus.COMPLETED, HELLO.text)
+
+
+def test_thoughts_that_a_server_refuses_are_left_out(store: Store, server: StrictServer) -> None:
+    """The strict server takes no ``reasoning_content``, whatever the catalogue says of its provider."""
+    server.says(Said(thinking="look first", calls=CALL.calls), HELLO)
+    turns = Turns.over(store, server.base_url, provider="deepseek")
+    run_id = turns.submit()
+    turns.finish(run_id)
+
+    assert (store.views.run(run_id).status, store.views.run(run_id).output) == (RunStatus.COMPLETED, HELLO.text)
+    assert [("reasoning_content" in refusal) for refusal in server.refusals] == [True]
+    check(store)
+
+
+@pytest.mark.parametrize("provider", ["deepseek", "custom"])
+def test_what_a_model_thought_beside_its_calls_goes_back_to_it(store: Store, provider: str) -> None:
+    """To a provider that is known to want it, and to one that asks for it."""
+    calls = [{"index": 0, "id": "call_1", "function": {"name": "todo", "arguments": "{}"}}]
+    missing = {"error": {"message": "The reasoning_content in the thinking mode must be passed back to the API."}}
+
+    def answer(request: Received, reply: Reply) -> None:
+        rows = request.document["messages"]
+        if rows[-1]["role"] != "tool":
+            thought = {"reasoning_content": "look first", "tool_calls": calls}
+            reply.sse({"choices": [{"index": 0, "delta": thought, "finish_reason": "tool_calls"}]}, "[DONE]")
+        elif rows[-2].get("reasoning_content") != "look first":
+            reply.document(400, missing)
+        else:
+            say_hello(request, reply)
+
+    with FaultServer(answer) as server:
+        turns = Turns.over(store, server.base_url, provider=provider)
+        run_id = turns.submit()
+        turns.finish(run_id)
+
+    assert store.views.run(run_id).status is RunStatus.COMPLETED
+    assert len(server.requests) == (2 if provider == "deepseek" else 3)
+    check(store)
+
+
+def test_a_credit_for_a_shorter_reply_is_used_for_one(chat: Turns, server: StrictServer) -> None:
+    server.faults(status(402, "You requested up to 65536 tokens, but can only afford 20733."))
+
+    view = finished(chat, server)
+
+    assert view.status is RunStatus.COMPLETED
+    assert server.accepted[1]["max_tokens"] == 20_733 - 64
+
+
+def test_the_reason_in_a_body_of_any_form_reaches_the_person(chat: Turns, server: StrictServer) -> None:
+    said = {"detail": [{"loc": ["body", "messages", 1], "msg": "Input should be a valid string"}]}
+    server.faults(body(422, json.dumps(said).encode()))
+
+    view = finished(chat, server)
+
+    assert view.error is not None
+    assert "body.messages.1: Input should be a valid string" in view.error
+    assert "Error code" not in view.error
 
 
 @pytest.mark.parametrize("is_told", [True, False])

@@ -33,7 +33,7 @@ from hermes_worker.core.traits import WireNeeds
 from hermes_worker.models.catalog import wire_needs
 from hermes_worker.models.wires.anthropic_reply import MessageAssembler
 from hermes_worker.models.wires.chat_reply import MalformedReply, ReplyAssembler, StreamedError, usage_of
-from hermes_worker.models.wires.conversions import responses
+from hermes_worker.models.wires.conversions import anthropic, responses
 from hermes_worker.models.wires.gemini_reply import GeminiAssembler
 from hermes_worker.models.wires.responses_reply import ResponseAssembler
 
@@ -331,7 +331,7 @@ def test_numbers_are_no_words() -> None:
         (
             404,
             {"error": {"message": "Function calling is not enabled for this model."}},
-            "format_error",
+            "unknown",
             "Function call",
         ),
         (404, {"detail": "Not Found"}, "unknown", "is HERMES_BASE_URL right?"),
@@ -494,6 +494,16 @@ def test_ids_fit_the_responses_api() -> None:
     assert call["call_id"] == result["call_id"]
     assert len(call["call_id"]) == 64
     assert id_within("x" * 64, 64) == "x" * 64
+
+
+def test_an_id_that_comes_again_in_a_later_reply_is_another_call_for_strict_readers() -> None:
+    asked = {"role": "assistant", "tool_calls": [{"id": "0", "function": {"name": "f", "arguments": "{}"}}]}
+    rows = [asked, {"role": "tool", "tool_call_id": "0", "content": "one"}] * 3
+    items = responses.to_input(rows, issuer="other").input
+    ids = ["0", "0", "0_2", "0_2", "0_3", "0_3"]
+    assert [item["call_id"] for item in items] == ids
+    messages = anthropic.to_messages(rows).messages
+    assert [block.get("id") or block["tool_use_id"] for each in messages for block in each["content"]] == ids
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,14 @@ def test_after_three_refusals_of_a_turn_the_model_is_told_to_stop(asking: Asking
     assert "current_entries" in asking(**full)
 
 
+def test_refusals_before_a_change_that_was_made_are_forgiven(asking: Asking) -> None:
+    full = {"target": "user", "action": "add", "content": "x" * 60}
+    for number in range(4):
+        for _ in range(3):
+            assert "current_entries" in asking(**full)
+        assert asking(target="memory", action="add", content=f"likes tea {number}")["success"]
+
+
 @pytest.mark.parametrize(
     "content",
     [

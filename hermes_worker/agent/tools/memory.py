@@ -74,7 +74,9 @@ class MemoryTool:
         }
         if changed.staged_id is not None:
             told |= {"staged": changed.staged_id, "note": "A person decides whether it is kept; do not wait for that."}
-        return ToolResult(text=canonical_json(told))
+        # Failures count in a row: a long turn may well meet a full memory now and then.
+        forgiven = {MEMORY_FAILURES_KEY: None} if _failures(context) else {}
+        return ToolResult(text=canonical_json(told), session_updates=forgiven)
 
     def _refused(self, refused: MemoryRefused, target: MemoryTarget, context: ToolContext) -> ToolResult:
         if refused.kind not in CONSOLIDATION:

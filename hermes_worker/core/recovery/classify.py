@@ -38,7 +38,6 @@ from hermes_worker.core.recovery.error_patterns import (
     MODEL_NOT_FOUND,
     MULTIMODAL_TOOL_CONTENT,
     NEVER_CONNECTED,
-    NOTHING_SERVED,
     OVERLOADED,
     PAYLOAD_TOO_LARGE,
     PROVIDER_POLICY,
@@ -605,7 +604,6 @@ _STATUS_404: tuple[_Rule, ...] = (
     (_says(*BILLING), _BILLING),
     (_says(*PROVIDER_POLICY), _PROVIDER_POLICY),
     (_any(_says(*MODEL_NOT_FOUND), _is_missing_model), _MODEL_NOT_FOUND),
-    (lambda seen: len(seen.body_message) > 0 and not NOTHING_SERVED.search(seen.body_message), _FORMAT),
     # A bare 404 is as often a wrong path as a missing model: do not blame the model.
     (_always, _WRONG_ADDRESS),
 )

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
+from hermes_worker.core.call_ids import with_distinct_ids
 from hermes_worker.core.families import traits_of
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, canonical_json
 from hermes_worker.core.recovery.repair import arguments_text
@@ -69,7 +70,7 @@ def to_messages(rows: Iterable[Row], policy: ThinkingPolicy = ThinkingPolicy.NAT
     """The rows as Anthropic takes them. Rows keep their order; neighbours of one role become one message."""
     system_rows: list[Row] = []
     turns: list[_RoleBlocks] = []
-    for row in rows:
+    for row in with_distinct_ids(rows):
         if row.get("role") in ("system", "developer"):
             system_rows.append(row)
         else:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hermes_worker.core.call_ids import id_within
+from hermes_worker.core.call_ids import id_within, with_distinct_ids
 from hermes_worker.core.families import traits_of
 from hermes_worker.core.json_values import list_of, mapping_of
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, canonical_json
@@ -57,7 +57,7 @@ def to_input(rows: Iterable[Row], *, issuer: str, replays_reasoning: bool = True
     instructions: list[str] = []
     items: list[Item] = []
     replay = _Replay(issuer=issuer if replays_reasoning else None)
-    for row in rows:
+    for row in with_distinct_ids(rows):
         match row.get("role"):
             case "system" | "developer":
                 instructions.append(_plain_text(row.get("content")))
