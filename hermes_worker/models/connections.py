@@ -35,6 +35,7 @@ import httpx2
 
 from hermes_worker.models.wires.framing import Reframed
 from hermes_worker.models.wires.pace import StreamPace
+from hermes_worker.net.urls import UrlPolicy, address_refusal
 
 KEEPALIVE_S = 30.0
 """How long an idle connection is kept: well below the 60 s after which common load balancers drop one."""
@@ -59,6 +60,7 @@ _SOCKET_OPTIONS: tuple[tuple[int, int, int], ...] = tuple(
     if hasattr(socket, name)
 )
 
+_ANY_SERVER = UrlPolicy(allows_private=True)
 _Address = tuple[int, int, int, object]
 """Family, kind, protocol and address, as ``getaddrinfo`` gives them."""
 
@@ -286,7 +288,7 @@ class _Lookup:
         self._error: OSError | None = None
 
     def addresses(self, line: Line, deadline: float | None) -> list[_Address]:
-        with contextlib.suppress(OSError, UnicodeError):  # not an address: a name, or nothing at all
+        with contextlib.suppress(socket.gaierror, UnicodeError):  # not an address: a name, or nothing at all
             return _resolved(self._host, self._port, socket.AI_NUMERICHOST)
         line.attach(self._is_done.set)
         threading.Thread(target=self._look_up, name="resolve", daemon=True).start()
@@ -308,7 +310,12 @@ class _Lookup:
 
 
 def _resolved(host: str, port: int, flags: int = 0) -> list[_Address]:
+    """Every address of a host. A job may name the address of its model, so metadata services are refused here too.
+    Raises ``OSError``."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    for entry in found:
+        if (refusal := address_refusal(str(entry[4][0]), _ANY_SERVER)) is not None:
+            raise OSError(refusal)
     return [(family, kind, protocol, address) for family, kind, protocol, _, address in found]
 
 

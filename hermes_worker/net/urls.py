@@ -5,7 +5,7 @@ door, at this process. The rules are those of the original (docs/behaviour.md, "
 
 * The caller gets back the addresses that were judged and connects to one of *them*, so that a name which answers
   differently the second time (DNS rebinding) has nothing to gain. Every redirect is a new decision.
-* Addresses that carry another inside (IPv4-mapped, NAT64, 6to4, Teredo) are judged by both.
+* Addresses that carry another inside (IPv4-mapped, translated, NAT64, 6to4, Teredo, ISATAP) are judged by all of them.
 * Host names that are numbers in disguise (``0x7f.1``, ``2130706433``) are refused before anybody resolves them.
 
 The networks are listed here rather than asked of ``ipaddress``, whose answers differ between Python releases.
@@ -14,7 +14,7 @@ The networks are listed here rather than asked of ``ipaddress``, whose answers d
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from urllib.parse import SplitResult, parse_qsl, urlsplit
@@ -24,7 +24,12 @@ from hermes_worker.core.errors import HermesError
 URL_CHARS_MAX = 8_192
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
-BLOCKED_HOSTS = frozenset({"metadata.google.internal", "metadata.goog"})
+BLOCKED_HOSTS = frozenset(
+    {
+        *("metadata.google.internal", "metadata.goog", "instance-data.ec2.internal", "metadata.azure.internal"),
+        *("metadata.tencentyun.com", "metadata.platformequinix.com", "metadata.packet.net"),
+    }
+)
 
 # Ports of protocols that a request line could be smuggled into: the Fetch standard's list (fetch.spec.whatwg.org,
 # "port blocking") and the data stores that this product runs beside.
@@ -38,7 +43,8 @@ _DATA_STORE_PORTS = (1433, 1521, 3306, 5432, 6379, 6380, 11211, 27017)
 BLOCKED_PORTS = frozenset(_FETCH_BLOCKED_PORTS + _DATA_STORE_PORTS)
 
 # Cloud metadata and link-local: never, whatever the settings allow. 168.63.129.16 is Azure's host agent, 192.0.0.192
-# Oracle's metadata service, 100.100.100.200 Alibaba's.
+# Oracle's metadata service, 100.100.100.200 Alibaba's. AWS answers in fd00:ec2::/32, Google at fd20:ce::254, Scaleway at
+# fd00:42::42.
 _NEVER_V4 = tuple(
     IPv4Network(text)
     for text in (
@@ -46,7 +52,14 @@ _NEVER_V4 = tuple(
         *("224.0.0.0/4", "255.255.255.255/32"),
     )
 )
-_NEVER_V6 = tuple(IPv6Network(text) for text in ("fd00:ec2::254/128", "fe80::/10", "ff00::/8"))
+_NEVER_V6 = tuple(
+    IPv6Network(text) for text in ("fd00:ec2::/32", "fd20:ce::254/128", "fd00:42::42/128", "fe80::/10", "ff00::/8")
+)
+_METADATA_V4 = frozenset(
+    int(IPv4Address(text))
+    for text in ("169.254.169.254", "169.254.170.2", "169.254.170.23", "100.100.100.200", "192.0.0.192")
+)
+"""Services that are looked for at the end of any IPv6 address: a network may translate by a prefix of its own."""
 
 # What IANA's special-purpose registry (iana.org, iana-ipv4-special-registry) does not call globally reachable.
 _PRIVATE_V4 = tuple(
@@ -59,7 +72,10 @@ _PRIVATE_V4 = tuple(
 _GLOBAL_V6 = IPv6Network("2000::/3")
 _SPECIAL_V6 = tuple(IPv6Network(text) for text in ("2001::/23", "2001:db8::/32", "3fff::/20"))
 _NAT64_V6 = IPv6Network("64:ff9b::/96")
-_IPV4_COMPATIBLE = IPv6Network("::/96")
+_NAT64_OF_A_SITE = IPv6Network("64:ff9b:1::/48")
+_ENDS_IN_IPV4 = (_NAT64_V6, *(IPv6Network(text) for text in ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96")))
+_ISATAP = frozenset({0x00005EFE, 0x02005EFE})
+"""The bits before the IPv4 address in the interface identifier of ISATAP (RFC 5214, 6.1)."""
 
 _NUMERIC_HOST = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)(?:\.(?:0x[0-9a-f]*|[0-9]+)){0,3}")
 _CONTROL_OR_SPACE = re.compile(r"[\x00-\x20\x7f-\xa0\\]")
@@ -83,6 +99,9 @@ class UrlPolicy:
     addresses stay refused."""
     blocked_hosts: frozenset[str] = frozenset()
     """Names refused with everything under them (``security.website_blocklist``)."""
+
+
+_LENIENT = UrlPolicy(allows_private=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,13 +162,12 @@ def address_refusal(address: str, policy: UrlPolicy) -> str | None:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:
         return f"{address[:60]!r} is not an address"
-    inner = _embedded(parsed) if isinstance(parsed, IPv6Address) else None
-    for candidate in (parsed, inner):
-        if candidate is not None and _is_never_allowed(candidate):
-            return f"{address} is a metadata, link-local or multicast address"
+    inner = tuple(_embedded(parsed)) if isinstance(parsed, IPv6Address) else ()
+    if any(_is_never_allowed(candidate) for candidate in (parsed, *inner)):
+        return f"{address} is a metadata, link-local or multicast address"
     if policy.allows_private:
         return None
-    is_public = _is_public(inner) if inner is not None and _is_translation(parsed) else _is_public(parsed)
+    is_public = _is_public(inner[0]) if inner and _is_translation(parsed) else _is_public(parsed)
     return None if is_public else f"{address} is not a public address"
 
 
@@ -196,6 +214,9 @@ def _check_name(host: str, policy: UrlPolicy) -> None:
     for blocked in BLOCKED_HOSTS | policy.blocked_hosts:
         if host == blocked or host.endswith(f".{blocked}"):
             raise UnsafeUrl(f"The host {host!r} is blocked.")
+    # An address needs no resolving, so who only reads a URL (a job's, a target's) refuses it as early as a name.
+    if _as_address(host) is not None and (refusal := address_refusal(host, _LENIENT)) is not None:
+        raise UnsafeUrl(f"The host {host!r} is refused: {refusal}.")
 
 
 def _port(parts: SplitResult, scheme: str) -> int:
@@ -215,17 +236,22 @@ def _as_address(text: str) -> IPv4Address | IPv6Address | None:
         return None
 
 
-def _embedded(address: IPv6Address) -> IPv4Address | None:
-    """The IPv4 address inside an IPv6 one."""
-    if address.ipv4_mapped is not None:
-        return address.ipv4_mapped
+def _embedded(address: IPv6Address) -> Iterator[IPv4Address]:
+    """Every IPv4 address that some network or kernel reads in an IPv6 one."""
+    bits = int(address)
+    last = bits & 0xFFFFFFFF
+    is_isatap = bits >> 32 & 0xFFFFFFFF in _ISATAP
+    if is_isatap or last in _METADATA_V4 or any(address in network for network in _ENDS_IN_IPV4):
+        yield IPv4Address(last)
     if address.sixtofour is not None:
-        return address.sixtofour
+        yield address.sixtofour
     if address.teredo is not None:
-        return address.teredo[1]
-    if address in _NAT64_V6 or address in _IPV4_COMPATIBLE:
-        return IPv4Address(int(address) & 0xFFFFFFFF)
-    return None
+        yield from address.teredo
+    if address in _NAT64_OF_A_SITE:
+        # RFC 6052, 2.2: behind a prefix of 48, 56, 64 or 96 bits, and around the eight bits from the 64th on.
+        left = bits >> 64 << 56 | bits & (1 << 56) - 1
+        yield from (IPv4Address(left >> shift & 0xFFFFFFFF) for shift in (40, 32, 24))
+        yield IPv4Address(last)
 
 
 def _is_translation(address: IPv4Address | IPv6Address) -> bool:
