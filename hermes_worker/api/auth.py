@@ -264,6 +264,18 @@ Caller = Annotated[Principal, Depends(principal_of)]
 """Who asks, and for which tenant."""
 
 
+def require_scope(caller: Principal, scope: KeyScope, *, why: str = "") -> None:
+    """Raise ``ApiError`` when the key of a caller lacks a scope. ``why`` follows its name, where only a part of the
+    operation needs it."""
+    if caller.may(scope):
+        return
+    message = (
+        f"This key lacks the scope {scope.value!r}{why}. Ask an operator for a key that has it: "
+        f"hermes-worker keys create HOLDER --scope {scope.value}."
+    )
+    raise ApiError(403, message, code="missing_scope")
+
+
 class ScopeCheck:
     """Refuses a caller whose key lacks a scope."""
 
@@ -272,12 +284,7 @@ class ScopeCheck:
         self._is_for_operators = is_for_operators
 
     async def __call__(self, caller: Caller) -> None:
-        if not caller.may(self.scope):
-            message = (
-                f"This key lacks the scope {self.scope.value!r}. Ask an operator for a key that has it: "
-                f"hermes-worker keys create HOLDER --scope {self.scope.value}."
-            )
-            raise ApiError(403, message, code="missing_scope")
+        require_scope(caller, self.scope)
         if self._is_for_operators and not caller.is_of_operators:
             message = (
                 f"This is about the whole installation: it needs a key of the tenant {DEFAULT_TENANT!r} with the scope "

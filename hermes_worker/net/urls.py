@@ -43,8 +43,8 @@ _DATA_STORE_PORTS = (1433, 1521, 3306, 5432, 6379, 6380, 11211, 27017)
 BLOCKED_PORTS = frozenset(_FETCH_BLOCKED_PORTS + _DATA_STORE_PORTS)
 
 # Cloud metadata and link-local: never, whatever the settings allow. 168.63.129.16 is Azure's host agent, 192.0.0.192
-# Oracle's metadata service, 100.100.100.200 Alibaba's. AWS answers in fd00:ec2::/32, Google at fd20:ce::254, Scaleway at
-# fd00:42::42.
+# Oracle's metadata service, 100.100.100.200 Alibaba's. AWS answers in fd00:ec2::/32, Google at fd20:ce::254, and
+# Scaleway at fd00:42::42.
 _NEVER_V4 = tuple(
     IPv4Network(text)
     for text in (

@@ -2,7 +2,7 @@
 import { age, ask, brief, Confirm, Dialog, html, may, Notice, number, State, useField, user, useState, visible } from "./core.js";
 import { usePoll } from "./live.js";
 
-const SCOPES = ["runs:read", "runs:write", "approve", "jobs", "ops:read", "admin"];
+const SCOPES = ["runs:read", "runs:write", "approve", "jobs", "memory", "ops:read", "admin"];
 
 function conditionOf(key) {
   if (key.revoked_at) return "revoked";

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, address_refusal, check_url, parse_http_url
 
 CASES = json.loads((Path(__file__).parents[1] / "cases/original/urls.json").read_text())["cases"]

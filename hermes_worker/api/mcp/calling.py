@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from hermes_worker.api import schema
+from hermes_worker.api.auth import require_scope
 from hermes_worker.api.bodies import fitted
 from hermes_worker.api.context import ApiContext
 from hermes_worker.api.errors import ApiError, invalid
@@ -122,7 +123,7 @@ class RpcCaller:
                 case "tasks/update":
                     await self._take_responses(asked, run_id)
                 case _:
-                    self._require(KeyScope.RUNS_WRITE)
+                    require_scope(self.principal, KeyScope.RUNS_WRITE)
                     await stop(self.context, run_id, by=self.principal.known_as)
         except _REFUSALS as refused:
             raise asked.refusal(INVALID_PARAMS, _reason(refused, {"run_id": task_id})) from None
@@ -131,7 +132,7 @@ class RpcCaller:
     # --- the tools ---------------------------------------------------------------------------------------------------
 
     async def _run_agent(self, asked: RpcRequest, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        self._require(KeyScope.RUNS_WRITE)
+        require_scope(self.principal, KeyScope.RUNS_WRITE)
         if unknown := sorted(arguments.keys() - RUN_ARGUMENTS):
             raise invalid(unknown[0][:80], f"Unknown parameter: {unknown[0][:80]!r}.", "unknown_parameter")
         body = fitted(dict(arguments), schema.CreateRun)
@@ -170,7 +171,7 @@ class RpcCaller:
         return result("The answer was taken.", {"run_id": run_id})
 
     async def _steer(self, words: _SteerArguments) -> dict[str, Any]:
-        self._require(KeyScope.RUNS_WRITE)
+        require_scope(self.principal, KeyScope.RUNS_WRITE)
         run_id = await self._own(words.run_id)
         if not words.text.strip():
             raise invalid("text", "Invalid 'text': it is empty.")
@@ -180,7 +181,7 @@ class RpcCaller:
         return result("The agent reads it with its next tool result.", {"run_id": run_id})
 
     async def _stop(self, which: _RunArguments) -> dict[str, Any]:
-        self._require(KeyScope.RUNS_WRITE)
+        require_scope(self.principal, KeyScope.RUNS_WRITE)
         run_id = await self._own(which.run_id)
         stopped = await stop(self.context, run_id, by=self.principal.known_as)
         document = {"run_id": run_id, "status": stopped.status.value}
@@ -223,12 +224,12 @@ class RpcCaller:
                 continue  # somebody else was first
 
     async def _reply(self, run_id: str, text: str, wait_id: int | None) -> None:
-        self._require(KeyScope.RUNS_WRITE)
+        require_scope(self.principal, KeyScope.RUNS_WRITE)
         waits, by = self.context.client.waits, self.principal.known_as
         self._tell(run_id, await self.context.store(answering.reply, waits, run_id, text, by=by, wait_id=wait_id))
 
     async def _approve(self, run_id: str, word: str, reason: str | None, wait_id: int | None) -> None:
-        self._require(KeyScope.APPROVE)
+        require_scope(self.principal, KeyScope.APPROVE)
         try:
             choice: Choice = choice_of(word)
         except ValueError:
@@ -248,10 +249,6 @@ class RpcCaller:
             Live(client.redis).nudge(run_id)
 
         self.context.spawn(self.context.tell_broker(tell))
-
-    def _require(self, scope: KeyScope) -> None:
-        if not self.principal.may(scope):
-            raise ApiError(403, f"This key lacks the scope {scope.value!r}.", code="missing_scope")
 
 
 def _reason(refused: Exception, arguments: Mapping[str, Any]) -> str:

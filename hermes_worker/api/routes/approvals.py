@@ -10,13 +10,14 @@ from fastapi import APIRouter, BackgroundTasks, Query
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema
 
 from hermes_worker.api import schema
-from hermes_worker.api.auth import APPROVES, READS, WRITES, Caller
+from hermes_worker.api.auth import APPROVES, READS, WRITES, Caller, require_scope
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.formats import NOT_BLANK
 from hermes_worker.api.owners import OwnRun, for_all_or_own
 from hermes_worker.api.schema import WHOLE
+from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.run import WaitKind
 from hermes_worker.safety.approvals import CHOICE_WORDS, Choice, choice_of
 from hermes_worker.services import answering
@@ -36,6 +37,7 @@ _WAIT_ID = (
 
 
 _ALL = "Answer every approval that the run waits for in the same way; without 'arguments' and 'wait_id'."
+_ARGUMENTS = "Run the call with these instead; only with once, and with a key that has 'runs:write' as well."
 _ONLY_ONCE: list[JsonValue] = [
     {"properties": {"arguments": {"type": "null"}}},
     {"properties": {"choice": {"enum": [word for word in CHOICE_WORDS if choice_of(word) is Choice.ONCE]}}},
@@ -57,7 +59,7 @@ class Approval(BaseModel):
 
     choice: Annotated[str, WithJsonSchema({"enum": list(CHOICE_WORDS)})]
     reason: str | None = Field(None, max_length=10_000, description="For the model, when it is denied.")
-    arguments: dict[str, Any] | None = Field(None, description="Run the call with these instead; only with once.")
+    arguments: dict[str, Any] | None = Field(None, description=_ARGUMENTS)
     wait_id: Annotated[int, Field(ge=1, le=_ID_MAX), WHOLE] | None = Field(None, description=_WAIT_ID)
     all: bool = Field(False, description=_ALL)
     resolve_all: bool = Field(False, description="The same as 'all'.")
@@ -202,6 +204,9 @@ async def answer_approval(
     context: Context, run_id: OwnRun, body: Approval, caller: Caller, later: BackgroundTasks
 ) -> AnsweredQuestion:
     """Allow or deny a command that a run waits for. The first answer counts."""
+    if body.arguments is not None:
+        # Whoever says what a call does runs commands of their own; ``approve`` is about those of others.
+        require_scope(caller, KeyScope.RUNS_WRITE, why=", which replacing the arguments of a call needs as well")
     try:
         choice = choice_of(body.choice)
     except ValueError:

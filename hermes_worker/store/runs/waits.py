@@ -47,7 +47,16 @@ from hermes_worker.store.engine.prepared import Prepared, row_of, rows_of
 from hermes_worker.store.outbox.deliveries import owe, take_buttons_away
 from hermes_worker.store.owners import tenant_of_run
 from hermes_worker.store.row_keys import AtMost
-from hermes_worker.store.rows import CALL_OF_WAIT, Hint, LoadedRun, insert_ignoring, lock_run, plain, tool_call_ids
+from hermes_worker.store.rows import (
+    CALL_OF_WAIT,
+    Hint,
+    LoadedRun,
+    blob_hash,
+    insert_ignoring,
+    lock_run,
+    plain,
+    tool_call_ids,
+)
 from hermes_worker.store.runs.call_claims import lock_held
 from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.store.runs.joining import save
@@ -323,15 +332,19 @@ def settle_approval(
     if request.get("choices") and choice.value not in request["choices"]:
         raise NotOffered(f"the choices here are {', '.join(request['choices'])}")
     _close(connection, wait, loaded.pk, choice.value, answer.by, reason)
+    own = str(request.get("arguments", "{}"))
+    given = answer.arguments or own
     chosen = {"wait": wait.pk, "choice": choice.value, "changes_arguments": answer.arguments is not None}
-    record(connection, Act.APPROVAL_ANSWER, loaded.run.run_id, after=chosen)
+    chosen |= {"arguments_sha256": blob_hash(given)}
+    before = {"arguments_sha256": blob_hash(own)}
+    record(connection, Act.APPROVAL_ANSWER, loaded.run.run_id, before=before, after=chosen)
     answered_event = _answered_event(loaded, wait, choice=choice.value, by=answer.by)
     if choice is Choice.DENY:
         description = str(request.get("description", ""))
         refusal = Refusal(by=RefusedBy.PERSON, reason=plain(reason) if reason else description)
         return _settle(connection, loaded, wait, denied(description, reason), answered_event, refusal)
     _remember(connection, loaded, choice, str(request.get("pattern_key", "")))
-    _permit(connection, loaded, wait, answer.arguments or str(request.get("arguments", "{}")))
+    _permit(connection, loaded, wait, given)
     after = apply(loaded.run, ev.CallAllowed(position=wait.position))
     return save(connection, loaded, after, Additions(events=[answered_event]))
 
