@@ -19,6 +19,7 @@ import re
 import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, cast
 from urllib.parse import unquote
 
@@ -31,6 +32,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hermes_worker.api.cors import is_listed
 from hermes_worker.api.errors import ApiError, invalid, tenant_not_found, unavailable
+from hermes_worker.api.key_watch import serve_while_valid
 from hermes_worker.api.page import LOGIN_PATH, PageHosts, login_of
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.core.principals import (
@@ -161,7 +163,8 @@ def _digest(token: str, kind: bytes) -> bytes:
 
 
 REMEMBERED_S = 5.0
-"""So long a key still opens after it was revoked, or its tenant disabled."""
+"""So long a key still opens after it was revoked, or its tenant disabled. What is being answered ends at the next look
+(``key_watch``)."""
 _REMEMBERED_MAX = 10_000
 _LOOKUP_THREADS = 4
 
@@ -185,8 +188,9 @@ class Guard:
                 return
             if principal is not None:
                 scope.setdefault("state", {})[_PRINCIPAL] = principal
+                look = partial(self._admitted, Headers(scope=scope), scope["method"], scope["path"])
                 with acting(_actor(principal, scope)):
-                    await self._app(scope, receive, send)
+                    await serve_while_valid(self._app, scope, receive, send, look)
                 return
         await self._app(scope, receive, send)
 
