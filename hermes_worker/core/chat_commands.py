@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from hermes_worker.core.chat_accounts import ACCOUNT_PATTERN, EVERY_CHAT
 from hermes_worker.core.gateway import ChatCommand, ChatRole
+from hermes_worker.core.inbound import is_meant
 from hermes_worker.core.messages import Role
 
 _NOBODY: Final = "nobody"
@@ -73,8 +74,10 @@ class CommandUser:
     """As rows call it; empty for no matter which."""
     chat: str = ""
     person: str = ""
+    other_id: str = ""
+    """A second id of theirs (``core.inbound``)."""
     alt_id: str = ""
-    """Another name of theirs that a rule may have: a number, a mail address, a user name."""
+    """The user name that they chose."""
 
 
 class CommandAccess:
@@ -85,13 +88,14 @@ class CommandAccess:
         self._least: dict[tuple[str, ChatCommand], ChatRole | None] = {
             (_EVERYWHERE, command): _LEAST.get(command, ChatRole.GUEST) for command in ChatCommand
         }
-        self._persons: dict[tuple[str, ChatCommand], bool] = {}
+        self._persons: dict[tuple[str, ChatCommand], dict[str, bool]] = {}
         for rule in rules:
             named, _, said = rule.rpartition("=")
             place, _, command = named.rpartition("/")
             if said in (_YES, _NO):
                 account, _, person = place.partition("/@")
-                self._persons[_person(account, person), ChatCommand(command)] = said == _YES
+                of_command = self._persons.setdefault((account, ChatCommand(command)), {})
+                of_command[person.casefold()] = said == _YES
             else:
                 self._least[place, ChatCommand(command)] = None if said == _NOBODY else ChatRole(said)
 
@@ -99,9 +103,11 @@ class CommandAccess:
         """Whether somebody may use ``command``."""
         if command in _LEAST and who.role is ChatRole.GUEST:
             return False
-        for name in (who.person, who.alt_id):
-            if name and (said := self._persons.get((_person(who.account, name), command))) is not None:
-                return said
+        rules = self.persons(who.account, command)
+        for name in ("", who.alt_id):  # a rule for an id comes before one for a name
+            for person, may in rules.items():
+                if is_meant(person, ids=(who.person, who.other_id), name=name):
+                    return may
         least = self.least(who.account, who.chat, command)
         return least is not None and _ORDER.index(who.role) <= _ORDER.index(least)
 
@@ -114,21 +120,11 @@ class CommandAccess:
 
     def persons(self, account: str, command: ChatCommand) -> Mapping[str, bool]:
         """For whom there are rules about a command on an account, and whether they may use it."""
-        start = f"{account}/@"
-        rules = self._persons.items()
-        return {
-            place.removeprefix(start): may
-            for (place, one), may in rules
-            if one is command and place[: len(start)] == start
-        }
+        return self._persons.get((account, command), {})
 
     def help_for(self, who: CommandUser) -> str:
         """What somebody may do, a line each."""
         return "\n".join(line for command, line in _HELP.items() if self.allows(who, command))
-
-
-def _person(account: str, name: str) -> str:
-    return f"{account}/@{name.casefold().removeprefix('@')}"
 
 
 class TurnRow(NamedTuple):

@@ -29,6 +29,7 @@ from hermes_worker.core.inbound import (
     InboundCommand,
     InboundMessage,
     InboundSender,
+    is_meant,
 )
 from hermes_worker.core.questions import Question
 from hermes_worker.core.remote_tasks import IS_TASKS
@@ -108,7 +109,8 @@ class Speakers:
     """Who may speak, as the operator set it."""
 
     allowed: Collection[str] = ()
-    """Ids, numbers, addresses or user names: they are owners. ``*`` makes everybody a member."""
+    """Ids, numbers and addresses, and user names as ``@name`` (``is_meant``): they are owners. ``*`` makes everybody a
+    member."""
     guests: Collection[str] = ()
     """The same for guests."""
     groups: GroupPolicy = GroupPolicy.KNOWN
@@ -131,8 +133,8 @@ class Speakers:
 
 
 def _is_named(sender: InboundSender, names: Collection[str]) -> bool:
-    given = {name.casefold().removeprefix("@") for name in (sender.id, sender.alt_id) if name}
-    return not given.isdisjoint(name.casefold().removeprefix("@") for name in names if name != EVERYBODY)
+    ids = (sender.id, sender.other_id)
+    return any(is_meant(name, ids=ids, name=sender.alt_id) for name in names if name != EVERYBODY)
 
 
 def may_be_called_for(source: str | None, replay: Replay) -> bool:

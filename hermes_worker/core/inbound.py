@@ -7,6 +7,7 @@ from all others, so an event that a platform sends again is known again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -54,11 +55,35 @@ class InboundSender:
 
     id: str
     """The platform's id; empty where it tells none, which lets nobody in."""
+    other_id: str = ""
+    """A second id that the platform vouches for: a number, a mail address, an id in a wider scope."""
     alt_id: str = ""
-    """A more lasting id of the same person, or the address that people know: a number, a mail address, a user name."""
+    """The user name that the person chose, and may change. It may read like the id of somebody else."""
     name: str = ""
     is_bot: bool = False
     """A program, or an automatic reply: it is never answered."""
+
+
+def is_meant(entry: str, *, ids: Iterable[str], name: str = "") -> bool:
+    """Whether an entry of an operator's list means the person with these ``ids``, who chose ``name`` for themselves.
+
+    ``@ada`` is a name and ``4242`` an id. A word without ``@`` is a name as well where the platform's ids look
+    otherwise, so nobody is let in because they call themselves by the id of somebody else.
+    """
+    word, known = entry.casefold(), {each.casefold() for each in ids if each}
+    if word in known:
+        return True
+    bare = word.removeprefix("@")
+    is_name = bool(name) and bare == name.casefold().removeprefix("@")
+    if word.startswith("@"):
+        # IRC and others tell a name that its network vouches for, and nothing else.
+        return is_name or (not name and bare in known and not bare.isdigit())
+    # The ids of Matrix begin with the sign, and rules for persons leave it out.
+    return f"@{word}" in known or (is_name and not _is_like_an_id(word, known))
+
+
+def _is_like_an_id(word: str, known: Iterable[str]) -> bool:
+    return word.lstrip("+-").isdigit() or any(len(word) == len(each) for each in known if not each.isdigit())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -179,7 +179,14 @@ class Arrival:
     def command_user(self) -> CommandUser:
         """Its sender, as rules about commands name them."""
         chat, sender = self.event.chat, self.event.sender
-        return CommandUser(role=self.role, account=self.account, chat=chat.id, person=sender.id, alt_id=sender.alt_id)
+        return CommandUser(
+            role=self.role,
+            account=self.account,
+            chat=chat.id,
+            person=sender.id,
+            other_id=sender.other_id,
+            alt_id=sender.alt_id,
+        )
 
     @property
     def target(self) -> str | None:

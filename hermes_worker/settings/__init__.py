@@ -830,8 +830,8 @@ class GatewaySettings:
         names(r"[^\s,]{1,200}", "ids of people, or * for everybody"),
         (),
     )
-    """People who may write on every platform: ids, numbers, addresses or user names. They are owners; `*` makes
-    everybody a member."""
+    """People who may write on every platform: ids, numbers and addresses, and user names as `@name`. They are owners;
+    `*` makes everybody a member."""
     guests: tuple[str, ...] = _setting(
         "chats.guests", "HERMES_GATEWAY_GUESTS", names(r"[^\s,]{1,200}", "ids of people, or * for everybody"), ()
     )

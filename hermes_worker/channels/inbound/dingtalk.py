@@ -65,7 +65,7 @@ def read(message: Mapping[str, Any], credentials: Credentials) -> tuple[Inbound,
             ),
             sender=InboundSender(
                 id=id_of(message.get("senderStaffId")) or id_of(message.get("senderId")),
-                alt_id=id_of(message.get("senderId")),
+                other_id=id_of(message.get("senderId")),
                 name=stripped_of(message.get("senderNick")),
                 is_bot=bool(id_of(message.get("senderId")))
                 and id_of(message.get("senderId")) == id_of(message.get("chatbotUserId")),

@@ -93,7 +93,7 @@ def read(payload: Mapping[str, Any], credentials: Credentials) -> tuple[Inbound,
             chat=InboundChat(id=chat, kind=ChatKind.DIRECT if message.get("chat_type") == "p2p" else ChatKind.GROUP),
             sender=InboundSender(
                 id=id_of(who.get("open_id")),
-                alt_id=id_of(who.get("union_id")) or id_of(who.get("user_id")),
+                other_id=id_of(who.get("union_id")) or id_of(who.get("user_id")),
                 is_bot=writer.get("sender_type") != "user",
             ),
             message_id=number,
@@ -119,7 +119,7 @@ def _pressed(header: Mapping[str, Any], event: Mapping[str, Any]) -> tuple[Inbou
             chat=InboundChat(id=chat, kind=ChatKind.GROUP),
             may_be=(ChatKind.GROUP, ChatKind.DIRECT),
             sender=InboundSender(
-                id=id_of(who.get("open_id")), alt_id=id_of(who.get("union_id")) or id_of(who.get("user_id"))
+                id=id_of(who.get("open_id")), other_id=id_of(who.get("union_id")) or id_of(who.get("user_id"))
             ),
             message_id=id_of(place.get("open_message_id")),
             sent_at=int(stamp) / 1_000_000 if re.fullmatch(r"[0-9]{16}", stamp) else None,

@@ -82,7 +82,7 @@ def read(event: Mapping[str, Any]) -> tuple[Inbound, ...]:
         ),
         "sender": InboundSender(
             id=id_of(writer.get("name")),
-            alt_id=text_of(writer.get("email")),
+            other_id=text_of(writer.get("email")),
             name=text_of(writer.get("displayName")),
             is_bot=writer.get("type") == "BOT",
         ),

@@ -72,7 +72,7 @@ def read(envelope: Mapping[str, Any], me: str) -> tuple[Inbound, ...]:
             kind=ChatKind.GROUP if group else ChatKind.DIRECT,
             name=text_of(mapping_of(said.get("groupInfo")).get("groupName")),
         ),
-        "sender": InboundSender(id=lasting or number, alt_id=number, name=text_of(envelope.get("sourceName"))),
+        "sender": InboundSender(id=lasting or number, other_id=number, name=text_of(envelope.get("sourceName"))),
         "sent_at": (number_of(stamp) or 0.0) / 1000 or None,
     }
     mentions = [mapping_of(one) for one in list_of(said.get("mentions"))]

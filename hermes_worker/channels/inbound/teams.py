@@ -66,7 +66,7 @@ def read(activity: Mapping[str, Any]) -> tuple[Inbound, ...]:
         ),
         "sender": InboundSender(
             id=id_of(writer.get("aadObjectId")) or id_of(writer.get("id")),
-            alt_id=id_of(writer.get("id")),
+            other_id=id_of(writer.get("id")),
             name=text_of(writer.get("name")),
             is_bot=writer.get("role") == "bot" or (bool(me) and id_of(writer.get("id")) == me),
         ),

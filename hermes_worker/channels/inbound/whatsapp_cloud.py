@@ -87,7 +87,7 @@ def _message(message: Mapping[str, Any], names: Mapping[str, str]) -> Inbound:
     common: dict[str, Any] = {
         "event_key": event_key(id_of(message.get("id"))),
         "chat": InboundChat(id=number, kind=ChatKind.DIRECT),
-        "sender": InboundSender(id=number, alt_id=writer, name=names.get(writer, "")),
+        "sender": InboundSender(id=number, other_id=writer, name=names.get(writer, "")),
         "message_id": id_of(message.get("id")),
         "sent_at": float(stamp) if stamp.isascii() and stamp.isdigit() and len(stamp) <= 11 else None,
     }
