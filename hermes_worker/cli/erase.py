@@ -23,7 +23,14 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 def of_person(command: _Command) -> _Command:
     """Whom it is about: each option may be given several times."""
     options = (
-        click.option("--session", "sessions", type=TEXT, multiple=True, metavar="ID", help="The session of this id."),
+        click.option(
+            "--session",
+            "sessions",
+            type=TEXT,
+            multiple=True,
+            metavar="ID",
+            help="The session of this id or name, as lists show it.",
+        ),
         click.option(
             "--named",
             type=(TEXT, TEXT),
@@ -155,6 +162,8 @@ def _foretell(foretold: ForetoldView, as_json: bool) -> int:
         return 0
     rows = [(kind, str(count)) for kind, count in sorted(foretold.would_erase.items())]
     click.echo(table(rows, ("KIND", "WOULD BE ERASED"), whole=(0, 1)) if rows else "nothing is there of them")
+    for sentence in foretold.unknown:
+        click.echo(f"{sentence}: is it spelt as lists show it?", err=True)
     if foretold.open_runs:
         click.echo(f"{len(foretold.open_runs)} runs have not ended: --stop", err=True)
     if foretold.shared:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hermes_worker.cli.options import chosen_tenant
 from hermes_worker.cli.reaching import api_client
+from hermes_worker.cli.short_ids import whole_session
 from hermes_worker.core.erasure import ErasureReceipt, Person, read_receipt
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.store.retention.erasing import NotYetErased, RunsAtWork
@@ -29,6 +30,7 @@ class ForetoldView(NamedTuple):
     open_runs: Sequence[str]
     shared: int
     held_by: Sequence[int]
+    unknown: Sequence[str]
 
 
 def open_erasures(home: Path | None, told: Progress) -> ErasureRows:
@@ -53,7 +55,7 @@ class ErasureRows:
         self._told = told
 
     def exported(self, person: Person) -> Iterator[tuple[str, str]]:
-        for line in self._client.export(_whom(person), tenant=self._tenant):
+        for line in self._client.export(self._whom(person), tenant=self._tenant):
             yield str(json.loads(line)["kind"]), line
 
     def receipts(self, receipt_id: str | None) -> Sequence[Mapping[str, Any]]:
@@ -62,12 +64,12 @@ class ErasureRows:
         return [self._client.erasure_receipt(receipt_id, tenant=self._tenant)]
 
     def foretell(self, person: Person) -> ForetoldView:
-        told = self._client.foretell_erasure(_whom(person), tenant=self._tenant)
-        return ForetoldView(told["would_erase"], told["open_runs"], told["shared"], told["held_by"])
+        told = self._client.foretell_erasure(self._whom(person), tenant=self._tenant)
+        return ForetoldView(told["would_erase"], told["open_runs"], told["shared"], told["held_by"], told["unknown"])
 
     def erase(self, person: Person, *, shared: bool, stops_within_s: float | None) -> ErasureReceipt:
         stops = stops_within_s is not None
-        begun = self._client.begin_erasure(_whom(person), shared=shared, stop=stops, tenant=self._tenant)
+        begun = self._client.begin_erasure(self._whom(person), shared=shared, stop=stops, tenant=self._tenant)
         return self._finish(begun["receipt_id"], stops_within_s)
 
     def resume(self, *, stops_within_s: float | None) -> Sequence[ErasureReceipt]:
@@ -98,13 +100,13 @@ class ErasureRows:
             elif work["waits_for"]:
                 raise NotYetErased(str(work["waits_for"]))
 
-
-def _whom(person: Person) -> dict[str, Any]:
-    return {
-        "sessions": list(person.sessions),
-        "named": [list(each) for each in person.named],
-        "principals": list(person.principals),
-        "holders": list(person.holders),
-        "targets": list(person.targets),
-        "everybody": person.is_everybody,
-    }
+    def _whom(self, person: Person) -> dict[str, Any]:
+        """Whom the API is asked about. Raises ``AmbiguousId``."""
+        return {
+            "sessions": [whole_session(self._client, each) for each in person.sessions],
+            "named": [list(each) for each in person.named],
+            "principals": list(person.principals),
+            "holders": list(person.holders),
+            "targets": list(person.targets),
+            "everybody": person.is_everybody,
+        }

@@ -10,7 +10,7 @@ import click
 
 from hermes_worker.cli.reaching import api_client
 from hermes_worker.cli.server import read
-from hermes_worker.cli.short_ids import whole_id
+from hermes_worker.cli.short_ids import whole_id, whole_session
 from hermes_worker.core.retention import RetentionKind, RetentionRule, rule_of
 from hermes_worker.store.retention.holds import HoldView
 
@@ -44,7 +44,8 @@ class RetentionRows:
 
     def hold(self, reason: str, run_id: str | None, session_id: str | None) -> HoldView:
         full_id = None if run_id is None else whole_id(self._client, run_id, "run")
-        return _hold_of(self._client.place_hold(reason, run_id=full_id, session_id=session_id))
+        whole = None if session_id is None else whole_session(self._client, session_id)
+        return _hold_of(self._client.place_hold(reason, run_id=full_id, session_id=whole))
 
     def holds(self) -> Sequence[HoldView]:
         return [_hold_of(told) for told in self._client.holds()]

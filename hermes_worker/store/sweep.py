@@ -197,11 +197,12 @@ class Sweeper:
             return []
 
     def prune(self) -> None:
-        """Drop what nobody needs any more: answers that were used, workers long gone. Idempotent. What there are rules
-        for is ``store.retention``'s."""
+        """Drop what nobody needs any more: answers that were used, workers long gone, and what deleted rows left in
+        SQLite's log. Idempotent. What there are rules for is ``store.retention``'s."""
         with self._database.write() as connection:
             for statement in _PRUNE:
                 statement.run(connection, {})
+        self._database.empty_log()
 
     def _take_sweep(self) -> bool | None:
         """Whether anything may be taken from live workers in this round; ``None`` when the round is not ours."""

@@ -34,6 +34,7 @@ from hermes_worker.store.retention.erasing import (
     SharedWithOthers,
 )
 from hermes_worker.store.retention.exporting import exported
+from hermes_worker.store.retention.naming import NothingNamed, resolve_person
 from hermes_worker.stream.live import forget
 from hermes_worker.wiring import remove_files_here
 
@@ -58,7 +59,7 @@ class Whom(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    sessions: _Words = Field(default_factory=list, description="Ids of sessions.")
+    sessions: _Words = Field(default_factory=list, description="Sessions by id, or by the name that lists show.")
     named: list[Annotated[list[_Word], Field(min_length=2, max_length=2)]] = Field(
         default_factory=list, max_length=_NAMED_MAX, description="Sessions by source and name: ['webhook:chat', '47']."
     )
@@ -114,6 +115,8 @@ class ForetoldErasure(BaseModel):
     """Runs in the same sessions for which others asked."""
     held_by: Sequence[int]
     """Numbers of legal holds."""
+    unknown: Sequence[str]
+    """Sentences about what of it names nothing."""
 
 
 class ErasureObject(BaseModel):
@@ -158,11 +161,22 @@ class ReceiptList(BaseModel):
 
 
 @router.post("/exports", response_class=StreamingResponse, responses={**schema.errors(404), 200: DECLARED})
-async def export_everything(context: Context, tenant: ActsFor, body: Whom) -> StreamingResponse:
+async def export_everything(context: Context, caller: Caller, tenant: ActsFor, body: Whom) -> StreamingResponse:
     """Everything of somebody as JSON Lines, one row each: ``kind``, which is its table, and ``row``. An export that
     breaks off ends without the end of a body."""
-    person = body.person()
+    person, _ = await _known(context, caller, tenant, body)
     return lines_of(context, lambda: _rows(context, tenant, person))
+
+
+async def _known(context: ApiContext, caller: Principal, tenant: str, whom: Whom) -> tuple[Person, Sequence[str]]:
+    """Whom a request means, with ids in the place of names, and what of it names nothing. Raises ``ApiError`` where all
+    of it does, or a session."""
+    try:
+        return await context.store(resolve_person, context.client.database, tenant, caller.source, whom.person())
+    except NothingNamed as error:
+        code = "session_not_found" if error.field in ("sessions", "named") else "nothing_named"
+        message = f"Invalid {error.field!r}: {error}. Nothing was exported or erased."
+        raise ApiError(404, message, code=code, param=error.field) from None
 
 
 def _rows(context: ApiContext, tenant: str, person: Person) -> Iterator[str]:
@@ -170,21 +184,23 @@ def _rows(context: ApiContext, tenant: str, person: Person) -> Iterator[str]:
 
 
 @router.post("/erasures/foretold", responses=schema.errors(404))
-async def foretell_erasure(context: Context, tenant: ActsFor, body: Whom) -> ForetoldErasure:
+async def foretell_erasure(context: Context, caller: Caller, tenant: ActsFor, body: Whom) -> ForetoldErasure:
     """Say what an erasure would erase. Changes nothing."""
-    foretold = await context.store(Erasures(context.client.database).foretell, tenant, body.person())
+    person, unknown = await _known(context, caller, tenant, body)
+    foretold = await context.store(Erasures(context.client.database).foretell, tenant, person)
     return ForetoldErasure(
         would_erase=foretold.counts,
         open_runs=foretold.open_runs,
         shared=foretold.selected.shared,
         held_by=foretold.held,
+        unknown=unknown,
     )
 
 
 @router.post("/erasures", status_code=201, responses=schema.errors(404, 409))
 async def begin_erasure(context: Context, caller: Caller, tenant: ActsFor, body: BeginErasure) -> ErasureObject:
     """Mark everything of somebody, so that nothing new begins. The work that follows erases it."""
-    person = body.whom.person()
+    person, _ = await _known(context, caller, tenant, body.whom)
     if person.is_everybody and tenant == caller.tenant and not caller.is_of_operators:
         raise invalid("everybody", "Invalid 'everybody': an operator erases a whole tenant.")
     try:

@@ -178,11 +178,13 @@ async def place_hold(context: Context, caller: Caller, body: NewHold) -> HoldVie
             by=caller.known_as,
             run_id=body.run_id,
             session_id=body.session_id,
+            source=caller.source,
         )
     except RunNotFound:
-        raise ApiError(404, f"Run not found: {body.run_id}", code="run_not_found", param="run_id") from None
-    except SessionNotFound:
-        message = f"Session not found: {body.session_id}"
+        message = f"Run not found: {body.run_id}. Nothing is held; 'hermes-worker runs list' shows the runs there are."
+        raise ApiError(404, message, code="run_not_found", param="run_id") from None
+    except SessionNotFound as error:
+        message = f"Session not found: {error}. Nothing is held."
         raise ApiError(404, message, code="session_not_found", param="session_id") from None
 
 

@@ -6,6 +6,7 @@ our own, and every write transaction begins IMMEDIATE so that it cannot fail hal
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -215,6 +216,24 @@ class Database:
         with self.read() as connection:
             return float(connection.execute(sa.select(db_now())).scalar_one())
 
+    def empty_log(self, *, wait_s: float = 0.0) -> bool:
+        """Write SQLite's write-ahead log into its file and cut it to nothing, so that no deleted text is left in it.
+        False where somebody still reads or writes after ``wait_s``: it has to be tried again. PostgreSQL recycles its
+        log by itself."""
+        if not self.is_sqlite:
+            return True
+        with self._translated(), self.engine.connect() as connection:
+            driver = connection.connection.dbapi_connection
+            assert driver is not None
+            driver.execute(f"pragma busy_timeout={round(wait_s * 1000)}")
+            try:
+                is_busy, *_ = driver.execute("pragma wal_checkpoint(truncate)").fetchone()
+            except sqlite3.OperationalError:
+                return False
+            finally:
+                driver.execute(f"pragma busy_timeout={_SQLITE_BUSY_TIMEOUT_MS}")
+        return is_busy == 0
+
     def connections(self) -> tuple[int, int]:
         """How many connections of this process are open, and how many of them are in use."""
         pool = self.engine.pool
@@ -304,7 +323,8 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     cursor = connection.cursor()
     busy = f"busy_timeout={_SQLITE_BUSY_TIMEOUT_MS}"
     size = f"page_size={_SQLITE_PAGE_BYTES}"  # of a new file; an old one keeps its own
-    for pragma in (size, "journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", busy):
+    # Some builds of SQLite leave what was deleted in the free parts of the file.
+    for pragma in (size, "journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", "secure_delete=ON", busy):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 

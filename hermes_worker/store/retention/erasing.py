@@ -14,9 +14,9 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -43,6 +43,7 @@ from hermes_worker.store.retention.selecting import (
     select,
 )
 from hermes_worker.store.rows import insert_ignoring, store_blob
+from hermes_worker.store.search.indexing import merge_forgotten
 from hermes_worker.store.statistics import count_what_is_over
 from hermes_worker.store.tables import (
     api_keys,
@@ -71,6 +72,14 @@ _PATIENCE_S = 60.0
 """How long transactions from before the deletion may take to end."""
 _LOOK_EVERY_S = 0.1
 _EVENTS_AT_ONCE = 1_000
+_LOG_WAIT_S = 1.0
+"""For those who read SQLite's log. Who writes waits as well meanwhile."""
+_WORDS_S = 5.0
+"""To write SQLite's index of words anew; what is left then is done by workers."""
+IN_THE_LOG: Final = (
+    "the write-ahead log of the database, which somebody was reading: it holds what was erased until that reader ends "
+    "and a worker empties the log, which is tried once a minute"
+)
 
 
 class ErasureHeld(HermesError):
@@ -246,6 +255,10 @@ class Erasures:
         yield "authors"
         self._erase_blobs(patience_s)
         yield "blobs"
+        deadline = time.monotonic() + _WORDS_S
+        while time.monotonic() < deadline and merge_forgotten(self._database):
+            pass
+        yield "words"
 
     def finish(
         self, erasure: Erasure, *, more: Mapping[str, int] | None = None, not_reached: Sequence[str] = ()
@@ -270,11 +283,27 @@ class Erasures:
                 not_reached=tuple(not_reached),
                 replays=erasure.replays,
             )
-            text = json.dumps(receipt.to_document())
+            text = _document_of(self._before_log(receipt))
             this = (erasures.c.pk == erasure.pk) & erasures.c.ended_at.is_(None)
             done = sa.update(erasures).where(this).values(ended_at=ended_at, plan=None, receipt=text)
             if connection.execute(done).rowcount == 0:
                 raise ErasureNotFound(f"the erasure {erasure.receipt_id!r} was finished by somebody else")
+        return self._with_empty_log(receipt)
+
+    def _before_log(self, receipt: ErasureReceipt) -> ErasureReceipt:
+        """What the receipt says until the log is empty, and for ever if that is never seen: the log holds the deletions
+        and the plan until then."""
+        if not self._database.is_sqlite:
+            return receipt
+        return replace(receipt, not_reached=(*receipt.not_reached, IN_THE_LOG))
+
+    def _with_empty_log(self, receipt: ErasureReceipt) -> ErasureReceipt:
+        """Empty SQLite's log, and have the receipt say whether that could be done."""
+        if not self._database.is_sqlite or not self._database.empty_log(wait_s=_LOG_WAIT_S):
+            return self._before_log(receipt)
+        with self._database.write() as connection:
+            this = erasures.c.receipt_id == receipt.receipt_id
+            connection.execute(sa.update(erasures).where(this).values(receipt=_document_of(receipt)))
         return receipt
 
     # --- afterwards ---
@@ -565,3 +594,7 @@ def _stand_in(connection: Connection) -> None:
         "data": "{}",
     }
     connection.execute(sa.insert(events).values(**end, at=db_now()))
+
+
+def _document_of(receipt: ErasureReceipt) -> str:
+    return json.dumps(receipt.to_document())

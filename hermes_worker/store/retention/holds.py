@@ -17,6 +17,7 @@ from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import columns_for, rows_of
 from hermes_worker.store.rows import plain
 from hermes_worker.store.runs.runs import RunNotFound, SessionNotFound, find
+from hermes_worker.store.session_references import find_session
 from hermes_worker.store.tables import legal_holds, retention_marks, retention_rules, runs, sessions, tenants
 
 
@@ -88,11 +89,20 @@ class Retention:
             record(connection, Act.RULE_UNSET, kind.value, tenant=tenant)
 
     def hold(
-        self, tenant: str, *, reason: str, by: str, run_id: str | None = None, session_id: str | None = None
+        self,
+        tenant: str,
+        *,
+        reason: str,
+        by: str,
+        run_id: str | None = None,
+        session_id: str | None = None,
+        source: str = "api",
     ) -> HoldView:
         """Keep the chain of a run, a session with all its chains, or without both everything of a tenant, until it is
-        released. Raises ``RunNotFound``, ``SessionNotFound``."""
+        released. ``session_id`` may be a name (``find_session``). Raises ``RunNotFound``, ``SessionNotFound``."""
         with self._database.write() as connection:
+            if session_id is not None:
+                session_id = find_session(connection, tenant, source, session_id)[1]
             values = {
                 "tenant": tenant,
                 "root_pk": None if run_id is None else _root_of(connection, run_id, tenant),

@@ -214,7 +214,7 @@ def person_again(connection: Connection, receipt: ErasureReceipt) -> Person:
         ),
         principals=_known(hashes, "principal", connection.execute(asked).scalars()),
         holders=_known(hashes, "holder", connection.execute(held).scalars()),
-        targets=_known(hashes, "target", _all_targets(connection, tenant)),
+        targets=_known(hashes, "target", targets_of_tenant(connection, tenant)),
         is_everybody=hashes.is_everybody,
     )
 
@@ -223,7 +223,8 @@ def _known(hashes: HashedPerson, kind: str, names: Iterable[str | None]) -> tupl
     return tuple(sorted({name for name in names if name is not None and hashes.knows(kind, name)}))
 
 
-def _all_targets(connection: Connection, tenant: str) -> set[str]:
+def targets_of_tenant(connection: Connection, tenant: str) -> set[str]:
+    """Every address that something of a tenant was, is or will be sent to."""
     sent = sa.select(deliveries.c.target).where(deliveries.c.tenant == tenant).distinct()
     wanted = sa.select(runs.c.deliver).where(runs.c.tenant == tenant, runs.c.deliver.is_not(None)).distinct()
     found = set(connection.execute(sent).scalars())

@@ -137,7 +137,7 @@ class Indexer:
             due = self._due(connection)
             rows = _new_rows(connection, sorted({row.session_pk for row in due})) if due else []
         if not due:
-            return 0 if self._merge() else None
+            return 0 if merge_forgotten(self._database) else None
         first = _first_part(rows)
         whole = list(_unbroken(first))
         found = [(row, index_words(row.tenant, Role(row.role), row.body)) for row in whole]
@@ -156,24 +156,25 @@ class Indexer:
         wanted = sa.select(search_due.c.pk, search_due.c.session_pk).order_by(search_due.c.pk).limit(_DUE_AT_ONCE)
         return rows_of(connection.execute(wanted), _DueSession)
 
-    def _merge(self) -> bool:
-        """Write a part of SQLite's index anew, if something was deleted from it; whether it was."""
-        if not self._database.is_sqlite:
-            return False
-        deleted = sa.select(maintenance.c.ran_at).where(maintenance.c.name == FORGOTTEN)
-        with self._database.read() as connection:
-            at = connection.execute(deleted).scalar()
-        if at is None:
-            return False
-        with self._database.write() as connection:
-            before = connection.exec_driver_sql("select total_changes()").scalar_one()
-            merge = "insert into search_words (search_words, rank) values ('merge', ?)"
-            connection.exec_driver_sql(merge, (-_MERGED_PAGES,))
-            # SQLite's manual: less than two changes say that nothing was left to do.
-            if connection.exec_driver_sql("select total_changes()").scalar_one() - before < 2:
-                this = sa.and_(maintenance.c.name == FORGOTTEN, maintenance.c.ran_at == at)
-                connection.execute(sa.delete(maintenance).where(this))
-        return True
+
+def merge_forgotten(database: Database) -> bool:
+    """Write a part of SQLite's index anew, if something was deleted from it; whether it was."""
+    if not database.is_sqlite:
+        return False
+    deleted = sa.select(maintenance.c.ran_at).where(maintenance.c.name == FORGOTTEN)
+    with database.read() as connection:
+        at = connection.execute(deleted).scalar()
+    if at is None:
+        return False
+    with database.write() as connection:
+        before = connection.exec_driver_sql("select total_changes()").scalar_one()
+        merge = "insert into search_words (search_words, rank) values ('merge', ?)"
+        connection.exec_driver_sql(merge, (-_MERGED_PAGES,))
+        # SQLite's manual: less than two changes say that nothing was left to do.
+        if connection.exec_driver_sql("select total_changes()").scalar_one() - before < 2:
+            this = sa.and_(maintenance.c.name == FORGOTTEN, maintenance.c.ran_at == at)
+            connection.execute(sa.delete(maintenance).where(this))
+    return True
 
 
 def _new_rows(connection: Connection, session_pks: Sequence[int]) -> list[_UnindexedRow]:
