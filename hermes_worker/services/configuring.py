@@ -49,14 +49,17 @@ def effective(live: LiveSettings, database: Database, about: About) -> ChosenSet
     return live.chosen("")
 
 
-def say_for_session(client: Client, tenant: str, session_id: str, said: Mapping[str, str | None]) -> dict[str, str]:
-    """Override settings of a session; ``None`` takes one back. Raises ``ConfigurationError``, ``SessionNotFound``."""
+def say_for_session(
+    client: Client, tenant: str, session_id: str, said: Mapping[str, str | None], source: str = "api"
+) -> dict[str, str]:
+    """Override settings of a session; ``None`` takes one back. ``source`` is whose names of sessions are meant.
+    Raises ``ConfigurationError``, ``SessionNotFound``."""
     place = "settings"
     given = {key: value for key, value in said.items() if value is not None}
     require_overridable(said, OverrideLevel.SESSION)
     checked = checked_overrides(given, OverrideLevel.SESSION, place=place)
     bounded_overrides(client.live_settings.chosen(tenant).settings, checked, place=place)
-    return Configurations(client.database).say_for_session(tenant, session_id, {**said, **checked})
+    return Configurations(client.database).say_for_session(tenant, session_id, {**said, **checked}, source)
 
 
 def write_configuration(

@@ -62,8 +62,8 @@ class TurnResult(TypedDict):
     pending_steer: NotRequired[str]
 
 
-def turn_result(views: Views, run_id: str) -> TurnResult:
-    """The result of a run under the original's names. Raises ``RunNotFound``."""
+def turn_result(views: Views, run_id: str, source: str = "api") -> TurnResult:
+    """The result of a run under the original's names; ``source`` is who asks. Raises ``RunNotFound``."""
     view = views.run(run_id)
     rows = views.transcript(run_id)
     usage = view.usage
@@ -98,7 +98,7 @@ def turn_result(views: Views, run_id: str) -> TurnResult:
         "cost_status": view.cost_status.value if view.cost_status else None,
         "doubtful_cost_usd": float(view.doubtful_cost_usd),
         "cost_source": _COST_SOURCES[view.cost_status] if view.cost_status else None,
-        "session_id": view.session.known_to("api"),
+        "session_id": view.session.known_to(source),
     }
     if view.pending_steer:
         result["pending_steer"] = view.pending_steer

@@ -21,6 +21,7 @@ from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Nothing, Prepared, columns_for, row_of, rows_of
 from hermes_worker.store.rows import insert_ignoring
 from hermes_worker.store.runs.runs import SessionNotFound, session_is
+from hermes_worker.store.session_references import find_session
 from hermes_worker.store.tables import configurations, session_documents, sessions
 
 OVERRIDES_KEY = "settings.overrides"
@@ -143,28 +144,32 @@ class Configurations:
             body = connection.execute(wanted).scalar()
         return _read(body)
 
-    def require_of_session(self, tenant: str, reference: str) -> dict[str, str]:
-        """What was said for a session of the API's callers. Raises ``SessionNotFound``."""
-        this = sa.select(sessions.c.pk).where(session_is(tenant, "api", reference))
+    def require_of_session(self, tenant: str, reference: str, source: str = "api") -> dict[str, str]:
+        """What was said for a session, by its id or by a name from ``source``. Raises ``SessionNotFound``."""
+        this = sa.select(sessions.c.pk).where(session_is(tenant, source, reference))
         with self._database.read() as connection:
             if connection.execute(this).first() is None:
                 raise SessionNotFound(f"Session not found: {reference}")
-        return self.of_session(tenant, "api", reference)
+        return self.of_session(tenant, source, reference)
 
-    def of_anybodys_session(self, session_id: str) -> tuple[str, dict[str, str]]:
-        """Whose a session is, and what was said for it. For operators. Raises ``SessionNotFound``."""
+    def of_anybodys_session(self, reference: str, source: str = "api") -> tuple[str, dict[str, str]]:
+        """Whose a session is, and what was said for it: for operators, who name one of any tenant by its id, or one of
+        the default tenant as ``find_session`` takes it. Raises ``SessionNotFound``."""
         with self._database.read() as connection:
-            this = sa.select(sessions.c.tenant).where(sessions.c.session_id == session_id)
+            this = sa.select(sessions.c.tenant).where(sessions.c.session_id == reference)
             tenant = connection.execute(this).scalar()
-        if tenant is None:
-            raise SessionNotFound(f"Session not found: {session_id}")
+            session_id = reference
+            if tenant is None:
+                tenant, session_id = DEFAULT_TENANT, find_session(connection, DEFAULT_TENANT, source, reference)[1]
         return str(tenant), self.of_session(str(tenant), "api", session_id)
 
-    def say_for_session(self, tenant: str, reference: str, said: Mapping[str, str | None]) -> dict[str, str]:
+    def say_for_session(
+        self, tenant: str, reference: str, said: Mapping[str, str | None], source: str = "api"
+    ) -> dict[str, str]:
         """Change what is said for a session: ``None`` takes a setting back, and what is not named stays. Returns all
         that is said then. Raises ``SessionNotFound``."""
         with self._database.write() as connection:
-            this = sa.select(sessions.c.pk, sessions.c.session_id).where(session_is(tenant, "api", reference))
+            this = sa.select(sessions.c.pk, sessions.c.session_id).where(session_is(tenant, source, reference))
             found = row_of(connection.execute(this.with_for_update()), _SessionFound)
             if found is None:
                 raise SessionNotFound(f"Session not found: {reference}")

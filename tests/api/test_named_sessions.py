@@ -10,6 +10,9 @@ from remote_lines import local_line
 from serving import Served
 from support.commandline import CommandLine
 from support.store import Store
+from test_control import waiting
+
+from hermes_worker.core.principals import USER_HEADER
 
 SECRET = "the word is canary"
 
@@ -118,3 +121,27 @@ def test_a_word_that_names_nothing_beside_one_that_does_is_told(
     assert foretold.json()["unknown"] == ["nothing is known by the holder 'nobody'"]
     shown = hermes.inline("erase", "--session", "case-42", "--holder", "nobody")
     assert (shown.code, "nothing is known by the holder 'nobody'" in shown.err) == (0, True)
+
+
+@pytest.mark.parametrize("headers", [{}, {USER_HEADER: "ann"}])
+@pytest.mark.parametrize(("source", "name"), SOURCES)
+def test_what_an_object_calls_its_session_every_path_takes(
+    http: httpx.Client, store: Store, source: str, name: str | None, headers: dict[str, str]
+) -> None:
+    run_id = waiting(store, source=source, session_id=name)
+    asked = http.get("/v1/approvals", headers=headers).json()["data"][0]
+    http.post(f"/v1/runs/{run_id}/approval", json={"choice": "deny", "wait_id": asked["id"]}).raise_for_status()
+    shown = {
+        asked["session_id"],
+        http.get("/v1/approvals/history", headers=headers).json()["data"][0]["session_id"],
+        http.get(f"/v1/runs/{run_id}", headers=headers).json()["session_id"],
+        http.get(f"/v1/runs/{run_id}/result", headers=headers).json()["session_id"],
+        http.get("/api/sessions", headers=headers).json()["data"][0]["id"],
+    }
+    assert len(shown) == 1
+    [word] = shown
+    for path in (f"/api/sessions/{word}", f"/v1/sessions/{word}/settings", f"/v1/runs?session_id={word}"):
+        assert http.get(path, headers=headers).status_code == 200, path
+    said = {"settings": {"agent.max_turns": "5"}}
+    assert http.put(f"/v1/sessions/{word}/settings", json=said, headers=headers).json()["settings"] == said["settings"]
+    assert http.get("/v1/settings", params={"session_id": word}, headers=headers).status_code == 200

@@ -173,7 +173,7 @@ async def list_waits(
     """The inbox: every approval and question that nobody has answered."""
     tenant = for_all_or_own(caller, all_tenants=all_tenants)
     found = await context.store(context.client.waits.open, tenant=tenant, limit=limit, kind=kind)
-    return WaitList(data=[_object(view) for view in found])
+    return WaitList(data=[_object(view, caller.source) for view in found])
 
 
 @router.get("/approvals/history", response_model=DecisionList, dependencies=[READS])
@@ -189,7 +189,8 @@ async def list_decisions(context: Context, caller: Caller, wanted: Annotated[Lis
         limit=wanted.limit + 1,
     )
     return DecisionList(
-        data=[_decision_object(each) for each in found[: wanted.limit]], has_more=len(found) > wanted.limit
+        data=[_decision_object(each, caller.source) for each in found[: wanted.limit]],
+        has_more=len(found) > wanted.limit,
     )
 
 
@@ -271,14 +272,14 @@ def _tell(context: ApiContext, run_id: str, hints: list[Hint]) -> None:
     Live(context.client.redis).nudge(run_id)
 
 
-def _decision_object(each: ClosedQuestion) -> DecisionObject:
-    return DecisionObject(**asdict(closed_line(each)), session_id=each.session.known_to("api"))
+def _decision_object(each: ClosedQuestion, source: str) -> DecisionObject:
+    return DecisionObject(**asdict(closed_line(each)), session_id=each.session.known_to(source))
 
 
-def _object(view: WaitView) -> WaitObject:
+def _object(view: WaitView, source: str) -> WaitObject:
     return WaitObject(
         **asdict(open_line(view)),
-        session_id=view.session.known_to("api"),
+        session_id=view.session.known_to(source),
         iteration=view.iteration,
         position=view.position,
         pattern_key=view.request.get("pattern_key"),

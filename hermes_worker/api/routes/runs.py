@@ -223,9 +223,9 @@ async def get_run(context: Context, caller: Caller, run_id: OwnRun) -> schema.Ru
     responses=schema.answers(TurnResult) | schema.errors(404, 410),
     dependencies=[READS],
 )
-async def get_result(context: Context, run_id: OwnRun) -> TurnResult:
+async def get_result(context: Context, caller: Caller, run_id: OwnRun) -> TurnResult:
     """What a run left so far, under the names of Hermes Agent's result: answer, messages, usage, cost, flags."""
-    return await context.store(turn_result, context.client.views, run_id)
+    return await context.store(turn_result, context.client.views, run_id, caller.source)
 
 
 @router.get(

@@ -118,7 +118,7 @@ async def list_settings(context: Context, question: Annotated[ListSettings, Quer
 async def show_session_settings(context: Context, caller: Caller, session_id: str) -> SessionSettingsObject:
     """What was said for a session."""
     rows = Configurations(context.client.database)
-    said = await context.store(rows.require_of_session, caller.tenant, session_id)
+    said = await context.store(rows.require_of_session, caller.tenant, session_id, caller.source)
     return SessionSettingsObject(session_id=session_id, settings=said)
 
 
@@ -129,7 +129,8 @@ async def change_session_settings(
     """Override settings for the runs of a session that are accepted from now on. Nothing may allow more than what
     stands above: the process, the fleet and the tenant."""
     try:
-        said = await context.store(say_for_session, context.client, caller.tenant, session_id, body.settings)
+        asked = (context.client, caller.tenant, session_id, body.settings, caller.source)
+        said = await context.store(say_for_session, *asked)
     except ConfigurationError as error:
         raise invalid("settings", str(error)) from None
     return SessionSettingsObject(session_id=session_id, settings=said)

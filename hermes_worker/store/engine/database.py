@@ -232,7 +232,7 @@ class Database:
                 return False
             finally:
                 driver.execute(f"pragma busy_timeout={_SQLITE_BUSY_TIMEOUT_MS}")
-        return is_busy == 0
+        return bool(is_busy == 0)
 
     def connections(self) -> tuple[int, int]:
         """How many connections of this process are open, and how many of them are in use."""

@@ -62,7 +62,7 @@ _WHERE_SHOWN: Final = {
 def _looked_up(connection: Connection, tenant: str, person: Person) -> Iterator[tuple[str, str, bool]]:
     """Each word but those for sessions: what it was given as, how it is told, and whether it names something."""
 
-    def exists(wanted: sa.Select[tuple[int]]) -> bool:
+    def exists(wanted: sa.Select[Any]) -> bool:
         return connection.execute(wanted.limit(1)).first() is not None
 
     one = sa.select(sa.literal(1))
@@ -85,7 +85,7 @@ def _begins_with(start: str, column: sa.Column[Any]) -> sa.ColumnElement[bool]:
     return column.startswith(start, autoescape=True)
 
 
-def _traces(tenant: str, is_theirs: _IsTheirs) -> Iterator[sa.Select[tuple[int]]]:
+def _traces(tenant: str, is_theirs: _IsTheirs) -> Iterator[sa.Select[Any]]:
     """Where somebody leaves their name: what they asked for, answered, wrote into a memory, or did."""
     one = sa.select(sa.literal(1))
     yield one.where(runs.c.tenant == tenant, is_theirs(runs.c.principal))
