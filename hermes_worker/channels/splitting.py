@@ -2,7 +2,7 @@
 
 Cuts fall on line ends where there is one in the second half of the room, else between words, else anywhere but inside a
 character. A code block that is cut is closed at the end of one message and opened again, with its language, in the
-next. Each of several messages ends in `` (i/N)``.
+next. Each of several messages ends in ``(i/N)``, on a line of its own behind a code block.
 """
 
 from __future__ import annotations
@@ -48,7 +48,12 @@ def split_text(text: str, limit: TextLimit) -> tuple[str, ...]:
         if longest_counter <= reserve:
             break
         reserve = longest_counter
-    return tuple(f"{part} ({number}/{len(parts)})" for number, part in enumerate(parts, start=1))
+    return tuple(f"{part}{_before_counter(part)}({number}/{len(parts)})" for number, part in enumerate(parts, start=1))
+
+
+def _before_counter(part: str) -> str:
+    """A line that closes a code block holds nothing else, or it is read as more of the code."""
+    return "\n" if _FENCE.fullmatch(part[part.rfind("\n") + 1 :]) else " "
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from dataclasses import asdict
 from itertools import islice
@@ -14,12 +15,14 @@ import click
 from hermes_worker.cli.layout import moment, table
 from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
 from hermes_worker.cli.reaching import api_client
-from hermes_worker.cli.run_backend import open_backend
+from hermes_worker.cli.run_backend import RunBackend, open_backend
 from hermes_worker.cli.screen import clean, coloured, duration, one_line
 from hermes_worker.cli.server import read
+from hermes_worker.core.consent import render_lines, summarise
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.run import WaitKind
-from hermes_worker.safety.approvals import CHOICE_WORDS, choice_of
+from hermes_worker.core.unseen import show_marks
+from hermes_worker.safety.approvals import CHOICE_WORDS, Choice, choice_of
 from hermes_worker.services.shown import ClosedLine, OpenLine
 
 _LIST_MAX = 500
@@ -56,8 +59,18 @@ def list_open(
     elif found:
         header = ("ID", "RUN", "TENANT", "WAITS", "UNTIL", "ASKS", "CHOICES")
         click.echo(table([_open_row(line) for line in found], header, ids=(1,), whole=(0,)))
+        click.echo("'hermes-worker approvals show ID' shows one whole, with every danger of a command", err=True)
     else:
         click.echo("nothing waits for a person", err=True)
+
+
+@approvals.command(epilog="Example: hermes-worker approvals show 17")
+@reachable
+@of_tenant
+@click.argument("wait_id", metavar="ID", type=click.IntRange(1, 2**63 - 1))
+def show(home: Path | None, wait_id: int) -> None:
+    """The whole of what one asks, and every danger of it. ID is what 'approvals list' shows."""
+    click.echo(_whole(_open_question(open_backend(home), wait_id)))
 
 
 @approvals.command(epilog="Example: hermes-worker approvals answer 17 deny --reason 'not on this machine'")
@@ -68,14 +81,14 @@ def list_open(
 @click.option("--reason", type=TEXT, help="For the model, with the answer to an approval.")
 def answer(home: Path | None, wait_id: int, text: str, reason: str | None) -> None:
     """Answer what waits: an approval with once, session, always or deny, a question with the number of a choice or with
-    words. ID is what 'approvals list' shows; the first answer counts."""
+    words. ID is what 'approvals list' shows; the first answer counts. A command that the list shows in part is shown
+    whole first, and a terminal asks whether that is what you allow."""
     backend = open_backend(home)
-    asked = backend.questions(kind=None, all_tenants=False, limit=_LIST_MAX)
-    meant = next((line for line in asked if line.id == wait_id), None)
-    if meant is None:
-        raise ConfigurationError(
-            f"nothing with the id {wait_id} waits for an answer; 'hermes-worker approvals history' says who answered"
-        )
+    meant = _open_question(backend, wait_id)
+    if meant.kind is WaitKind.APPROVAL and _choice(text) != Choice.DENY.value and not summarise(*_asks(meant))[1]:
+        click.echo(_whole(meant), err=True)
+        if sys.stdin.isatty():
+            click.confirm("Allow all of it?", abort=True, err=True)
     if meant.kind is WaitKind.APPROVAL:
         backend.approve(meant.run_id, _choice(text), reason=reason, wait_id=wait_id)
     elif reason is not None:
@@ -119,21 +132,41 @@ def _choice(text: str) -> str:
         raise ConfigurationError(f"{text[:40]!r} is no answer to an approval; write one of {words}") from None
 
 
-def _asks(line: OpenLine | ClosedLine) -> str:
-    return one_line(line.command or line.question or line.description or line.tool, _ASKED_CHARS)
+def _open_question(backend: RunBackend, wait_id: int) -> OpenLine:
+    """Raises ``ConfigurationError`` where nothing of this id is open."""
+    asked = backend.questions(kind=None, all_tenants=False, limit=_LIST_MAX)
+    meant = next((line for line in asked if line.id == wait_id), None)
+    if meant is None:
+        raise ConfigurationError(
+            f"nothing with the id {wait_id} waits for an answer; 'hermes-worker approvals history' says who answered"
+        )
+    return meant
+
+
+def _asks(line: OpenLine | ClosedLine) -> tuple[str, int]:
+    """What is asked, and how much of it a list shows."""
+    return clean(show_marks(line.command or line.question or line.description or line.tool)), _ASKED_CHARS
 
 
 def _open_row(line: OpenLine) -> tuple[str, ...]:
     waits = duration(max(0.0, time.time() - line.created_at))
     choices = "/".join(one_line(choice, 20) for choice in line.choices)
-    return str(line.id), line.run_id, line.tenant, waits, moment(line.expires_at), _asks(line), choices or "words"
+    return (
+        str(line.id),
+        line.run_id,
+        line.tenant,
+        waits,
+        moment(line.expires_at),
+        summarise(*_asks(line))[0],
+        choices or "words",
+    )
 
 
 def _whole(line: OpenLine) -> str:
     """All of a question. What comes from a model is set off, so that it cannot look like the line above it."""
     number, run_id, tenant, waits, until, _, choices = _open_row(line)
     texts = [text for text in (line.description, line.command or line.question) if text] or [line.tool]
-    said = (f"    {part}" for text in texts for part in clean(text).splitlines())
+    said = (f"    {clean(part)}" for text in texts for part in render_lines(text))
     return "\n".join([f"{number}  {run_id}  {tenant}  waits {waits}, until {until}  {choices}", *said])
 
 
@@ -141,4 +174,4 @@ def _closed_row(line: ClosedLine) -> tuple[str, ...]:
     by = one_line(line.by or "-", 40)
     outcome = f"{line.outcome}: {one_line(line.reason, 40)}" if line.reason else line.outcome
     permits = one_line(line.permits or "-", 40)
-    return str(line.id), line.run_id, moment(line.closed_at), outcome, by, _asks(line), permits
+    return str(line.id), line.run_id, moment(line.closed_at), outcome, by, summarise(*_asks(line))[0], permits

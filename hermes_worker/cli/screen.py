@@ -18,6 +18,7 @@ from hermes_worker.cli.wording import (
     arguments_line,
     budget_line,
     call_name,
+    render_question,
     retry_line,
     waiting_line,
 )
@@ -38,6 +39,10 @@ _COLOURS = {
     RunStatus.EXPIRED: "red",
     RunStatus.RUNNING: "cyan",
 }
+
+
+_WHY_CHARS_MAX = 10_000
+"""All dangers of a command together are shorter."""
 
 
 class Screen:
@@ -68,6 +73,9 @@ class Screen:
             case RunEventName.APPROVAL_ANSWERED if fields.get("choice") not in (None, "deny"):
                 who = f" by {clean(str(fields['by']))}" if fields.get("by") else ""
                 self.line(click.style(f"  allowed{who} ({clean(str(fields['choice']))})", fg="green"))
+                if instead := fields.get("changed_arguments"):
+                    for line in render_question("it runs with other arguments:", str(instead)):
+                        self.line(click.style(f"  {line}", fg="yellow"))
             case RunEventName.WAITING:
                 self.line(click.style(f"  {waiting_line(fields)}", fg="yellow"))
             case RunEventName.APPROVAL_REQUESTED | RunEventName.INPUT_REQUESTED:
@@ -183,14 +191,16 @@ def asked(run_id: str, question: Mapping[str, Any]) -> list[str]:
     until = question.get("expires_at")
     in_time = f", until {clock(until)}" if isinstance(until, int | float) else ""
     if command is not None:
-        why = f" ({one_line(str(question['description']), 80)})" if question.get("description") else ""
+        why = f" ({one_line(str(question['description']), _WHY_CHARS_MAX)})" if question.get("description") else ""
         return [
-            f"? wants to run{why}: {one_line(str(command), 2_000)}",
+            *render_question(f"? wants to run{why}:", str(command)),
             f"  hermes-worker runs approve {run_id}, or 'deny' instead of 'approve'{in_time}",
         ]
     choices = [f"{n} {one_line(str(choice), 200)}" for n, choice in enumerate(question.get("choices") or (), start=1)]
     offered = f" ({', '.join(choices)})" if choices else ""
+    *above, last = render_question("?", str(question.get("question") or ""))
     return [
-        f"? {one_line(str(question.get('question') or ''), 2_000)}{offered}",
+        *above,
+        f"{last}{offered}",
         f"  hermes-worker runs answer {run_id} {'NUMBER-OR-TEXT' if choices else 'TEXT'}{in_time}",
     ]

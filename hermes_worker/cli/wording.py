@@ -12,19 +12,29 @@ from collections.abc import Mapping
 from typing import Any
 
 from hermes_worker.cli.layout import clock
+from hermes_worker.core.consent import render_lines
+from hermes_worker.core.unseen import show_marks
 
 _PREVIEW_CHARS = 100
 
 
 def clean(text: str) -> str:
-    """``text`` without what a terminal would obey."""
+    """``text``, which somebody reads as prose, without what a terminal would obey."""
     return text if text.isprintable() else "".join(c for c in text if c.isprintable() or c in "\n\t")
 
 
 def one_line(text: str, width: int) -> str:
-    """``text`` on one line of at most ``width`` characters."""
-    flat = " ".join(clean(text).split())
+    """``text`` on one line of at most ``width`` characters. It may be a name or a title, so marks that nobody sees are
+    shown."""
+    flat = " ".join(clean(show_marks(text)).split())
     return flat if len(flat) <= width else f"{flat[: width - 1]}…"
+
+
+def render_question(said: str, text: str) -> list[str]:
+    """What a run asks, whole: ``said`` and the text behind it, or below it and set off, so that no line of it can look
+    like one of ours."""
+    first, *more = (clean(line) for line in render_lines(text))
+    return [said, *(f"    {line}" for line in (first, *more))] if more else [f"{said} {first}"]
 
 
 def arguments_line(arguments: str) -> str:

@@ -325,6 +325,7 @@ class WaitDocument(TypedDict):
     command: NotRequired[str | None]
     description: NotRequired[str | None]
     pattern_key: NotRequired[str | None]
+    pattern_keys: NotRequired[list[str]]
     question: NotRequired[str | None]
     choices: list[str]
     created_at: float

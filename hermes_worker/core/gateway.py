@@ -21,6 +21,7 @@ from typing import Final
 
 from hermes_worker.core.chat_buttons import WAIT_DIGITS_MAX
 from hermes_worker.core.client_tools import IS_CLIENTS
+from hermes_worker.core.consent import render_for_chat
 from hermes_worker.core.inbound import (
     ChatKind,
     Inbound,
@@ -35,6 +36,7 @@ from hermes_worker.core.questions import Question
 from hermes_worker.core.remote_tasks import IS_TASKS
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
+from hermes_worker.core.unseen import show_marks
 
 CHAT_SOURCE: Final = "gateway"
 """Of all runs that chats begin: names of sessions are the keys of chats."""
@@ -262,7 +264,6 @@ def in_one_turn(waiting: str, text: str) -> str | None:
 
 # --- questions -------------------------------------------------------------------------------------------------------
 
-_ASKED_CHARS_MAX: Final = 3_000
 _CHOSEN: Final = {
     **dict.fromkeys(("approve", "yes", "ok", "okay", "confirm", "y", "👍"), "once"),
     **dict.fromkeys(("deny", "no", "reject", "cancel", "n", "👎"), "deny"),
@@ -277,16 +278,15 @@ def choice_in(text: str) -> str | None:
     return _CHOSEN.get(text.strip().casefold().rstrip(".!"))
 
 
-def asked_in_chat(question: Question) -> str | None:
+def asked_in_chat(question: Question, wait_id: int | None = None) -> str | None:
     """A question of an agent as a message to its chat; ``None`` for one that no person answers."""
     request = question.request
     if question.kind is WaitKind.APPROVAL:
-        asked = str(request.get("command", ""))[:_ASKED_CHARS_MAX]
-        return f"May I do this? ({request.get('description', '')})\n\n{asked}\n\nAnswer /approve or /deny."
+        return render_for_chat(request, wait_id)
     if question.kind is not WaitKind.INPUT or request.get(IS_CLIENTS) or request.get(IS_TASKS):
         return None
     numbered = [f"{number}. {choice}" for number, choice in enumerate(question.choices, 1)]
-    return "\n".join((str(request.get("question", ""))[:_ASKED_CHARS_MAX], *numbered))
+    return show_marks("\n".join((str(request.get("question", "")), *numbered)))
 
 
 # --- listening -------------------------------------------------------------------------------------------------------

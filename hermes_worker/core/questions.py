@@ -23,7 +23,8 @@ class Question:
 
     kind: WaitKind
     request: Mapping[str, Any] = field(default_factory=dict)
-    """For who answers. An approval has ``command``, ``description`` and ``pattern_key``; a question ``question``."""
+    """For who answers. An approval has ``command``, ``description``, ``pattern_key`` and
+    ``pattern_keys``; a question ``question``."""
     choices: Sequence[str] = ()
     expires_s: float | None = None
     """Seconds until the answer is taken as refused, or as not given; ``None`` for never."""

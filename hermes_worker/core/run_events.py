@@ -35,10 +35,11 @@ class RunEventName(StrEnum):
     STEERED = "run.steered"
     """Ours: the user said something to the run at work; ``text``."""
     APPROVAL_REQUESTED = "approval.request"
-    """``wait_id``, ``command`` (redacted), ``description``, ``pattern_key``, ``choices``, ``expires_at``; the call's
-    place."""
+    """``wait_id``, ``command`` (redacted), ``description``, ``pattern_key``, ``pattern_keys``, ``choices``,
+    ``expires_at``; the call's place."""
     APPROVAL_ANSWERED = "approval.responded"
-    """``wait_id``, ``choice``, ``resolved``, ``by`` whom (``principals``); the call's place."""
+    """``wait_id``, ``choice``, ``resolved``, ``by`` whom (``principals``), perhaps ``changed_arguments``; the call's
+    place."""
     INPUT_REQUESTED = "input.request"
     """Ours: ``wait_id``, ``question``, ``choices``, ``expires_at``; the call's place."""
     INPUT_ANSWERED = "input.responded"

@@ -6,6 +6,8 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 
+from hermes_worker.core.unseen import show_marks
+
 TITLE_CHARS_MAX = 80
 """As in the original."""
 _SHOWN_CHARS_MAX = 500
@@ -64,7 +66,7 @@ def _text_of(given: str | Sequence[object]) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Printable, on one line, short."""
+    """With every mark to be seen, on one line, short."""
     start = text[: 20 * TITLE_CHARS_MAX]
-    words = " ".join("".join(c if c.isprintable() else " " for c in start).split())
+    words = " ".join(show_marks(" ".join(start.split())).split())
     return words if len(words) <= TITLE_CHARS_MAX else words[: TITLE_CHARS_MAX - 1].rstrip() + "…"

@@ -578,7 +578,7 @@ class Taker:
         if choice is Choice.ALWAYS and arrival.role is not ChatRole.OWNER:
             told = "Only an owner may allow something from now on. Answer /approve or /approve session."
             return self._settle(arrival, lambda _: _Replied("command", told))
-        said = ApprovalAnswer(choice=choice, by=self._principal(arrival), reason=reason)
+        said = ApprovalAnswer(choice=choice, by=self._principal(arrival), reason=reason, is_from_chat=True)
 
         def do(connection: Connection) -> _Replied:
             hints = settle_approval(connection, question.run_pk, said, wait_id=question.wait_id)

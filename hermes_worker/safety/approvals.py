@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Final
 
+from hermes_worker.core.consent import describe_dangers
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.safety.commands import Unreadable, unmarked
 from hermes_worker.safety.dangers import NAME_BY_EXPANSION, guesses_password, never, read_command, reasons
@@ -84,10 +85,16 @@ class Deny:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    description: str
-    """What is dangerous about it, for a person."""
-    pattern_key: str
+    pattern_keys: tuple[str, ...]
+    """Every danger of it that was not allowed before; whatever is chosen counts for all of them."""
+    remark: str = ""
+    """What else a person is to know."""
     choices: tuple[Choice, ...] = tuple(Choice)
+
+    @property
+    def description(self) -> str:
+        """What is dangerous about it, for a person."""
+        return describe_dangers(self.pattern_keys, self.remark)
 
 
 Decision = Allow | Deny | Ask
@@ -130,11 +137,8 @@ def under_verdict(asked: Ask, verdict: Verdict) -> Allow | Ask:
         case Verdict.APPROVE:
             return _ALLOW
         case Verdict.DENY:
-            return Ask(
-                description=f"{asked.description}; the reviewing model advises against it",
-                pattern_key=asked.pattern_key,
-                choices=(Choice.ONCE, Choice.DENY),
-            )
+            remark = "the reviewing model advises against it"
+            return replace(asked, remark=remark, choices=(Choice.ONCE, Choice.DENY))
         case Verdict.ESCALATE:
             return asked
 
@@ -173,16 +177,17 @@ def assess(command: str, policy: ApprovalPolicy) -> Decision:
         return blocked
     if policy.mode is Mode.OFF:
         return _ALLOW
-    found = next((key for key in dangers(command) if key not in policy.allowed or _is_once_only(key)), None)
-    if found is None or policy.unattended is Unattended.APPROVE:
+    found = tuple(key for key in dangers(command) if key not in policy.allowed or _is_once_only(key))
+    if not found or policy.unattended is Unattended.APPROVE:
         return _ALLOW
     if policy.unattended is Unattended.DENY:
         return Deny(
-            reason=f"Blocked: this command was flagged as dangerous ({found}) and nobody is there to approve it. "
-            "Do not try it again; find another way, or leave it out and say so."
+            reason=f"Blocked: this command was flagged as dangerous ({'; '.join(found)}) and nobody is there to "
+            "approve it. Do not try it again; find another way, or leave it out and say so."
         )
-    choices = (Choice.ONCE, Choice.DENY) if _is_once_only(found) else tuple(Choice)
-    return Ask(description=found, pattern_key=found, choices=choices)
+    # What is chosen for longer counts for every danger, so it is offered only where each of them may be kept.
+    choices = (Choice.ONCE, Choice.DENY) if any(map(_is_once_only, found)) else tuple(Choice)
+    return Ask(pattern_keys=found, choices=choices)
 
 
 def is_hardline(command: str) -> bool:

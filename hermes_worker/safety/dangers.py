@@ -34,6 +34,8 @@ from hermes_worker.safety.commands import (
 from hermes_worker.safety.shell import read
 
 Rule = Callable[[Command], str | None]
+FullRule = Callable[[Command], Iterator[str]]
+"""A rule that may find several dangers in one command, and names each."""
 
 NAME_BY_EXPANSION: Final = "a command whose name is made by an expansion"
 
@@ -250,32 +252,32 @@ def guesses_password(command: Command) -> bool:
 _VERIFICATION: Final = re.compile(r"(?:/private)?(?:/tmp|/var/tmp)/hermes-verify-[\w.-]+")
 
 
-def _delete(command: Command) -> str | None:
+def _delete(command: Command) -> Iterator[str]:
     if command.name == "rm":
-        return _rm(command)
+        yield from _rm(command)
     if command.name == "find" and "-delete" in command.args:
-        return "find -delete"
+        yield "find -delete"
     if command.name in ("del", "erase", "rd", "rmdir") and any(
         re.fullmatch(r"/[sqf]", arg.lower()) for arg in command.args
     ):
-        return "Windows recursive delete"
-    return None
+        yield "Windows recursive delete"
 
 
-def _rm(command: Command) -> str | None:
+def _rm(command: Command) -> Iterator[str]:
     targets = operands(command.args)
     if command.wrapped_in("find") is not None:
-        return "find -exec rm"
+        yield "find -exec rm"
     if command.wrapped_in("xargs") is not None:
-        return "xargs with rm"
+        yield "xargs with rm"
     if _is_recursive(command):
-        return "recursive delete"
-    if targets and all(_VERIFICATION.fullmatch(target) for target in targets):
-        return None
+        yield "recursive delete"
+    elif targets and all(_VERIFICATION.fullmatch(target) for target in targets):
+        return
     if any(target.startswith(("/", "~")) for target in targets):
-        return "delete in an absolute path"
+        yield "delete in an absolute path"
     # What an expansion stands for may be an absolute path, and outside quotes ``-rf`` as well.
-    return "delete of what an expansion names" if any(t.startswith((EXPANSION, SPLIT)) for t in targets) else None
+    if any(target.startswith((EXPANSION, SPLIT)) for target in targets):
+        yield "delete of what an expansion names"
 
 
 _POWERSHELL: Final = frozenset({"powershell", "powershell.exe", "pwsh", "pwsh.exe"})
@@ -296,36 +298,35 @@ _MODE_FOR_ALL: Final = re.compile(r"[0-7]?[0-7][0-7][2367]")
 _LETTERS_FOR_ALL: Final = re.compile(r"(?:^|,)[ugo]*[oa][ugo]*[+=][rxXst]*w")
 
 
-def _permissions(command: Command) -> str | None:
+def _permissions(command: Command) -> Iterator[str]:
     if command.name not in ("chmod", "chown", "chgrp"):
-        return None
+        return
     plain = operands(command.args)
     if command.name == "chmod" and plain and (_MODE_FOR_ALL.fullmatch(plain[0]) or _LETTERS_FOR_ALL.search(plain[0])):
-        return "permission for everybody to write"
+        yield "permission for everybody to write"
     if not _is_recursive(command):
-        return None
+        return
     if command.name == "chown" and re.match(r"root(?:$|[:.])", next(iter(plain), "")):
-        return "recursive change of owner to root"
-    paths = {path_of(target) for target in plain[1:]}
-    return "recursive change of a system folder's permissions" if paths & (_SYSTEM_FOLDERS | {"/", "~"}) else None
+        yield "recursive change of owner to root"
+    if {path_of(target) for target in plain[1:]} & (_SYSTEM_FOLDERS | {"/", "~"}):
+        yield "recursive change of a system folder's permissions"
 
 
 def _disk(command: Command) -> str | None:
     return "disk copy" if command.name == "dd" and any(arg.startswith("if=") for arg in command.args) else None
 
 
-def _overwrites(command: Command) -> str | None:
+def _overwrites(command: Command) -> Iterator[str]:
     targets = [path_of(target) for target in written(command)]
     for target in [*targets, *(path_of(target) for target in edited(command))]:
         if _SYSTEM_FILE.fullmatch(target):
-            return "overwriting a system file"
-        if _CREDENTIALS.fullmatch(target):
-            return "overwriting credentials or a shell's start file"
-        if _AGENT_CONFIG.fullmatch(target):
-            return "overwriting the agent's configuration"
-    if any(_PROJECT_CONFIG.fullmatch(target) for target in targets):
-        return "overwriting a project's .env or config.yaml"
-    return None
+            yield "overwriting a system file"
+        elif _CREDENTIALS.fullmatch(target):
+            yield "overwriting credentials or a shell's start file"
+        elif _AGENT_CONFIG.fullmatch(target):
+            yield "overwriting the agent's configuration"
+        elif target in targets and _PROJECT_CONFIG.fullmatch(target):
+            yield "overwriting a project's .env or config.yaml"
 
 
 def _network(command: Command) -> str | None:
@@ -780,37 +781,35 @@ _REDIS: Final = frozenset({"flushall", "flushdb", "shutdown", "debug", "replicao
 _REDIS_LINE: Final = re.compile(r"(?im)^\s*(?:flushall|flushdb|shutdown)\b")
 
 
-def _sql(command: Command) -> str | None:
+def _sql(command: Command) -> Iterator[str]:
     name = command.name
     if name in ("mongo", "mongosh"):
-        return (
-            "dropping a database"
-            if any(_MONGO.search(text) for text in [*command.args, *_texts_read(command)])
-            else None
-        )
-    if name in ("redis-cli", "valkey-cli", "keydb-cli"):
+        if any(_MONGO.search(text) for text in [*command.args, *_texts_read(command)]):
+            yield "dropping a database"
+    elif name in ("redis-cli", "valkey-cli", "keydb-cli"):
         is_word = any(arg.lower() in _REDIS for arg in command.args)
-        is_line = any(_REDIS_LINE.search(text) for text in _texts_read(command))
-        return "dropping a database" if is_word or is_line else None
-    if name in _SQL_CLIENTS:
-        return _sql_text("\n".join([" ".join(command.words), *_texts_read(command), *_own_documents(command)]))
-    if name in ("drop", "delete", "truncate"):
-        return _sql_text(" ".join(command.words))
-    return None
+        if is_word or any(_REDIS_LINE.search(text) for text in _texts_read(command)):
+            yield "dropping a database"
+    elif name in _SQL_CLIENTS:
+        yield from _sql_text("\n".join([" ".join(command.words), *_texts_read(command), *_own_documents(command)]))
+    elif name in ("drop", "delete", "truncate"):
+        yield from _sql_text(" ".join(command.words))
 
 
 def _own_documents(command: Command) -> list[str]:
     return [document for other in (command, *command.upstream) for document in other.documents]
 
 
-def _sql_text(text: str) -> str | None:
+def _sql_text(text: str) -> Iterator[str]:
     if _SQL_DROP.search(text):
-        return "SQL DROP"
+        yield "SQL DROP"
     for statement in text.split(";"):
         found = _SQL_DELETE.search(statement)
         if found is not None and not _SQL_WHERE.search(statement, found.end()):
-            return "SQL DELETE without WHERE"
-    return "SQL TRUNCATE" if _SQL_TRUNCATE.search(text) else None
+            yield "SQL DELETE without WHERE"
+            break
+    if _SQL_TRUNCATE.search(text):
+        yield "SQL TRUNCATE"
 
 
 _NO_CLIENTS: Final = name_set(
@@ -960,31 +959,30 @@ def _git_runs(setting: str) -> bool:
     )
 
 
-def _git(command: Command) -> str | None:
+def _git(command: Command) -> Iterator[str]:
     if command.name != "git":
-        return None
+        return
     given, args = _git_settings(command.args)
-    if any(_git_runs(setting) for setting in given):
-        return "a command that git runs"
-    reason = next(iter(danger_rows.reasons("git", args)), None)
-    if reason is not None or not args:
-        return reason
-    verb, rest = args[0], args[1:]
+    yield from danger_rows.reasons("git", args)
+    verb, rest = "".join(args[:1]), args[1:]
     flags = short_flags(rest)
-    if verb == "push" and any(arg.startswith(("+", ":")) for arg in rest):
-        return "git push with force" if any(arg.startswith("+") for arg in rest) else "git push that deletes"
+    if verb == "push" and any(arg.startswith("+") for arg in rest):
+        yield "git push with force"
+    if verb == "push" and any(arg.startswith(":") for arg in rest):
+        yield "git push that deletes"
     if (
         verb == "branch"
         and ("d" in flags or has_option(rest, "--delete"))
         and ("f" in flags or has_option(rest, "--force"))
     ):
-        return "git branch deletion with force"
+        yield "git branch deletion with force"
     plain = operands(rest)
-    if verb == "config" and plain[1:] and _git_runs(f"{plain[-2]}={plain[-1]}"):
-        return "a command that git runs"
-    if verb == "clone" and any(_git_runs(setting) for setting in values_of(rest, "-c", "--config")):
-        return "a command that git runs"
-    return "a command that git runs" if any(word.startswith("ext::") for word in plain) else None
+    if verb == "config" and plain[1:]:
+        given.append(f"{plain[-2]}={plain[-1]}")
+    elif verb == "clone":
+        given += values_of(rest, "-c", "--config")
+    if any(map(_git_runs, given)) or any(word.startswith("ext::") for word in plain):
+        yield "a command that git runs"
 
 
 def _sudo(command: Command) -> str | None:
@@ -995,42 +993,37 @@ def _sudo(command: Command) -> str | None:
     return "sudo with a stdin, askpass, shell or list flag" if is_risky else None
 
 
-def _rows(command: Command) -> str | None:
+def _rows(command: Command) -> Iterator[str]:
     if command.name == "git":
-        return None  # its options come before its verb
+        return  # its options come before its verb
     name, args = command.name, command.args
     if is_interpreter(name):
         # ``python -m twine upload`` and ``python manage.py flush`` are called by their own names as well.
         words = [arg for arg in _program_args(command) if arg != "-m"]
         at = next((n for n, word in enumerate(words) if not word.startswith("-")), len(words))
         name, args = program("".join(words[at : at + 1])), words[at + 1 :]
-    return next(iter(danger_rows.reasons(name, args)), None)
+    yield from danger_rows.reasons(name, args)
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    _delete,
     _powershell,
     _remote,
     _shell_payload,
     _fed_program,
     _one_liner,
     _reader_executes,
-    _permissions,
     _disk,
-    _sql,
     _statement,
-    _overwrites,
     _network,
     _self_protection,
     _services,
-    _rows,
     _containers,
     _clouds,
-    _git,
     _sudo,
     _variables,
     _made_text,
 )
+FULL_RULES: Final[tuple[FullRule, ...]] = (_delete, _permissions, _sql, _overwrites, _rows, _git)
 _RULED: Final = (
     _POWER
     | _POWERSHELL
@@ -1053,6 +1046,8 @@ _RULED: Final = (
 def reasons(commands: Sequence[Command]) -> Iterator[str]:
     """Why any of ``commands`` is dangerous; a reason may come more than once."""
     for command in commands:
+        for full_rule in FULL_RULES:
+            yield from full_rule(command)
         for rule in RULES if command.is_sure else (*NEVER, *RULES):
             found = rule(command)
             if found is not None:

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from hermes_worker.core.unseen import is_part_of_emoji
+
 WINDOW_CHARS = 65_536
 """Text is scanned in windows of this size, so that the time grows with its length and nothing hides behind padding."""
 OVERLAP_CHARS = 4_096
@@ -198,18 +200,6 @@ INVISIBLE = frozenset(
 ) | frozenset(chr(code) for code in range(0xE0000, 0xE0080))
 """Characters that show nothing: zero-width, bidirectional controls and the tag characters that can spell ASCII."""
 
-_JOINER = "\u200d"
-_VARIATION_SELECTOR = "\ufe0f"
-_BLACK_FLAG = "\U0001f3f4"
-_EMOJI_RANGES = (
-    (0x1F000, 0x1FAFF),
-    (0x2600, 0x27BF),
-    (0x2300, 0x23FF),
-    (0x20E3, 0x20E3),
-    (0x2190, 0x21FF),
-    (0x2B00, 0x2BFF),
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreatFinding:
@@ -272,29 +262,11 @@ def strip_invisible(text: str) -> tuple[str, tuple[str, ...]]:
     kept: list[str] = []
     removed: set[str] = set()
     for index, character in enumerate(text):
-        if character in INVISIBLE and not _is_part_of_emoji(text, index):
+        if character in INVISIBLE and not is_part_of_emoji(text, index):
             removed.add(character)
         else:
             kept.append(character)
     return "".join(kept), tuple(f"U+{ord(character):04X}" for character in sorted(removed))
-
-
-def _is_part_of_emoji(text: str, index: int) -> bool:
-    if text[index] == _JOINER:
-        before = text[max(0, index - 2) : index].rstrip(_VARIATION_SELECTOR)[-1:]
-        after = text[index + 1 : index + 3].lstrip(_VARIATION_SELECTOR)[:1]
-        return _is_emoji(before) and _is_emoji(after)
-    if ord(text[index]) >= 0xE0000:
-        # A flag is at most a black flag, six tags and a closing tag.
-        start = index
-        while start > 0 and index - start < 7 and ord(text[start]) >= 0xE0000:
-            start -= 1
-        return text[start] == _BLACK_FLAG
-    return False
-
-
-def _is_emoji(character: str) -> bool:
-    return character != "" and any(first <= ord(character) <= last for first, last in _EMOJI_RANGES)
 
 
 def _first_finding(text: str, patterns: Iterable[ThreatPattern]) -> ThreatFinding | None:

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hermes_worker.core.consent import keys_in
 from hermes_worker.core.run import CallStatus, WaitKind
+from hermes_worker.core.unseen import show_marks
 from hermes_worker.safety.approvals import Choice
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.runs.answered import ClosedQuestion
@@ -56,6 +58,8 @@ class OpenLine:
     expires_at: float | None = None
     command: str | None = None
     description: str | None = None
+    pattern_keys: Sequence[str] = ()
+    """The dangers of the command; what is chosen counts for all of them."""
     question: str | None = None
     choices: Sequence[str]
 
@@ -138,9 +142,10 @@ def open_line(view: WaitView) -> OpenLine:
         created_at=view.opened_at,
         expires_at=view.expires_at,
         command=_command(view.request),
-        description=view.request.get("description"),
-        question=view.request.get("question"),
-        choices=list(view.choices),
+        description=_text(view.request, "description"),
+        pattern_keys=list(keys_in(view.request)),
+        question=_text(view.request, "question"),
+        choices=[show_marks(choice) for choice in view.choices],
     )
 
 
@@ -154,14 +159,14 @@ def closed_line(each: ClosedQuestion) -> ClosedLine:
         tool=each.tool,
         call=_place(each.iteration, each.position),
         command=_command(each.request),
-        description=each.request.get("description"),
-        question=each.request.get("question"),
+        description=_text(each.request, "description"),
+        question=_text(each.request, "question"),
         created_at=each.opened_at,
         closed_at=each.closed_at,
         outcome=each.outcome,
         by=each.by,
         reason=each.reason,
-        permits=each.request.get("pattern_key") if lasts else None,
+        permits="; ".join(keys_in(each.request)) or None if lasts else None,
     )
 
 
@@ -193,4 +198,9 @@ def _place(iteration: int, position: int) -> str:
 
 def _command(request: Mapping[str, Any]) -> str | None:
     command = request.get("command")
-    return redact(command) if isinstance(command, str) else None
+    return show_marks(redact(command)) if isinstance(command, str) else None
+
+
+def _text(request: Mapping[str, Any], name: str) -> str | None:
+    text = request.get(name)
+    return show_marks(text) if isinstance(text, str) else None

@@ -138,6 +138,8 @@ class ApprovalRequestFields(TypedDict):
     command: str
     description: str
     pattern_key: str
+    pattern_keys: NotRequired[list[str]]
+    """All its dangers; what is chosen counts for all of them."""
     choices: list[str]
     expires_at: float | None
     tool: str
@@ -153,6 +155,8 @@ class ApprovalAnsweredFields(TypedDict):
     choice: str
     resolved: int
     by: str
+    changed_arguments: NotRequired[str]
+    """JSON: the call runs with these instead."""
     iteration: int
     position: int
 

@@ -206,12 +206,18 @@ export const number = (n) => (n === null || n === undefined ? "–" : n.toLocale
 export const dollars = (n) => (n === null || n === undefined ? "–" : `$${n.toFixed(n !== 0 && Math.abs(n) < 1 ? 4 : 2)}`);
 export const short = (id) => (id && id.length > 16 ? `${visible(id.slice(0, 12))}…` : visible(id));
 
-/** Characters that would change how the text around them is read, or that nobody sees, are shown by their codes. */
-const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb\u{e0000}-\u{e0fff}]/gu;
+/** Characters that would change how the text around them is read, or that nobody sees (core/unseen.py). */
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad-\u00ad\u034f-\u034f\u061c-\u061c\u115f-\u1160\u17b4-\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800-\u2800\u3164-\u3164\ufe00-\ufe0f\ufeff-\ufeff\uffa0-\uffa0\ufff0-\ufffb\u{1bca0}-\u{1bca3}\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}]/u;
+/** What joins emoji, chooses how one looks, or belongs to a flag. */
+const OF_EMOJI = /(?<=\p{Extended_Pictographic}[\ufe0e\ufe0f]?)\u200d(?=\p{Extended_Pictographic})|(?<=\p{Extended_Pictographic})[\ufe0e\ufe0f]|[\ufe0e\ufe0f](?=\u20e3)|(?<=\u{1f3f4}[\u{e0000}-\u{e007f}]{0,6})[\u{e0000}-\u{e007f}]/u;
+const MARKS = new RegExp(`${OF_EMOJI.source}|(${UNSEEN.source})`, "gu");
 
 export function visible(text) {
-  return String(text ?? "").replace(UNSEEN, (c) => `⟨${c.codePointAt(0).toString(16).padStart(4, "0")}⟩`);
+  return String(text ?? "").replaceAll("\r\n", "\n").replace(MARKS, (c, unseen) => (unseen === undefined ? c : `<U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}>`));
 }
+
+/** JSON that means the same and hides nothing, for somebody who changes it. */
+export const visibleJson = (value) => JSON.stringify(value, null, 2).replace(new RegExp(UNSEEN.source, "gu"), (c) => (c === "\n" ? c : [...Array(c.length).keys()].map((at) => `\\u${c.charCodeAt(at).toString(16).padStart(4, "0")}`).join("")));
 
 const BRIEF_MAX = 300;
 
@@ -237,9 +243,9 @@ export function State({ of }) {
 
 const TEXT_MAX = 20000;
 
-/** A text of anybody. A very long one is shown in part until it is asked for. */
-export function Text({ of, mono }) {
-  const [isWhole, setWhole] = useState(false);
+/** A text of anybody. A very long one is shown in part until it is asked for, but never where somebody consents to it. */
+export function Text({ of, mono, whole = false }) {
+  const [isWhole, setWhole] = useState(whole);
   const text = typeof of === "string" ? of : of === null || of === undefined ? "" : JSON.stringify(of, null, 2);
   const part = isWhole ? text : text.slice(0, TEXT_MAX);
   const more = text.length > part.length && html`<button onClick=${() => setWhole(true)}>Show all ${number(text.length)} characters</button>`;

@@ -1,5 +1,5 @@
 // Approvals and questions: one inbox, and who was first.
-import { age, ask, brief, everybodys, html, may, Notice, Older, short, span, State, Text, to, useEffect, useField, useRef, user, useState, visible } from "./core.js";
+import { age, ask, brief, everybodys, html, may, Notice, Older, short, span, State, Text, to, useEffect, useField, useRef, user, useState, visible, visibleJson } from "./core.js";
 import { useOlder } from "./live.js";
 
 const WORDS = { __proto__: null, once: "Allow once", session: "Allow in this session", always: "Always allow", deny: "Deny" };
@@ -84,20 +84,21 @@ export function Waiting({ wait, again, told, mine }) {
     try {
       const { messages } = await ask("GET", `v1/runs/${wait.run_id}/result`);
       const call = messages.filter((message) => message.tool_calls?.length).at(-1).tool_calls[wait.position];
-      setChanged(JSON.stringify(JSON.parse(call.function.arguments), null, 2));
+      setChanged(visibleJson(JSON.parse(call.function.arguments)));
     } catch (refusal) { setSaid(refusal.message); }
   };
   const isOurs = wait.tenant === user().tenant;
   const mayAnswer = isOurs && (isApproval ? may("approve") : may("runs:write"));
+  const keys = wait.pattern_keys?.length ? wait.pattern_keys : wait.pattern_key ? [wait.pattern_key] : [];
   const choices = isApproval ? (wait.choices.length ? wait.choices : Object.keys(WORDS)) : wait.choices;
   return html`<article class="ask" aria-label=${`${wait.kind} of ${wait.run_id}`}>
     <div class="row"><strong>${isApproval ? "Allow this?" : "A question"}</strong><span class="mono">${visible(wait.tool)}</span>
       ${isOurs ? html`<a class="mono" href=${to("runs", wait.run_id)}>${short(wait.run_id)}</a>` : html`<span class="mono">${short(wait.run_id)}</span><span class="tag">${brief(wait.tenant)}</span>`}<span class="grow"></span>
       <span class="soft">waits ${age(wait.created_at)}${wait.expires_at ? `, ends ${age(wait.expires_at)}` : ""}</span></div>
     ${wait.description && html`<p>${visible(wait.description)}</p>`}
-    ${wait.command && html`<${Text} of=${wait.command} mono />`}
-    ${wait.question && html`<${Text} of=${wait.question} />`}
-    ${isApproval && wait.pattern_key && html`<p class="soft">Allowed in the session or always, nobody is asked about <span class="mono">${visible(wait.pattern_key)}</span> any more.</p>`}
+    ${wait.command && html`<${Text} of=${wait.command} mono whole />`}
+    ${wait.question && html`<${Text} of=${wait.question} whole />`}
+    ${isApproval && keys.length > 0 && choices.includes("always") && html`<p class="soft">Allowed in the session or always, nobody is asked about <span class="mono">${visible(keys.join("; "))}</span> any more.</p>`}
     ${!isOurs && html`<p class="soft">A key of the tenant ${brief(wait.tenant)} answers this.</p>`}
     ${mayAnswer && isApproval && html`<div class="row">
       ${choices.map((choice) => html`<button class=${choice === "once" ? "main" : choice === "deny" ? "danger" : ""} disabled=${isBusy} onClick=${() => choose(choice)}>${WORDS[choice] ?? visible(choice)}</button>`)}

@@ -57,7 +57,7 @@ function told(event) {
     case "tool.started": return `${event.tool} began`;
     case "tool.completed": return `${event.tool} ${event.outcome ?? (event.error ? "failed" : "succeeded")} after ${span(event.duration)}${event.refused_by ? `, refused: ${event.reason ?? event.refused_by}` : ""}`;
     case "approval.request": return `asks whether it may run: ${event.command}`;
-    case "approval.responded": return `${event.by} chose ${event.choice}`;
+    case "approval.responded": return `${event.by} chose ${event.choice}${event.changed_arguments ? `, with other arguments: ${event.changed_arguments}` : ""}`;
     case "input.request": return `asks: ${event.question}`;
     case "input.responded": return `${event.by} answered`;
     case "run.waiting": return `waits: ${event.status.replaceAll("_", " ")}${event.reason ? ` (${event.reason})` : ""}${who}`;

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from itertools import product
+
+from hermes_worker.core.unseen import show_marks
 
 _OWNED = "document.title='owned'"
 _HANDLERS = ("onload", "onerror", "onfocus autofocus", "onmouseover", "ontoggle", "onanimationstart", "onbegin")
@@ -193,12 +194,8 @@ def hostile_texts() -> list[str]:
 
 
 LONG = ("w" * 999_000, "\u05d0" * 200_000, "a b " * 50_000)
-_UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0"
-    "\ufff0-\ufffb\U000e0000-\U000e0fff]"
-)
 
 
 def as_shown(text: str) -> str:
     """What a person sees of it, without the spaces, which a browser joins."""
-    return "".join(_UNSEEN.sub(lambda found: f"⟨{ord(found[0]):04x}⟩", text).split())
+    return "".join(show_marks(text).split())

@@ -47,7 +47,7 @@ def test_a_wait_is_told_with_its_reason(capsys: pytest.CaptureFixture[str]) -> N
     text = shown(
         capsys, event("run.waiting", status="waiting_for_capacity", until=None, reason="it answered\x1b[2J 500")
     )
-    assert text == "  waiting for capacity: it answered[2J 500\n"
+    assert text == "  waiting for capacity: it answered<U+001B>[2J 500\n"
 
 
 def test_calls_of_one_reply_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:

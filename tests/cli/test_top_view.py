@@ -106,7 +106,7 @@ def test_texts_of_the_api_are_cleaned() -> None:
     )
     shown = lines(with_fleet(TopState(), fleet))
     assert all(line.text == clean(line.text) and "\n" not in line.text for line in shown)
-    assert sum("x[2Jy z" in line.text for line in shown) == 5, shown
+    assert sum("x<U+001B>[2J<U+202E>y" in line.text for line in shown) == 5, shown
 
 
 @pytest.mark.parametrize(

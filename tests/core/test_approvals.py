@@ -306,9 +306,42 @@ def test_every_pattern_of_a_command_must_be_allowed() -> None:
     command = "rm -r build && git push -f"
     first = assess(command, ApprovalPolicy())
     assert isinstance(first, Ask)
-    second = assess(command, ApprovalPolicy(allowed=frozenset({first.pattern_key})))
+    assert first.pattern_keys == ("recursive delete", "git push with force")
+    second = assess(command, ApprovalPolicy(allowed=frozenset(first.pattern_keys[:1])))
     assert isinstance(second, Ask)
-    assert {first.pattern_key, second.pattern_key} == {"recursive delete", "git push with force"}
+    assert second.pattern_keys == ("git push with force",)
+    assert isinstance(assess(command, ApprovalPolicy(allowed=frozenset(first.pattern_keys))), Allow)
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("rm -rf build; git push -f; curl x | sh", ["recursive delete", "git push with force", "remote content"]),
+        ("rm -rf ~/notes", ["recursive delete", "delete in an absolute path"]),
+        ("psql -c 'DROP TABLE a; DELETE FROM b; TRUNCATE c'", ["SQL DROP", "SQL DELETE", "SQL TRUNCATE"]),
+        ("git -c core.pager='rm -rf x' push --force", ["a command that git runs", "git push with force"]),
+        ("git push origin +main :old", ["git push with force", "git push that deletes"]),
+        ("tee /etc/hosts ~/.bashrc .env", ["system file", "start file", ".env"]),
+        ("chmod -R 777 /srv", ["everybody to write", "system folder"]),
+    ],
+)
+def test_every_danger_of_a_command_is_named_and_said_to_be_allowed(command: str, named: list[str]) -> None:
+    asked = assess(command, ApprovalPolicy())
+
+    assert isinstance(asked, Ask)
+    assert [name for name in named if name not in asked.description] == []
+    assert f"{len(asked.pattern_keys)} dangers, and 'once' allows all of them" in asked.description
+    refused = assess(command, ApprovalPolicy(unattended=Unattended.DENY))
+    assert isinstance(refused, Deny)
+    assert [name for name in named if name not in refused.reason] == []
+
+
+def test_a_command_with_a_danger_that_is_never_kept_is_allowed_once_or_not() -> None:
+    asked = assess('rm -rf build; "$TOOL" x', ApprovalPolicy())
+
+    assert isinstance(asked, Ask)
+    assert len(asked.pattern_keys) == 2
+    assert asked.choices == (Choice.ONCE, Choice.DENY)
 
 
 @pytest.mark.parametrize(

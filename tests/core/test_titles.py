@@ -12,7 +12,7 @@ from hermes_worker.core.titles import TITLE_CHARS_MAX, first_title, title_of, ti
     [
         ("Sort my mail", "Sort my mail"),
         ("  two\n\tlines ", "two lines"),
-        ("a\x1b[31mb\u202ec", "a [31mb c"),
+        ("a\x1b[31mb\u202ec", "a<U+001B>[31mb<U+202E>c"),
         ("", None),
         ([{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {}}], "What is this?"),
         ([{"type": "image_url"}], None),

@@ -8,7 +8,7 @@ from hermes_worker.channels.catalog import TextLimit, TextUnit
 from hermes_worker.channels.splitting import measure, split_text
 
 LIMIT = TextLimit(size_max=100)
-COUNTER = re.compile(r" \((\d+)/(\d+)\)$")
+COUNTER = re.compile(r"[ \n]\((\d+)/(\d+)\)$")
 
 
 def bodies(parts: tuple[str, ...]) -> list[str]:

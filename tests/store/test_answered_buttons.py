@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,35 @@ def asked(store: Store, question: Question = APPROVAL, chat: str = CHAT) -> str:
 def wait_of(store: Store) -> int:
     with store.database.read() as connection:
         return int(connection.execute(sa.select(waits.c.pk)).scalar_one())
+
+
+def test_a_command_that_is_longer_than_a_message_is_sent_whole_in_several(
+    store: Store, here: Office, telegram: TelegramServer
+) -> None:
+    command = f"echo {'x' * 9_000}; rm -rf ~/photos"
+    asked(store, replace(APPROVAL, request={**REQUEST, "command": command}))
+    here.work()
+    texts = [one["text"] for one in telegram.sent]
+    assert len(texts) == 4
+    assert [text for text in texts if "`" in text] == []
+    assert sum(text.count("x") for text in texts) == 9_000
+    assert "rm -rf ~/photos" in texts[-1]
+    assert "Answer /approve or /deny." in texts[-1]
+    assert telegram.buttons[4] == [f"{wait_of(store)}:once", f"{wait_of(store)}:deny"]
+    assert telegram.buttons[3] == []
+
+
+def test_a_command_that_no_chat_shows_whole_has_no_button_that_allows_it(
+    store: Store, here: Office, telegram: TelegramServer
+) -> None:
+    command = f"echo {'x' * 90_000}; rm -rf ~/photos"
+    asked(store, replace(APPROVAL, request={**REQUEST, "command": command}))
+    here.work()
+    whole = "".join(one["text"] for one in telegram.sent)
+    assert "of its 90,022 characters are left out here" in whole
+    assert "rm -rf ~/photos" in whole
+    assert f"hermes-worker approvals show {wait_of(store)}" in whole
+    assert [buttons for buttons in telegram.buttons.values() if buttons] == [[f"{wait_of(store)}:deny"]]
 
 
 def allow(store: Store, run_id: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Final
 
 import pytest
 import sqlalchemy as sa
@@ -17,7 +19,15 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, RunStatus, WaitKind
 from hermes_worker.safety.approvals import Choice
 from hermes_worker.store.runs.control import Control
-from hermes_worker.store.runs.waits import NothingAsked, NotWaiting, Waits
+from hermes_worker.store.runs.runs import find
+from hermes_worker.store.runs.waits import (
+    ApprovalAnswer,
+    NothingAsked,
+    NotOffered,
+    NotWaiting,
+    Waits,
+    settle_approval,
+)
 from hermes_worker.store.tables import waits
 
 
@@ -157,6 +167,66 @@ def test_permission_for_the_session_and_for_good_are_remembered(store: Store) ->
     other = parked(store)
     questions.approve(other, Choice.ALWAYS, by="cli:tester")
     assert questions.terms(store.call(other).run_pk).allowed == {"recursive delete"}
+
+
+SEVERAL: Final = replace(
+    DANGER, request={**DANGER.request, "pattern_keys": ["recursive delete", "git push with force", "SQL DROP"]}
+)
+
+
+def test_every_danger_that_was_asked_about_is_remembered(store: Store) -> None:
+    questions = Waits(store.database)
+    run_id = parked(store, SEVERAL)
+    questions.approve(run_id, Choice.SESSION, by="cli:tester")
+    claim = store.call(run_id)
+    named = sorted(SEVERAL.request["pattern_keys"])
+    assert store.calls.session_documents(claim.session_pk, [APPROVED_KEY]) == {APPROVED_KEY: named}
+    other = parked(store, SEVERAL)
+    questions.approve(other, Choice.ALWAYS, by="cli:tester")
+    assert questions.terms(store.call(other).run_pk).allowed == set(named)
+
+
+def test_once_remembers_nothing(store: Store) -> None:
+    questions = Waits(store.database)
+    run_id = parked(store, SEVERAL)
+    questions.approve(run_id, Choice.ONCE, by="cli:tester")
+    claim = store.call(run_id)
+    assert store.calls.session_documents(claim.session_pk, [APPROVED_KEY]) == {}
+    assert questions.terms(claim.run_pk).allowed == frozenset()
+
+
+def test_what_a_chat_cannot_show_whole_is_not_allowed_from_it(store: Store) -> None:
+    request = {**DANGER.request, "command": f"echo {'x' * 20_000}; rm -r build"}
+    run_id = parked(store, replace(DANGER, request=request))
+    [wait] = Waits(store.database).open()
+
+    def answer(choice: Choice, *, is_from_chat: bool) -> None:
+        said = ApprovalAnswer(choice=choice, by="telegram:42", is_from_chat=is_from_chat)
+        with store.database.write() as connection:
+            settle_approval(connection, find(connection, run_id), said, wait_id=wait.wait_id)
+
+    for choice in (Choice.ONCE, Choice.SESSION, Choice.ALWAYS):
+        with pytest.raises(NotOffered, match=rf"too long to be shown here.*approvals show {wait.wait_id}'"):
+            answer(choice, is_from_chat=True)
+    assert [each.wait_id for each in Waits(store.database).open()] == [wait.wait_id]
+    answer(Choice.ONCE, is_from_chat=False)
+    assert store.call(run_id).is_approved
+    check(store)
+
+
+def test_who_follows_a_run_is_told_which_arguments_replaced_those_that_were_shown(store: Store) -> None:
+    run_id = parked(store)
+    changed = '{"command":"ls \u202egpj"}'
+    Waits(store.database).approve(run_id, Choice.ONCE, arguments=changed, by="cli:tester")
+    [answered] = [each for each in store.views.events_after(run_id, 0) if each.name == "approval.responded"]
+    assert answered.data["changed_arguments"] == '{"command":"ls <U+202E>gpj"}'
+
+
+def test_marks_that_nobody_sees_are_shown_in_the_event_that_asks(store: Store) -> None:
+    run_id = parked(store, replace(DANGER, request={**DANGER.request, "command": "rm -r \u202ex\u200b"}))
+    [asked] = [each for each in store.views.events_after(run_id, 0) if each.name == "approval.request"]
+    assert asked.data["command"] == "rm -r <U+202E>x<U+200B>"
+    assert store.views.calls(run_id)
 
 
 def test_nobody_answering_means_no(store: Store) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from hermes_worker.core.client_tools import IS_CLIENTS
 from hermes_worker.core.run import RunStatus, WaitKind
+from hermes_worker.core.unseen import show_marks
 from hermes_worker.safety.approvals import CHOICE_WORDS
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.runs.views import RunView
@@ -95,15 +96,15 @@ def _question(wait: WaitView) -> dict[str, Any]:
         "kind": wait.kind.value,
         "tool": wait.tool,
         "question": _words_of(wait),
-        "choices": list(CHOICE_WORDS) if wait.kind is WaitKind.APPROVAL else list(wait.choices),
+        "choices": list(wait.choices) or list(CHOICE_WORDS if wait.kind is WaitKind.APPROVAL else ()),
     }
 
 
 def _words_of(wait: WaitView) -> str:
     if wait.kind is WaitKind.INPUT:
-        return str(wait.request.get("question") or "")
+        return show_marks(str(wait.request.get("question") or ""))
     why = wait.request.get("description") or "it needs an approval"
-    return redact(f"May {wait.tool} do this: {wait.request.get('command') or ''} ({why})")
+    return show_marks(redact(f"May {wait.tool} do this ({why}): {wait.request.get('command') or ''}"))
 
 
 def _elicitation(wait: WaitView) -> dict[str, Any]:

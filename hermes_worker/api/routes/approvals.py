@@ -103,6 +103,9 @@ class WaitObject(BaseModel):
     command: str | None = None
     description: str | None = None
     pattern_key: str | None = None
+    """The first of its dangers."""
+    pattern_keys: list[str] = []
+    """All its dangers; what is chosen counts for all of them."""
     question: str | None = None
     choices: list[str]
     created_at: float
@@ -150,8 +153,8 @@ class DecisionObject(BaseModel):
     """Who answered; ``null`` where nobody did."""
     reason: str | None
     permits: str | None
-    """The pattern of commands that nobody is asked about any more: in its session after ``session``, in its tenant
-    after ``always``; ``null`` where nothing follows."""
+    """The patterns of commands that nobody is asked about any more, separated by ``;``: in its session after
+    ``session``, in its tenant after ``always``; ``null`` where nothing follows."""
 
 
 class DecisionList(BaseModel):

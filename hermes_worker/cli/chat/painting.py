@@ -19,7 +19,7 @@ from hermes_worker.cli.chat.turn import (
     Shown,
     Tone,
 )
-from hermes_worker.cli.wording import clean
+from hermes_worker.cli.wording import clean, render_question
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -144,9 +144,15 @@ def question_lines(question: PendingQuestion) -> list[str]:
     until = f" ({question.until})" if question.until else ""
     if question.is_approval:
         why = f" ({question.why})" if question.why else ""
-        return [f"? wants to run{why}: {question.text}", f"  allow it once, session or always, or deny it{until}"]
+        *some, last = [choice for choice in question.choices if choice != "deny"] or ("once", "session", "always")
+        offered = f"{', '.join(some)} or {last}" if some else last
+        return [*render_question(f"? wants to run{why}:", question.text), f"  allow it {offered}, or deny it{until}"]
     numbered = [f"  {number} {choice}" for number, choice in enumerate(question.choices, start=1)]
-    return [f"? {question.text}", *numbered, f"  answer with {'a number or ' if numbered else ''}words{until}"]
+    return [
+        *render_question("?", question.text),
+        *numbered,
+        f"  answer with {'a number or ' if numbered else ''}words{until}",
+    ]
 
 
 def _console(*, has_colour: bool) -> Console:

@@ -174,7 +174,7 @@ def _at_work(followed: Followed, for_s: float) -> str:
     if not followed.is_connected:
         return f"not connected, trying again ({for_s:.0f} s)"
     if state.asking:
-        return f"it waits for an answer: {state.asking[0].text}"
+        return f"it waits for an answer: {one_line(state.asking[0].text, _TOOLBAR_CHARS_MAX)}"
     calls = ", ".join(f"{call.name} {call.about}" for call in state.calls.values())
     written = state.reply.unfinished.text[-80:]
     return f"at work {for_s:.0f} s · {state.doing or calls or written or 'the model is asked'} · Ctrl-C stops it"

@@ -26,9 +26,10 @@ from hermes_worker.cli.wording import (
 )
 from hermes_worker.core.run_events import RunEventName
 from hermes_worker.core.text_marks import EventMark
+from hermes_worker.core.unseen import show_marks
 from hermes_worker.stream.events import MESSAGE_DELTA, REASONING_AVAILABLE, TOOL_GENERATING, TOOL_PROGRESS
 
-_QUESTION_CHARS_MAX = 4_000
+_WHY_CHARS_MAX = 10_000
 _DOING_CHARS_MAX = 100
 
 
@@ -275,8 +276,8 @@ def _asked(state: TurnState, event: Mapping[str, Any]) -> Step:
     question = PendingQuestion(
         wait_id=wait_id if isinstance(wait_id, int) else None,
         is_approval=is_approval,
-        text=one_line(_text(event, "command" if is_approval else "question"), _QUESTION_CHARS_MAX),
-        why=one_line(_text(event, "description"), 200),
+        text=show_marks(str(event.get("command" if is_approval else "question") or "")),
+        why=one_line(_text(event, "description"), _WHY_CHARS_MAX),
         choices=tuple(one_line(str(each), 200) for each in choices) if isinstance(choices, list | tuple) else (),
         until=until_words(event.get("expires_at")).strip(),
     )

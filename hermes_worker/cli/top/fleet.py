@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_worker.cli.layout import in_tree_order
-from hermes_worker.cli.wording import one_line
+from hermes_worker.cli.wording import clean, one_line
+from hermes_worker.core.consent import summarise
+from hermes_worker.core.unseen import show_marks
 
 _TEXT_CHARS_MAX = 2_000
 _RATE_OVER_S = 300.0
@@ -166,15 +168,13 @@ def questions_of(documents: Sequence[Mapping[str, Any]], now: float) -> list[Fle
 
 def _question(document: Mapping[str, Any], now: float) -> FleetQuestion:
     asked = document.get("command") or document.get("question") or document.get("description") or ""
-    # A command of two lines is another one when it is read as one line.
-    text = " ⏎ ".join(str(asked).splitlines())
-    shown = text_of(text)
+    shown, is_whole = summarise(clean(show_marks(str(asked))), _TEXT_CHARS_MAX)
     return FleetQuestion(
         wait_id=int(document["id"]),
         run_id=text_of(document["run_id"], 64),
         is_approval=document["kind"] == "approval",
         text=shown,
-        is_whole=shown == text_of(text, len(text) + 1),
+        is_whole=is_whole,
         age_s=_seconds(now, document["created_at"]),
     )
 

@@ -207,7 +207,7 @@ def _answer(state: TopState, choice: str, word: str) -> tuple[TopState, TopActio
     if choice != "deny" and not (question.is_whole and columns_of(question.text) <= state.room):
         # Nobody allows what they cannot read to its end.
         return replace(
-            state, said=f"it is too long to be read here; see 'hermes-worker approvals list --json' ({question.run_id})"
+            state, said=f"it is too long to be read here; see 'hermes-worker approvals show {question.wait_id}'"
         ), None
     action = AnswerApproval(run_id=question.run_id, wait_id=question.wait_id, choice=choice)
     return replace(state, confirming=action, sure=f"{word} it once: {question.text}?"), None

@@ -8,7 +8,7 @@ never taken for one to the question after it, which the run may have come to mea
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core import events as ev
 from hermes_worker.core.chat_buttons import buttons_of
 from hermes_worker.core.client_tools import IS_CLIENTS
+from hermes_worker.core.consent import chat_choices, elsewhere, is_too_long_for_chat, keys_in
 from hermes_worker.core.errors import Failure, HermesError
 from hermes_worker.core.gateway import CHAT_SOURCES, asked_in_chat
 from hermes_worker.core.messages import Message, Role, canonical_json, tool_body
@@ -39,6 +40,7 @@ from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.sources import SessionLabel
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply
+from hermes_worker.core.unseen import show_marks
 from hermes_worker.safety.approvals import Choice
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.access.audit import Act, record
@@ -321,6 +323,8 @@ class ApprovalAnswer:
     by: str
     reason: str | None = None
     arguments: str | None = None
+    is_from_chat: bool = False
+    """They read the question in a chat, which shows what is very long in part."""
 
 
 def settle_approval(
@@ -331,6 +335,8 @@ def settle_approval(
     request, choice, reason = json.loads(wait.request), answer.choice, answer.reason
     if request.get("choices") and choice.value not in request["choices"]:
         raise NotOffered(f"the choices here are {', '.join(request['choices'])}")
+    if answer.is_from_chat and choice is not Choice.DENY and is_too_long_for_chat(_without_secrets(request)):
+        raise NotOffered(f"the command is too long to be shown here. {elsewhere(wait.pk)}; here you can answer /deny")
     _close(connection, wait, loaded.pk, choice.value, answer.by, reason)
     own = str(request.get("arguments", "{}"))
     given = answer.arguments or own
@@ -338,12 +344,14 @@ def settle_approval(
     chosen |= {"arguments_sha256": blob_hash(given)}
     before = {"arguments_sha256": blob_hash(own)}
     record(connection, Act.APPROVAL_ANSWER, loaded.run.run_id, before=before, after=chosen)
-    answered_event = _answered_event(loaded, wait, choice=choice.value, by=answer.by)
+    # Another command than the one that was shown runs then, so everybody who follows the run is told which.
+    instead = {"changed_arguments": show_marks(redact(answer.arguments))} if answer.arguments else {}
+    answered_event = _answered_event(loaded, wait, choice=choice.value, by=answer.by, **instead)
     if choice is Choice.DENY:
         description = str(request.get("description", ""))
         refusal = Refusal(by=RefusedBy.PERSON, reason=plain(reason) if reason else description)
         return _settle(connection, loaded, wait, denied(description, reason), answered_event, refusal)
-    _remember(connection, loaded, choice, str(request.get("pattern_key", "")))
+    _remember(connection, loaded, choice, keys_in(request))
     _permit(connection, loaded, wait, given)
     after = apply(loaded.run, ev.CallAllowed(position=wait.position))
     return save(connection, loaded, after, Additions(events=[answered_event]))
@@ -465,7 +473,8 @@ def insert_wait(connection: Connection, claim: CallClaim, question: Question) ->
 def _tell_chat(connection: Connection, claim: CallClaim, question: Question, wait: NewWait) -> list[Hint]:
     """Owe the question, with its buttons, to the chat that the chain began in, in the transaction that asks; nothing
     where it began elsewhere."""
-    text = asked_in_chat(question)
+    asked = replace(question, request=_without_secrets(question.request))
+    text = asked_in_chat(asked, wait.pk)
     if text is None:
         return []
     first = sa.select(sa.func.coalesce(runs.c.root_pk, runs.c.pk)).where(runs.c.pk == claim.run_pk).scalar_subquery()
@@ -473,16 +482,23 @@ def _tell_chat(connection: Connection, claim: CallClaim, question: Question, wai
     targets = connection.execute(chat.where(runs.c.pk == first, sessions.c.source.in_(CHAT_SOURCES))).scalar()
     if targets is None:
         return []
-    buttons = [replace(button, label=redact(button.label)) for button in buttons_of(question, wait.pk)]
+    if question.kind is WaitKind.APPROVAL:
+        asked = replace(asked, choices=chat_choices(asked.request, question.choices))
+    buttons = [replace(button, label=show_marks(redact(button.label))) for button in buttons_of(asked, wait.pk)]
     run = (claim.run_pk, claim.run_id)
     return owe(connection, json.loads(targets), run=run, body=redact(text), buttons=buttons)
 
 
+def _without_secrets(request: Mapping[str, Any]) -> dict[str, Any]:
+    """``request`` as people are shown it."""
+    command = request.get("command")
+    return {**request, "command": redact(command)} if isinstance(command, str) else dict(request)
+
+
 def asked_with(claim: CallClaim, question: Question, asked: NewWait) -> RunEvent:
     """The event that a call asks."""
-    shown = {name: value for name, value in question.request.items() if name != "arguments"}
-    if "command" in shown:
-        shown["command"] = redact(str(shown["command"]))
+    shown = {name: value for name, value in _without_secrets(question.request).items() if name != "arguments"}
+    shown |= {name: show_marks(str(shown[name])) for name in ("command", "description", "question") if name in shown}
     data = {
         **shown,
         "wait_id": asked.pk,
@@ -553,17 +569,17 @@ def _settle(
     return save(connection, loaded, apply(loaded.run, ev.CallSettled(position=position, status=status)), additions)
 
 
-def _remember(connection: Connection, loaded: LoadedRun, choice: Choice, pattern_key: str) -> None:
-    """Keep the permission beyond this one call, as far as ``choice`` says."""
+def _remember(connection: Connection, loaded: LoadedRun, choice: Choice, pattern_keys: Sequence[str]) -> None:
+    """Keep the permission beyond this one call, for every danger that it was asked about, as far as ``choice`` says."""
     if choice is Choice.ALWAYS:
-        statement = insert_ignoring(connection, allowed_patterns)
-        allowed = {"tenant": tenant_of_run(loaded.pk), "pattern_key": pattern_key}
-        connection.execute(statement.values(**allowed, created_at=db_now()))
+        for key in pattern_keys:
+            allowed = {"tenant": tenant_of_run(loaded.pk), "pattern_key": key, "created_at": db_now()}
+            connection.execute(insert_ignoring(connection, allowed_patterns).values(**allowed))
     if choice is not Choice.SESSION:
         return
     here = (session_documents.c.session_pk == loaded.session_pk) & (session_documents.c.key == APPROVED_KEY)
     known = connection.execute(sa.select(session_documents.c.body).where(here)).scalar()
-    body = canonical_json(sorted({*(json.loads(known) if known else ()), pattern_key}))
+    body = canonical_json(sorted({*(json.loads(known) if known else ()), *pattern_keys}))
     if known is not None:
         connection.execute(sa.update(session_documents).where(here).values(body=body))
         return

@@ -76,8 +76,8 @@ _DECISIONS_ON_SKILLS: Mapping[Unattended, Decision] = {
     Unattended.APPROVE: Allow(),
     Unattended.DENY: Deny(reason="Nobody is there who could allow a change of a skill. Go on without."),
     Unattended.ASK: Ask(
-        description="changes what later conversations are told",
-        pattern_key=SKILL_MANAGE_TOOL,
+        pattern_keys=(SKILL_MANAGE_TOOL,),
+        remark="changes what later conversations are told",
         choices=(Choice.ONCE, Choice.DENY),
     ),
 }
@@ -135,7 +135,9 @@ def _wait_for_skill(
         return None
     terms = waits.terms(claim.run_pk)
     decision = _DECISIONS_ON_SKILLS[rules.under(policy, terms).unattended]
-    command = f"{SKILL_MANAGE_TOOL} {arguments['action']} {arguments['name']}"
+    # Whoever allows the change is shown the text that it writes.
+    texts = (f"{name}: {value}" for name, value in arguments.items() if name not in ("action", "name"))
+    command = "\n".join((f"{SKILL_MANAGE_TOOL} {arguments['action']} {arguments['name']}", *texts))
     return _stand_in(decision, command, arguments, terms.approval_s or rules.timeout_s)
 
 
@@ -152,7 +154,8 @@ def _stand_in(
             request = {
                 "command": command,
                 "description": decision.description,
-                "pattern_key": decision.pattern_key,
+                "pattern_key": decision.pattern_keys[0],
+                "pattern_keys": decision.pattern_keys,
                 "arguments": canonical_json(dict(arguments)),
             }
             choices = [choice.value for choice in decision.choices]

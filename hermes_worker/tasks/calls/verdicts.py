@@ -20,7 +20,7 @@ def verdict_consultation(command: str, asked: Ask) -> Consultation:
         task=AuxTask.APPROVAL,
         messages=(
             canonical_json({"role": "system", "content": VERDICT_RULES}),
-            user_body(verdict_question(command, asked.description)),
+            user_body(verdict_question(command, "; ".join(asked.pattern_keys))),
         ),
         output_tokens_max=_OUTPUT_TOKENS_MAX,
         reasoning_effort="none",
@@ -44,4 +44,4 @@ def verdict(consulted: Consulted, command: str, asked: Ask) -> Verdict:
 
 
 def _judged(command: str, asked: Ask) -> dict[str, str]:
-    return {"command": command, "description": asked.description}
+    return {"command": command, "description": "; ".join(asked.pattern_keys)}

@@ -211,7 +211,7 @@ def _of_an_ended_child(facts: HookFacts) -> dict[str, Any]:
 
 
 def _of_a_question(facts: HookFacts) -> dict[str, Any]:
-    names = ("command", "description", "pattern_key", "choice", "by", "wait_id", "tool", "tool_call_id")
+    names = ("command", "description", "pattern_key", "pattern_keys", "choice", "by", "wait_id", "tool", "tool_call_id")
     return {name: facts.data[name] for name in names if name in facts.data}
 
 

@@ -1,0 +1,93 @@
+"""How people are shown what they are asked to allow: whole, or they cannot allow it there. Pure.
+
+One rule for every surface (docs/security.md, "What people are asked to allow"). Terminals, the page and other programs
+show all of a command. A chat shows it in as many messages as it needs, up to ``CHAT_CHARS_MAX``; of a longer one it
+shows both ends, says how much is left out and where all of it can be read, and takes nothing but a refusal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from hermes_worker.core.unseen import show_marks
+
+CHAT_CHARS_MAX: Final = 12_000
+"""Three messages of Telegram, seven of Discord. More would be sent, and nobody would read it."""
+_END_CHARS: Final = 1_500
+_DENY: Final = "deny"
+_FENCE_MIN, _FENCE_MAX = 3, 16
+"""The lengths of fences that the splitter of messages knows (``channels.splitting``)."""
+_LONG_TICKS: Final = re.compile(f"`{{{_FENCE_MAX},}}")
+_LINE_END: Final = " ⏎ "
+
+
+def keys_in(request: Mapping[str, Any]) -> tuple[str, ...]:
+    """The patterns that an answer to an approval allows. Rows of earlier releases name one."""
+    keys = request.get("pattern_keys") or (request.get("pattern_key"),)
+    return tuple(str(key) for key in keys if key)
+
+
+def describe_dangers(keys: Sequence[str], remark: str = "") -> str:
+    """Everything that is dangerous about a command, for a person; ``remark`` is what else is to be said of it."""
+    named = "; ".join((*keys, *((remark,) if remark else ())))
+    return named if len(keys) < 2 else f"{len(keys)} dangers, and 'once' allows all of them: {named}"
+
+
+def is_too_long_for_chat(request: Mapping[str, Any]) -> bool:
+    """Whether the command of an approval is too long to be read in a chat, so that nobody may allow it there."""
+    return len(show_marks(str(request.get("command", "")))) > CHAT_CHARS_MAX
+
+
+def chat_choices(request: Mapping[str, Any], choices: Sequence[str]) -> list[str]:
+    """Which of the choices of an approval a chat may offer."""
+    return [choice for choice in choices if choice == _DENY or not is_too_long_for_chat(request)]
+
+
+def elsewhere(wait_id: int | None) -> str:
+    """Where a question that a chat cannot show whole is read and answered."""
+    shown = "hermes-worker approvals show" + ("" if wait_id is None else f" {wait_id}")
+    return f"Read it whole and answer it on the page (Inbox) or with '{shown}'"
+
+
+def render_for_chat(request: Mapping[str, Any], wait_id: int | None = None) -> str:
+    """What an approval asks, in Markdown: the command stands in code blocks, where no sign of it is taken for markup.
+    ``request`` holds no secrets any more."""
+    command = show_marks(str(request.get("command", "")))
+    head = f"May I do this? ({show_marks(str(request.get('description', '')))})"
+    if not is_too_long_for_chat(request):
+        return f"{head}\n\n{_code_block(command)}\n\nAnswer /approve or /deny."
+    left_out = len(command) - 2 * _END_CHARS
+    return "\n\n".join(
+        (
+            head,
+            _code_block(command[:_END_CHARS]),
+            f"[{left_out:,} of its {len(command):,} characters are left out here]",
+            _code_block(command[-_END_CHARS:]),
+            f"It is too long to be read here, so it cannot be allowed here. {elsewhere(wait_id)}. "
+            "Here you can answer /deny.",
+        )
+    )
+
+
+def _code_block(text: str) -> str:
+    """``text`` in a fence that nothing in it closes."""
+    text = _LONG_TICKS.sub(lambda found: f"<{len(found[0])} times U+0060>", text)
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence = "`" * max(_FENCE_MIN, longest + 1)
+    return f"{fence}\n{text}\n{fence}"
+
+
+def render_lines(text: str) -> list[str]:
+    """The lines of what is asked, for a terminal."""
+    return show_marks(text).split("\n")
+
+
+def summarise(text: str, width: int) -> tuple[str, bool]:
+    """``text`` on one line of about ``width`` characters, for a list, and whether that is all of it. A command of two
+    lines is another one when it is read as one line, so line ends are signs; what is cut off is counted."""
+    flat = " ".join(_LINE_END.join(show_marks(text).strip().split("\n")).split())
+    if len(flat) <= width:
+        return flat, True
+    return f"{flat[:width]}… and {len(flat) - width:,} more characters", False
