@@ -43,7 +43,7 @@ def split_text(text: str, limit: TextLimit) -> tuple[str, ...]:
         return (text,)
     reserve = _COUNTER_RESERVE
     while True:
-        parts = _cut_all(text, limit.size_max - reserve, limit.unit)
+        parts = cut_pieces(text, limit.size_max - reserve, limit.unit)
         longest_counter = len(f" ({len(parts)}/{len(parts)})")
         if longest_counter <= reserve:
             break
@@ -72,8 +72,8 @@ class _OpenFence:
         return f"\n{self.marker}"
 
 
-def _cut_all(text: str, room: int, unit: TextUnit) -> list[str]:
-    """``text`` in pieces of at most ``room``, fences included."""
+def cut_pieces(text: str, room: int, unit: TextUnit = TextUnit.CHARACTERS) -> list[str]:
+    """``text`` in pieces of at most ``room``, fences included, without counters."""
     # Any run of fence characters may come to stand at the beginning of a message, where it opens a block.
     closing_reserve = 1 + max((len(run[0]) for run in _MARKER.finditer(text)), default=3)
     parts: list[str] = []

@@ -208,6 +208,15 @@ def test_slack_shows_a_long_question_whole_or_without_buttons() -> None:
     assert "blocks" not in asked("slack", APPROVAL, "&" * 1_500)
 
 
+def test_a_command_stays_code_in_every_section_of_a_message_of_slack() -> None:
+    text = f"May I do this?\n\n```\n{'cp *a* _b_ ' * 250}\n```\n\nAnswer /approve or /deny."
+    sent = asked("slack", APPROVAL, text)
+    sections = [block["text"]["text"] for block in sent["blocks"] if block["type"] == "section"]
+    assert len(sections) > 1
+    assert "".join(sections).count("*a*") == 250
+    assert all(section.count("```") == 2 for section in sections)
+
+
 def test_mattermost_has_no_buttons_without_an_address_and_a_secret() -> None:
     from hermes_worker.channels.platforms import mattermost
 

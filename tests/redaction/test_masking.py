@@ -312,3 +312,22 @@ def test_hostile_text_does_not_take_quadratic_time(piece: str) -> None:
 
     # Four times the text: four times the work, or sixteen times if it were quadratic.
     assert seconds(120_000) < 10 * max(seconds(30_000), 0.005)
+
+
+@pytest.mark.parametrize(
+    ("text", "run"),
+    [
+        ('API_KEY="a$(rm -rf ~/x)bcdefgh12345678" ls', "$(rm -rf ~/x)"),
+        ('export TOKEN="x9 8; `rm -rf ~/photos` y"', "`rm -rf ~/photos`"),
+        ("curl -u bob:x1y2$(rm -rf ~)z9 https://h", "$(rm -rf ~)"),
+        ("PASSWORD=hunter22x;rm\t-rf x", ";rm\t-rf x"),
+        ("deploy --password=x1y2z3a4;rm -rf x", ";rm -rf x"),
+        ("curl -H 'Authorization: Bearer abc$(id)defghijklmnopqrstuv' h", "$(id)"),
+    ],
+)
+def test_what_a_shell_would_run_is_never_hidden_as_a_part_of_a_secret(text: str, run: str) -> None:
+    hidden = redact(text)
+
+    assert run in hidden
+    assert redact(hidden) == hidden
+    assert not any(secret in hidden for secret in ("hunter22x", "x1y2", "x9 8"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -25,6 +24,7 @@ from hermes_worker.channels.exchange import (
 )
 from hermes_worker.channels.file_addresses import Downloading, file_at
 from hermes_worker.channels.markup import slack_mrkdwn
+from hermes_worker.channels.splitting import cut_pieces
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.chat_buttons import fitting
 from hermes_worker.core.inbound import MediaRef
@@ -67,7 +67,7 @@ _KINDS: Mapping[str, SendErrorKind] = {
 
 
 _SECTION_CHARS_MAX = 3_000
-_SECTION = re.compile(r"(?s).{1,1500}(?=\s|\Z)|.{1,1500}")
+_SECTION_ROOM = 1_500
 """Room is left for what markup adds."""
 _BUTTON_CHARS_MAX, _BUTTONS_MAX = 75, 25
 """Of the text of a button, and in a block (docs.slack.dev/reference/block-kit)."""
@@ -99,7 +99,7 @@ def _blocks(part: Part) -> list[dict[str, object]]:
     """The text, and buttons below it; none for a message without buttons. Where there are blocks, people are shown them
     and not the text of the message."""
     shown = fitting(part.buttons, chars_max=_BUTTON_CHARS_MAX, count_max=_BUTTONS_MAX)
-    texts = _SECTION.findall(part.text)
+    texts = cut_pieces(part.text, _SECTION_ROOM)
     kind = "plain_text" if part.is_plain else "mrkdwn"
     written = texts if part.is_plain else [slack_mrkdwn(text) for text in texts]
     if not shown or any(len(text) > _SECTION_CHARS_MAX for text in written):

@@ -42,6 +42,9 @@ KNOWN_CHARS_MIN = 8
 """A secret known by its value is masked wherever its characters stand. One that is shorter is not: a key of one letter
 would be found in every word."""
 _ALREADY_MASKED = re.compile(r"\*{3,}|.{6}\.\.\..{4}|.?«redacted[^»\n]*».?", re.DOTALL)
+_PROGRAM = re.compile(r"\$\(|`")
+_COMMAND = re.compile(r"\$\(|`|[;|&][A-Za-z./~$]")
+"""Where a shell begins another command in the middle of a value; the second where its arguments follow."""
 _MARKER = re.compile("«redacted(?::[^»\n]{1,16})?»")
 
 Mask = Callable[[str], str]
@@ -123,13 +126,22 @@ def _replaced(text: str, masked_as: Mask, *, is_code: bool) -> str:
     done = 0
     for start, end in merged(spans):
         secret = raw[start:end].decode("utf-8", "surrogatepass")
-        pieces += [raw[done:start], _masked_once(secret, masked_as).encode("utf-8", "surrogatepass")]
+        begins_command = (
+            _COMMAND if raw[end : end + 1] in (b" ", b"\t") and raw[start - 1 : start] != b'"' else _PROGRAM
+        )
+        masked = _masked_once(secret, masked_as, begins_command)
+        pieces += [raw[done:start], masked.encode("utf-8", "surrogatepass")]
         done = end
     pieces.append(raw[done:])
     return b"".join(pieces).decode("utf-8", "surrogatepass")
 
 
-def _masked_once(secret: str, masked_as: Mask) -> str:
+def _masked_once(secret: str, masked_as: Mask, begins_command: re.Pattern[str]) -> str:
     if _ALREADY_MASKED.fullmatch(secret):
         return secret
+    command = begins_command.search(secret)
+    if command is not None:
+        # What a shell would run is no secret, and nobody may be asked to allow a command of which it was taken out.
+        before, rest = secret[: command.start()], secret[command.start() :]
+        return (_masked_once(before, masked_as, _PROGRAM) if before else "") + rest
     return f"{secret[:4]}****{secret[-4:]}" if secret.startswith("+") else masked_as(secret)
