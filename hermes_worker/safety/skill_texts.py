@@ -23,7 +23,7 @@ from hermes_worker.core.skills import (
     main_text,
     problems_of,
 )
-from hermes_worker.safety.threats import Scope, scan
+from hermes_worker.safety.threats import Scope, scan, skill_threats
 
 FRONT_CHARS_MAX = 20_000
 _EVENTS_MAX = 2_000
@@ -122,6 +122,6 @@ def threats_in(files: Sequence[SkillFile], scope: Scope = Scope.STRICT) -> tuple
         for file in files
         for text in (file.text,)
         if text is not None
-        for pattern in scan(text, scope)
+        for pattern in (*scan(text, scope), *(skill_threats(text) if scope is Scope.STRICT else ()))
     )
     return tuple(dict.fromkeys(found))

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from hermes_worker.core.unseen import is_part_of_emoji
+from hermes_worker.safety.redaction.vendors import holds_vendor_key
 
 WINDOW_CHARS = 65_536
 """Text is scanned in windows of this size, so that the time grows with its length and nothing hides behind padding."""
@@ -60,9 +61,16 @@ def _pattern(identifier: str, scope: Scope, expression: str) -> ThreatPattern:
 
 _SECRET_VARIABLE = r"\$\{?\w*(?:key|token|secret|password|credential)s?\b"
 
+HARDCODED_SECRET = "hardcoded_secret"
+
 PATTERNS: tuple[ThreatPattern, ...] = (
     _pattern("prompt_injection", Scope.ALL, r"\bignore\s+<some>(?:previous|prior|above|all)\s+<some>instructions\b"),
-    _pattern("sys_prompt_override", Scope.ALL, r"\bsystem\s+prompt\s+override\b"),
+    _pattern(
+        "sys_prompt_override",
+        Scope.ALL,
+        # "The system prompt may override the default" is a verb, and ordinary prose.
+        r"\bsystem\s+prompt\s+(?:override\b|(?:\w+\s+){1,2}override\b(?!\s+(?:the|this|that|it|them|any|all|your|an?)\b))",
+    ),
     _pattern(
         "disregard_rules",
         Scope.ALL,
@@ -129,9 +137,15 @@ PATTERNS: tuple[ThreatPattern, ...] = (
         r"\b(?:update|modify|edit|write|change|append|add\s+to)\s<line>\.hermes/(?:config\.yaml|soul\.md)",
     ),
     _pattern(
-        "hardcoded_secret", Scope.STRICT, r"(?:api[_-]?key|token|secret|password)\s*[=:]\s*[\"'][a-z0-9+/=_-]{20,256}"
+        HARDCODED_SECRET, Scope.STRICT, r"(?:api[_-]?key|token|secret|password)\s*[=:]\s*[\"'][a-z0-9+/=_-]{20,256}"
     ),
 )
+
+SKILL_PATTERNS: tuple[ThreatPattern, ...] = (
+    _pattern("sudo_usage", Scope.STRICT, r"(?:^|[\n;&|(`])[ \t$]{0,8}sudo\s+[\w./-]"),
+    _pattern("private_key", Scope.STRICT, r"-----begin (?:[a-z0-9]+ ){0,4}private key(?: block)?-----"),
+)
+"""What a skill of others is scanned with as well, before somebody takes it: its scripts run as whoever takes it."""
 
 JOB_DIRECTIVE_IDS = frozenset({"prompt_injection", "deception_hide", "sys_prompt_override", "disregard_rules"})
 """The patterns that do not survive ordinary prose: the only ones an assembled prompt is scanned with."""
@@ -229,8 +243,17 @@ def scan(text: str, scope: Scope) -> tuple[str, ...]:
 
 
 def matching(text: str, scope: Scope) -> tuple[str, ...]:
-    """Ids of the patterns of ``scope``, and of the scopes inside it, that match ``text``."""
-    return tuple(_matching_ids(_readings(text), (each for each in PATTERNS if each.scope in _INCLUDED[scope])))
+    """Ids of the patterns of ``scope``, and of the scopes inside it, that match ``text``. What is about to be kept must
+    hold no key of a vendor either, whatever it is called there."""
+    found = tuple(_matching_ids(_readings(text), (each for each in PATTERNS if each.scope in _INCLUDED[scope])))
+    if scope is Scope.STRICT and HARDCODED_SECRET not in found and holds_vendor_key(text):
+        return (*found, HARDCODED_SECRET)
+    return found
+
+
+def skill_threats(text: str) -> tuple[str, ...]:
+    """Ids of ``SKILL_PATTERNS`` that match ``text``."""
+    return tuple(_matching_ids(_readings(text), SKILL_PATTERNS))
 
 
 def job_threats(text: str, patterns: Iterable[ThreatPattern]) -> tuple[str, ...]:

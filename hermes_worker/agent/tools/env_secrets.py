@@ -21,6 +21,7 @@ _CHARS_MIN: Final = 8
 _RANDOM_CHARS_MIN: Final = 16
 _RANDOM: Final = re.compile(r"(?=.*[A-Za-z])(?=.*\d)[A-Za-z0-9_+/=.~-]+")
 """What looks like a key, whatever it is called."""
+_DIRECTORIES: Final = ("PWD", "OLDPWD")
 _NAME: Final = re.compile(r"(?i)key|secret|token|pass|pwd|auth|cred|dsn|private")
 """In such a file, more names are believed than in other texts."""
 _PLAIN: Final = re.compile(r"(?i)true|false|none|null|development|production|localhost|changeme")
@@ -55,7 +56,7 @@ def _unquoted(value: str) -> str:
 def _is_secret(name: str, value: str) -> bool:
     if _PLAIN.fullmatch(value):
         return False
-    if is_secret_name(name) or _NAME.search(name):
+    if is_secret_name(name) or (name not in _DIRECTORIES and _NAME.search(name)):
         return len(value) >= _CHARS_MIN
     return len(value) >= _RANDOM_CHARS_MIN and _RANDOM.fullmatch(value) is not None and "/" not in value
 

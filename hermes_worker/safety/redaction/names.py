@@ -17,7 +17,7 @@ from hermes_worker.safety.redaction.values import is_harmless_value, is_placehol
 
 __all__ = ["is_secret_name", "named_values"]
 
-_TRIGGERS = (b"key", b"token", b"secret", b"pass", b"pwd", b"credential", b"auth", b"bearer", b"mnemonic")
+_TRIGGERS = (b"key", b"token", b"secret", b"pass", b"pwd", b"credential", b"auth", b"bearer", b"ssws", b"mnemonic")
 
 
 def _words(text: str) -> frozenset[str]:
@@ -57,9 +57,16 @@ _HARMLESS_ENDINGS = _words(
 _WORD = re.compile(rb"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
+_DIRECTORIES = frozenset((b"PWD", b"OLDPWD"))
+"""Variables in which a shell keeps where it is. The first is a password in the connection strings of ODBC."""
+_DIRECTORY = re.compile(rb"[~/].*|[A-Za-z]:[\\/].*", re.DOTALL)
+
+
 def is_secret_name(name: str) -> bool:
     """Whether a field, variable or header of this name holds a credential: ``dbPassword``, ``X-API-Key``."""
-    return _is_secret_name(name.encode("utf-8", "surrogatepass"))
+    return name.encode("utf-8", "surrogatepass") not in _DIRECTORIES and _is_secret_name(
+        name.encode("utf-8", "surrogatepass")
+    )
 
 
 def _is_secret_name(name: bytes) -> bool:
@@ -97,7 +104,11 @@ _TO_NAMED_VALUE = re.compile(
     re.IGNORECASE,
 )
 """``"name": "API_TOKEN", "value": "..."`` of Kubernetes and of XML."""
-_AFTER_BEARER = re.compile(rb"bearer[ \t]+([A-Za-z0-9._~+/=-]{16,})", re.IGNORECASE)
+_AFTER_SCHEME = {
+    b"bearer": re.compile(rb"bearer[ \t]+([A-Za-z0-9._~+/=-]{16,})", re.IGNORECASE),
+    b"ssws": re.compile(rb"\bssws[ \t]+(?=[A-Za-z_-]*\d)([A-Za-z0-9_-]{16,})", re.IGNORECASE),
+}
+"""How a header begins that lets somebody in, also where its name is not told. The second is Okta's."""
 _WORDS_BEFORE = re.compile(rb"(?:api|access|secret|private|recovery|seed)[ _-]$", re.IGNORECASE)
 
 
@@ -113,7 +124,7 @@ def named_values(raw: bytes, low: bytes, *, is_code: bool) -> Iterator[Span]:
                 done = value.end
                 if value.is_secret:
                     yield value.start, value.end
-            elif trigger == b"bearer" and (token := _AFTER_BEARER.match(raw, at)):
+            elif trigger in _AFTER_SCHEME and (token := _AFTER_SCHEME[trigger].match(raw, at)):
                 yield token.span(1)
 
 
@@ -268,7 +279,7 @@ def _is_secret_in_code(place: _Place, value: bytes, *, is_bare: bool, is_env: bo
 
 def _is_harmless(raw: bytes, name: bytes, start: int, end: int) -> bool:
     value = raw[start:end]
-    if not value or is_harmless_value(value):
+    if not value or is_harmless_value(value) or (name in _DIRECTORIES and _DIRECTORY.fullmatch(value)):
         return True
     if raw[end : end + 1] in (b"(", b"[", b"{"):
         # ``token = next(...)`` computes it.
@@ -280,7 +291,7 @@ def _is_harmless(raw: bytes, name: bytes, start: int, end: int) -> bool:
 # --- headers ---------------------------------------------------------------------------------------------------------
 
 _OPENING_QUOTE = re.compile(rb"\\*(?P<quote>[\"'`]?)")
-_SCHEME_WORD = re.compile(rb"(?:Bearer|Basic|Token|Bot|ApiKey|Negotiate|DPoP)[ \t]+", re.IGNORECASE)
+_SCHEME_WORD = re.compile(rb"(?:Bearer|Basic|Token|Bot|ApiKey|Negotiate|DPoP|SSWS)[ \t]+", re.IGNORECASE)
 _HEADER_WORD = re.compile(rb"[^\s\"'`\\]+")
 
 

@@ -203,6 +203,16 @@ _COMMANDS = {
         + rb"[^\s:\"'\\|;&<>]{1,128}+:"
         + _ARGUMENT
     ),
+    **{
+        name: re.compile(
+            name
+            + rb"(?:[ \t]+-\S{1,64}(?:[ \t]+[^\s-]\S{0,128})?){0,4}[ \t]+(?:(?:registry|auth|acr)[ \t]+)?login\b"
+            + rb"(?:\\\r?\n|[^\n|;&]){0,400}?[ \t]-p[ \t=]{0,4}"
+            + _QUOTE
+            + _ARGUMENT
+        )
+        for name in b"docker podman nerdctl buildah skopeo helm oras crane az oc".split()
+    },
     b"redis-cli": re.compile(rb"redis-cli\b[^\n|;&]{0,200}?[ \t]-a[ \t]{0,4}" + _QUOTE + _ARGUMENT),
 }
 _PLACEHOLDER = re.compile(rb"\$.*|<.*|[A-Z_]+|pass(?:word)?|pw|token|secret|xxx+", re.DOTALL)

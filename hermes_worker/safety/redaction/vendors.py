@@ -24,8 +24,9 @@ from importlib.resources import files
 from types import MappingProxyType
 
 from hermes_worker.safety.redaction.spans import Span, positions
+from hermes_worker.safety.redaction.values import is_placeholder
 
-__all__ = ["VendorRule", "vendor_keys", "vendor_rules"]
+__all__ = ["VendorRule", "holds_vendor_key", "vendor_keys", "vendor_rules"]
 
 _TOKEN_CHARS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
 _IS_TOKEN_CHAR = bytes(1 if c in _TOKEN_CHARS else 0 for c in range(256))
@@ -67,6 +68,12 @@ _OUR_PATTERNS = (
     rb"[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{40,}",
     # A JSON Web Token.
     rb"eyJ[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_=-]{2,}){1,4}",
+    rb"pcsk_[A-Za-z0-9_]{20,}|e2b_[a-f0-9]{20,}",  # Pinecone, E2B
+    # Prefixes of words as well: the rest must look like no word.
+    rb"re_(?=[A-Za-z_]*\d)[A-Za-z0-9]{6,12}_[A-Za-z0-9]{16,}",  # Resend
+    rb"a[ks]-(?=[A-Za-z]*\d|[A-Z]*[a-z]+[A-Z]{2})[A-Za-z0-9]{22}(?![0-9A-Za-z_-])",  # Modal
+    rb"md-(?=[A-Za-z_-]*\d)(?=[a-z0-9_-]*[A-Z])[A-Za-z0-9_-]{22}(?![0-9A-Za-z_-])",  # Mandrill of Mailchimp
+    rb"[uo]?ak_(?=[A-Za-z_-]*\d)[A-Za-z0-9_-]{16,}",  # Composio
     # Prefixes that identifiers begin with as well: the rest must hold a digit.
     rb"(?:sk|am|fal|exa|syt|mem0|brv|retaindb|bb_live)_(?=[A-Za-z_-]*\d)[A-Za-z0-9_-]{10,}",
 )
@@ -74,9 +81,22 @@ _OUR_PATTERN = re.compile(rb"|".join(_OUR_PATTERNS))
 _OURS_BEGIN_WITH = frozenset(
     b"sk- ghp gho ghu ghs ghr git gl xox xap aiz aki asi gaa sk_ rk_ hf_ r8_ npm gsk ntn fpk shp lin whs jin sb_ tvl"
     b" ppl hsk pyp nva dck doo dop xai fw_ fw- fc- age goc sq0 tsk psc rnd fig pul lsv ops vc hrk dap cio eyj am_ fal"
-    b" exa syt mem brv ret bb_ hwk".split()
+    b" exa syt mem brv ret bb_ hwk pcs e2b re_ ak- as- md- ak_ uak oak".split()
 )
 """How they begin, in lower case: their first two or three characters. What begins otherwise is asked for below."""
+_SIGNED = (
+    # Of Mailchimp: 32 digits, and where the account is.
+    (b"-us", 32, re.compile(rb"[0-9a-f]{32}-us[0-9]{1,2}(?![0-9A-Za-z_-])")),
+    # Of Azure DevOps, and of other services of Azure: what says whose it is stands at the end, or behind 52 characters.
+    (b"azdo", 76, re.compile(rb"[A-Za-z0-9]{76}AZDO[A-Za-z0-9]{4}(?![0-9A-Za-z])")),
+    (b"jqqj9", 52, re.compile(rb"[A-Za-z0-9]{52}JQQJ9[A-Za-z0-9]{27}(?![0-9A-Za-z])")),
+)
+"""Keys that are known by what stands in their middle, and how much of them stands before it."""
+_DEVOPS_CHARS = 52
+_DEVOPS = re.compile(rb"(?=[a-z]*[2-7])[a-z2-7]{52}")
+_DEVOPS_WORD = re.compile(rb"azure|devops|vsts|visualstudio|(?<![a-z])pat(?![a-z])")
+"""An older token of Azure DevOps is base32 without any sign, as a hash may be: a word before it must say what it is."""
+_DEVOPS_LOOKS_BACK = 96
 _MAY_BE_DOTTED = re.compile(rb"[A-Za-z0-9]{14}\.atlasv1\.|[MNO][A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6}\.|SK[0-9a-f]{32}")
 _DOLLAR, _COLON = b"$"[0], b":"[0]
 _BEFORE_SPECIAL = frozenset(b".:~$\\%[;")
@@ -189,6 +209,13 @@ def _by_literal() -> Mapping[bytes, Sequence[VendorRule]]:
 def vendor_keys(raw: bytes, low: bytes) -> Iterator[Span]:
     """Where keys stand in ``raw``; ``low`` is the same in lower case."""
     yield from _at_runs(raw, low)
+    for sign, before, pattern in _SIGNED:
+        for at in positions(low, sign):
+            start = at - before
+            if start >= 0 and not (
+                start and _IS_TOKEN_CHAR[raw[start - 1]] and raw[start - 2 : start] not in _LINE_ENDS
+            ):
+                yield from (key.span() for key in (pattern.match(raw, start),) if key)
     for literal, rules in _by_literal().items():
         for at in positions(low, literal):
             if at and _IS_TOKEN_CHAR[raw[at - 1]] and raw[at - 2 : at] not in _LINE_ENDS:
@@ -196,6 +223,12 @@ def vendor_keys(raw: bytes, low: bytes) -> Iterator[Span]:
             end = max((rule.match(raw, at) or 0 for rule in rules), default=0)
             if end:
                 yield at, end
+
+
+def holds_vendor_key(text: str) -> bool:
+    """Whether a key of a vendor stands in ``text``, and none of the examples that documents write in its place."""
+    raw = text.encode("utf-8", "surrogatepass")
+    return any(not is_placeholder(raw[start:end]) for start, end in vendor_keys(raw, raw.lower()))
 
 
 def _at_runs(raw: bytes, low: bytes) -> Iterator[Span]:
@@ -206,11 +239,18 @@ def _at_runs(raw: bytes, low: bytes) -> Iterator[Span]:
     while at >= 0:
         end = runs.find(b"\x00", at)
         before = raw[at - 1] if at else 0
-        if before in _BEFORE_SPECIAL:
+        if end - at == _DEVOPS_CHARS and _is_of_devops(raw, low, at, end):
+            yield at, end
+        elif before in _BEFORE_SPECIAL:
             yield from _special_keys(raw, low, at, end, is_dotted=low[at - 3 : at] in dotted or before == _DOLLAR)
         elif low[at : at + 3] in suspects or raw[end : end + 1] == b"." or raw[at : at + 2] == b"SK":
             yield from _key_at(raw, low, at, end)
         at = runs.find(_RUN, end)
+
+
+def _is_of_devops(raw: bytes, low: bytes, at: int, end: int) -> bool:
+    is_spelt_so = _DEVOPS.fullmatch(raw, at, end) is not None
+    return is_spelt_so and _DEVOPS_WORD.search(low, max(0, at - _DEVOPS_LOOKS_BACK), at) is not None
 
 
 def _special_keys(raw: bytes, low: bytes, at: int, end: int, *, is_dotted: bool) -> Iterator[Span]:
