@@ -57,8 +57,8 @@ def list_open(
     elif found and output == "wide":
         click.echo("\n\n".join(map(_whole, found)))
     elif found:
-        header = ("ID", "RUN", "TENANT", "WAITS", "UNTIL", "ASKS", "CHOICES")
-        click.echo(table([_open_row(line) for line in found], header, ids=(1,), whole=(0,)))
+        header = ("ID", "CODE", "RUN", "TENANT", "WAITS", "UNTIL", "ASKS", "CHOICES")
+        click.echo(table([_open_row(line) for line in found], header, ids=(2,), whole=(0, 1)))
         click.echo("'hermes-worker approvals show ID' shows one whole, with every danger of a command", err=True)
     else:
         click.echo("nothing waits for a person", err=True)
@@ -67,34 +67,34 @@ def list_open(
 @approvals.command(epilog="Example: hermes-worker approvals show 17")
 @reachable
 @of_tenant
-@click.argument("wait_id", metavar="ID", type=click.IntRange(1, 2**63 - 1))
-def show(home: Path | None, wait_id: int) -> None:
-    """The whole of what one asks, and every danger of it. ID is what 'approvals list' shows."""
-    click.echo(_whole(_open_question(open_backend(home), wait_id)))
+@click.argument("named", metavar="ID", type=TEXT)
+def show(home: Path | None, named: str) -> None:
+    """The whole of what one asks, and every danger of it. ID is the number or the code that 'approvals list' shows."""
+    click.echo(_whole(_open_question(open_backend(home), named)))
 
 
 @approvals.command(epilog="Example: hermes-worker approvals answer 17 deny --reason 'not on this machine'")
 @reachable
 @of_tenant
-@click.argument("wait_id", metavar="ID", type=click.IntRange(1, 2**63 - 1))
+@click.argument("named", metavar="ID", type=TEXT)
 @click.argument("text", metavar="ANSWER", type=TEXT)
 @click.option("--reason", type=TEXT, help="For the model, with the answer to an approval.")
-def answer(home: Path | None, wait_id: int, text: str, reason: str | None) -> None:
+def answer(home: Path | None, named: str, text: str, reason: str | None) -> None:
     """Answer what waits: an approval with once, session, always or deny, a question with the number of a choice or with
-    words. ID is what 'approvals list' shows; the first answer counts. A command that the list shows in part is shown
-    whole first, and a terminal asks whether that is what you allow."""
+    words. ID is the number or the code that 'approvals list' shows; the first answer counts. A command that the list
+    shows in part is shown whole first, and a terminal asks whether that is what you allow."""
     backend = open_backend(home)
-    meant = _open_question(backend, wait_id)
+    meant = _open_question(backend, named)
     if meant.kind is WaitKind.APPROVAL and _choice(text) != Choice.DENY.value and not summarise(*_asks(meant))[1]:
         click.echo(_whole(meant), err=True)
         if sys.stdin.isatty():
             click.confirm("Allow all of it?", abort=True, err=True)
     if meant.kind is WaitKind.APPROVAL:
-        backend.approve(meant.run_id, _choice(text), reason=reason, wait_id=wait_id)
+        backend.approve(meant.run_id, _choice(text), reason=reason, wait_id=meant.id)
     elif reason is not None:
         raise click.UsageError("--reason is for approvals; a question is answered with ANSWER alone")
     else:
-        backend.answer(meant.run_id, text, wait_id=wait_id)
+        backend.answer(meant.run_id, text, wait_id=meant.id)
     click.echo(f"{meant.run_id} {coloured(backend.status(meant.run_id))}")
 
 
@@ -132,13 +132,13 @@ def _choice(text: str) -> str:
         raise ConfigurationError(f"{text[:40]!r} is no answer to an approval; write one of {words}") from None
 
 
-def _open_question(backend: RunBackend, wait_id: int) -> OpenLine:
-    """Raises ``ConfigurationError`` where nothing of this id is open."""
+def _open_question(backend: RunBackend, named: str) -> OpenLine:
+    """Find an open question by its number or its code. Raises ``ConfigurationError`` where it is not open."""
     asked = backend.questions(kind=None, all_tenants=False, limit=_LIST_MAX)
-    meant = next((line for line in asked if line.id == wait_id), None)
+    meant = next((line for line in asked if named.upper() in (str(line.id), line.code)), None)
     if meant is None:
         raise ConfigurationError(
-            f"nothing with the id {wait_id} waits for an answer; 'hermes-worker approvals history' says who answered"
+            f"nothing with the id {named[:40]} waits for an answer; 'hermes-worker approvals history' says who answered"
         )
     return meant
 
@@ -153,6 +153,7 @@ def _open_row(line: OpenLine) -> tuple[str, ...]:
     choices = "/".join(one_line(choice, 20) for choice in line.choices)
     return (
         str(line.id),
+        line.code,
         line.run_id,
         line.tenant,
         waits,
@@ -164,10 +165,10 @@ def _open_row(line: OpenLine) -> tuple[str, ...]:
 
 def _whole(line: OpenLine) -> str:
     """All of a question. What comes from a model is set off, so that it cannot look like the line above it."""
-    number, run_id, tenant, waits, until, _, choices = _open_row(line)
+    number, code, run_id, tenant, waits, until, _, choices = _open_row(line)
     texts = [text for text in (line.description, line.command or line.question) if text] or [line.tool]
     said = (f"    {clean(part)}" for text in texts for part in render_lines(text))
-    return "\n".join([f"{number}  {run_id}  {tenant}  waits {waits}, until {until}  {choices}", *said])
+    return "\n".join([f"{number}  {code}  {run_id}  {tenant}  waits {waits}, until {until}  {choices}", *said])
 
 
 def _closed_row(line: ClosedLine) -> tuple[str, ...]:

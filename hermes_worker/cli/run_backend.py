@@ -243,10 +243,10 @@ class RunBackend:
     def steer(self, run_id: str, text: str) -> None:
         self._client.steer(run_id, text)
 
-    def approve(self, run_id: str, choice: str, *, reason: str | None, wait_id: int | None) -> None:
+    def approve(self, run_id: str, choice: str, *, reason: str | None, wait_id: int) -> None:
         self._client.approve(run_id, choice, reason=reason, wait_id=wait_id)
 
-    def answer(self, run_id: str, text: str, *, wait_id: int | None) -> None:
+    def answer(self, run_id: str, text: str, *, wait_id: int) -> None:
         self._client.answer(run_id, text, wait_id=wait_id)
 
     def retry(self, run_id: str) -> str:

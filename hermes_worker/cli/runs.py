@@ -7,11 +7,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from hermes_worker.cli import artifacts, batches, checkpoints, trees
+from hermes_worker.cli.approvals import asks
 from hermes_worker.cli.batches import stop_matching
 from hermes_worker.cli.budget import budget_document, budget_lines
 from hermes_worker.cli.entry import EXIT_FAILED
@@ -24,7 +25,7 @@ from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
 from hermes_worker.cli.run_backend import RunBackend, open_backend, run_document
 from hermes_worker.cli.screen import Screen, asked, clean, coloured, duration, one_line, summary
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.run import RunStatus
+from hermes_worker.core.run import RunStatus, WaitKind
 from hermes_worker.core.standing import Standing
 from hermes_worker.safety.redaction import redact
 from hermes_worker.services.sheets import RunSheet
@@ -207,14 +208,15 @@ def steer(home: Path | None, run_id: str, text: str) -> None:
     click.echo(f"{run_id} will read it with its next tool result")
 
 
+_QUESTIONS_MAX = 500
 _wait_option = click.option(
     "--wait-id",
     type=click.IntRange(1, 2**63 - 1),
-    help="Which question is meant: 'id' in GET /v1/approvals, 'wait_id' in its event. Default: the oldest.",
+    help="Which question you saw: ID of 'approvals list'. Without it nothing is answered, and the questions are shown.",
 )
 
 
-@runs.command(epilog="Example: hermes-worker runs approve run_0123... --choice session")
+@runs.command(epilog="Example: hermes-worker runs approve run_0123... --wait-id 17 --choice session")
 @reachable
 @of_tenant
 @click.argument("run_id", type=TEXT)
@@ -225,7 +227,7 @@ def approve(home: Path | None, run_id: str, choice: str, wait_id: int | None) ->
     _answer(home, run_id, choice, None, wait_id)
 
 
-@runs.command(epilog="Example: hermes-worker runs deny run_0123... --reason 'not on this machine'")
+@runs.command(epilog="Example: hermes-worker runs deny run_0123... --wait-id 17 --reason 'not on this machine'")
 @reachable
 @of_tenant
 @click.argument("run_id", type=TEXT)
@@ -236,7 +238,7 @@ def deny(home: Path | None, run_id: str, reason: str | None, wait_id: int | None
     _answer(home, run_id, "deny", reason, wait_id)
 
 
-@runs.command(epilog="Example: hermes-worker runs answer run_0123... 2")
+@runs.command(epilog="Example: hermes-worker runs answer run_0123... --wait-id 17 2")
 @reachable
 @of_tenant
 @click.argument("run_id", type=TEXT)
@@ -246,15 +248,26 @@ def answer(home: Path | None, run_id: str, text: str, wait_id: int | None) -> No
     """Answer the question that a run asks. TEXT is the number of a choice, or words."""
     backend = open_backend(home)
     run_id = backend.run_id(run_id)
-    backend.answer(run_id, text, wait_id=wait_id)
+    backend.answer(run_id, text, wait_id=wait_id or _refuse_unnamed(backend, run_id, WaitKind.INPUT))
     click.echo(f"{run_id} {coloured(backend.status(run_id))}")
 
 
 def _answer(home: Path | None, run_id: str, choice: str, reason: str | None, wait_id: int | None) -> None:
     backend = open_backend(home)
     run_id = backend.run_id(run_id)
+    wait_id = wait_id or _refuse_unnamed(backend, run_id, WaitKind.APPROVAL)
     backend.approve(run_id, choice, reason=reason, wait_id=wait_id)
     click.echo(f"{run_id} {coloured(backend.status(run_id))}")
+
+
+def _refuse_unnamed(backend: RunBackend, run_id: str, kind: WaitKind) -> NoReturn:
+    """Show what a run asks: an answer has to name the question that was seen. Raises ``ConfigurationError``."""
+    backend.status(run_id)
+    found = backend.questions(kind=kind, all_tenants=False, limit=_QUESTIONS_MAX)
+    lines = [f"  --wait-id {each.id}  ({each.code})  {asks(each)}" for each in found if each.run_id == run_id]
+    if not lines:
+        raise ConfigurationError(f"run {run_id!r} waits for no {kind.value}; 'hermes-worker runs show' says how it is")
+    raise ConfigurationError("\n".join(["say which question you answer; the run asks:", *lines]))
 
 
 _NAMED_MAX = 5

@@ -190,11 +190,12 @@ def asked(run_id: str, question: Mapping[str, Any]) -> list[str]:
     command = question.get("command")
     until = question.get("expires_at")
     in_time = f", until {clock(until)}" if isinstance(until, int | float) else ""
+    named = f" --wait-id {wait_id}" if isinstance(wait_id := question.get("wait_id"), int) else ""
     if command is not None:
         why = f" ({one_line(str(question['description']), _WHY_CHARS_MAX)})" if question.get("description") else ""
         return [
             *render_question(f"? wants to run{why}:", str(command)),
-            f"  hermes-worker runs approve {run_id}, or 'deny' instead of 'approve'{in_time}",
+            f"  hermes-worker runs approve {run_id}{named}, or 'deny' instead of 'approve'{in_time}",
         ]
     choices = [f"{n} {one_line(str(choice), 200)}" for n, choice in enumerate(question.get("choices") or (), start=1)]
     offered = f" ({', '.join(choices)})" if choices else ""
@@ -202,5 +203,5 @@ def asked(run_id: str, question: Mapping[str, Any]) -> list[str]:
     return [
         *above,
         f"{last}{offered}",
-        f"  hermes-worker runs answer {run_id} {'NUMBER-OR-TEXT' if choices else 'TEXT'}{in_time}",
+        f"  hermes-worker runs answer {run_id}{named} {'NUMBER-OR-TEXT' if choices else 'TEXT'}{in_time}",
     ]

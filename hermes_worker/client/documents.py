@@ -315,6 +315,7 @@ class WaitDocument(TypedDict):
     """Something a run waits for: an approval, an answer."""
 
     id: int
+    code: NotRequired[str]
     run_id: str
     tenant: NotRequired[str]
     session_id: str

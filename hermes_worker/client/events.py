@@ -72,8 +72,10 @@ class ApprovalRequested:
     command: str
     description: str
     choices: Sequence[str]
-    wait_id: int | None = None
+    wait_id: int
     """Names the question in an answer."""
+    code: str = ""
+    """What people call the question by in chats."""
     kind: Literal["approval.request"] = "approval.request"
 
 
@@ -81,7 +83,10 @@ class ApprovalRequested:
 class InputRequested:
     question: str
     choices: Sequence[str]
-    wait_id: int | None = None
+    wait_id: int
+    """Names the question in an answer."""
+    code: str = ""
+    """What people call the question by in chats."""
     kind: Literal["input.request"] = "input.request"
 
 
@@ -179,10 +184,14 @@ _PARSERS: Mapping[str, Callable[[Mapping[str, Any]], Event]] = {
         command=d.get("command") or "",
         description=d.get("description") or "",
         choices=tuple(d.get("choices") or ()),
-        wait_id=d.get("wait_id"),
+        wait_id=d["wait_id"],
+        code=d.get("code") or "",
     ),
     "input.request": lambda d: InputRequested(
-        question=d["question"], choices=tuple(d.get("choices") or ()), wait_id=d.get("wait_id")
+        question=d["question"],
+        choices=tuple(d.get("choices") or ()),
+        wait_id=d["wait_id"],
+        code=d.get("code") or "",
     ),
     "run.waiting": _status("run.waiting", lambda d: f"The run is {str(d.get('status')).replace('_', ' ')}."),
     "budget.exhausted": _status(

@@ -456,17 +456,15 @@ def decisions(**filters: Any) -> ApiRequest[Portion[dict[str, Any]]]:
     return _listed(request, dict[str, Any], "data", _behind("before", "id"))
 
 
-def approve(
-    run_id: str, choice: str, *, wait_id: int | None = None, reason: str | None = None
-) -> ApiRequest[AnsweredDocument]:
-    """Allow (``once``, ``session``, ``always``) or ``deny`` what the run asked for, the oldest unless ``wait_id`` says
-    which. ``reason`` is for the model."""
+def approve(run_id: str, choice: str, *, wait_id: int, reason: str | None = None) -> ApiRequest[AnsweredDocument]:
+    """Allow (``once``, ``session``, ``always``) or ``deny`` what the run asked for: the question ``wait_id`` that was
+    seen. ``reason`` is for the model."""
     body = {"choice": choice, "wait_id": wait_id, "reason": reason}
     return _post("/v1/runs/{run_id}/approval", _reads(AnsweredDocument), _run(run_id), body=body)
 
 
-def answer(run_id: str, text: str, *, wait_id: int | None = None) -> ApiRequest[AnsweredDocument]:
-    """Answer a question of the run, the oldest unless ``wait_id`` says which."""
+def answer(run_id: str, text: str, *, wait_id: int) -> ApiRequest[AnsweredDocument]:
+    """Answer the question ``wait_id`` of the run."""
     body = {"text": text, "wait_id": wait_id}
     return _post("/v1/runs/{run_id}/input", _reads(AnsweredDocument), _run(run_id), body=body)
 

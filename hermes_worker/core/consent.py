@@ -57,7 +57,7 @@ def render_for_chat(request: Mapping[str, Any], wait_id: int | None = None) -> s
     command = show_marks(str(request.get("command", "")))
     head = f"May I do this? ({show_marks(str(request.get('description', '')))})"
     if not is_too_long_for_chat(request):
-        return f"{head}\n\n{_code_block(command)}\n\nAnswer /approve or /deny."
+        return f"{head}\n\n{_code_block(command)}"
     left_out = len(command) - 2 * _END_CHARS
     return "\n\n".join(
         (
@@ -65,8 +65,7 @@ def render_for_chat(request: Mapping[str, Any], wait_id: int | None = None) -> s
             _code_block(command[:_END_CHARS]),
             f"[{left_out:,} of its {len(command):,} characters are left out here]",
             _code_block(command[-_END_CHARS:]),
-            f"It is too long to be read here, so it cannot be allowed here. {elsewhere(wait_id)}. "
-            "Here you can answer /deny.",
+            f"It is too long to be read here, so it cannot be allowed here. {elsewhere(wait_id)}.",
         )
     )
 

@@ -264,22 +264,10 @@ def in_one_turn(waiting: str, text: str) -> str | None:
 
 # --- questions -------------------------------------------------------------------------------------------------------
 
-_CHOSEN: Final = {
-    **dict.fromkeys(("approve", "yes", "ok", "okay", "confirm", "y", "👍"), "once"),
-    **dict.fromkeys(("deny", "no", "reject", "cancel", "n", "👎"), "deny"),
-    "always": "always",
-    "session": "session",
-}
-"""Words that answer an approval while one is open (docs/behaviour.md, "Chats")."""
-
-
-def choice_in(text: str) -> str | None:
-    """The choice that a plain word is, while an approval is open; ``None`` for other texts."""
-    return _CHOSEN.get(text.strip().casefold().rstrip(".!"))
-
 
 def asked_in_chat(question: Question, wait_id: int | None = None) -> str | None:
-    """A question of an agent as a message to its chat; ``None`` for one that no person answers."""
+    """A question of an agent as a message to its chat, without the line that says how it is answered
+    (``answer_binding.code_line``); ``None`` for one that no person answers."""
     request = question.request
     if question.kind is WaitKind.APPROVAL:
         return render_for_chat(request, wait_id)

@@ -17,6 +17,18 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.channels.catalog import platforms
 from hermes_worker.channels.targets import ChatRef, TargetError, parse_chat, text_of
+from hermes_worker.core.answer_binding import (
+    REFUSAL_TEXTS,
+    AnswerForm,
+    BoundAnswer,
+    ChatQuestion,
+    CodeWanted,
+    NotAnAnswer,
+    PossibleAnswer,
+    bind_answer,
+    bind_press,
+    code_request,
+)
 from hermes_worker.core.chat_accounts import DEFAULT_ACCOUNT, ChatOwner, account_of, named_variable
 from hermes_worker.core.chat_commands import CommandAccess, CommandUser
 from hermes_worker.core.chat_context import context_block
@@ -37,7 +49,6 @@ from hermes_worker.core.gateway import (
     Reading,
     Silence,
     Speakers,
-    choice_in,
     read_event,
 )
 from hermes_worker.core.inbound import Inbound, InboundButton, InboundMessage
@@ -46,7 +57,6 @@ from hermes_worker.core.limits import LimitReached
 from hermes_worker.core.personal_ids import hides_ids
 from hermes_worker.core.previews import EVERY_S
 from hermes_worker.core.principals import DEFAULT_TENANT, Principal
-from hermes_worker.core.run import WaitKind
 from hermes_worker.core.session_keys import SESSION_KEY_CHARS_MAX, ChatOrigin, is_shared_by_members, session_key
 from hermes_worker.core.session_resets import (
     ChatActivity,
@@ -62,17 +72,18 @@ from hermes_worker.gateway.commanding import jobs_told, made_home, model_choice,
 from hermes_worker.gateway.files import FileTurns, media_of
 from hermes_worker.observe import count, log
 from hermes_worker.safety.approvals import Choice, Unattended
+from hermes_worker.safety.redaction import redact
 from hermes_worker.services.compressing import FOCUS_CHARS_MAX
 from hermes_worker.services.submission import InvalidSubmission, Submission, accept, announce
 from hermes_worker.settings import Settings
 from hermes_worker.store.access.audit import Actor, acting
-from hermes_worker.store.gateway import AccountHold, ChatBurst, EventKnown, GatewayRows, InboundEvent, OpenQuestion
+from hermes_worker.store.gateway import CODE_ASKED, AccountHold, ChatBurst, EventKnown, GatewayRows, InboundEvent
 from hermes_worker.store.inbound_files import FileChat, NewFiles
 from hermes_worker.store.known_chats import KnownChats
 from hermes_worker.store.last_turns import last_turn
 from hermes_worker.store.outbox.deliveries import owe, owe_preview
 from hermes_worker.store.rows import Hint
-from hermes_worker.store.runs.runs import Created, Multitask, SessionBusy, SessionNotFound
+from hermes_worker.store.runs.runs import Created, Multitask, SessionBusy, SessionNotFound, find
 from hermes_worker.store.runs.waits import (
     ApprovalAnswer,
     NothingAsked,
@@ -87,8 +98,6 @@ from hermes_worker.wiring import Client
 _NOBODY = ChatOwner()
 _NAME_CHARS_MAX = 80
 _TRIES_MAX = 3
-_CLOCKS_APART_S = 5.0
-"""A platform's clock may be this far behind the database's."""
 
 
 def speakers_of(settings: Settings, platform: str, name: str = DEFAULT_ACCOUNT, owner: ChatOwner = _NOBODY) -> Speakers:
@@ -212,6 +221,8 @@ class _Replied:
     text: str | None = None
     stopped: str | None = None
     hints: tuple[Hint, ...] = ()
+    about: str | None = None
+    """The run that it is about, where none was stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +292,7 @@ class Taker:
                     arrival = replace(arrival, role=role)
                     place, busy_mode = self._place(arrival), Multitask(self._client.settings.gateway.busy_mode)
                     # What came with a file is a turn of its own, and no answer.
-                    answered = None if media_of(event) else self._answer(arrival, place.session, text)
+                    answered = None if media_of(event) else self._answer(arrival, AnswerForm.WORDS, text)
                     outcome = answered or self._converse(arrival, place, text, busy_mode)
         except EventKnown:
             count("inbound.duplicate")
@@ -299,10 +310,8 @@ class Taker:
             there = replace(arrival, event=replace(event, chat=replace(event.chat, kind=kind)))
             reading = read_event(there.event, speakers, paired)
             if isinstance(reading, Pressed):
-                asked = self._rows.newest_question(
-                    reading.role.source, self._session(replace(there, role=reading.role))
-                )
-                if asked is not None and asked.wait_id == reading.wait_id:
+                asked = self._questions(replace(there, role=reading.role))
+                if any(each.wait_id == reading.wait_id and each.is_open for each in asked):
                     return there, reading
         return arrival, usual
 
@@ -524,82 +533,101 @@ class Taker:
 
     # --- answers to what an agent asks --------------------------------------------------------------------------------
 
-    def _answer(self, arrival: Arrival, session: str, text: str) -> str | None:
-        """Take plain words as the answer to what was asked last; ``None`` where they are none."""
-        question = self._rows.newest_question(arrival.role.source, session)
-        if question is None or not _may_answer(arrival, question):
+    def _questions(self, arrival: Arrival) -> list[ChatQuestion]:
+        """What is asked in the conversation; and the question of the chat itself below which a thread begins, since a
+        thread has a conversation of its own."""
+        source, chat = arrival.role.source, arrival.event.chat
+        found = self._rows.questions(source, self._session(arrival))
+        if not chat.thread:
+            return found
+        outside = replace(arrival, event=replace(arrival.event, chat=replace(chat, thread="")))
+        above = self._rows.questions(source, self._session(outside))
+        return [*(each for each in above if each.is_open and chat.thread in each.messages), *found]
+
+    def _answer(self, arrival: Arrival, form: AnswerForm, text: str) -> str | None:
+        """Take words or a command as the answer to a question, ask which one is meant, or tell why it is none; ``None``
+        where it is a message of the conversation."""
+        questions = self._questions(arrival)
+        event = arrival.event
+        quoted = event.reply_to if isinstance(event, InboundMessage) else ""
+        said = PossibleAnswer(
+            form=form,
+            text=text,
+            sent_at=event.sent_at,
+            quoted="" if quoted == event.chat.thread else quoted,
+            thread=event.chat.thread,
+            may_choose=frozenset(choice.value for choice in Choice if self._may_choose(arrival, choice)),
+            was_code_asked=self._rows.was_code_asked([each for each in questions if each.is_open]),
+        )
+        match bind_answer(said, questions):
+            case BoundAnswer() as bound:
+                return self._give(arrival, bound) or self._refuse(arrival, said, bound)
+            case CodeWanted() as wanted:
+                asked = _Replied(CODE_ASKED, redact(code_request(wanted, said)), about=wanted.questions[0].run_id)
+                return self._settle(arrival, lambda _: asked)
+            case NotAnAnswer.MESSAGE:
+                return None
+            case NotAnAnswer() as why:
+                return self._settle(arrival, lambda _: _Replied("command", REFUSAL_TEXTS[why]))
+
+    def _refuse(self, arrival: Arrival, said: PossibleAnswer, bound: BoundAnswer) -> str | None:
+        """Tell that somebody else was faster; what was said in words goes to the agent."""
+        if bound.choice is None and not said.is_command:
             return None
-        if question.kind is WaitKind.INPUT:
-            return self._answered(arrival, lambda connection: self._told(connection, arrival, question, text))
-        word = choice_in(text)
-        if word is None or not self._may_choose(arrival, Choice(word)):
-            return None
-        return self._chosen(arrival, question, Choice(word), None)
+        return self._settle(arrival, lambda _: _Replied("command", REFUSAL_TEXTS[NotAnAnswer.NOT_OPEN]))
 
     def _pressed(self, arrival: Arrival, press: Pressed) -> str:
-        """Take a press as the answer to the question that bears the button, if that is still the newest one."""
-        question = self._rows.newest_question(arrival.role.source, self._session(arrival))
-        if question is None or question.wait_id != press.wait_id:
+        """Take a press as the answer to the question that bears the button."""
+        bound = bind_press(press.wait_id, press.answer, self._questions(arrival))
+        if not isinstance(bound, BoundAnswer):
             return self._settle(arrival, lambda connection: self._outdated(connection, arrival, press))
-        if question.kind is WaitKind.INPUT:
-            told = self._answered(arrival, lambda connection: self._told(connection, arrival, question, press.answer))
+        if bound.choice is None:
+            told = self._give(arrival, bound)
         elif arrival.role is ChatRole.GUEST:
             told = self._settle(arrival, lambda _: _Replied("command", "Guests allow nothing."))
-        elif press.answer not in tuple(Choice):
+        elif bound.choice not in tuple(Choice):
             told = self._settle(arrival, lambda _: _Replied(Silence.UNKNOWN_KIND.value))
-        elif not self._may_choose(arrival, Choice(press.answer)):
+        elif not self._may_choose(arrival, Choice(bound.choice)):
             told = self._settle(arrival, lambda _: _Replied("command", "This is not for you to choose."))
         else:
-            told = self._chosen(arrival, question, Choice(press.answer), None)
-        return told or self._settle(arrival, lambda _: _Replied("command", "This is not asked any more."))
+            told = self._give(arrival, bound)
+        return told or self._settle(arrival, lambda _: _Replied("command", REFUSAL_TEXTS[NotAnAnswer.NOT_OPEN]))
 
     def _outdated(self, connection: Connection, arrival: Arrival, press: Pressed) -> _Replied:
         """Nothing follows from a button that no question of this conversation has, or had."""
         if not self._rows.was_asked(connection, arrival.role.source, self._session(arrival), press.wait_id):
             return _Replied(Silence.UNKNOWN_KIND.value)
-        return _Replied("command", "This is not asked any more.")
-
-    def _judge(self, arrival: Arrival, command: ChatCommand, arguments: str) -> str:
-        question = self._rows.newest_question(arrival.role.source, self._session(arrival))
-        if question is not None and question.kind is WaitKind.APPROVAL:
-            is_denied = command is ChatCommand.DENY
-            choice = Choice.DENY if is_denied else Choice(choice_in(arguments) or Choice.ONCE)
-            outcome = self._chosen(arrival, question, choice, arguments or None if is_denied else None)
-            if outcome is not None:
-                return outcome
-        return self._settle(arrival, lambda _: _Replied("command", "Nothing waits for your permission here."))
+        return _Replied("command", REFUSAL_TEXTS[NotAnAnswer.NOT_OPEN])
 
     def _may_choose(self, arrival: Arrival, choice: Choice) -> bool:
         """Words and buttons are worth what the commands are."""
         command = ChatCommand.DENY if choice is Choice.DENY else ChatCommand.APPROVE
         return self._access.allows(arrival.command_user, command)
 
-    def _chosen(self, arrival: Arrival, question: OpenQuestion, choice: Choice, reason: str | None) -> str | None:
-        if choice is Choice.ALWAYS and arrival.role is not ChatRole.OWNER:
-            told = "Only an owner may allow something from now on. Answer /approve or /approve session."
+    def _give(self, arrival: Arrival, bound: BoundAnswer) -> str | None:
+        """Answer a question; ``None`` when somebody else was faster, or its time was over."""
+        asked, by = bound.question, self._principal(arrival)
+        if bound.choice == Choice.ALWAYS and arrival.role is not ChatRole.OWNER:
+            told = f"Only an owner may allow something from now on. Answer /approve {asked.code} or "
+            told += f"/approve {asked.code} session."
             return self._settle(arrival, lambda _: _Replied("command", told))
-        said = ApprovalAnswer(choice=choice, by=self._principal(arrival), reason=reason, is_from_chat=True)
 
         def do(connection: Connection) -> _Replied:
-            hints = settle_approval(connection, question.run_pk, said, wait_id=question.wait_id)
-            told = "This was not allowed." if choice is Choice.DENY else "This was allowed."
+            run_pk = find(connection, asked.run_id)
+            if bound.choice is None:
+                hints = settle_input(connection, run_pk, bound.text, by=by, wait_id=asked.wait_id)
+                return _Replied("answer", hints=tuple(hints))
+            reason = bound.text or None
+            answer = ApprovalAnswer(choice=Choice(bound.choice), by=by, reason=reason, is_from_chat=True)
+            hints = settle_approval(connection, run_pk, answer, wait_id=asked.wait_id)
+            told = "This was not allowed." if answer.choice is Choice.DENY else "This was allowed."
             return _Replied("answer", told, hints=tuple(hints))
 
         try:
-            return self._answered(arrival, do)
+            return self._settle(arrival, do)
         except NotOffered as error:
             told = f"This cannot be chosen: {error}."
             return self._settle(arrival, lambda _: _Replied("command", told))
-
-    def _told(self, connection: Connection, arrival: Arrival, question: OpenQuestion, text: str) -> _Replied:
-        by = self._principal(arrival)
-        hints = settle_input(connection, question.run_pk, text, by=by, wait_id=question.wait_id)
-        return _Replied("answer", hints=tuple(hints))
-
-    def _answered(self, arrival: Arrival, do: Callable[[Connection], _Replied]) -> str | None:
-        """``None`` when somebody else was faster, or its time was over."""
-        try:
-            return self._settle(arrival, do)
         except (NothingAsked, NotWaiting):
             return None
 
@@ -626,7 +654,9 @@ class Taker:
             case ChatCommand.TITLE | ChatCommand.USAGE | ChatCommand.COMPRESS as command:
                 return self._of_session(arrival, command, said.arguments)
             case ChatCommand.APPROVE | ChatCommand.DENY as command:
-                return self._judge(arrival, command, said.arguments)
+                told = self._answer(arrival, AnswerForm(command.value), said.arguments)
+                assert told is not None, "a command is no message"
+                return told
             case ChatCommand.MODEL:
                 return self._model(arrival, said.arguments)
             case ChatCommand.UNDO:
@@ -752,7 +782,7 @@ class Taker:
     def _taken(self, connection: Connection, arrival: Arrival, do: Callable[[Connection], _Replied]) -> _Replied:
         self._rows.take(connection, arrival.row, "taken")
         done = do(connection)
-        self._rows.became(connection, arrival.row, done.outcome, done.stopped)
+        self._rows.became(connection, arrival.row, done.outcome, done.stopped or done.about)
         return done
 
     def _stop_below(self, run_id: str, hints: tuple[Hint, ...]) -> None:
@@ -786,9 +816,3 @@ def _counted_as(arrival: Arrival) -> str:
     if arrival.role is not ChatRole.GUEST:
         return key
     return f"guest:{hashlib.sha256(key.encode()).hexdigest()}"
-
-
-def _may_answer(arrival: Arrival, question: OpenQuestion) -> bool:
-    """Whether it was written behind the question: a ``yes`` that waited at the platform was no answer to it."""
-    sent_at = arrival.event.sent_at
-    return sent_at is None or sent_at >= question.opened_at - _CLOCKS_APART_S

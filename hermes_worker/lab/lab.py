@@ -278,7 +278,7 @@ def _play_the_user(bench: _Bench) -> None:
     waits, store, publisher = Waits(bench.database), Runs(bench.database), Publisher(bench.redis)
     try:
         for question in waits.open():
-            publisher.send(waits.approve(question.run_id, Choice.ONCE, by="chaos:lab"))
+            publisher.send(waits.approve(question.run_id, Choice.ONCE, by="chaos:lab", wait_id=question.wait_id))
             bench.answered += 1
         for run_id in _with_children_at_work(bench.database) & bench.to_stop:
             stopped = store.stop_tree(run_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,8 +19,6 @@ from hermes_worker.store.runs.waits import NothingAsked, NotOffered, NotWaiting,
 
 __all__ = ["InvalidAnswer", "approve", "approve_all", "reply"]
 
-_NO_WAIT = 0
-
 
 class InvalidAnswer(HermesError):
     """The answer cannot be taken; the message says why."""
@@ -31,12 +29,12 @@ def approve(
     run_id: str,
     choice: Choice,
     *,
+    wait_id: int,
     by: str,
     reason: str | None = None,
     arguments: Mapping[str, Any] | None = None,
-    wait_id: int | None = None,
 ) -> list[Hint]:
-    """Answer an open approval of a run, the oldest unless ``wait_id`` says which; returns what to send.
+    """Answer the open approval ``wait_id`` of a run; returns what to send.
 
     ``by`` is who answers (``core.principals``). ``arguments`` replace the call's own and must fit the tool. Raises
     ``InvalidAnswer``, ``RunNotFound``, ``NotWaiting`` and ``NothingAsked``.
@@ -48,31 +46,29 @@ def approve(
     if choice is not Choice.ONCE:
         raise InvalidAnswer("changed arguments can only be allowed once")
     open_ones = waits.open(run_id=run_id, kind=WaitKind.APPROVAL)
-    asked = next((view for view in open_ones if wait_id in (None, view.wait_id)), None)
-    if asked is None:
-        # The store says what is the matter; it must not take this for an answer to what is asked a moment later.
-        return waits.approve(run_id, choice, by=by, wait_id=wait_id or _NO_WAIT)
-    fitting = _fitting(arguments, asked)
-    return waits.approve(run_id, choice, by=by, reason=reason, arguments=fitting, wait_id=asked.wait_id)
+    asked = next((view for view in open_ones if view.wait_id == wait_id), None)
+    # Where it is not open, the store says what is the matter.
+    fitting = None if asked is None else _fitting(arguments, asked)
+    return waits.approve(run_id, choice, by=by, reason=reason, arguments=fitting, wait_id=wait_id)
 
 
 def approve_all(
-    waits: Waits, run_id: str, choice: Choice, *, by: str, reason: str | None = None
+    waits: Waits, run_id: str, choice: Choice, *, wait_ids: Sequence[int], by: str, reason: str | None = None
 ) -> tuple[int, list[Hint]]:
-    """Answer every approval that is open, where ``choice`` is offered: how many those were, and what to send. Raises as
-    ``approve`` when there was none."""
+    """Answer those of the approvals ``wait_ids`` that are open and offer ``choice``: how many those were, and what to
+    send. What the run asked since is left open. Raises as ``approve`` for the first one when there was none."""
     resolved, hints = 0, list[Hint]()
-    for view in waits.open(run_id=run_id, kind=WaitKind.APPROVAL):
+    for wait_id in dict.fromkeys(wait_ids):
         with suppress(NothingAsked, NotOffered, NotWaiting):
-            hints += approve(waits, run_id, choice, by=by, reason=reason, wait_id=view.wait_id)
+            hints += approve(waits, run_id, choice, wait_id=wait_id, by=by, reason=reason)
             resolved += 1
     if not resolved:
-        return 1, approve(waits, run_id, choice, by=by, reason=reason)
+        return 1, approve(waits, run_id, choice, wait_id=wait_ids[0], by=by, reason=reason)
     return resolved, hints
 
 
-def reply(waits: Waits, run_id: str, text: str, *, by: str, wait_id: int | None = None) -> list[Hint]:
-    """Answer an open question of a run, the oldest unless ``wait_id`` says which. Raises as ``approve``."""
+def reply(waits: Waits, run_id: str, text: str, *, wait_id: int, by: str) -> list[Hint]:
+    """Answer the open question ``wait_id`` of a run. Raises as ``approve``."""
     if not text.strip():
         raise InvalidAnswer("the answer is empty")
     if len(text) > ANSWER_CHARS_MAX:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hermes_worker.core.answer_binding import question_code
 from hermes_worker.core.consent import keys_in
 from hermes_worker.core.run import CallStatus, WaitKind
 from hermes_worker.core.unseen import show_marks
@@ -50,6 +51,7 @@ class OpenLine:
     """Something that waits for a person, as in ``GET /v1/approvals``."""
 
     id: int
+    code: str
     run_id: str
     tenant: str
     kind: WaitKind
@@ -135,6 +137,7 @@ def call_texts(found: CallInFull) -> CallTexts:
 def open_line(view: WaitView) -> OpenLine:
     return OpenLine(
         id=view.wait_id,
+        code=question_code(view.wait_id),
         run_id=view.run_id,
         tenant=view.tenant,
         kind=view.kind,

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from hermes_worker.core.answer_binding import ChatQuestion
 from hermes_worker.core.errors import HermesError, LeaseLost
 from hermes_worker.core.gateway import (
     CODE_EVERY_S,
@@ -33,14 +35,28 @@ from hermes_worker.core.questions import Question
 from hermes_worker.core.run import RunStatus, WaitKind
 from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import columns_for, row_of
+from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
+from hermes_worker.store.outbox.deliveries import DeliveryState, message_ids_in
 from hermes_worker.store.rows import Hint, insert_ignoring, lock_run, plain
 from hermes_worker.store.runs.chains import stop_run
 from hermes_worker.store.runs.inputs import change_input, stored_spec
 from hermes_worker.store.runs.runs import session_is
-from hermes_worker.store.tables import channels, chat_people, chats, inbound, processes, runs, sessions, waits
+from hermes_worker.store.tables import (
+    channels,
+    chat_people,
+    chats,
+    deliveries,
+    inbound,
+    processes,
+    runs,
+    sessions,
+    waits,
+)
 
 _ERROR_CHARS_MAX = 300
+_CLOSED_QUESTIONS = 20
+CODE_ASKED = "code_asked"
+"""What became of an event that may answer a question: its chat was asked for the question's code."""
 _BROKEN = "broken"
 """Our code broke on an event: whoever brings it again tries it again."""
 _FREE = {"lease_token": None, "lease_until": None, "holder": None}
@@ -124,17 +140,6 @@ class StoppedChat:
     hints: list[Hint]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenQuestion:
-    """A question to the people of a chat."""
-
-    wait_id: int
-    run_pk: int
-    kind: WaitKind
-    opened_at: float
-    """Epoch seconds, by the database's clock."""
-
-
 class ChatState(NamedTuple):
     """How a chat stands."""
 
@@ -171,10 +176,17 @@ class _WaitingRow(NamedTuple):
 
 class _QuestionRow(NamedTuple):
     pk: int
-    run_pk: int
+    run_id: str
     kind: str
     request: str
     opened_at: float
+    closed_at: float | None
+
+
+class _ShownRow(NamedTuple):
+    wait_pk: int
+    receipt: str | None
+    arrived_at: float | None
 
 
 class GatewayRows:
@@ -418,37 +430,36 @@ class GatewayRows:
         connection.execute(sa.update(runs).where(runs.c.pk == found.pk).values(updated_at=db_now()))
         return found.run_id
 
-    def newest_question(self, source: str, name: str) -> OpenQuestion | None:
-        """What the run at work in a chat's session, or what it caused, asked last and nobody has answered."""
-        active = sa.select(sa.func.coalesce(runs.c.root_pk, runs.c.pk))
-        first = active.where(runs.c.pk == _active_run(self._tenant, source, name).scalar_subquery()).scalar_subquery()
-        wanted = (
-            sa.select(waits.c.pk, waits.c.run_pk, waits.c.kind, waits.c.request, waits.c.opened_at)
-            .join(runs, runs.c.pk == waits.c.run_pk)
-            .where(sa.or_(runs.c.pk == first, runs.c.root_pk == first), waits.c.closed_at.is_(None))
-            .where(waits.c.kind.in_((WaitKind.APPROVAL.value, WaitKind.INPUT.value)))
+    def questions(self, source: str, name: str) -> list[ChatQuestion]:
+        """The open questions that were put to the chat of a session, oldest first, and with them those that were
+        closed lately; an empty list, by one statement, where none is open."""
+        wanted = _questions(self._tenant, source, name)
+        is_open = waits.c.closed_at.is_(None)
+        with self._database.read() as connection:
+            rows = rows_of(connection.execute(wanted.where(is_open)), _QuestionRow)
+            if not rows:
+                return []
+            rows += rows_of(connection.execute(wanted.where(~is_open).limit(_CLOSED_QUESTIONS)), _QuestionRow)
+            shown = _messages_of(connection, [row.pk for row in rows])
+        found = [_chat_question(row, shown.get(row.pk, ())) for row in rows]
+        return sorted((each for each in found if each is not None), key=lambda each: each.wait_id)
+
+    def was_code_asked(self, questions: Sequence[ChatQuestion]) -> bool:
+        """Whether the code of one of these questions was asked for since the newest of them opened."""
+        if not questions:
+            return False
+        run_ids = {each.run_id for each in questions}
+        since = max(each.opened_at for each in questions)
+        asked = sa.select(inbound.c.pk).where(
+            inbound.c.received_at >= since, inbound.c.outcome == CODE_ASKED, inbound.c.run_id.in_(run_ids)
         )
         with self._database.read() as connection:
-            found = row_of(connection.execute(wanted.order_by(waits.c.pk.desc()).limit(1)), _QuestionRow)
-        if found is None:
-            return None
-        question = Question(kind=WaitKind(found.kind), request=json.loads(found.request))
-        if asked_in_chat(question) is None:
-            return None
-        return OpenQuestion(wait_id=found.pk, run_pk=found.run_pk, kind=question.kind, opened_at=found.opened_at)
+            return connection.execute(asked.limit(1)).first() is not None
 
     def was_asked(self, connection: Connection, source: str, name: str, wait_id: int) -> bool:
         """Whether a question, open or not, is one of a chat's session."""
-        chain = runs.alias()
-        return bool(
-            connection.execute(
-                sa.select(waits.c.pk)
-                .join(runs, runs.c.pk == waits.c.run_pk)
-                .join(chain, chain.c.pk == sa.func.coalesce(runs.c.root_pk, runs.c.pk))
-                .join(sessions, sessions.c.pk == chain.c.session_pk)
-                .where(waits.c.pk == wait_id, session_is(self._tenant, source, name))
-            ).first()
-        )
+        its = _questions(self._tenant, source, name).where(waits.c.pk == wait_id)
+        return connection.execute(its).first() is not None
 
     # --- who is in and who asks to be --------------------------------------------------------------------------------
 
@@ -615,6 +626,54 @@ def _person(account: str, person: str) -> sa.ColumnElement[bool]:
 
 def _active_run(tenant: str, source: str, name: str) -> sa.Select[Any]:
     return sa.select(sessions.c.active_run_pk).where(session_is(tenant, source, name))
+
+
+def _questions(tenant: str, source: str, name: str) -> sa.Select[Any]:
+    """What was asked by the runs of a session and by all that they caused, the newest first."""
+    first = runs.alias()
+    columns = (waits.c.pk, runs.c.run_id, waits.c.kind, waits.c.request, waits.c.opened_at, waits.c.closed_at)
+    return (
+        sa.select(*columns)
+        .join(runs, runs.c.pk == waits.c.run_pk)
+        .join(first, first.c.pk == sa.func.coalesce(runs.c.root_pk, runs.c.pk))
+        .join(sessions, sessions.c.pk == first.c.session_pk)
+        .where(session_is(tenant, source, name))
+        .where(waits.c.kind.in_((WaitKind.APPROVAL.value, WaitKind.INPUT.value)))
+        .order_by(waits.c.pk.desc())
+    )
+
+
+def _messages_of(connection: Connection, wait_pks: Sequence[int]) -> dict[int, list[_ShownRow]]:
+    """The deliveries of questions, by question."""
+    its_run = sa.select(waits.c.run_pk).where(waits.c.pk.in_(wait_pks))
+    arrived_at = sa.case((deliveries.c.state == DeliveryState.DELIVERED.value, deliveries.c.settled_at)).label(
+        "arrived_at"
+    )
+    wanted = sa.select(deliveries.c.wait_pk, deliveries.c.receipt, arrived_at).where(
+        deliveries.c.run_pk.in_(its_run), deliveries.c.wait_pk.in_(wait_pks)
+    )
+    found: dict[int, list[_ShownRow]] = {}
+    for row in rows_of(connection.execute(wanted), _ShownRow):
+        found.setdefault(row.wait_pk, []).append(row)
+    return found
+
+
+def _chat_question(row: _QuestionRow, shown: Sequence[_ShownRow]) -> ChatQuestion | None:
+    """``None`` for one that no person answers."""
+    question = Question(kind=WaitKind(row.kind), request=json.loads(row.request))
+    if asked_in_chat(question) is None:
+        return None
+    arrived = [each.arrived_at for each in shown if each.arrived_at is not None]
+    return ChatQuestion(
+        wait_id=row.pk,
+        run_id=row.run_id,
+        kind=question.kind,
+        label=str(question.request.get("description") or question.request.get("question") or ""),
+        opened_at=row.opened_at,
+        delivered_at=max(arrived) if arrived and len(arrived) == len(shown) else None,
+        closed_at=row.closed_at,
+        messages=frozenset(message_id for each in shown for message_id in message_ids_in(each.receipt)),
+    )
 
 
 def _first_queued(tenant: str, source: str, name: str) -> sa.Select[Any]:

@@ -943,6 +943,7 @@ deliveries = sa.Table(
     sa.Column("message_id", sa.String(200)),
     sa.Column("shown_hash", sa.String(16)),
     sa.Column("shown_at", Seconds),
+    sa.Column("wait_pk", BigId),
     sa.CheckConstraint("state in ('pending', 'attempting', 'delivered', 'failed', 'abandoned')", name="state"),
     sa.CheckConstraint("(state = 'attempting') = (lease_token is not null)", name="attempting_is_claimed"),
     sa.CheckConstraint("hinted_at is null or (state = 'pending' and not_before is null)", name="due_is_pending"),
@@ -961,7 +962,8 @@ deliveries = sa.Table(
 a notice about a job (``body``). ``is_in_doubt``: an attempt ended without an answer and may have arrived. ``losses``:
 attempts that ended with their worker; ``deaths``: as those of a run. ``is_preview``: the run is at work, and what it
 writes is shown in the chat as the message ``message_id``; the row is there from the beginning of the run, and the end
-makes it a delivery as others are."""
+makes it a delivery as others are. ``wait_pk``: the question that ``body`` puts to a chat; its ``receipt`` has the ids
+of all messages that show it, with spaces between them."""
 
 hook_calls = sa.Table(
     "hook_calls",

@@ -135,6 +135,8 @@ class ApprovalRequestFields(TypedDict):
     """A command waits for somebody to allow it: ``POST /v1/runs/{run_id}/approval``."""
 
     wait_id: int
+    code: NotRequired[str]
+    """What people call the question by in chats; absent in events of earlier versions."""
     command: str
     description: str
     pattern_key: str
@@ -165,6 +167,8 @@ class InputRequestFields(TypedDict):
     """The model asks the user something: ``POST /v1/runs/{run_id}/input``."""
 
     wait_id: int
+    code: NotRequired[str]
+    """What people call the question by in chats; absent in events of earlier versions."""
     question: str
     choices: list[str]
     expires_at: float | None

@@ -286,6 +286,7 @@ class _Sending:
 
     def _send_all(self, target: Target, report: Report, pieces: Sequence[Piece], why_dead: str | None) -> list[Hint]:
         receipt = None
+        shown_as = list(self._claim.shown_as)
         is_in_doubt = self._claim.is_in_doubt
         for number in range(self._claim.parts_sent, len(pieces)):
             edited = self._edited(target, report, pieces[number], number)
@@ -295,8 +296,13 @@ class _Sending:
                 return self._retry(target, outcome, is_in_doubt)
             faults.point(FaultPoint.DELIVER_AFTER_SEND)
             receipt, is_in_doubt = outcome.message_id, False
+            if self._claim.asks and receipt is not None:
+                # A reply to any of its messages answers the question.
+                shown_as.append(receipt)
+                receipt = " ".join(shown_as[-_QUOTABLE_MAX:])
             if number + 1 < len(pieces):
-                self._write(partial(self._parts.outbox.part_sent, self._claim, number + 1))
+                kept = receipt if self._claim.asks else None
+                self._write(partial(self._parts.outbox.part_sent, self._claim, number + 1, kept))
         return self._succeed(target, receipt, was_dead=why_dead is not None)
 
     def _edited(self, target: Target, report: Report, piece: Piece, number: int) -> Outcome | None:
@@ -417,6 +423,8 @@ class _Sending:
         persist(write, self._abort, patience_s=self._parts.commit_patience_s)
 
 
+_QUOTABLE_MAX = 40
+"""So many messages of a question are known again when somebody replies to them, the last ones."""
 _NOT_CHANGEABLE = frozenset({SendErrorKind.NOT_FOUND, SendErrorKind.UNKNOWN})
 _COMES_AGAIN = frozenset(
     {SendErrorKind.RATE_LIMITED, SendErrorKind.TRANSIENT, SendErrorKind.AMBIGUOUS, SendErrorKind.BAD_FORMAT}

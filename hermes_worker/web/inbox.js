@@ -92,7 +92,7 @@ export function Waiting({ wait, again, told, mine }) {
   const keys = wait.pattern_keys?.length ? wait.pattern_keys : wait.pattern_key ? [wait.pattern_key] : [];
   const choices = isApproval ? (wait.choices.length ? wait.choices : Object.keys(WORDS)) : wait.choices;
   return html`<article class="ask" aria-label=${`${wait.kind} of ${wait.run_id}`}>
-    <div class="row"><strong>${isApproval ? "Allow this?" : "A question"}</strong><span class="mono">${visible(wait.tool)}</span>
+    <div class="row"><strong>${isApproval ? "Allow this?" : "A question"}</strong><span class="mono" title="What this question is called in chats">${wait.code}</span><span class="mono">${visible(wait.tool)}</span>
       ${isOurs ? html`<a class="mono" href=${to("runs", wait.run_id)}>${short(wait.run_id)}</a>` : html`<span class="mono">${short(wait.run_id)}</span><span class="tag">${brief(wait.tenant)}</span>`}<span class="grow"></span>
       <span class="soft">waits ${age(wait.created_at)}${wait.expires_at ? `, ends ${age(wait.expires_at)}` : ""}</span></div>
     ${wait.description && html`<p>${visible(wait.description)}</p>`}

@@ -13,6 +13,7 @@ import httpx
 import pytest
 from serving import PATIENCE_S, Served, until
 from support.migrated import bring_up
+from support.questions import open_wait
 from support.store import Store
 from test_control import waiting
 
@@ -102,7 +103,9 @@ def test_each_change_is_told_to_its_tenant_and_what_was_missed_by_another_server
     watcher.leave()
     # Nothing is lost that happens while nobody listens, and nothing is told twice.
     same = Watcher(second, after=watcher.ids[-1])
-    first.http.post(f"/v1/runs/{run_id}/approval", json={"choice": "deny"}).raise_for_status()
+    first.http.post(
+        f"/v1/runs/{run_id}/approval", json={"choice": "deny", "wait_id": open_wait(store.database, run_id)}
+    ).raise_for_status()
     same.wait_for("approvals", after=0)
     again = Watcher(first, after=id_of({**marks_of(same.ids[-1]), ListKind.JOBS: "0" * 12})).wait_until_told()
     assert "jobs" in again.told[0]

@@ -286,7 +286,8 @@ def test_it_is_explained_and_may_be_answered_by_others(api: Served, store: Store
     assert (why["because"], why["facts"]["tools"]) == ("client_tool", "get_weather")
     assert "the client that asked is to bring the results of its own tools (get_weather)" in why["text"]
     with finishing(store, run_id):
-        assert api.http.post(f"/v1/runs/{run_id}/input", json={"text": "rain"}).status_code == 200
+        answer = {"text": "rain", "wait_id": why["facts"]["wait_id"]}
+        assert api.http.post(f"/v1/runs/{run_id}/input", json=answer).status_code == 200
     until(lambda: store.status(run_id) is RunStatus.COMPLETED, "the end")
     assert store.results(run_id) == ["rain"]
     again = ask(api.http, USER, message, result(message["tool_calls"][0]))

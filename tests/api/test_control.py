@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import pytest
 from serving import Served
+from support.questions import DANGER, open_wait
 from support.store import Store, asks
 
+from hermes_worker.core.answer_binding import question_code
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
@@ -48,9 +51,11 @@ def test_an_approval_is_listed_and_answered_once(api: Served, store: Store, http
     [listed] = http.get("/v1/approvals").json()["data"]
     assert (listed["run_id"], listed["command"], listed["kind"]) == (run_id, "rm -r x", "approval")
     assert http.get(f"/v1/runs/{run_id}").json()["status"] == "waiting_for_approval"
-    wrong = http.post(f"/v1/runs/{run_id}/approval", json={"choice": "maybe"})
+    named = {"wait_id": listed["id"]}
+    assert listed["code"] == question_code(listed["id"])
+    wrong = http.post(f"/v1/runs/{run_id}/approval", json={"choice": "maybe", **named})
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, "invalid_approval_choice")
-    answer = http.post(f"/v1/runs/{run_id}/approval", json={"choice": "approve"})
+    answer = http.post(f"/v1/runs/{run_id}/approval", json={"choice": "approve", **named})
     assert answer.json() == {
         "object": "hermes.run.approval_response",
         "run_id": run_id,
@@ -60,13 +65,13 @@ def test_an_approval_is_listed_and_answered_once(api: Served, store: Store, http
     }
     [recorded] = Waits(store.database).answers(run_id)
     assert (recorded.outcome, recorded.by) == ("once", answer.json()["by"])
-    late = http.post(f"/v1/runs/{run_id}/approval", json={"choice": "deny"})
+    late = http.post(f"/v1/runs/{run_id}/approval", json={"choice": "deny", **named})
     assert (late.status_code, late.json()["error"]["code"]) == (409, "approval_not_pending")
     assert http.get("/v1/approvals").json()["data"] == []
     store.runs.request_stop(run_id)
-    over = http.post(f"/v1/runs/{run_id}/approval", json={"choice": "deny"})
+    over = http.post(f"/v1/runs/{run_id}/approval", json={"choice": "deny", **named})
     assert (over.status_code, over.json()["error"]["code"]) == (409, "approval_not_active")
-    assert http.post("/v1/runs/run_x/approval", json={"choice": "deny"}).status_code == 404
+    assert http.post("/v1/runs/run_x/approval", json={"choice": "deny", **named}).status_code == 404
 
 
 def test_edited_arguments_must_fit_the_tool_and_are_never_hardline(
@@ -74,16 +79,15 @@ def test_edited_arguments_must_fit_the_tool_and_are_never_hardline(
 ) -> None:
     run_id = waiting(store)
     for arguments in ({}, {"command": ["ls"]}, {"command": "ls", "sudo": True}, {"command": "rm -rf /"}):
-        answer = http.post(f"/v1/runs/{run_id}/approval", json={"choice": "once", "arguments": arguments})
+        changed = {"choice": "once", "wait_id": open_wait(store.database, run_id), "arguments": arguments}
+        answer = http.post(f"/v1/runs/{run_id}/approval", json=changed)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "arguments"), arguments
-    answer = http.post(f"/v1/runs/{run_id}/approval", json={"choice": "once", "arguments": {"command": "ls"}})
+    answer = http.post(f"/v1/runs/{run_id}/approval", json={**changed, "arguments": {"command": "ls"}})
     assert answer.status_code == 200
     assert store.call(run_id).request.arguments == '{"command":"ls"}'
 
 
-def test_an_answer_may_name_its_question_and_is_then_no_other_ones(
-    api: Served, store: Store, http: httpx.Client
-) -> None:
+def test_an_answer_names_its_question_and_is_no_other_ones(api: Served, store: Store, http: httpx.Client) -> None:
     run_id, other = waiting(store), waiting(store, WaitKind.INPUT)
     approval, question = [wait["id"] for wait in http.get("/v1/approvals").json()["data"]]
     for arguments in ({}, {"arguments": {"command": "ls"}}):
@@ -99,11 +103,64 @@ def test_an_answer_may_name_its_question_and_is_then_no_other_ones(
     assert http.post(f"/v1/runs/{other}/input", json={"text": "blue", "wait_id": question}).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "param", "message"),
+    [
+        (
+            "approval",
+            {"choice": "once"},
+            "wait_id",
+            "Missing 'wait_id': an answer names the question that was seen. It is 'id' in GET /v1/approvals and "
+            "'wait_id' in the event approval.request.",
+        ),
+        (
+            "input",
+            {"text": "blue"},
+            "wait_id",
+            "Missing 'wait_id': an answer names the question that was seen. It is 'id' in GET /v1/approvals and "
+            "'wait_id' in the event input.request.",
+        ),
+        (
+            "approval",
+            {"choice": "deny", "all": True},
+            "wait_ids",
+            "Missing 'wait_ids': 'all' takes the list of the approvals that were seen, each by its 'id' in "
+            "GET /v1/approvals.",
+        ),
+    ],
+)
+def test_an_answer_that_names_no_question_is_told_what_to_send_and_answers_none(
+    store: Store, http: httpx.Client, path: str, body: dict[str, Any], param: str, message: str
+) -> None:
+    run_id = waiting(store, WaitKind.INPUT if path == "input" else WaitKind.APPROVAL)
+    refused = http.post(f"/v1/runs/{run_id}/{path}", json=body)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"], error["message"]) == (400, param, message)
+    assert error["code"] == f"missing_{param}"
+    assert len(http.get("/v1/approvals").json()["data"]) == 1
+
+
+def test_what_was_asked_since_is_not_allowed_with_all(store: Store, http: httpx.Client) -> None:
+    run_id = store.submit(tools=_TOOLS).run_id
+    store.ask_tools(run_id, asks(Replay.ONCE, Replay.ONCE, Replay.ONCE))
+    for position in range(2):
+        Waits(store.database).ask(store.call(run_id, position), DANGER)
+    seen = [wait["id"] for wait in http.get("/v1/approvals").json()["data"]]
+    Waits(store.database).ask(store.call(run_id, 2), DANGER)
+    answer = http.post(f"/v1/runs/{run_id}/approval", json={"choice": "once", "all": True, "wait_ids": seen})
+    assert (answer.status_code, answer.json()["resolved"]) == (200, 2)
+    [left] = http.get("/v1/approvals").json()["data"]
+    assert left["id"] not in seen
+    lost = http.post(f"/v1/runs/{run_id}/approval", json={"choice": "once", "wait_ids": [left["id"]], "wait_id": 1})
+    assert (lost.status_code, lost.json()["error"]["param"]) == (400, "wait_ids")
+
+
 def test_a_question_is_answered_once(api: Served, store: Store, http: httpx.Client) -> None:
     run_id = waiting(store, WaitKind.INPUT)
-    assert http.post(f"/v1/runs/{run_id}/input", json={"text": " "}).status_code == 400
-    assert http.post(f"/v1/runs/{run_id}/input", json={"text": "blue"}).status_code == 200
-    late = http.post(f"/v1/runs/{run_id}/input", json={"text": "red"})
+    named = {"wait_id": open_wait(store.database, run_id)}
+    assert http.post(f"/v1/runs/{run_id}/input", json={"text": " ", **named}).status_code == 400
+    assert http.post(f"/v1/runs/{run_id}/input", json={"text": "blue", **named}).status_code == 200
+    late = http.post(f"/v1/runs/{run_id}/input", json={"text": "red", **named})
     assert (late.status_code, late.json()["error"]["code"]) == (409, "input_not_pending")
 
 

@@ -9,6 +9,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 from serving import Served
+from support.questions import open_wait
 from support.store import Store, asks
 from test_tenants import client, tenants  # noqa: F401  (fixtures)
 
@@ -47,6 +48,11 @@ def ask(store: Store, run_id: str, **request: str) -> None:
     Waits(store.database).ask(
         store.call(run_id), Question(kind=WaitKind.APPROVAL, request=request, choices=choices, expires_s=None)
     )
+
+
+def decide(http: httpx.Client, store: Store, run_id: str, choice: str, **more: str) -> None:
+    body = {"choice": choice, "wait_id": open_wait(store.database, run_id), **more}
+    http.post(f"/v1/runs/{run_id}/approval", json=body).raise_for_status()
 
 
 # --- workers ---------------------------------------------------------------------------------------------------------
@@ -201,7 +207,7 @@ def test_a_prompt_is_shown_as_it_was_compacted_and_with_what_a_hook_added() -> N
 def test_secrets_in_arguments_are_hidden(api: Served, store: Store) -> None:
     run_id = api.submit()
     ask(store, run_id, arguments=f'{{"command":"export K={SECRET}"}}')
-    api.http.post(f"/v1/runs/{run_id}/approval", json={"choice": "once"})
+    decide(api.http, store, run_id, "once")
     with store.database.read() as connection:
         assert SECRET in str(connection.execute(sa.select(tool_calls.c.approved_arguments)).scalar_one())
     [call] = api.http.get(f"/v1/runs/{run_id}/calls").json()["data"]
@@ -243,10 +249,10 @@ def test_the_history_says_who_allowed_what_and_what_follows_from_it(
     for choice, _ in decided:
         asked.append(api.submit())
         ask(store, asked[-1])
-        api.http.post(f"/v1/runs/{asked[-1]}/approval", json={"choice": choice, "reason": "so"}).raise_for_status()
+        decide(api.http, store, asked[-1], choice, reason="so")
     theirs = submit(acme)
     ask(store, theirs)
-    acme.post(f"/v1/runs/{theirs}/approval", json={"choice": "deny"}).raise_for_status()
+    decide(acme, store, theirs, "deny")
 
     page = api.http.get("/v1/approvals/history", params={"limit": 2}).json()
     rest = api.http.get("/v1/approvals/history", params={"before": page["data"][-1]["id"]}).json()

@@ -24,6 +24,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from pydantic import TypeAdapter
 from serving import KEY, PATIENCE_S, Served, served, until
+from support.questions import open_wait
 from support.store import Store, asks
 from test_control import waiting
 
@@ -196,8 +197,11 @@ def test_a_client_that_cannot_ask_its_person_is_told_what_the_run_waits_for(api:
 
     async def work(client: Client) -> Any:
         seen = await of_task(client, "tasks/get", run_id)
-        answered = await client.call_tool("answer", {"run_id": run_id, "text": "the second"})
-        again = await client.call_tool("answer", {"run_id": run_id, "text": "the third"})
+        unnamed = await client.call_tool("answer", {"run_id": run_id, "text": "the first"})
+        assert text_of(unnamed) == ("Missing 'wait_id': an answer names the question seen, by its 'id' in get_run.")
+        named = {"run_id": run_id, "wait_id": open_wait(store.database, run_id)}
+        answered = await client.call_tool("answer", {**named, "text": "the second"})
+        again = await client.call_tool("answer", {**named, "text": "the third"})
         return seen, answered, again
 
     seen, answered, again = connected(api.url, api.key, work, asks_people=False)
@@ -256,6 +260,7 @@ def test_a_run_of_another_tenant_is_unknown_in_the_same_words(api: Served, store
 
 def test_each_tool_needs_the_scope_of_its_route(api: Served, store: Store) -> None:
     run_id = waiting(store)
+    wait_id = open_wait(store.database, run_id)
     tenants = Tenants(api.client.database)
     reading = tenants.create_key("default", "reader", [KeyScope.RUNS_READ]).token
     writing = tenants.create_key("default", "writer", [KeyScope.RUNS_READ, KeyScope.RUNS_WRITE]).token
@@ -263,7 +268,7 @@ def test_each_tool_needs_the_scope_of_its_route(api: Served, store: Store) -> No
     async def work(client: Client) -> Any:
         calls = (
             *(("run_agent", {"input": "x"}), ("steer", {"run_id": run_id, "text": "x"}), ("stop", {"run_id": run_id})),
-            *(("answer", {"run_id": run_id, "choice": "once"}), ("get_run", {"run_id": run_id})),
+            *(("answer", {"run_id": run_id, "choice": "once", "wait_id": wait_id}), ("get_run", {"run_id": run_id})),
         )
         return [(name, (await client.call_tool(name, arguments)).is_error) for name, arguments in calls]
 

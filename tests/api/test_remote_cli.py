@@ -17,6 +17,7 @@ from serving import Served, until
 from support.certificates import Authority
 from support.commandline import CommandLine
 from support.cutting import CuttingProxy
+from support.questions import open_wait
 from support.store import Store
 
 from hermes_worker.cli.entry import Invocation, commands
@@ -120,8 +121,8 @@ def test_what_is_changed_over_a_server_is_changed_as_in_the_database(
             ["runs", "show", approval],
             ["runs", "pause", at_work],
             ["runs", "resume", at_work],
-            ["runs", "approve", approval],
-            ["runs", "answer", question, "blue"],
+            ["runs", "approve", approval, "--wait-id", str(open_wait(store.database, approval))],
+            ["runs", "answer", question, "--wait-id", str(open_wait(store.database, question)), "blue"],
             ["runs", "steer", question, "faster"],
             ["runs", "stop", at_work],
             ["runs", "retry", done],

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from serving import Reader, Served
 from support.documented import Streams
-from support.questions import DANGER, QUESTION
+from support.questions import DANGER, QUESTION, open_wait
 from support.store import ANSWER, Store, asks, settlement
 
 from hermes_worker.core.events import AskedAgain
@@ -42,9 +42,11 @@ def eventful(api: Served, store: Store) -> str:
     api.http.post(f"/v1/runs/{run_id}/resume").raise_for_status()
     waits = Waits(store.database)
     waits.ask(store.call(run_id, 0), DANGER)
-    api.http.post(f"/v1/runs/{run_id}/approval", json={"choice": "deny", "reason": "no"}).raise_for_status()
+    denied = {"choice": "deny", "reason": "no", "wait_id": open_wait(store.database, run_id)}
+    api.http.post(f"/v1/runs/{run_id}/approval", json=denied).raise_for_status()
     waits.ask(store.call(run_id, 1), QUESTION)
-    api.http.post(f"/v1/runs/{run_id}/input", json={"text": "blue"}).raise_for_status()
+    answer = {"text": "blue", "wait_id": open_wait(store.database, run_id)}
+    api.http.post(f"/v1/runs/{run_id}/input", json=answer).raise_for_status()
     confined = settlement("ok", status=CallStatus.FAILED)
     refusal = Refusal(by=RefusedBy.RULES, reason="not here")
     store.calls.settle(store.call(run_id, 2), replace(confined, sandbox="bubblewrap", network="proxy", refusal=refusal))

@@ -64,8 +64,8 @@ UNKNOWN = {
 SHARED = {"model", "target", "tenant", "credential", "provider_key_id", "worker_id", "call"}
 """What no tenant owns, or only operators may name; a call is a place in its run."""
 BODIES: dict[str, dict[str, Any]] = {
-    "/v1/runs/{run_id}/approval": {"choice": "deny"},
-    "/v1/runs/{run_id}/input": {"text": "yes"},
+    "/v1/runs/{run_id}/approval": {"choice": "deny", "wait_id": 2**40},
+    "/v1/runs/{run_id}/input": {"text": "yes", "wait_id": 2**40},
     "/v1/runs/{run_id}/steer": {"text": "faster"},
     "PATCH /api/jobs/{job_id}": {"name": "theirs"},
     "PATCH /api/sessions/{session_id}": {"title": "theirs"},

@@ -11,6 +11,7 @@ from support.commandline import CommandLine
 from support.questions import DANGER, QUESTION
 from support.store import Store, asks
 
+from hermes_worker.core.answer_binding import question_code
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
@@ -34,7 +35,7 @@ def test_a_command_that_waits_is_shown_and_allowed(hermes: CommandLine, store: S
     shown = hermes.inline("runs", "show", run_id).out
     assert "? wants to run (recursive delete): rm -r build" in shown
     assert SECRET not in shown
-    assert f"hermes-worker runs approve {run_id}, or 'deny' instead of 'approve', until " in shown
+    assert f"hermes-worker runs approve {run_id} --wait-id {wait_id}, or 'deny' instead of 'approve', until " in shown
     allowed = hermes.inline("runs", "approve", run_id, "--choice", "session", "--wait-id", wait_id)
     assert (allowed.code, allowed.out.split()) == (0, [run_id, "running"])
     assert store.call(run_id).is_approved
@@ -48,20 +49,28 @@ def test_a_command_that_waits_is_shown_and_allowed(hermes: CommandLine, store: S
 
 
 def test_a_command_that_waits_is_refused_with_a_reason(hermes: CommandLine, store: Store) -> None:
-    run_id, _ = waiting(store, WITH_SECRET)
-    assert hermes.inline("runs", "deny", run_id, "--reason", "not here").code == 0
+    run_id, wait_id = waiting(store, WITH_SECRET)
+    unnamed = hermes.inline("runs", "deny", run_id, "--reason", "not here")
+    assert unnamed.code == 2
+    code = question_code(int(wait_id))
+    assert unnamed.err.startswith(
+        "hermes-worker: say which question you answer; the run asks:\n"
+        f"  --wait-id {wait_id}  ({code})  rm -r build --token="
+    )
+    assert SECRET not in unnamed.err
+    assert hermes.inline("runs", "deny", run_id, "--reason", "not here", "--wait-id", wait_id).code == 0
     assert "not here" in store.results(run_id)[0]
 
 
 @pytest.mark.parametrize(("said", "understood"), [("2", "blue"), ("green", "green")])
 def test_a_question_is_shown_and_answered(hermes: CommandLine, store: Store, said: str, understood: str) -> None:
-    run_id, _ = waiting(store, QUESTION)
+    run_id, wait_id = waiting(store, QUESTION)
     shown = hermes.inline("runs", "show", run_id).out
     assert "? Which? (1 red, 2 blue)" in shown
-    assert f"hermes-worker runs answer {run_id} NUMBER-OR-TEXT, until " in shown
-    assert hermes.inline("runs", "answer", run_id, said).code == 0
+    assert f"hermes-worker runs answer {run_id} --wait-id {wait_id} NUMBER-OR-TEXT, until " in shown
+    assert hermes.inline("runs", "answer", run_id, "--wait-id", wait_id, said).code == 0
     assert understood in store.results(run_id)[0]
-    empty = hermes.inline("runs", "answer", run_id, " ")
+    empty = hermes.inline("runs", "answer", run_id, "--wait-id", wait_id, " ")
     assert (empty.code, empty.err) == (2, "hermes-worker: the answer is empty\n")
 
 

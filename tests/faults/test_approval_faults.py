@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support.questions import open_wait
 from support.rig import Rig, rig_on, until
 
 from hermes_worker.core.errors import UnavailableError
@@ -74,7 +75,10 @@ def test_a_dangerous_command_waits_without_a_worker_and_runs_once_allowed(rig: R
     assert victim.exists()
     for worker in list(rig.fleet.workers):
         rig.fleet.replace(worker)
-    rig.client.publisher.send(answering.approve(rig.client.waits, run_id, Choice.SESSION, by="cli:tester"))
+    wait_id = open_wait(rig.client.database, run_id)
+    rig.client.publisher.send(
+        answering.approve(rig.client.waits, run_id, Choice.SESSION, wait_id=wait_id, by="cli:tester")
+    )
     [run] = rig.ended(run_id)
     assert run.status is RunStatus.COMPLETED
     assert not victim.exists()
@@ -86,7 +90,8 @@ def test_runs_that_nobody_watches_are_refused_and_others_answer_questions(rig: R
     question = {"name": "clarify", "arguments": {"question": "Which?", "choices": ["red", "blue"]}}
     curious = rig.submit([{"calls": [question]}])
     asked(rig, curious, RunStatus.WAITING_FOR_INPUT)
-    rig.client.publisher.send(answering.reply(rig.client.waits, curious, "2", by="cli:tester"))
+    wait_id = open_wait(rig.client.database, curious)
+    rig.client.publisher.send(answering.reply(rig.client.waits, curious, "2", wait_id=wait_id, by="cli:tester"))
     assert [run.status for run in rig.ended(unattended, curious)] == [RunStatus.COMPLETED] * 2
     assert "nobody is there to approve it" in rig.tool_rows(unattended)[0]["content"]
     assert json.loads(rig.tool_rows(curious)[0]["content"])["user_response"] == "blue"

@@ -19,6 +19,7 @@ from support.store import Store, asks
 from support.telegram_server import TOKEN, TelegramServer
 
 from hermes_worker import settings as settings_module
+from hermes_worker.core.answer_binding import question_code
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.gateway import ChatRole
 from hermes_worker.core.inbound import ChatKind, InboundButton, InboundChat, InboundMessage, InboundSender
@@ -32,6 +33,7 @@ from hermes_worker.gateway.listening import GatewayListener, listened_accounts
 from hermes_worker.gateway.taking import Arrival, Taker
 from hermes_worker.settings import GatewaySettings
 from hermes_worker.store.gateway import GatewayRows
+from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.runs.inputs import stored_spec
 from hermes_worker.store.runs.runs import Multitask
 from hermes_worker.store.runs.waits import Waits
@@ -103,7 +105,8 @@ def outcomes(client: Client) -> list[str]:
 
 def bodies(client: Client) -> list[str]:
     """What chats are told beside the answers of runs."""
-    return [body for (body,) in rows_of(client, deliveries.c.body) if body is not None]
+    rows = rows_of(client, deliveries.c.body, deliveries.c.message_id)
+    return [body for body, message_id in rows if body is not None and message_id is None]
 
 
 @pytest.mark.usefixtures("listening")
@@ -356,6 +359,22 @@ def asked_by(client: Client, store: Store, question: Question) -> str:
     return str(run_id)
 
 
+def arrives(client: Client, store: Store, receipt: str = "", *, ago_s: float = 60.0) -> None:
+    """The platform has confirmed what is due, and that was ``ago_s`` ago."""
+    outbox = Deliveries(client.database)
+    for delivery_id, attempts, settled_at in rows_of(
+        client, deliveries.c.delivery_id, deliveries.c.attempts, deliveries.c.settled_at
+    ):
+        effect = SendDelivery(run_id="", delivery_id=delivery_id, attempt=attempts + 1)
+        if settled_at is None and (claim := outbox.claim(effect, store.owner)) is not None:
+            outbox.delivered(claim, receipt or f"m{delivery_id}")
+    is_question = deliveries.c.wait_pk.is_not(None)
+    with client.database.write() as connection:
+        earlier = {"settled_at": deliveries.c.settled_at - ago_s}
+        connection.execute(sa.update(deliveries).where(is_question).values(earlier))
+        connection.execute(sa.update(waits).values(opened_at=waits.c.opened_at - ago_s))
+
+
 def approval() -> Question:
     request = {"command": "rm -rf build", "description": "deletes a directory", "pattern_key": "rm", "arguments": "{}"}
     return Question(kind=WaitKind.APPROVAL, request=request, choices=["once", "deny"], expires_s=600)
@@ -382,6 +401,7 @@ def test_a_command_is_asked_about_in_the_chat_and_allowed_there(
     until(lambda: outcomes(client) == ["run"])
     asked_by(client, store, approval())
     assert "rm -rf build" in bodies(client)[0]
+    arrives(client, store)
     telegram.write(42, said, date=int(time.time()))
     until(lambda: len(outcomes(client)) == 2)
     assert outcomes(client) == ["run", "answer"]
@@ -397,10 +417,11 @@ def test_what_nobody_else_and_nobody_before_the_question_said_is_an_answer(
     telegram.write(42, "clean up")
     until(lambda: outcomes(client) == ["run"])
     asked_by(client, store, approval())
+    arrives(client, store)
     telegram.write(43, "/approve")
     telegram.write(43, "yes", date=int(time.time()))
-    telegram.write(42, "yes", date=int(time.time()) - 60)
-    telegram.write(42, "/approve always")
+    telegram.write(42, "yes", date=int(time.time()) - 120)
+    telegram.write(42, "/approve always", date=int(time.time()))
     until(lambda: len(outcomes(client)) == 5)
     assert outcomes(client) == ["run", "command", "run", "run", "command"]
     assert choices(client) == [None]
@@ -452,6 +473,7 @@ def test_a_member_allows_nothing_from_now_on(client: Client, telegram: TelegramS
     telegram.write(60, "clean up")
     until(lambda: outcomes(client) == ["paired", "run"])
     asked_by(client, store, approval())
+    arrives(client, store)
     telegram.write(60, "/approve always", date=int(time.time()))
     until(lambda: len(outcomes(client)) == 3)
     assert choices(client) == [None]
@@ -464,7 +486,10 @@ def test_plain_words_answer_what_an_agent_wants_to_know(client: Client, telegram
     until(lambda: outcomes(client) == ["run"])
     wanted = Question(kind=WaitKind.INPUT, request={"question": "Which colour?"}, choices=["red", "blue"])
     run_id = asked_by(client, store, wanted)
-    assert bodies(client) == ["Which colour?\n1. red\n2. blue"]
+    code = question_code(question_of(client))
+    line = f"Question {code}: reply to this message, or write {code} and your answer."
+    assert bodies(client) == [f"Which colour?\n1. red\n2. blue\n\n{line}"]
+    arrives(client, store)
     telegram.write(42, "2", date=int(time.time()))
     until(lambda: outcomes(client) == ["run", "answer"])
     assert '"user_response":"blue"' in store.results(run_id)[0]

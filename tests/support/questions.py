@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hermes_worker.core.questions import Question
 from hermes_worker.core.run import WaitKind
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.runs.waits import Waits
 
 DANGER = Question(
     kind=WaitKind.APPROVAL,
@@ -17,3 +19,8 @@ DANGER = Question(
     expires_s=60,
 )
 QUESTION = Question(kind=WaitKind.INPUT, request={"question": "Which?"}, choices=["red", "blue"], expires_s=3_600)
+
+
+def open_wait(database: Database, run_id: str) -> int:
+    """The number of the oldest question of a run that is open."""
+    return Waits(database).open(run_id=run_id)[0].wait_id

@@ -164,6 +164,8 @@ class RpcCaller:
         run_id = await self._own(given.run_id)
         if (given.text is None) is (given.choice is None):
             raise invalid("text", "Give either 'text', for a question, or 'choice', for an approval.")
+        if given.wait_id is None:
+            raise invalid("wait_id", "Missing 'wait_id': an answer names the question seen, by its 'id' in get_run.")
         if given.choice is None:
             await self._reply(run_id, str(given.text), given.wait_id)
         else:
@@ -223,12 +225,12 @@ class RpcCaller:
             except (NotWaiting, NothingAsked):
                 continue  # somebody else was first
 
-    async def _reply(self, run_id: str, text: str, wait_id: int | None) -> None:
+    async def _reply(self, run_id: str, text: str, wait_id: int) -> None:
         require_scope(self.principal, KeyScope.RUNS_WRITE)
         waits, by = self.context.client.waits, self.principal.known_as
         self._tell(run_id, await self.context.store(answering.reply, waits, run_id, text, by=by, wait_id=wait_id))
 
-    async def _approve(self, run_id: str, word: str, reason: str | None, wait_id: int | None) -> None:
+    async def _approve(self, run_id: str, word: str, reason: str | None, wait_id: int) -> None:
         require_scope(self.principal, KeyScope.APPROVE)
         try:
             choice: Choice = choice_of(word)

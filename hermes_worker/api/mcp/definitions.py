@@ -61,12 +61,16 @@ _TOOLS: Sequence[Mapping[str, Any]] = (
         "title": "Answer a run",
         "description": "Answer what a run asks: a question with 'text', a request for approval with 'choice'.",
         "inputSchema": _schema(
-            ["run_id"],
+            ["run_id", "wait_id"],
             run_id=_RUN_ID,
             text={"type": "string", "description": "The answer, or the number of a choice."},
             choice={"type": "string", "enum": ["once", "session", "always", "deny"]},
             reason={"type": "string", "description": "For the agent, when it is denied.", "maxLength": 10_000},
-            wait_id={"type": "integer", "minimum": 1, "description": "Which question; get_run names it 'id'."},
+            wait_id={
+                "type": "integer",
+                "minimum": 1,
+                "description": "The question seen: 'id' in get_run.",
+            },
         ),
         "annotations": {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": False},
     },

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from hermes_worker.core.answer_binding import question_code
 from hermes_worker.core.client_tools import IS_CLIENTS
 from hermes_worker.core.run import RunStatus, WaitKind
 from hermes_worker.core.unseen import show_marks
@@ -44,7 +45,8 @@ def in_words(view: RunView, waits: Sequence[WaitView]) -> str:
     for wait in waits:
         if _is_for_people(wait):
             by = "choice" if wait.kind is WaitKind.APPROVAL else "text"
-            lines.append(f"It asks (wait_id {wait.wait_id}, answer with {by!r}): {_words_of(wait)}")
+            code = question_code(wait.wait_id)
+            lines.append(f"It asks (wait_id {wait.wait_id}, code {code}, answer with {by!r}): {_words_of(wait)}")
     return "\n".join(lines)
 
 
@@ -93,6 +95,7 @@ def _is_for_people(wait: WaitView) -> bool:
 def _question(wait: WaitView) -> dict[str, Any]:
     return {
         "id": wait.wait_id,
+        "code": question_code(wait.wait_id),
         "kind": wait.kind.value,
         "tool": wait.tool,
         "question": _words_of(wait),

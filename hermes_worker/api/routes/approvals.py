@@ -30,24 +30,43 @@ from hermes_worker.stream.live import Live
 router = APIRouter(prefix="/v1", tags=["approvals"], route_class=JsonRoute, responses=schema.errors(503))
 _ID_MAX = 2**53 - 1
 """Larger numbers are not the same in every JSON."""
+_WAITS_MAX = 500
 _WAIT_ID = (
-    "Which question is meant: its 'id' in the list, 'wait_id' in its event. An answer that comes late is then refused "
-    "instead of being taken for one to the next question. Default: the oldest."
+    "Which question was seen: its 'id' in the list, 'wait_id' in its event. An answer that comes late is then refused "
+    "instead of being taken for one to the next question."
 )
-
-
-_ALL = "Answer every approval that the run waits for in the same way; without 'arguments' and 'wait_id'."
+_NO_WAIT_ID = (
+    "Missing 'wait_id': an answer names the question that was seen. It is 'id' in GET /v1/approvals and 'wait_id' in "
+    "the event {event}."
+)
+_NO_WAIT_IDS = (
+    "Missing 'wait_ids': 'all' takes the list of the approvals that were seen, each by its 'id' in GET /v1/approvals."
+)
+_ALL = "Answer the approvals 'wait_ids' in the same way; without 'arguments' and 'wait_id'."
+_WAIT_IDS = "With 'all': the approvals that were seen. What the run asked since is left open."
 _ARGUMENTS = "Run the call with these instead; only with once, and with a key that has 'runs:write' as well."
 _ONLY_ONCE: list[JsonValue] = [
     {"properties": {"arguments": {"type": "null"}}},
     {"properties": {"choice": {"enum": [word for word in CHOICE_WORDS if choice_of(word) is Choice.ONCE]}}},
 ]
 """Changed arguments are for this call."""
+_IS_ALL: JsonValue = {
+    "anyOf": [{"properties": {name: {"const": True}}, "required": [name]} for name in ("all", "resolve_all")]
+}
 _OF_ALL: list[JsonValue] = [
-    {"properties": {"all": {"const": False}, "resolve_all": {"const": False}}},
-    {"properties": {"arguments": {"type": "null"}, "wait_id": {"type": "null"}}},
+    {
+        "not": _IS_ALL,
+        "properties": {"wait_id": {"type": "integer"}, "wait_ids": {"type": "null"}},
+        "required": ["wait_id"],
+    },
+    {
+        **_IS_ALL,
+        "properties": {"arguments": {"type": "null"}, "wait_id": {"type": "null"}, "wait_ids": {"type": "array"}},
+        "required": ["wait_ids"],
+    },
 ]
-"""Nothing is of one call and of all."""
+"""Either one approval is named, or a list of them."""
+WaitId = Annotated[int, Field(ge=1, le=_ID_MAX), WHOLE]
 
 
 class Approval(BaseModel):
@@ -60,7 +79,8 @@ class Approval(BaseModel):
     choice: Annotated[str, WithJsonSchema({"enum": list(CHOICE_WORDS)})]
     reason: str | None = Field(None, max_length=10_000, description="For the model, when it is denied.")
     arguments: dict[str, Any] | None = Field(None, description=_ARGUMENTS)
-    wait_id: Annotated[int, Field(ge=1, le=_ID_MAX), WHOLE] | None = Field(None, description=_WAIT_ID)
+    wait_id: WaitId | None = Field(None, description=_WAIT_ID)
+    wait_ids: list[WaitId] | None = Field(None, min_length=1, max_length=_WAITS_MAX, description=_WAIT_IDS)
     all: bool = Field(False, description=_ALL)
     resolve_all: bool = Field(False, description="The same as 'all'.")
 
@@ -68,14 +88,18 @@ class Approval(BaseModel):
 class Answer(BaseModel):
     """An answer to a question."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra={"properties": {"wait_id": {"type": "integer"}}, "required": ["text", "wait_id"]},
+    )
 
     text: str = Field(
         max_length=100_000,
         json_schema_extra={"pattern": NOT_BLANK},
         description="The number of a choice, or the answer in words.",
     )
-    wait_id: Annotated[int, Field(ge=1, le=_ID_MAX), WHOLE] | None = Field(None, description=_WAIT_ID)
+    wait_id: WaitId | None = Field(None, description=_WAIT_ID)
 
 
 class AnsweredQuestion(BaseModel):
@@ -93,6 +117,8 @@ class WaitObject(BaseModel):
     """Something a run waits for."""
 
     id: int
+    code: str
+    """What people call it by in chats: no other question has the same code."""
     run_id: str
     tenant: str
     session_id: str
@@ -237,13 +263,20 @@ async def answer_approval(
 
 
 def _approve(waits: Waits, run_id: str, choice: Choice, body: Approval, by: str) -> tuple[int, list[Hint]]:
-    """How many approvals were answered, and what to send. Raises as ``answering.approve``."""
+    """How many approvals were answered, and what to send. Raises as ``answering.approve``, and ``ApiError`` where the
+    body does not say which questions were seen."""
     if not (body.all or body.resolve_all):
+        if body.wait_id is None:
+            raise invalid("wait_id", _NO_WAIT_ID.format(event="approval.request"), "missing_wait_id")
+        if body.wait_ids is not None:
+            raise invalid("wait_ids", "Invalid 'wait_ids': they go with 'all'; one approval is named by 'wait_id'.")
         of_one = partial(answering.approve, reason=body.reason, arguments=body.arguments, wait_id=body.wait_id)
         return 1, of_one(waits, run_id, choice, by=by)
     if body.arguments is not None or body.wait_id is not None:
         raise invalid("all", "Invalid 'all': 'arguments' and 'wait_id' are of one approval.")
-    return answering.approve_all(waits, run_id, choice, by=by, reason=body.reason)
+    if body.wait_ids is None:
+        raise invalid("wait_ids", _NO_WAIT_IDS, "missing_wait_ids")
+    return answering.approve_all(waits, run_id, choice, wait_ids=body.wait_ids, by=by, reason=body.reason)
 
 
 @router.post(
@@ -257,6 +290,8 @@ async def answer_question(
     context: Context, run_id: OwnRun, body: Answer, caller: Caller, later: BackgroundTasks
 ) -> AnsweredQuestion:
     """Answer a question of a run. The first answer counts."""
+    if body.wait_id is None:
+        raise invalid("wait_id", _NO_WAIT_ID.format(event="input.request"), "missing_wait_id")
     try:
         waits = context.client.waits
         hints = await context.store(answering.reply, waits, run_id, body.text, by=caller.known_as, wait_id=body.wait_id)

@@ -146,10 +146,11 @@ def question_lines(question: PendingQuestion) -> list[str]:
         why = f" ({question.why})" if question.why else ""
         *some, last = [choice for choice in question.choices if choice != "deny"] or ("once", "session", "always")
         offered = f"{', '.join(some)} or {last}" if some else last
-        return [*render_question(f"? wants to run{why}:", question.text), f"  allow it {offered}, or deny it{until}"]
+        said = f"? {question.code} wants to run{why}:"
+        return [*render_question(said, question.text), f"  allow it {offered}, or deny it{until}"]
     numbered = [f"  {number} {choice}" for number, choice in enumerate(question.choices, start=1)]
     return [
-        *render_question("?", question.text),
+        *render_question(f"? {question.code}", question.text),
         *numbered,
         f"  answer with {'a number or ' if numbered else ''}words{until}",
     ]

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Literal
 
 from hermes_worker.cli.chat.turn import PendingQuestion
+from hermes_worker.core.answer_binding import code_in
 
 
 class SlashVerb(StrEnum):
@@ -50,8 +51,10 @@ COMMANDS: Sequence[SlashCommand] = (
     SlashCommand(verb=SlashVerb.COMPRESS, argument="[TOPIC]", summary="summarise the older part of the conversation"),
     SlashCommand(verb=SlashVerb.USAGE, argument="", summary="what the conversation used and cost"),
     SlashCommand(verb=SlashVerb.TREE, argument="", summary="the last run and what it delegated"),
-    SlashCommand(verb=SlashVerb.APPROVE, argument="[once|session|always]", summary="allow what the run asks for"),
-    SlashCommand(verb=SlashVerb.DENY, argument="[REASON]", summary="refuse it, with a reason for the model"),
+    SlashCommand(
+        verb=SlashVerb.APPROVE, argument="[CODE] [once|session|always]", summary="allow what the run asks for"
+    ),
+    SlashCommand(verb=SlashVerb.DENY, argument="[CODE] [REASON]", summary="refuse it, with a reason for the model"),
     SlashCommand(verb=SlashVerb.QUIT, argument="", summary="leave, as Ctrl-D does; a run at work goes on"),
 )
 _BY_NAME = {command.verb.value: command for command in COMMANDS} | {
@@ -119,10 +122,40 @@ def meaning(line: str, asking: Sequence[PendingQuestion] = ()) -> Meaning:
         return None
     if line.startswith("/") and not _is_path(line):
         return _command(line, asking)
-    if asking:
-        question = asking[0]
-        return _decision(question, text) if question.is_approval else Respond(question=question, text=text)
-    return Say(text=text)
+    named, rest = _take_code(text, asking)
+    if named is None and asking:
+        named = asking[0]
+        if unclear := (_unknown_code(text) if named.is_approval else None) or _several(named, asking):
+            return unclear
+    if named is None:
+        return Say(text=text)
+    return _decision(named, rest) if named.is_approval else Respond(question=named, text=rest or text)
+
+
+def _take_code(text: str, asking: Sequence[PendingQuestion]) -> tuple[PendingQuestion | None, str]:
+    """The question whose code stands in front of a text or at its end, and the text without it; ``None`` for none."""
+    first, _, behind = text.partition(" ")
+    before, _, last = text.rpartition(" ")
+    for question in asking:
+        if question.code == code_in(first):
+            return question, behind.strip()
+        if question.code == code_in(last):
+            return question, before.strip()
+    return None, text
+
+
+def _several(question: PendingQuestion, asking: Sequence[PendingQuestion]) -> Misread | None:
+    """What to write where other questions of the same kind are open as well."""
+    alike = [each.code for each in asking if each.is_approval is question.is_approval]
+    if len(alike) < 2:
+        return None
+    return Misread(why=f"several questions are open; name the one that you answer: {', '.join(alike)}")
+
+
+def _unknown_code(text: str) -> Misread | None:
+    """What to write instead of the code of a question that is not asked any more."""
+    code = code_in(text.partition(" ")[0]) or code_in(text.rpartition(" ")[2])
+    return Misread(why=f"no question with the code {code} is open") if code else None
 
 
 def _is_path(line: str) -> bool:
@@ -148,9 +181,14 @@ def _command(line: str, asking: Sequence[PendingQuestion]) -> Meaning:
 
 
 def _explicit(verb: SlashVerb, argument: str, asking: Sequence[PendingQuestion]) -> Meaning:
-    question = next((each for each in asking if each.is_approval), None)
-    if question is None:
+    approvals = [each for each in asking if each.is_approval]
+    if not approvals:
         return Misread(why="the run asks for nothing that could be allowed")
+    question, argument = _take_code(argument, approvals)
+    if question is None:
+        question = approvals[0]
+        if unclear := _unknown_code(argument) or _several(question, approvals):
+            return unclear
     if verb is SlashVerb.DENY:
         return Decide(question=question, choice="deny", reason=argument)
     choice = argument.lower() or "once"

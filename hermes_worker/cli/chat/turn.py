@@ -24,6 +24,7 @@ from hermes_worker.cli.wording import (
     until_words,
     waiting_line,
 )
+from hermes_worker.core.answer_binding import question_code
 from hermes_worker.core.run_events import RunEventName
 from hermes_worker.core.text_marks import EventMark
 from hermes_worker.core.unseen import show_marks
@@ -91,7 +92,7 @@ class ChatNotice:
 class PendingQuestion:
     """Something that the run waits to be answered."""
 
-    wait_id: int | None
+    wait_id: int
     is_approval: bool
     text: str
     """The command that it wants to run, or the question."""
@@ -99,6 +100,10 @@ class PendingQuestion:
     choices: tuple[str, ...] = ()
     until: str = ""
     kind: Literal["question"] = "question"
+
+    @property
+    def code(self) -> str:
+        return question_code(self.wait_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +279,7 @@ def _asked(state: TurnState, event: Mapping[str, Any]) -> Step:
     wait_id = event.get("wait_id")
     is_approval = event.get("event") == RunEventName.APPROVAL_REQUESTED
     question = PendingQuestion(
-        wait_id=wait_id if isinstance(wait_id, int) else None,
+        wait_id=wait_id if isinstance(wait_id, int) else 0,
         is_approval=is_approval,
         text=show_marks(str(event.get("command" if is_approval else "question") or "")),
         why=one_line(_text(event, "description"), _WHY_CHARS_MAX),

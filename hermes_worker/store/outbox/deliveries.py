@@ -45,6 +45,7 @@ BUTTONS_GONE = "buttons_gone"
 """That of one that changes a message which stands in the chat (``channels.errors.Adjustment``)."""
 _MESSAGE_ID_CHARS_MAX = 200
 _KEY_CHARS_MAX = 300
+_RECEIPT_CHARS_MAX = 2_000
 _SIGNS_ONLY = "signs"
 """In place of the hash of a shown text: no text is shown before the answer, so none can be there twice."""
 _WATCHED_ONCE = 1.0
@@ -108,6 +109,10 @@ class DeliveryClaim:
     """The run is at work: what it has written is to be shown, nothing is delivered yet."""
     buttons: tuple[ChatButton, ...] = ()
     """What the message can be answered with by a press."""
+    shown_as: tuple[str, ...] = ()
+    """The ids of the messages that show the question which this delivery asks, as far as they were sent."""
+    asks: bool = False
+    """It asks a question."""
     standing: ChatStanding = field(default_factory=ChatStanding)
     """What stands in the chat already."""
 
@@ -148,11 +153,13 @@ def owe(
     job_pk: int | None = None,
     body: str | None = None,
     buttons: Sequence[ChatButton] = (),
+    wait_pk: int | None = None,
     may_be_shown: bool = True,
     tenant: str = DEFAULT_TENANT,
 ) -> list[Hint]:
     """Write one delivery per target, due now, in the caller's transaction. ``run`` is the number and the id of the
-    run whose answer is sent, or that sends ``body``, with ``buttons`` where the platform has them. They are the run's
+    run whose answer is sent, or that sends ``body``, with ``buttons`` where the platform has them. ``wait_pk`` is the
+    question that ``body`` asks. They are the run's
     tenant's, or the job's; ``tenant`` says whose they are without either. Where it ``may_be_shown`` already, what
     shows the answer is made its delivery."""
     hints = []
@@ -173,6 +180,7 @@ def owe(
                 target=plain(target),
                 body=plain(body) if body is not None else None,
                 buttons=_stored(buttons),
+                wait_pk=wait_pk,
                 state=DeliveryState.PENDING.value,
                 hinted_at=db_now(),
                 created_at=db_now(),
@@ -183,6 +191,11 @@ def owe(
         effect = SendDelivery(run_id=run[1] if run else delivery_id, delivery_id=delivery_id, attempt=1)
         hints.append(Hint(effect=effect, at=float(at)))
     return hints
+
+
+def message_ids_in(receipt: str | None) -> tuple[str, ...]:
+    """The ids of the messages that show a question, in their order, from the receipt of its delivery."""
+    return tuple((receipt or "").split())
 
 
 def _stored(buttons: Sequence[ChatButton]) -> str | None:
@@ -209,7 +222,8 @@ def take_buttons_away(connection: Connection, run_pk: int, wait_id: int) -> None
 
 def _owe_bare(connection: Connection, sent: _SentRow) -> None:
     """Owe the change of a message that bears buttons. The sweeper brings it: nobody waits for that."""
-    if sent.receipt is None or len(sent.receipt) > _MESSAGE_ID_CHARS_MAX:
+    message_ids = message_ids_in(sent.receipt)
+    if not message_ids or len(message_ids[-1]) > _MESSAGE_ID_CHARS_MAX:
         return
     connection.execute(
         sa.insert(deliveries).values(
@@ -218,7 +232,7 @@ def _owe_bare(connection: Connection, sent: _SentRow) -> None:
             run_pk=sent.run_pk,
             target=sent.target,
             body=sent.body,
-            message_id=sent.receipt,
+            message_id=message_ids[-1],
             adjustments=BUTTONS_GONE,
             state=DeliveryState.PENDING.value,
             not_before=db_now(),
@@ -307,6 +321,8 @@ def _claim_of(row: _TakenDelivery, asked: _AnsweringRun | None, token: str) -> D
         workspace=asked.workspace if asked else None,
         is_preview=bool(row.is_preview),
         buttons=_buttons_in(row.buttons),
+        shown_as=message_ids_in(row.receipt) if row.wait_pk is not None else (),
+        asks=row.wait_pk is not None,
         standing=ChatStanding(
             message_id=row.message_id,
             shown_hash=row.shown_hash,
@@ -382,11 +398,12 @@ class Deliveries:
             except keys.KeyTaken:
                 continue  # by the same request, which came at the same time
 
-    def part_sent(self, claim: DeliveryClaim, parts_sent: int) -> None:
+    def part_sent(self, claim: DeliveryClaim, parts_sent: int, receipt: str | None = None) -> None:
         """Note how far the delivery got, so that nobody sends these parts again; doubt about them is over. Raises
         ``LeaseLost``."""
+        kept = {} if receipt is None else {"receipt": plain(receipt)[:_RECEIPT_CHARS_MAX]}
         with self._database.statement() as connection:
-            self._change(connection, claim, parts_sent=parts_sent, is_in_doubt=False)
+            self._change(connection, claim, parts_sent=parts_sent, is_in_doubt=False, **kept)
 
     def previewed(self, claim: DeliveryClaim, after: AfterPreview) -> None:
         """Write what stands in the chat, and give the row back: to look again after a while, or at once where the run
@@ -422,7 +439,9 @@ class Deliveries:
         """``revived`` is a target that counted as dead and is not. Raises ``LeaseLost``."""
         with self._database.write() if revived or claim.buttons else self._database.statement() as connection:
             ended = _ended(DeliveryState.DELIVERED)
-            self._change(connection, claim, **ended, receipt=receipt and plain(receipt)[:500], error=None)
+            self._change(
+                connection, claim, **ended, receipt=receipt and plain(receipt)[:_RECEIPT_CHARS_MAX], error=None
+            )
             if claim.buttons:
                 self._answered_meanwhile(connection, claim)
             if revived is not None:
@@ -798,6 +817,8 @@ class _TakenDelivery(NamedTuple):
     is_in_doubt: bool
     is_preview: int
     buttons: str | None
+    wait_pk: int | None
+    receipt: str | None
     message_id: str | None
     shown_hash: str | None
     age_s: float

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
+from hermes_worker.core.answer_binding import code_line, question_code
 from hermes_worker.core.chat_buttons import buttons_of
 from hermes_worker.core.client_tools import IS_CLIENTS
 from hermes_worker.core.consent import chat_choices, elsewhere, is_too_long_for_chat, keys_in
@@ -485,8 +486,10 @@ def _tell_chat(connection: Connection, claim: CallClaim, question: Question, wai
     if question.kind is WaitKind.APPROVAL:
         asked = replace(asked, choices=chat_choices(asked.request, question.choices))
     buttons = [replace(button, label=show_marks(redact(button.label))) for button in buttons_of(asked, wait.pk)]
+    may_allow = question.kind is not WaitKind.APPROVAL or not is_too_long_for_chat(asked.request)
+    body = f"{redact(text)}\n\n{code_line(question.kind, question_code(wait.pk), may_allow=may_allow)}"
     run = (claim.run_pk, claim.run_id)
-    return owe(connection, json.loads(targets), run=run, body=redact(text), buttons=buttons)
+    return owe(connection, json.loads(targets), run=run, body=body, buttons=buttons, wait_pk=wait.pk)
 
 
 def _without_secrets(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -502,6 +505,7 @@ def asked_with(claim: CallClaim, question: Question, asked: NewWait) -> RunEvent
     data = {
         **shown,
         "wait_id": asked.pk,
+        "code": question_code(asked.pk),
         "choices": list(question.choices),
         "expires_at": asked.expires_at,
         "tool": claim.request.name,
