@@ -72,7 +72,8 @@ def show(home: Path | None, run_id: str, as_json: bool) -> None:
     run_id = sheet.view.run_id
     click.echo(_description(sheet, backend.source))
     for wait in sheet.waits:
-        question = {**wait.request, "choices": wait.choices, "expires_at": wait.expires_at}
+        about = {"wait_id": wait.wait_id, "choices": wait.choices, "expires_at": wait.expires_at}
+        question = {**wait.request, **about}
         click.echo("\n".join(["", *asked(run_id, _redacted(question))]))
     if family := family_lines(sheet.children, sheet.refusals):
         click.echo("\n".join(["", *family]))

@@ -654,9 +654,9 @@ class Taker:
             case ChatCommand.TITLE | ChatCommand.USAGE | ChatCommand.COMPRESS as command:
                 return self._of_session(arrival, command, said.arguments)
             case ChatCommand.APPROVE | ChatCommand.DENY as command:
-                told = self._answer(arrival, AnswerForm(command.value), said.arguments)
-                assert told is not None, "a command is no message"
-                return told
+                outcome = self._answer(arrival, AnswerForm(command.value), said.arguments)
+                assert outcome is not None, "a command is no message"
+                return outcome
             case ChatCommand.MODEL:
                 return self._model(arrival, said.arguments)
             case ChatCommand.UNDO:

@@ -16,6 +16,7 @@ from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
 from hermes_worker.safety.approvals import Choice
+from hermes_worker.store.gateway import GatewayRows
 from hermes_worker.store.outbox.deliveries import DeliveryState
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.tables import deliveries, waits
@@ -145,6 +146,10 @@ def test_a_long_question_keeps_all_its_parts(store: Store, here: Office, telegra
     here.work()
     before = dict(telegram.messages)
     assert len(before) == 2
+    [question] = GatewayRows(store.database).questions("gateway", "agent:main:telegram:dm:42")
+    assert question.messages == {"1", "2"}, "a reply to any of them answers it"
+    assert question.delivered_at is not None
+    assert before[2].endswith(f"Answer /approve {question.code} or /deny {question.code}.")
     allow(store, run_id)
     here.wait_over()
     here.work()

@@ -50,9 +50,10 @@ _ONLY_ONCE: list[JsonValue] = [
     {"properties": {"choice": {"enum": [word for word in CHOICE_WORDS if choice_of(word) is Choice.ONCE]}}},
 ]
 """Changed arguments are for this call."""
-_IS_ALL: JsonValue = {
+_IS_ALL: dict[str, JsonValue] = {
     "anyOf": [{"properties": {name: {"const": True}}, "required": [name]} for name in ("all", "resolve_all")]
 }
+_NAMES_ONE: JsonValue = {"properties": {"wait_id": {"type": "integer"}}, "required": ["wait_id"]}
 _OF_ALL: list[JsonValue] = [
     {
         "not": _IS_ALL,
@@ -88,11 +89,7 @@ class Approval(BaseModel):
 class Answer(BaseModel):
     """An answer to a question."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        json_schema_extra={"properties": {"wait_id": {"type": "integer"}}, "required": ["text", "wait_id"]},
-    )
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"allOf": [_NAMES_ONE]})
 
     text: str = Field(
         max_length=100_000,
