@@ -46,6 +46,7 @@ from hermes_worker.local.paths import (
     embedded_database_url,
     output_dir,
     processes_dir,
+    spellings_of,
     tenants_workspaces_dir,
 )
 from hermes_worker.models.credentials import CredentialPool, FirstKey, Pooling
@@ -64,6 +65,7 @@ from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.pooler import require_statements_kept
 from hermes_worker.store.engine.sealing import PLAIN, Sealer, text_keys
+from hermes_worker.store.epochs import is_copy
 from hermes_worker.store.key_states import KeyStates
 from hermes_worker.store.outbox.alerts import AlertPolicy
 from hermes_worker.store.retention.pruner import Pruner
@@ -119,6 +121,7 @@ if TYPE_CHECKING:
     from hermes_worker.tasks.reviews import Reviewing
     from hermes_worker.tasks.tool_sources import ToolLister
     from hermes_worker.workspaces.base import Workspace
+    from hermes_worker.workspaces.opening import CopyRule
     from hermes_worker.workspaces.remote.docker import DockerAccount
     from hermes_worker.workspaces.remote.kubernetes import KubernetesAccount
     from hermes_worker.workspaces.remote.places import WorkspacePlace
@@ -238,7 +241,8 @@ def database_of(
     written. Who reads or writes texts needs ``sealer_of``. Nothing is connected yet. Raises ``ConfigurationError``."""
     url = settings.database.url or embedded_database_url(settings.home)
     prepares = settings.database.prepared_statements
-    return Database(url, pool_size=pool_size, prepares=prepares, observed=observed, sealer=sealer)
+    homes = spellings_of(settings.home)
+    return Database(url, pool_size=pool_size, prepares=prepares, observed=observed, sealer=sealer, homes=homes)
 
 
 def sealer_of(settings: Settings) -> Sealer:
@@ -1035,7 +1039,7 @@ def _step_parts(shared: _Shared) -> Parts:
         fair_semaphore=FairSemaphore(_COMPUTING_AT_ONCE),
         prices=dict(own_price(text) for text in settings.model.prices),
         redactor=shared.redactor,
-        workspace=opening_workspaces(settings, shared.sandbox),
+        workspace=opening_workspaces(settings, shared.sandbox, copy_rule(settings, client.database)),
         now=client.database.now,
         delegation=delegation_policy(settings),
         policies=tool_policies(settings, {}),
@@ -1092,7 +1096,8 @@ def _overriding(shared: _Shared, compactor: Compactor | None) -> Callable[[Parts
         if any(key.startswith(("memory.", "skills.")) for key in said):
             found["reviewing"] = _reviewing_of(shared, chosen)
         if (limits := command_limits(chosen)) != command_limits(settings):
-            found["workspace"] = opening_workspaces(settings, shared.sandbox.with_limits(limits))
+            sandbox, rule = shared.sandbox.with_limits(limits), copy_rule(settings, shared.client.database)
+            found["workspace"] = opening_workspaces(settings, sandbox, rule)
         return found
 
     return lambda parts, overrides: replace(parts, **served(overrides))
@@ -1397,7 +1402,14 @@ def place_of_workspaces(settings: Settings) -> WorkspacePlace | None:
     return place_of(settings.terminal.workspace, options, settings.terminal.ssh_directory)
 
 
-def opening_workspaces(settings: Settings, sandbox: Sandbox | None) -> Callable[[str], Workspace]:
+def copy_rule(settings: Settings, database: Database) -> CopyRule:
+    """What a restored copy may open."""
+    from hermes_worker.workspaces.opening import CopyRule
+
+    return CopyRule(spellings_of(settings.home), partial(is_copy, database))
+
+
+def opening_workspaces(settings: Settings, sandbox: Sandbox | None, rule: CopyRule) -> Callable[[str], Workspace]:
     """What opens the workspace of a session, and remembers those that it opened last. Without ``sandbox`` no command
     may be run there. It raises ``WorkspaceError``, and ``ValueError`` for what is no description."""
     from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
@@ -1417,9 +1429,13 @@ def opening_workspaces(settings: Settings, sandbox: Sandbox | None) -> Callable[
     )
 
     @lru_cache(_WORKSPACES_OPEN_MAX)
+    def opened(place: WorkspaceRef) -> Workspace:
+        return open_workspace(place, replace(opening, bytes_max=workspace_bytes_max(settings, place.root, place.kind)))
+
     def workspace(ref: str) -> Workspace:
         place = WorkspaceRef.from_json(ref)
-        return open_workspace(place, replace(opening, bytes_max=workspace_bytes_max(settings, place.root, place.kind)))
+        rule.require_own(place)
+        return opened(place)
 
     return workspace
 

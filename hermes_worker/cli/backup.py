@@ -9,13 +9,13 @@ from pathlib import Path
 import click
 
 from hermes_worker.cli.options import client_settings, common, home_option
-from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.local.archives import DATABASE, RESTORING, put_in_place, staging, unpack, write_archive
-from hermes_worker.local.paths import HomeBusy, holding_home, is_held, prepare_home
+from hermes_worker.local.paths import HomeBusy, has_no_rows, holding_home, is_held, prepare_home, spellings_of
 from hermes_worker.settings import Settings
 from hermes_worker.store.copies import copy_sqlite, require_sound, settle_journal
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.epochs import Epoch, mark_epoch
+from hermes_worker.store.epochs import Epoch, is_copy, mark_epoch, open_outside
 from hermes_worker.system import faults
 
 _GB = 1024**3
@@ -57,15 +57,37 @@ def backup(home: Path | None, archive: Path, without_workspaces: bool, force: bo
 @click.argument("archive", type=click.Path(path_type=Path, dir_okay=False), required=False)
 @click.option("--force", is_flag=True, help="Replace what the home holds.")
 @click.option("--mark-epoch", is_flag=True, help="Restore nothing: only say that the database was set back.")
+@click.option(
+    "--original-gone",
+    is_flag=True,
+    help="Say that nothing works any more on what the archive was made of: then deliveries, hooks, chats, jobs and "
+    "folders outside the home are used again. Without ARCHIVE and --mark-epoch, of a copy that was restored before.",
+)
 @click.option("--size-max-gb", type=click.IntRange(1), default=64, show_default=True, help="Refuse larger archives.")
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def restore(
-    home: Path | None, archive: Path | None, force: bool, mark_epoch: bool, size_max_gb: int, as_json: bool
+    home: Path | None,
+    archive: Path | None,
+    force: bool,
+    mark_epoch: bool,
+    original_gone: bool,
+    size_max_gb: int,
+    as_json: bool,
 ) -> None:
-    """Make a home from ARCHIVE, or mark a database that its server set back."""
-    if mark_epoch == (archive is not None):
-        raise click.UsageError("give ARCHIVE, or --mark-epoch")
-    found = _marked(home) if archive is None else _restored(_embedded(home), archive, force, size_max_gb)
+    """Make a home from ARCHIVE, or mark a database that its server set back. It is a copy then: it delivers nothing,
+    fires no job and opens no folder outside the home until you say that the original is gone."""
+    if (mark_epoch and archive is not None) or not (mark_epoch or archive or original_gone):
+        raise click.UsageError("give ARCHIVE, --mark-epoch or --original-gone")
+    settings = client_settings(home)
+    if not mark_epoch and archive is None:
+        _confirm_original_gone(settings, as_json)
+        return
+    if archive is None:
+        found = _marked(settings, original_gone)
+    else:
+        found = _restored(_embedded(home), archive, force, size_max_gb, original_gone)
+    if not original_gone:
+        click.echo(f"this is a copy: {copy_sentence(settings.home)}", err=True)
     if as_json:
         click.echo(json.dumps(asdict(found)))
         return
@@ -75,21 +97,67 @@ def restore(
     )
 
 
-def _marked(home: Path | None) -> Epoch:
-    from hermes_worker.wiring import open_database
+def copy_sentence(home: Path) -> str:
+    """What a copy does not do, and what to do about it."""
+    return (
+        "it delivers nothing, calls no hooks, listens to no chats, fires no jobs and opens no folder outside its home, "
+        "because the original may still be at work. When nothing runs there any more, say so: "
+        f"'hermes-worker restore{home_option(home)} --original-gone'"
+    )
 
-    settings = client_settings(home)
-    if settings.database.url is None and is_held(settings.home):
-        raise HomeBusy(f"hermes-worker runs on {str(settings.home)!r}; stop it first")
-    database = open_database(settings)
+
+def copy_note(settings: Settings) -> str | None:
+    """What a restored copy does not do, where this is one. Whoever needs the database says what is wrong with it."""
+    import sqlalchemy as sa
+
+    from hermes_worker.wiring import database_of
+
+    if has_no_rows(settings):
+        return None
+    database = database_of(settings)
     try:
-        return mark_epoch(database)
+        return copy_sentence(settings.home) if is_copy(database) else None
+    except (UnavailableError, sa.exc.SQLAlchemyError):
+        return None
     finally:
         database.close()
 
 
-def _restored(settings: Settings, archive: Path, force: bool, size_max_gb: int) -> Epoch:
+def _confirm_original_gone(settings: Settings, as_json: bool) -> None:
+    """Also while a stack is at work: what waits as rows goes on within seconds."""
+    from hermes_worker.wiring import open_database
+
+    database = open_database(settings)
+    try:
+        was_copy = open_outside(database)
+    finally:
+        database.close()
+    if as_json:
+        click.echo(json.dumps({"was_copy": was_copy}))
+    elif was_copy:
+        click.echo("no copy any more: deliveries, hooks, chats, jobs and folders outside the home are used again")
+    else:
+        click.echo("this was no copy; nothing was changed")
+
+
+def _marked(settings: Settings, is_original_gone: bool) -> Epoch:
+    from hermes_worker.store.home_rows import relate_rows
+    from hermes_worker.wiring import open_database
+
+    if settings.database.url is None and is_held(settings.home):
+        raise HomeBusy(f"hermes-worker runs on {str(settings.home)!r}; stop it first")
+    database = open_database(settings)
+    try:
+        found = mark_epoch(database, is_original_gone=is_original_gone)
+        relate_rows(database)
+        return found
+    finally:
+        database.close()
+
+
+def _restored(settings: Settings, archive: Path, force: bool, size_max_gb: int, is_original_gone: bool) -> Epoch:
     from hermes_worker.local.paths import embedded_database_url
+    from hermes_worker.store.home_rows import relate_rows
     from hermes_worker.store.migrate import migrate
     from hermes_worker.store.text_keys import begin as begin_sealing
     from hermes_worker.wiring import sealer_of
@@ -103,11 +171,12 @@ def _restored(settings: Settings, archive: Path, force: bool, size_max_gb: int) 
     with holding_home(home), staging(home, RESTORING) as staged:
         unpack(archive, staged, bytes_max=size_max_gb * _GB)
         require_sound(staged / DATABASE)
-        database = Database(embedded_database_url(staged), sealer=sealer_of(settings))
+        database = Database(embedded_database_url(staged), sealer=sealer_of(settings), homes=spellings_of(home))
         try:
             migrate(database)
             begin_sealing(database)
-            found = mark_epoch(database, are_workers_gone=True)
+            found = mark_epoch(database, are_workers_gone=True, is_original_gone=is_original_gone)
+            relate_rows(database)
         finally:
             database.close()
         for ending in ("-wal", "-shm"):

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import click
 
 from hermes_worker import mcp
+from hermes_worker.cli.backup import copy_note
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.models import described, model_name
 from hermes_worker.cli.options import client_settings, common
@@ -138,6 +139,7 @@ def _findings(settings: Settings, workspace: Path | None) -> Iterator[DoctorFind
         ("disk", lambda: _disk(settings)),
         ("left", lambda: _left(settings)),
         ("database", lambda: _database(settings)),
+        *((("copy", lambda: (Grade.NOTE, copied)),) if (copied := copy_note(settings)) else ()),
         ("clock", lambda: _clock(settings)),
         ("encryption", lambda: _encryption(settings)),
         ("broker", lambda: _broker(settings)),

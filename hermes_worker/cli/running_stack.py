@@ -30,9 +30,12 @@ _PATIENCE_S = 5.0
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def status(home: Path | None, as_json: bool) -> int:
     """Whether the stack of this home runs, since when, and how it does."""
+    from hermes_worker.cli.backup import copy_note  # it takes the database's libraries along
+
     settings = client_settings(home, needs_servers=False)
     place = settings.home
     note = running_stack(place)
+    copied = copy_note(settings)
     wrong = _wrong_with_api(note, settings) if note is not None else _wrong_with(place)
     parts = _parts(place) if note is not None else []
     if as_json:
@@ -44,6 +47,7 @@ def status(home: Path | None, as_json: bool) -> int:
             "api_url": note.api_url if note else None,
             "parts": parts,
             "problem": wrong,
+            "is_copy": copied is not None,
         }
         click.echo(json.dumps(told))
     elif note is not None:
@@ -54,6 +58,7 @@ def status(home: Path | None, as_json: bool) -> int:
             f"  model  {note.model}",
             f"  parts  {', '.join(parts) or '-'}",
             *([f"  wrong  {wrong}"] if wrong else []),
+            *([f"  copy   {copied}"] if copied else []),
         ]
         click.echo("\n".join(lines))
     else:

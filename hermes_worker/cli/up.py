@@ -16,6 +16,7 @@ from typing import NoReturn
 
 import click
 
+from hermes_worker.cli.backup import copy_note
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.options import TEXT, common, home_option, load_settings
 from hermes_worker.cli.stack import Stack, StackPlan
@@ -204,9 +205,11 @@ def _welcome(stack: Stack, note: StackNote, took_s: float) -> str:
     path = shlex.quote(str(key_file(settings.home)))
     key = f'-H "Authorization: Bearer {"$HERMES_SERVER_KEY" if settings.server.key else f"$(cat {path})"}"'
     home = home_option(settings.home)
+    missing = copy_note(settings)
+    copy = f"\nThis is a restored copy: {missing}\n" if missing else ""
     return f"""
 Hermes worker is up, in {took_s:.1f} s.
-
+{copy}
   home      {settings.home}
   database  {database}
   model     {note.model}

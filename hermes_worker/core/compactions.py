@@ -97,6 +97,13 @@ def _with_context_before(rows: Sequence[Message], reply: Message) -> Sequence[Me
     return [*before, replace(reply, body=canonical_json(body)), *rows[reply.seq :]]
 
 
+def context_kept_in(reply: Message) -> str:
+    """What had been added to the row before ``reply`` in the request that it answers; empty for nothing."""
+    if reply.role is not Role.ASSISTANT or not reply.body.startswith(_CONTEXT_MARK):
+        return ""
+    return str(json.loads(reply.body)[CONTEXT_FIELD])
+
+
 def is_compaction(row: Message) -> bool:
     """The row is ours, and not a part of the conversation."""
     return row.role is Role.USER and row.body.startswith(_MARK)

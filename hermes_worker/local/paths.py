@@ -11,7 +11,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -58,6 +58,11 @@ class StackNote:
 def embedded_database_url(home: Path) -> str:
     """The SQLite file of this home."""
     return f"sqlite:///{quote(str(home / 'hermes-worker.db'))}"
+
+
+def spellings_of(home: Path) -> Sequence[str]:
+    """The path of the home, and with all links followed: workspaces that people name are written in that way."""
+    return tuple(dict.fromkeys((str(home.absolute()), os.path.realpath(home))))
 
 
 def embedded_broker_url(home: Path) -> str | None:

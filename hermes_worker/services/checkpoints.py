@@ -14,11 +14,13 @@ from hermes_worker.safety.redaction import redact
 from hermes_worker.settings import Settings
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.runs.workspaces import RunWorkspace, RunWorkspaces
-from hermes_worker.wiring import checkpoint_limits, opening_workspaces
-from hermes_worker.workspaces.base import Workspace
+from hermes_worker.wiring import checkpoint_limits, copy_rule, opening_workspaces
+from hermes_worker.workspaces.base import Workspace, WorkspaceError
 from hermes_worker.workspaces.checkpoints.objects import EXECUTABLE, LINK, ChangedFile, TreeEntry
 from hermes_worker.workspaces.checkpoints.places import store_of
 from hermes_worker.workspaces.checkpoints.shadow import Checkpoint, CheckpointNotFound, NotKept, ShadowStore, plain_path
+from hermes_worker.workspaces.opening import CopyRule
+from hermes_worker.workspaces.ref import WorkspaceRef
 
 DIFF_FILES_MAX: Final = 200
 DIFF_CHARS_MAX: Final = 400_000
@@ -103,8 +105,11 @@ class RunCheckpoints:
         *,
         umask: int | None = None,
         opened: Callable[[str], Workspace] | None = None,
+        rule: CopyRule | None = None,
     ) -> None:
-        """``opened`` opens workspaces on other hosts, whose files are compared and put back there."""
+        """``opened`` opens workspaces on other hosts, whose files are compared and put back there. ``rule`` says whose
+        files may be looked at."""
+        self._rule = rule
         self._places = RunWorkspaces(database)
         self._opened = opened
         self._home = home
@@ -178,20 +183,24 @@ class RunCheckpoints:
         """With the files beside it."""
         store = self._shadow(place)
         try:
+            if self._rule is not None:
+                self._rule.require_own(WorkspaceRef.from_json(place.workspace))
             store.require_there()
-        except NotKept as error:
+        except (NotKept, WorkspaceError) as error:
             raise CheckpointsAway(str(error)) from None
         return store
 
 
 def checkpoints_of(database: Database, settings: Settings) -> RunCheckpoints:
     """As the settings say; on other hosts where this process reaches them."""
+    rule = copy_rule(settings, database)
     return RunCheckpoints(
         database,
         settings.home,
         checkpoint_limits(settings),
         umask=settings.terminal.umask,
-        opened=opening_workspaces(settings, None),
+        opened=opening_workspaces(settings, None, rule),
+        rule=rule,
     )
 
 

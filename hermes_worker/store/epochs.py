@@ -3,6 +3,11 @@
 What the rows call due or at work may have been done since, by workers whose rows are gone. So an *epoch* is marked:
 every claim is given up, and what must not silently be done twice counts as begun. The sweeper then decides on it by the
 same rules as ever (invariant I5).
+
+Nobody can tell a restore from a rehearsal of one, in which the original goes on working. So the database is marked as a
+*copy*, which has no outside until somebody says that the original is gone: its deliveries, hooks and jobs wait as rows,
+it listens to no chats, and it opens no folder that it shares with the original. Every statement that takes such a step
+asks for the mark itself (``is_no_copy``), so no process has to be told.
 """
 
 from __future__ import annotations
@@ -21,6 +26,8 @@ from hermes_worker.store.rows import insert_ignoring
 from hermes_worker.store.tables import deliveries, firings, logins, maintenance, tool_calls, workers
 
 _RESTORED = "restored"
+_COPY = "copy"
+"""The row of ``maintenance`` that says that the original may still be at work."""
 _NAME = "a worker of the time after the backup"
 
 
@@ -42,9 +49,9 @@ class Epoch:
     """Scripts of jobs that were due or at work: what became of them is unknown, and they are not run again."""
 
 
-def mark_epoch(database: Database, *, are_workers_gone: bool = False) -> Epoch:
+def mark_epoch(database: Database, *, are_workers_gone: bool = False, is_original_gone: bool = False) -> Epoch:
     """Say that the database was set back. Do it once, before the first worker starts; a second time does no harm but
-    to what has become due meanwhile.
+    to what has become due meanwhile. It is a copy from now on, unless its original is gone.
 
     Raises ``WorkersAlive`` when a worker renewed its leases a moment ago, unless the caller knows that they are gone.
     """
@@ -62,10 +69,36 @@ def mark_epoch(database: Database, *, are_workers_gone: bool = False) -> Epoch:
             executions_in_doubt=_doubt_executions(connection),
         )
         connection.execute(sa.update(logins).values(claim=None, claimed_until=None))
-        connection.execute(insert_ignoring(connection, maintenance), {"name": _RESTORED, "ran_at": 0.0})
-        this = maintenance.c.name == _RESTORED
-        connection.execute(sa.update(maintenance).where(this).values(ran_at=db_now()))
+        for name in (_RESTORED, *(() if is_original_gone else (_COPY,))):
+            connection.execute(insert_ignoring(connection, maintenance), {"name": name, "ran_at": 0.0})
+            this = maintenance.c.name == name
+            connection.execute(sa.update(maintenance).where(this).values(ran_at=db_now()))
+    if is_original_gone:
+        open_outside(database)
     return found
+
+
+def is_no_copy() -> sa.ColumnElement[bool]:
+    """A condition for the WHERE of what acts outside: the database is not marked as a copy."""
+    return ~sa.exists(sa.select(maintenance.c.name).where(maintenance.c.name == _COPY))
+
+
+def is_copy(database: Database) -> bool:
+    """Whether the database is marked as a copy. Asked at most every half second."""
+
+    def read() -> bool:
+        with database.read() as connection:
+            return not connection.execute(sa.select(is_no_copy())).scalar_one()
+
+    return database.remembered.get(_COPY, read)
+
+
+def open_outside(database: Database) -> bool:
+    """Take the mark of a copy away, because the original is gone; ``False`` where there was none."""
+    with database.statement() as connection:
+        gone = connection.execute(sa.delete(maintenance).where(maintenance.c.name == _COPY)).rowcount
+    database.remembered.forget()
+    return gone > 0
 
 
 def epoch_marked_at(database: Database) -> float | None:

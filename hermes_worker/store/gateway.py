@@ -36,6 +36,7 @@ from hermes_worker.core.run import RunStatus, WaitKind
 from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
+from hermes_worker.store.epochs import is_no_copy
 from hermes_worker.store.outbox.deliveries import DeliveryState, message_ids_in
 from hermes_worker.store.rows import Hint, insert_ignoring, lock_run, plain
 from hermes_worker.store.runs.chains import stop_run
@@ -220,7 +221,7 @@ class GatewayRows:
             connection.execute(insert_ignoring(connection, channels).values(**row))
             cursor = connection.execute(
                 sa.update(channels)
-                .where(channels.c.account == account, free, ~same_token.exists())
+                .where(channels.c.account == account, free, ~same_token.exists(), is_no_copy())
                 .values(
                     mode=mode,
                     token_hash=token_hash,

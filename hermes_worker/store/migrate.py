@@ -14,6 +14,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.home_rows import finish_relating
 from hermes_worker.store.revisions import MIGRATIONS, SchemaState, advice, newest, require_current, revision, state
 from hermes_worker.store.tables import metadata, schema_revisions
 
@@ -40,6 +41,7 @@ def migrate(database: Database) -> str | None:
     there = state(database)
     before = there.found
     if there.is_usable:
+        finish_relating(database)
         return before
     if before is not None and not database.is_sqlite:
         _build_ahead(database, before)
@@ -52,6 +54,7 @@ def migrate(database: Database) -> str | None:
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
         _record(connection)
+    finish_relating(database)
     return before
 
 

@@ -17,6 +17,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import TSVECTOR
 
+from hermes_worker.core.home_paths import JOB_DIRECTORY, WORKSPACE_ROOT
+from hermes_worker.store.engine.home_texts import PlacedText
 from hermes_worker.store.engine.sealing import SealedText
 
 metadata = sa.MetaData(
@@ -106,7 +108,7 @@ sessions = sa.Table(
     sa.Column("system_prompt", SealedText("sessions.system_prompt"), nullable=False),
     sa.Column("context_at", sa.Integer()),
     sa.Column("tools_hash", sa.String(64), nullable=False),
-    sa.Column("workspace", sa.Text(), nullable=False),
+    sa.Column("workspace", PlacedText(WORKSPACE_ROOT), nullable=False),
     sa.Column("title", SealedText("sessions.title", clear_chars=80)),
     sa.Column("title_key", sa.String(64)),
     sa.Column("model", sa.String(200)),
@@ -835,7 +837,7 @@ jobs = sa.Table(
     sa.Column("job_id", sa.String(12), nullable=False, unique=True),
     sa.Column("tenant", Tenant, nullable=False),
     sa.Column("name", sa.String(200), nullable=False),
-    sa.Column("definition", SealedText("jobs.definition"), nullable=False),
+    sa.Column("definition", SealedText("jobs.definition", path_in=JOB_DIRECTORY), nullable=False),
     sa.Column("state", sa.String(10), nullable=False),
     sa.Column("next_slot", Seconds),
     sa.Column("next_fire_at", Seconds),

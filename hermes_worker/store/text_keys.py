@@ -284,7 +284,7 @@ def _reseal_row(
 ) -> None:
     keys = list(table.primary_key.columns)
     changed = {
-        column.name: database.sealer.opened(str(stored), column.type.places)
+        column.name: column.type.process_result_value(str(stored), database.engine.dialect)
         for column, stored in zip(columns, row[len(keys) :], strict=True)
         if stored is not None and isinstance(column.type, SealedText)
     }

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from hermes_worker import installed
+from hermes_worker.core.home_paths import is_shared_with_copies
 from hermes_worker.extension import load
 from hermes_worker.workspaces.base import Workspace, WorkspaceError
 from hermes_worker.workspaces.local import LocalWorkspace
 from hermes_worker.workspaces.ref import OpeningOptions, WorkspaceRef
 
-__all__ = ["OpeningOptions", "open_local", "open_workspace"]
+__all__ = ["CopyRule", "OpeningOptions", "open_local", "open_workspace"]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRule:
+    """A restored copy opens no workspace that its original may be at work in."""
+
+    homes: Sequence[str]
+    """The spellings of the home's path."""
+    is_copy: Callable[[], bool]
+
+    def require_own(self, ref: WorkspaceRef) -> None:
+        """Raises ``WorkspaceError`` for a workspace outside the home of a copy."""
+        if is_shared_with_copies(ref.kind, ref.root, self.homes) and self.is_copy():
+            raise WorkspaceError(
+                f"this is a restored copy, and the workspace {ref.root!r} is outside its home, where the original may "
+                "still be at work. When nothing runs there any more, somebody has to say so: 'hermes-worker restore "
+                "--original-gone'"
+            )
 
 
 def open_workspace(ref: WorkspaceRef, options: OpeningOptions) -> Workspace:

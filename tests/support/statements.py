@@ -29,12 +29,17 @@ def share_compiled_statements() -> None:
 
 
 def _is_alike(dialect: object, other: object) -> bool:
-    return type(dialect) is type(other) and _sealer(dialect) is _sealer(other)
+    return type(dialect) is type(other) and _sealer(dialect) is _sealer(other) and _homes(dialect) == _homes(other)
 
 
 def _sealer(dialect: object) -> object:
     """How texts are encrypted, which a compiled statement remembers."""
     return getattr(dialect, "hermes_sealer", PLAIN)
+
+
+def _homes(dialect: object) -> object:
+    """Where the home is, which a compiled statement remembers too."""
+    return getattr(dialect, "hermes_homes", ())
 
 
 def _hash_of_class(dialect: object) -> int:

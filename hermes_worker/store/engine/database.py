@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.core.hooks import NOT_OBSERVED, Observed
+from hermes_worker.store.engine.home_texts import place_in
 from hermes_worker.store.engine.pool import ConnectionPool
 from hermes_worker.store.engine.sealing import PLAIN, KeyMissing, Sealer, seal_with
 from hermes_worker.store.engine.texts import keep_texts_plain
@@ -102,11 +103,12 @@ class Database:
         prepares: bool = True,
         observed: Observed = NOT_OBSERVED,
         sealer: Sealer = PLAIN,
+        homes: Sequence[str] = (),
     ) -> None:
         """``url`` is an SQLAlchemy URL (``postgresql+psycopg://`` or ``sqlite:///``). On PostgreSQL ``pool_size``
         connections at most are opened for transactions, and as many for single statements; ``prepares`` says whether
         the server keeps statements prepared for them. ``observed`` says which hooks are owed a call for what is
-        written, ``sealer`` how texts are encrypted.
+        written, ``sealer`` how texts are encrypted, ``homes`` where the home is (``home_texts.place_in``).
 
         Raises ``ConfigurationError`` for another kind of database. Nothing is connected yet.
         """
@@ -130,8 +132,10 @@ class Database:
         for engine in self.engines:
             keep_texts_plain(engine)
             seal_with(engine, sealer)
+            place_in(engine, homes)
             engine.hide_parameters = sealer.is_on  # in the texts of errors
         self.sealer = sealer
+        self.homes = tuple(homes)
         self.before_writing: Callable[[], None] | None = None
         """Called before every transaction that may write, if somebody wants to be: ``store.text_keys`` does."""
         self._singles = ConnectionPool(self._autocommit, size=pool_size, patience_s=_POOL_WAIT_S)

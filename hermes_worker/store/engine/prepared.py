@@ -4,7 +4,7 @@ Executing a Core statement costs about three times what the driver needs for the
 an agent is a dozen small statements, so the ones on that path are compiled when first used with a dialect and then
 handed to the driver as text and parameters. They take plain values (numbers, text, ``None``, booleans) and return
 plain tuples with named fields; nothing else of SQLAlchemy is given up: same transactions, same pool, same errors. Of
-its types one matters here, ``SealedText``: such values are sealed and opened as SQLAlchemy would.
+its types two matter here, ``SealedText`` and ``PlacedText``: such values are stored and read as SQLAlchemy would.
 
 A statement says what it takes, as a ``TypedDict``, and what it gives, as a ``NamedTuple``. The type checker holds the
 callers to both; the names are compared with those of the statement when it is compiled.
@@ -20,7 +20,8 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.engine.interfaces import Dialect
 
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.store.engine.sealing import MARK, SealedText, Sealer, sealer_of
+from hermes_worker.store.engine.home_texts import PlacedText
+from hermes_worker.store.engine.sealing import SealedText
 
 Takes = TypeVar("Takes", bound=Mapping[str, object])
 Gives = TypeVar("Gives", bound=tuple[Any, ...])
@@ -82,40 +83,32 @@ class _Compiled:
             name: value for name, value in compiled.params.items() if value is not None or name in _explicit(compiled)
         }
         self.positions: Sequence[str] | None = compiled.positiontup
-        self.seals = [
-            (name, bind.type.places[0])
-            for bind, name in compiled.bind_names.items()
-            if isinstance(bind.type, SealedText)
-        ]
-        """Parameters whose values may have to be sealed, and where they go."""
+        self.seals = [(name, bind.type) for bind, name in compiled.bind_names.items() if isinstance(bind.type, _KINDS)]
+        """Parameters whose values are stored in another form, and the type that does it."""
         returned = getattr(statement, "exported_columns", ())
-        self.opens = [
-            (index, column.type.places) for index, column in enumerate(returned) if isinstance(column.type, SealedText)
-        ]
-        """Columns of the result that may be sealed, and where they come from."""
+        self.opens = [(index, column.type) for index, column in enumerate(returned) if isinstance(column.type, _KINDS)]
+        """Columns of the result that may stand there in another form, and the type that reads it."""
 
     def parameters(self, values: Mapping[str, Any], dialect: Dialect) -> Any:
         merged = {**self.fixed, **values} if self.fixed else values
         if self.seals:
-            sealer = sealer_of(dialect)
             merged = dict(merged)
-            for name, place in self.seals:
+            for name, kind in self.seals:
                 if (text := merged.get(name)) is not None:
-                    merged[name] = sealer.seal(text, place)
+                    merged[name] = kind.process_bind_param(text, dialect)
         return merged if self.positions is None else [merged[name] for name in self.positions]
 
     def opened(self, row: Any, dialect: Dialect) -> Any:
         """``row`` with clear texts; itself, if it has no other."""
-        for index, _ in self.opens:
+        for index, kind in self.opens:
             value = row[index]
-            if value is not None and value.startswith(MARK):
-                return self._with_clear_texts(list(row), sealer_of(dialect))
+            if value is not None and not kind.is_as_stored(value):
+                return self._with_clear_texts(list(row), dialect)
         return row
 
-    def _with_clear_texts(self, values: list[Any], sealer: Sealer) -> tuple[Any, ...]:
-        for index, places in self.opens:
-            if values[index] is not None:
-                values[index] = sealer.opened(values[index], places)
+    def _with_clear_texts(self, values: list[Any], dialect: Dialect) -> tuple[Any, ...]:
+        for index, kind in self.opens:
+            values[index] = kind.process_result_value(values[index], dialect)
         return tuple(values)
 
     def cursor(self, connection: Connection) -> Any:
@@ -136,6 +129,7 @@ class _Compiled:
 
 
 _CURSOR = "hermes_cursor"
+_KINDS = (SealedText, PlacedText)
 
 
 def _explicit(compiled: Any) -> set[str]:

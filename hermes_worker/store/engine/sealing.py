@@ -27,6 +27,8 @@ from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.sql import operators
 
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
+from hermes_worker.core.home_paths import from_stored_document, to_stored_document
+from hermes_worker.store.engine.home_texts import homes_of
 from hermes_worker.store.engine.texts import plain
 
 if TYPE_CHECKING:
@@ -223,7 +225,8 @@ def sealer_of(dialect: Dialect) -> Sealer:
 
 
 class SealedText(sa.types.TypeDecorator[str]):
-    """Text that may be encrypted at rest. ``places`` are the columns it may come from: for a column, itself."""
+    """Text that may be encrypted at rest. ``places`` are the columns it may come from: for a column, itself. With
+    ``path_in`` it is a JSON object with a path in that field, which is stored as that of a ``PlacedText``."""
 
     impl = sa.Text
     cache_ok = True
@@ -244,12 +247,13 @@ class SealedText(sa.types.TypeDecorator[str]):
 
     comparator_factory = Comparator
 
-    def __init__(self, *places: str, clear_chars: int | None = None) -> None:
+    def __init__(self, *places: str, clear_chars: int | None = None, path_in: str | None = None) -> None:
         """``clear_chars``: SQLite, which does not count them, declares the column with so many characters, as it was
         before there was encryption."""
         super().__init__()
         self.places = places
         self.clear_chars = clear_chars
+        self.path_in = path_in
 
     def load_dialect_impl(self, dialect: Dialect) -> sa.types.TypeEngine[Any]:
         if dialect.name == "sqlite" and self.clear_chars is not None:
@@ -257,10 +261,21 @@ class SealedText(sa.types.TypeDecorator[str]):
         return sa.Text()
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return None if value is None else sealer_of(dialect).seal(value, self.places[0])
+        if value is None:
+            return None
+        if self.path_in is not None:
+            value = to_stored_document(value, self.path_in, homes_of(dialect))
+        return sealer_of(dialect).seal(value, self.places[0])
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
-        return None if value is None else sealer_of(dialect).opened(value, self.places)
+        if value is None:
+            return None
+        text = sealer_of(dialect).opened(value, self.places)
+        return text if self.path_in is None else from_stored_document(text, self.path_in, homes_of(dialect))
+
+    def is_as_stored(self, value: str) -> bool:
+        """Whether callers may be given ``value`` as it stands in the column."""
+        return not value.startswith(MARK) and (self.path_in is None or "/./" not in value)
 
     def process_literal_param(self, value: str | None, dialect: Dialect) -> str:
         raise TypeError("a text that may be encrypted is a parameter of its statement, never a part of it")

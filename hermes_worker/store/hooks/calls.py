@@ -18,6 +18,7 @@ from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import rows_of
 from hermes_worker.store.engine.sealing import either
+from hermes_worker.store.epochs import is_no_copy
 from hermes_worker.store.hooks.owed import HookCallState, owe_beginning
 from hermes_worker.store.rows import Hint, lock_run, plain
 from hermes_worker.store.runs.joining import save
@@ -124,6 +125,7 @@ class HookCalls:
                     hook_calls.c.hook == effect.hook,
                     hook_calls.c.hinted_at.is_not(None),
                     hook_calls.c.attempts == effect.attempt - 1,
+                    is_no_copy(),
                 )
                 .values(
                     state=HookCallState.RUNNING.value,

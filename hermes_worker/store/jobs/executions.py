@@ -18,6 +18,7 @@ from hermes_worker.core.effects import Collect
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
 from hermes_worker.store.engine.prepared import columns_for, one_of, row_of
+from hermes_worker.store.epochs import is_no_copy
 from hermes_worker.store.rows import Hint, plain
 from hermes_worker.store.tables import firings, jobs, workers
 
@@ -76,6 +77,7 @@ class Executions:
             claimed = connection.execute(
                 sa.update(firings)
                 .where(firings.c.pk == firing_id, firings.c.execution == "pending", firings.c.hinted_at.is_not(None))
+                .where(is_no_copy())
                 .values(
                     execution=ExecutionState.RUNNING.value,
                     hinted_at=None,

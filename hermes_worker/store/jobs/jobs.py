@@ -22,6 +22,7 @@ from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
 from hermes_worker.store.engine.prepared import rows_of
+from hermes_worker.store.epochs import is_no_copy
 from hermes_worker.store.jobs import job_ends, slots
 from hermes_worker.store.jobs.job_rows import (
     JOBS,
@@ -142,7 +143,8 @@ class Jobs:
         self._theirs = JOBS.where(jobs.c.tenant == tenant)
         self._clock = clock if clock is not None else db_now_once()
         disabled = sa.select(tenants.c.name).where(tenants.c.disabled_at.is_not(None))
-        due = sa.select(jobs.c.pk).where(jobs.c.next_fire_at <= self._clock, jobs.c.tenant.not_in(disabled))
+        is_due = sa.and_(jobs.c.next_fire_at <= self._clock, jobs.c.tenant.not_in(disabled), is_no_copy())
+        due = sa.select(jobs.c.pk).where(is_due)
         self._due = due.order_by(jobs.c.next_fire_at).limit(sa.bindparam("most"))
 
     def of(self, tenant: str) -> Jobs:

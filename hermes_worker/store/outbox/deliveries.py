@@ -30,6 +30,7 @@ from hermes_worker.store.access import idempotency_keys as keys
 from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
 from hermes_worker.store.engine.prepared import PkRow, Prepared, columns_for, row_of, rows_of
+from hermes_worker.store.epochs import is_no_copy
 from hermes_worker.store.owners import owned_by, tenant_of_job, tenant_of_run
 from hermes_worker.store.row_keys import LostHintsBounds
 from hermes_worker.store.rows import Hint, insert_ignoring, is_suspect, plain
@@ -350,6 +351,7 @@ class Deliveries:
                     deliveries.c.hinted_at.is_not(None),
                     deliveries.c.attempts == effect.attempt - 1,
                     is_suspect(deliveries) == int(effect.is_suspect),
+                    is_no_copy(),
                 )
                 .values(
                     state=DeliveryState.ATTEMPTING.value,
@@ -734,6 +736,7 @@ def _resending(*, is_suspect: bool) -> tuple[Prepared[LostHintsBounds, PkRow], P
             deliveries.c.hinted_at < sa.bindparam("before", type_=sa.Double()),
             deliveries.c.hinted_at < db_now_once() - _wait,
             deliveries.c.deaths.is_not(None) if is_suspect else deliveries.c.deaths.is_(None),
+            is_no_copy(),
         )
         .order_by(deliveries.c.hinted_at)
         .limit(_BATCH)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from hermes_worker.core.home_paths import same_place
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.retention import (
     COUNTABLE,
@@ -310,8 +311,8 @@ class Pruner:
         with self._database.read() as connection:
             # In this order: a run that begins in between is seen.
             found = connection.execute(wanted.where(sessions.c.session_id.in_(session_ids))).all()
-            busy = set(connection.execute(at_work).scalars())
-        return {name: (workspace in busy, float(quiet)) for name, workspace, quiet in found}
+            busy = set(map(same_place, connection.execute(at_work).scalars()))
+        return {name: (same_place(workspace) in busy, float(quiet)) for name, workspace, quiet in found}
 
     def _workspaces_of_forks(self, connection: Connection, tenant: str) -> dict[int, str]:
         """The names of directories in which forks work, by the numbers of the forks: they were given to others."""

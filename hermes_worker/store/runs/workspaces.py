@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from hermes_worker.core.home_paths import same_place
 from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import one_of
@@ -43,14 +44,15 @@ class RunWorkspaces:
     def at_work(self, place: RunWorkspace) -> Sequence[str]:
         """The first of the runs that work there now, in any session."""
         wanted = (
-            sa.select(runs.c.run_id)
+            sa.select(runs.c.run_id, sessions.c.workspace)
             .join(sessions, sessions.c.active_run_pk == runs.c.pk)
-            .where(sessions.c.tenant == place.tenant, sessions.c.workspace == place.workspace)
+            .where(sessions.c.tenant == place.tenant)
             .order_by(runs.c.pk)
-            .limit(_NAMED_MAX)
         )
+        here = same_place(place.workspace)
         with self._database.read() as connection:
-            return list(connection.execute(wanted).scalars())
+            found = [run_id for run_id, workspace in connection.execute(wanted) if same_place(workspace) == here]
+        return found[:_NAMED_MAX]
 
     def record_restore(self, run_id: str, checkpoint: str, *, before: str, files: int) -> None:
         """Write down that somebody put files back."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial, reduce
 from typing import Any
 
 from hermes_worker.agent.tools.base import Tool, ToolContext, ToolResult
+from hermes_worker.agent.tools.builtin import ENV_KEY
 from hermes_worker.agent.tools.catalog import UnknownTool
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.hints import HINTS_KEY
@@ -24,6 +25,7 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.gateway import may_be_called_for
 from hermes_worker.core.guardrails import NO_PRECEDENT
 from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.moved_folders import from_stored_variables, to_stored_variables
 from hermes_worker.core.notices import NOT_FOR_GUESTS, NOT_STARTED, OTHER_EFFECT, TOO_MANY_DELEGATIONS
 from hermes_worker.core.questions import APPROVED_KEY, Refusal, RefusedBy
 from hermes_worker.core.remote_tasks import RemoteTask
@@ -32,6 +34,7 @@ from hermes_worker.core.run import CallStatus
 from hermes_worker.observe import count, log
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.calls import CallClaim, Settlement, started_event
+from hermes_worker.store.runs.runs import SessionContext
 from hermes_worker.stream.live import PROGRESS_CHARS_MAX, LiveEntry
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
@@ -148,11 +151,11 @@ def _run(
     except (UnknownTool, WorkspaceError, ConfigurationError) as error:
         return error_result(str(error))
     remembered = workspace if isinstance(workspace, KnownFiles) else None
-    keys = _session_keys(tool) if remembered is None else (*_session_keys(tool), FILES_KEY)
+    keys = _session_keys(tool)
     # Only where documents are read in any case: no call asks the database for hints alone.
     finds_hints = bool(keys) and remembered is None
-    keys = (*keys, HINTS_KEY) if finds_hints else keys
-    documents = parts.calls.session_documents(claim.session_pk, keys)
+    more = (FILES_KEY,) if remembered is not None else (HINTS_KEY,) if finds_hints else ()
+    documents = _documents_of(parts, claim, session, (*keys, *more))
     if remembered is not None:
         remembered.expect(documents.get(FILES_KEY))
     judged, own = _verdict_and_answer(consulted)
@@ -187,9 +190,29 @@ def _run(
     limits = _limits(parts.model.window).shared_by(len(claim.neighbours))
     result = run_tool(tool, claim.request.arguments, context, limits=limits, gate=gate, consulted=own, revise=revise)
     result = _remarked(parts, claim, tool, result)
+    updates = _with_variables(result.session_updates, to_stored_variables, session.workspace)
+    return replace(result, session_updates={**updates, **_identity_of(remembered, documents)})
+
+
+def _identity_of(remembered: KnownFiles | None, documents: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a session remembers of files on another host, where that is new."""
     if remembered is None or remembered.identity in (None, documents.get(FILES_KEY)):
-        return result
-    return replace(result, session_updates={**result.session_updates, FILES_KEY: remembered.identity})
+        return {}
+    return {FILES_KEY: remembered.identity}
+
+
+def _documents_of(parts: Parts, claim: CallClaim, session: SessionContext, keys: Sequence[str]) -> Mapping[str, Any]:
+    """The documents of the session among ``keys``, for a tool."""
+    found = parts.calls.session_documents(claim.session_pk, keys)
+    return _with_variables(found, from_stored_variables, session.workspace)
+
+
+def _with_variables(
+    documents: Mapping[str, Any], convert: Callable[[Mapping[str, str], str], Mapping[str, str]], workspace: str
+) -> Mapping[str, Any]:
+    """Documents of a session with the variables of its shell as ``convert`` gives them."""
+    variables = documents.get(ENV_KEY)
+    return {**documents, ENV_KEY: convert(variables, workspace)} if variables else documents
 
 
 def _verdict_and_answer(consulted: Sequence[Consulted]) -> tuple[Consulted | None, Consulted | None]:

@@ -23,6 +23,7 @@ from hermes_worker.core.errors import ConfigurationError, Failure, FailureKind, 
 from hermes_worker.core.guardrails import halted
 from hermes_worker.core.messages import Delta, Message, ModelReply, ModelRequest, canonical_json
 from hermes_worker.core.metering import metered, request_tokens, weight_of
+from hermes_worker.core.moved_folders import folder_note
 from hermes_worker.core.pricing import NOTHING_SPENT, Spent
 from hermes_worker.core.recovery import asking, retry
 from hermes_worker.core.recovery.asking import Asking
@@ -179,10 +180,13 @@ class _ModelCall:
         memory = replace(memory, context=context) if context else memory
         self._rows = parts.transcripts.load(claim.loaded.session_pk, claim.loaded.message_seq)
         self._focus = None if run.wants_summary else requested_focus(self._rows)
+        self._session = parts.runs.session_of(claim.loaded.session_pk)
+        note = folder_note(self._rows, self._session.workspace, self._session.system_prompt)
+        if note and note not in memory.context and self._focus is None:
+            memory = replace(memory, context=f"{memory.context}\n\n{note}".strip())
         self._chain = parts.models_of(claim.loaded.session_pk).chain
         rules = _rules(parts, len(self._chain), is_requested=self._focus is not None)
         self._begun = asking.begin(rules, memory, _history(run.recovery))
-        self._session = parts.runs.session_of(claim.loaded.session_pk)
         self._deltas = DeltaBuffer(
             parts.live,
             claim.run_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Callable, Collection, Set
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from hermes_worker.core.checkpoints import CheckpointLimits
+from hermes_worker.core.home_paths import SAID, below_home
 from hermes_worker.observe import log
 from hermes_worker.workspaces.base import Workspace, WorkspaceError
 from hermes_worker.workspaces.checkpoints.host_files import HostFiles
@@ -42,13 +44,24 @@ def store_of(
     ref = WorkspaceRef.from_json(workspace)
     if ref.kind == WorkspaceKind.LOCAL:
         root = os.path.realpath(ref.root)
-        return ShadowStore(_directory(home, tenant, root), root, limits)
+        return ShadowStore(_local_directory(home, tenant, root, workspace), root, limits)
     if ref.kind not in _KINDS:
         return None
     root = f"{ref.kind}:{ref.root}"
     return ShadowStore(
         _directory(home, tenant, root), root, limits, files=HostFiles(partial(opened or _unreachable, workspace))
     )
+
+
+def _local_directory(home: Path, tenant: str, root: str, workspace: str) -> Path:
+    """By the place below the home, so that it is found wherever the home is. Until revision 0264 it was by the whole
+    path, and a store from then keeps its name."""
+    below = below_home(root, (str(home), os.path.realpath(home)))
+    if below is None:
+        return _directory(home, tenant, root)
+    own = _directory(home, tenant, f"home:{below}")
+    before = (_directory(home, tenant, each) for each in (root, json.loads(workspace).get(SAID)) if each)
+    return own if own.exists() else next((each for each in before if each.exists()), own)
 
 
 def _directory(home: Path, tenant: str, root: str) -> Path:

@@ -121,7 +121,7 @@ class Minder:
             self._over.wait(_LOOK_S)
 
     def _say(self, what: dict[str, Any]) -> None:
-        said = {**talking.here(), "beat": time.time(), **what}
+        said = {**talking.here(self._directory), "beat": time.time(), **what}
         with suppress(FileNotFoundError):
             talking.write(self._directory / "state", json.dumps(said).encode())
 

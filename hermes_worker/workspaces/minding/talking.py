@@ -97,7 +97,7 @@ def look(directory: Path) -> ProcessLook:
     except OSError:
         total, output = b"0", b""
     state, note = ProcessState(said["state"]), said.get("note")
-    if state is ProcessState.RUNNING and not _is_minded(said):
+    if state is ProcessState.RUNNING and not _is_minded(said, directory):
         again = _said(directory)  # it may have ended between the two looks
         state, note = ProcessState(again["state"]), again.get("note")
         if state is ProcessState.RUNNING:
@@ -152,10 +152,10 @@ def write(path: Path, data: bytes) -> None:
     new.replace(path)
 
 
-def here() -> dict[str, Any]:
-    """This process, so that others know it again."""
+def here(directory: Path) -> dict[str, Any]:
+    """This process and the directory that it minds, so that others know both again."""
     pid = os.getpid()
-    return {"pid": pid, "began": _began(pid), "machine": _machine()}
+    return {"pid": pid, "began": _began(pid), "machine": _machine(), "directory": _number_of(directory)}
 
 
 def _put(directory: Path, kind: str, data: bytes) -> None:
@@ -175,10 +175,20 @@ def _said(directory: Path) -> dict[str, Any]:
     return said
 
 
-def _is_minded(said: dict[str, Any]) -> bool:
+def _is_minded(said: dict[str, Any], directory: Path) -> bool:
     if said["machine"] == _machine():
-        return bool(_began(said["pid"]) == said["began"])
+        # A minder minds the directory that it was given, and not a copy of it that a restore made beside it.
+        is_its_own = said.get("directory") in (None, _number_of(directory))
+        return is_its_own and bool(_began(said["pid"]) == said["began"])
     return bool(time.time() - said["beat"] < _SILENCE_S)
+
+
+def _number_of(directory: Path) -> int | None:
+    """Which directory it is, whatever it is called by now."""
+    try:
+        return directory.stat().st_ino
+    except OSError:
+        return None
 
 
 def _began(pid: int) -> int | None:

@@ -1,0 +1,105 @@
+"""Paths below the home, as rows hold them: ``/home/of/then/./workspaces/run_1``.
+
+What stands behind ``/./`` counts: it is relative to the home, wherever that is now. What stands before it says where
+the home was when the row was written, and so which folder a stored prompt names. The form is a path to whoever does not
+know it, so code from before it goes on reading new rows while a fleet is upgraded. A path outside the home, which a
+person chose, stays what it is.
+
+Only the types of columns call this (``store.engine.home_texts``); everybody else reads and writes paths of today.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from hermes_worker.core.messages import canonical_json
+
+_MARK = "/./"
+SAID = "said"
+"""The field of a workspace's document that holds its root as it was when the session began, where that is another."""
+WORKSPACE_ROOT = "root"
+JOB_DIRECTORY = "directory"
+_LOCAL = "local"
+ELSEWHERE = frozenset({"ssh", "docker", "kubernetes"})
+"""Kinds of workspaces that are not on the machine that has the home."""
+
+
+def to_stored(path: str, homes: Sequence[str]) -> str:
+    """``path`` as a row holds it. ``homes`` are the spellings of the home's path, the one in use first."""
+    while _MARK in path:
+        path = path.replace(_MARK, "/")
+    below = below_home(path, homes)
+    return path if below is None else f"{homes[0]}{_MARK}{below}"
+
+
+def from_stored(stored: str, homes: Sequence[str]) -> str:
+    """The path that a row means. Without ``homes``, for who reads a database alone, what the row was written with."""
+    before, mark, below = stored.partition(_MARK)
+    return f"{homes[0] if homes else before}/{below}" if mark else stored
+
+
+def below_home(path: str, homes: Sequence[str]) -> str | None:
+    """``path`` relative to the home; ``None`` for one that is not below it."""
+    parts = path.split("/")
+    for home in homes:
+        if path.startswith(f"{home}/") and ".." not in parts and path != f"{home}/":
+            return path[len(home) + 1 :]
+    return None
+
+
+def to_stored_document(text: str, field: str, homes: Sequence[str]) -> str:
+    """A JSON object with a path in ``field``, as a row holds it."""
+    document, path = _read(text, field)
+    if path is None:
+        return text
+    stored = to_stored(path, homes)
+    if (said := document.pop(SAID, None)) is not None and _MARK in stored:
+        below = stored.partition(_MARK)[2]
+        stored = f"{said.removesuffix(f'/{below}')}{_MARK}{below}"
+    return text if stored == path and said is None else canonical_json({**document, field: stored})
+
+
+def from_stored_document(text: str, field: str, homes: Sequence[str]) -> str:
+    """The JSON object that a row means, with the path of today; that of a workspace also with what was ``said``."""
+    if _MARK not in text:
+        return text
+    document, stored = _read(text, field)
+    if stored is None or _MARK not in stored:
+        return text
+    document[field] = from_stored(stored, homes)
+    if field == WORKSPACE_ROOT and (said := from_stored(stored, ())) != document[field]:
+        document[SAID] = said
+    return canonical_json(document)
+
+
+def same_place(workspace: str) -> str:
+    """The document of a workspace without what was said of it: equal for equal workspaces."""
+    if f'"{SAID}":' not in workspace:
+        return workspace
+    document = json.loads(workspace)
+    document.pop(SAID, None)
+    return canonical_json(document)
+
+
+def is_shared_with_copies(kind: str, root: str, homes: Sequence[str]) -> bool:
+    """Whether a workspace is not within the home, so that a copy of the home works in the same one."""
+    return kind != _LOCAL or below_home(root, homes) is None
+
+
+def former_home(root: str, tenant: str, session_id: str) -> str | None:
+    """The home in which a session was given the workspace ``root`` of its own; ``None`` when it is none."""
+    for own in (f"/workspaces/{session_id}", f"/workspaces/tenants/{tenant}/{session_id}"):
+        if root.endswith(own) and (home := root.removesuffix(own)):
+            return home
+    return None
+
+
+def _read(text: str, field: str) -> tuple[dict[str, str], str | None]:
+    """The document, and its path where it has one on this machine."""
+    if f'"{field}"' not in text:
+        return {}, None
+    document = json.loads(text)
+    path = document.get(field)
+    is_ours = isinstance(path, str) and document.get("kind") not in ELSEWHERE
+    return document, path if is_ours else None
