@@ -23,11 +23,12 @@ from hermes_worker.core.home_paths import (
 )
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.sealing import KeyMissing, raw
+from hermes_worker.store.rows import insert_ignoring
 from hermes_worker.store.tables import jobs, maintenance, sessions
 
 _BATCH = 500
-_TO_DO = maintenance.c.name == "relate_paths"
-"""The row of ``maintenance`` that revision 0264 adds."""
+_DONE = "paths_related"
+"""The row of ``maintenance`` that says that no old rows are left."""
 _WORKSPACES, _SCRIPTS = "workspaces/", "scripts"
 """Where below a home agents and scripts may work."""
 
@@ -43,11 +44,11 @@ class _OldSession(NamedTuple):
 def finish_relating(database: Database) -> None:
     """Do what revision 0264 leaves to be done, unless it was done. Idempotent, safe for several at once."""
     with database.read() as connection:
-        if connection.execute(sa.select(maintenance.c.name).where(_TO_DO)).first() is None:
+        if connection.execute(sa.select(maintenance.c.name).where(maintenance.c.name == _DONE)).first():
             return
     relate_rows(database)
     with database.statement() as connection:
-        connection.execute(sa.delete(maintenance).where(_TO_DO))
+        connection.execute(insert_ignoring(connection, maintenance), {"name": _DONE, "ran_at": 0.0})
 
 
 def relate_rows(database: Database) -> int:
