@@ -141,9 +141,7 @@ class _Sending:
         """Returns what to send afterwards. Raises ``LeaseLost``."""
         claim = self._claim
         if not self._parts.leases.is_trusted:
-            # We were frozen between the claim and here; by now the delivery may be somebody else's. Do not begin.
-            self._write(partial(self._parts.outbox.release, claim))
-            return []
+            return self._give_back()
         try:
             found = self._resolved(claim.target)
         except TargetError as error:
@@ -166,6 +164,11 @@ class _Sending:
             if twin is not None:
                 return self._succeed(target, f"sent as {twin!r}")
         return self._send_to(target)
+
+    def _give_back(self) -> list[Hint]:
+        """Begin nothing: this process was frozen since its claim, and by now the delivery may be somebody else's."""
+        self._write(partial(self._parts.outbox.release, self._claim))
+        return []
 
     def _preview(self, target: Target) -> list[Hint]:
         assert self._claim.run_id is not None
@@ -289,6 +292,8 @@ class _Sending:
         shown_as = list(self._claim.shown_as)
         is_in_doubt = self._claim.is_in_doubt
         for number in range(self._claim.parts_sent, len(pieces)):
+            if not self._parts.leases.is_trusted:
+                return self._give_back()
             edited = self._edited(target, report, pieces[number], number)
             outcome = edited or self._send_piece(target, report, pieces[number], number, is_in_doubt)
             if isinstance(outcome, DeliveryError):

@@ -161,8 +161,10 @@ class Leases:
         with self._lock:
             self._held[token] = Holding(run_id=run_id, abort=abort, may_hand_over=may_hand_over)
             self._last_claim_at = time.monotonic()
-            is_too_late = self._is_handing_over and may_hand_over
-        if is_too_late:  # the claim took longer than the drain period
+            # The claim took longer than the drain period, or this process was frozen in it and somebody else may have
+            # the step by now.
+            is_too_late = may_hand_over and (self._is_handing_over or not self.is_trusted)
+        if is_too_late:
             abort.set(AbortReason.DRAIN.value)
         try:
             yield abort

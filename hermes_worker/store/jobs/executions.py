@@ -7,7 +7,7 @@ found is left in the firing's row, and a scheduler decides what becomes of it (`
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -109,13 +109,21 @@ class Executions:
             held = sa.select(firings.c.pk).where(firings.c.pk == claim.firing_id, firings.c.lease_token == claim.token)
             return connection.execute(held).first() is not None
 
+    def release(self, claim: ExecutionClaim) -> None:
+        """Give back an execution that has not begun, so that it is due again. Raises ``LeaseLost``."""
+        again = {"execution": ExecutionState.PENDING.value, "hinted_at": db_now(), "claimed_at": None}
+        self._end_claim(claim, again)
+
     def finish(self, claim: ExecutionClaim, state: ExecutionState, collected: str) -> None:
         """Leave what was collected. Raises ``LeaseLost``."""
+        self._end_claim(claim, {"execution": state.value, "collected": plain(collected)})
+
+    def _end_claim(self, claim: ExecutionClaim, values: Mapping[str, object]) -> None:
         with self._database.statement() as connection:
             done = connection.execute(
                 sa.update(firings)
                 .where(firings.c.pk == claim.firing_id, firings.c.lease_token == claim.token)
-                .values(execution=state.value, collected=plain(collected), lease_token=None, lease_owner=None)
+                .values(**values, lease_token=None, lease_owner=None)
             )
         if done.rowcount == 0:
             raise LeaseLost(f"the execution of job {claim.job_id!r} was taken over; nothing was written")

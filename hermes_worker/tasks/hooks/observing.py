@@ -79,6 +79,10 @@ def _call_hook(parts: Parts, effect: CallHook) -> None:
 
 
 def _tell(parts: Parts, store: HookStore, hook: LoadedHook, claim: HookCallClaim, abort: AbortSignal) -> None:
+    if not parts.leases.is_trusted:
+        # Frozen since the claim: it may be another worker's by now. A claim that is ours still is given up as a stray.
+        log.warning("hook.refused", reason="the lease may have lapsed before the start")
+        return
     called = told_of(parts, hook, store.facts(claim), claim, abort)
     faults.point(FaultPoint.CALL_HOOK_AFTER_CALL, claim.event_id.partition(".")[0])
     if called.failure is not None:

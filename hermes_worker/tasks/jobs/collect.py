@@ -99,17 +99,22 @@ def _collect(parts: CollectingParts, firing_id: int) -> None:
         bound(job_id=claim.job_id, firing_id=firing_id),
         parts.leases.holding(claim.token, f"firing {firing_id}", may_hand_over=False) as abort,
     ):
-        collected = _collected(parts, claim, _stops(parts, claim, abort))
-        failed = collected.error is not None or (collected.script is not None and not collected.script.is_success)
-        state = ExecutionState.FAILED if failed else ExecutionState.COMPLETED
-        finish = partial(parts.executions.finish, claim, state, collected.to_json())
+        # Frozen between the claim and here, this process may have lost it by now. What has not begun is given back.
+        write = partial(parts.executions.release, claim)
+        state = None
+        if parts.leases.is_trusted:
+            collected = _collected(parts, claim, _stops(parts, claim, abort))
+            failed = collected.error is not None or (collected.script is not None and not collected.script.is_success)
+            state = ExecutionState.FAILED if failed else ExecutionState.COMPLETED
+            write = partial(parts.executions.finish, claim, state, collected.to_json())
         try:
-            persist(finish, abort, patience_s=parts.commit_patience_s)
+            persist(write, abort, patience_s=parts.commit_patience_s)
         except LeaseLost as lost:
             log.warning("execution.refused", reason=str(lost))
             return
-    count("execution.finished")
-    log.info("execution.finished", state=state.value)
+    if state is not None:
+        count("execution.finished")
+        log.info("execution.finished", state=state.value)
 
 
 def _stops(parts: CollectingParts, claim: ExecutionClaim, abort: AbortSignal) -> Callable[[], bool]:
