@@ -47,6 +47,7 @@ __all__ = [
     "WireDeclaration",
     "WorkspaceDeclaration",
     "conflicts",
+    "explain_missing",
     "fold",
     "load",
     "missing",
@@ -58,6 +59,24 @@ API_VERSION = 1
 Reference = str | Callable[..., Any]
 """Where an implementation is: ``"package.module:attribute"``, or the thing itself where it was imported anyhow."""
 
+OWN_PACKAGES = ("hermes_worker", "scheduler")
+EXTRA_OF_MODULE: Mapping[str, str] = MappingProxyType(
+    {
+        "apprise": "apprise",
+        "asyncssh": "ssh",
+        "botocore": "bedrock",
+        "docx": "documents",
+        "flower": "flower",
+        "openpyxl": "documents",
+        "opentelemetry": "otel",
+        "playwright": "browser",
+        "pptx": "documents",
+        "pypdf": "documents",
+        "tornado": "flower",
+        "websockets": "gateway",
+    }
+)
+"""The extra that brings a module which is installed only where somebody wants it."""
 USUAL_BUNDLES = ("hermes-cli", "hermes-cron", "hermes-api-server")
 """What sessions have that name no toolset."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -777,5 +796,20 @@ def load(reference: Reference) -> Any:
         for name in path.split("."):
             found = getattr(found, name)
     except (ImportError, AttributeError) as error:
+        if module_name.partition(".")[0] in OWN_PACKAGES:
+            raise ConfigurationError(explain_missing(error)) from error
         raise ConfigurationError(f"{reference!r} of an extension cannot be loaded: {error}") from error
     return found
+
+
+def explain_missing(error: ImportError | AttributeError) -> str:
+    """What to do about a part of this product, or of what it depends on, that cannot be imported."""
+    extra = (
+        EXTRA_OF_MODULE.get((error.name or "").partition(".")[0]) if isinstance(error, ModuleNotFoundError) else None
+    )
+    if extra is not None:
+        return f"this needs the module {error.name!r}, which is not installed: pip install 'hermes-worker[{extra}]'"
+    return (
+        f"this installation of hermes-worker is broken ({error}); install it again: "
+        "pip install --force-reinstall hermes-worker"
+    )

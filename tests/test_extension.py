@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import (
     API_VERSION,
+    EXTRA_OF_MODULE,
     CommandDeclaration,
     Extension,
     ExtensionConflict,
@@ -26,11 +29,14 @@ from hermes_worker.extension import (
     ToolSpec,
     WireDeclaration,
     conflicts,
+    explain_missing,
     fold,
     load,
 )
 from hermes_worker.models.catalog import ProviderRow, find_provider, provider_rows
 from hermes_worker.plugins import brought
+
+ROOT = Path(__file__).parents[1]
 
 
 def tool(name: str, **changes: Any) -> ToolDeclaration:
@@ -185,6 +191,34 @@ def test_a_row_that_is_none_is_refused() -> None:
 def test_a_reference_is_loaded_or_named() -> None:
     assert load("hermes_worker.core.replay:Replay.PURE") is Replay.PURE
     assert load(tool) is tool
-    for reference in ("hermes_worker.nowhere:x", "hermes_worker.core.replay:Nothing"):
-        with pytest.raises(ConfigurationError, match=f"'{reference}' of an extension cannot be loaded"):
-            load(reference)
+    with pytest.raises(ConfigurationError, match=r"'acme\.nowhere:x' of an extension cannot be loaded"):
+        load("acme.nowhere:x")
+
+
+@pytest.mark.parametrize("reference", ["hermes_worker.nowhere:x", "hermes_worker.core.replay:Nothing"])
+def test_a_missing_part_of_this_product_is_no_extension_s(reference: str) -> None:
+    broken = r"this installation of hermes-worker is broken \(.*\); install it again: pip install --force-reinstall"
+    with pytest.raises(ConfigurationError, match=broken):
+        load(reference)
+
+
+@pytest.mark.parametrize(
+    ("missing", "sentence"),
+    [
+        (
+            "flower.app",
+            "this needs the module 'flower.app', which is not installed: pip install 'hermes-worker[flower]'",
+        ),
+        ("celery", "this installation of hermes-worker is broken (No module named 'celery'); install it again: "),
+    ],
+)
+def test_a_missing_dependency_is_told_with_what_brings_it(missing: str, sentence: str) -> None:
+    error = ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+    assert explain_missing(error).startswith(sentence)
+
+
+def test_every_extra_with_a_module_of_its_own_is_known_by_it() -> None:
+    document = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = {name for name, needs in document["project"]["optional-dependencies"].items() if needs}
+    # websockets come with two of them; of the rest each has modules that nothing else brings.
+    assert set(EXTRA_OF_MODULE.values()) == extras - {"test", "deploy-test", "sdk-test", "kubernetes"}

@@ -11,6 +11,7 @@ import gc
 import io
 import os
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
@@ -20,7 +21,7 @@ from hermes_worker import __version__, installed
 from hermes_worker.cli.invocation import Invocation
 from hermes_worker.cli.server import advice_on, as_at_home, of_every_command
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError, without_numbers
-from hermes_worker.extension import CommandDeclaration, load
+from hermes_worker.extension import OWN_PACKAGES, CommandDeclaration, explain_missing, load
 from hermes_worker.settings import handover
 from hermes_worker.system import heap, platforms
 from hermes_worker.workspaces.marking import MARK_VARIABLE, is_below_worker, is_marked
@@ -172,6 +173,8 @@ def sentence_of(error: Exception) -> str | None:
     """What to tell a user about an error that is not a defect of ours; ``None`` for a defect."""
     if isinstance(error, ConfigurationError | UnavailableError | HermesError):
         return str(error)
+    if isinstance(error, ImportError) and _is_raised_by_us(error):
+        return explain_missing(error)
     if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
         return f"{_place_of(error)}{error.strerror}; choose a directory that can be used with --home"
     if _is_corrupt_database(error):
@@ -180,6 +183,14 @@ def sentence_of(error: Exception) -> str | None:
             "restore it from a backup, or choose another directory with --home"
         )
     return None
+
+
+def _is_raised_by_us(error: Exception) -> bool:
+    """Whether the line that failed is one of this product: another may be an extension's, whose author is to see it."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = [str(frame.f_globals.get("__name__", "")) for frame in frames]
+    named = [name for name in modules if not name.startswith("importlib.")]
+    return bool(named) and named[-1].partition(".")[0] in OWN_PACKAGES
 
 
 _DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EIO})

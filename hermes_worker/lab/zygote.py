@@ -20,9 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from hermes_worker.local.process import become_subreaper
+from hermes_worker.local.process import become_subreaper, child_processes
 from hermes_worker.settings.handover import begin
 
 _PR_SET_PDEATHSIG = 1
@@ -62,7 +60,7 @@ def _reap(signum: int, frame: object) -> None:
 def _bury(workers: list[int]) -> int:
     """A worker that is killed leaves its lanes to themselves; a fleet that ends does not."""
     doomed = []
-    for process in psutil.Process().children(recursive=True):
+    for process in child_processes(recursive=True):
         with suppress(ProcessLookupError):
             if os.getpgid(process.pid) in workers:
                 doomed.append(process.pid)

@@ -24,7 +24,7 @@ from pathlib import Path
 import psutil
 
 from hermes_worker.local.forked import Entry, ForkedProcess, Life, Nursery, can_fork
-from hermes_worker.local.process import dies_with_parent
+from hermes_worker.local.process import child_processes, dies_with_parent
 from hermes_worker.observe import log
 from hermes_worker.settings.handover import SECRETS_FD, sealed
 
@@ -562,12 +562,12 @@ def kill_descendants(spare: Container[int] = ()) -> None:
     Again and again until nothing is left: what a process starts while it is killed is found the next time, because a
     subreaper inherits the orphans of its descendants.
     """
-    while doomed := [child for child in psutil.Process().children() if child.pid not in spare]:
+    while doomed := [child for child in child_processes() if child.pid not in spare]:
         for child in doomed:
             with contextlib.suppress(psutil.NoSuchProcess):
-                for process in (child, *child.children(recursive=True)):
+                for process in (child, *child_processes(child.pid, recursive=True)):
                     process.kill()
-            with contextlib.suppress(psutil.TimeoutExpired):
+            with contextlib.suppress(psutil.TimeoutExpired, psutil.NoSuchProcess):
                 child.wait(_BURIAL_PATIENCE_S)
 
 

@@ -25,6 +25,7 @@ import psutil
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.local.paths import StackNote, is_held, logs_dir, running_stack
+from hermes_worker.local.process import child_processes
 
 LOG_BYTES_MAX = 10_000_000
 LOGS_KEPT = 5
@@ -142,10 +143,7 @@ class RunningStack:
 
     def parts(self) -> list[str]:
         """What of it runs, as ``ps`` names it."""
-        try:
-            children = psutil.Process(self.note.pid).children(recursive=True)
-        except psutil.Error:
-            return []
+        children = child_processes(self.note.pid, recursive=True)
         return sorted({name for child in children if (name := _role_of(child)) is not None})
 
 

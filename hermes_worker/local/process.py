@@ -27,6 +27,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _POLL_S = 0.002
 _KILL_PATIENCE_S = 30.0
 """A process in uninterruptible sleep can outlast a SIGKILL for a while."""
+_LOOKS_AT_OURSELVES = 3
 
 
 def dies_with_parent(with_signal: signal.Signals = signal.SIGKILL) -> Callable[[], None] | None:
@@ -187,6 +188,16 @@ class ServerProcess:
             self.stop((signal.SIGTERM, 2.0))
 
 
+def child_processes(pid: int | None = None, *, recursive: bool = False) -> list[psutil.Process]:
+    """The children of a process, and with ``recursive`` all that is below it; of this one, without ``pid``. Empty when
+    the process is gone or may not be looked at, which is no error: who asks about a process asks about the past."""
+    # This process is there, whatever psutil read while a clock was set or children came and went: look again.
+    for _ in range(_LOOKS_AT_OURSELVES if pid is None else 1):
+        with contextlib.suppress(psutil.Error):
+            return psutil.Process(pid).children(recursive=recursive)
+    return []
+
+
 def wait_until_gone(processes: Iterable[psutil.Process], timeout_s: float = _KILL_PATIENCE_S) -> None:
     """Wait for killed processes that need not be our children. One that nobody has buried yet counts as gone.
 
@@ -203,7 +214,7 @@ def wait_until_gone(processes: Iterable[psutil.Process], timeout_s: float = _KIL
 def _is_alive(process: psutil.Process) -> bool:
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
+    except psutil.Error:
         return False
 
 

@@ -21,8 +21,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
-import psutil
-
 from hermes_worker.core.errors import HermesError
 from hermes_worker.local.children import (
     EXIT_INTERRUPTED,
@@ -34,7 +32,7 @@ from hermes_worker.local.children import (
     kill_descendants,
 )
 from hermes_worker.local.forked import Entry
-from hermes_worker.local.process import become_subreaper
+from hermes_worker.local.process import become_subreaper, child_processes
 from hermes_worker.observe import log
 
 __all__ = ["ChildExit", "ChildSpec", "StartFailed", "Supervisor"]
@@ -127,7 +125,7 @@ class Supervisor:
 
     def _fork(self) -> None:
         become_subreaper()
-        self._spared = frozenset(child.pid for child in psutil.Process().children())
+        self._spared = frozenset(child.pid for child in child_processes())
         lifeline_reader, self._lifeline = os.pipe()
         self._ready_pipe, ready_writer = os.pipe()
         for stream in (sys.stdout, sys.stderr):

@@ -148,6 +148,44 @@ def test_a_defect_keeps_its_traceback() -> None:
     assert sentence_of(OSError(errno.EBADF, "Bad file descriptor")) is None
 
 
+@pytest.mark.parametrize(
+    ("missing", "advice"),
+    [
+        ("hermes_worker.cli.flower_server", "this installation of hermes-worker is broken ("),
+        ("celery", "this installation of hermes-worker is broken ("),
+        ("playwright", "pip install 'hermes-worker[browser]'"),
+    ],
+)
+def test_a_module_that_our_code_misses_is_told_as_that(
+    missing: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ImportError) as missed:
+        _run_as("hermes_worker.cli.flower", f"import {missing}")
+    assert advice in str(sentence_of(missed.value))
+
+
+def test_a_command_whose_module_is_missing_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "hermes_worker.cli.mcp", None)
+    assert call("mcp", "list") == 2
+    said = capsys.readouterr().err
+    assert said.startswith("hermes-worker: this installation of hermes-worker is broken (")
+    assert "extension" not in said
+
+
+def test_a_module_that_an_extension_misses_keeps_its_traceback() -> None:
+    with pytest.raises(ModuleNotFoundError) as missed:
+        _run_as("acme.tools", "import nowhere_at_all")
+    assert sentence_of(missed.value) is None
+
+
+def _run_as(module: str, text: str) -> None:
+    """Run ``text`` as if it stood in ``module``."""
+    exec(text, {"__name__": module})  # noqa: S102
+
+
 def test_a_server_that_is_away_is_its_own_sentence() -> None:
     assert sentence_of(UnavailableError("the database did not answer: refused")) == (
         "the database did not answer: refused"

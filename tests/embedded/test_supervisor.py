@@ -24,8 +24,9 @@ import redis
 from support.patience import PATIENCE_S
 from support.warm_commands import WarmProcess
 
+from hermes_worker.local import process as process_module
 from hermes_worker.local.children import last_words_of, restart_delay_s
-from hermes_worker.local.process import wait_until_gone
+from hermes_worker.local.process import child_processes, wait_until_gone
 from hermes_worker.local.valkey import running
 
 pytestmark = [
@@ -527,3 +528,37 @@ def test_a_broker_that_is_killed_comes_back_under_the_same_url(tmp_path: Path) -
         process.terminate()
         assert process.wait(PATIENCE_S) == 0
     assert running(tmp_path / "v") is None
+
+
+# --- looks at processes that may be gone -----------------------------------------------------------------------------
+
+
+def test_a_look_at_the_children_of_a_process_that_is_gone_finds_none() -> None:
+    gone = subprocess.Popen(["/bin/true"])
+    gone.wait()
+    assert child_processes(gone.pid, recursive=True) == []
+
+
+def test_a_look_at_our_own_children_that_psutil_gave_up_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``up`` ended with a bare ``NoSuchProcess`` about itself: psutil takes a process for another one when the clock is
+    set between two readings (before 7.1), and each of its looks at a list of processes is one at the past."""
+    looks: list[int] = []
+
+    class Process(psutil.Process):
+        def children(self, recursive: bool = False) -> list[psutil.Process]:
+            looks.append(self.pid)
+            if len(looks) == 1:
+                raise psutil.NoSuchProcess(self.pid, msg="process no longer exists and its PID has been reused")
+            return super().children(recursive)
+
+    monkeypatch.setattr(process_module.psutil, "Process", Process)
+    with subprocess.Popen(["/bin/sleep", "600"]) as child:
+        assert child.pid in [each.pid for each in child_processes()]
+        child.kill()
+    assert len(looks) == 2
+
+
+def test_nothing_of_ours_asks_psutil_for_children_itself() -> None:
+    root = Path(process_module.__file__).parents[1]
+    asks = [path.name for path in root.rglob("*.py") if re.search(r"Process\(.*\)\.children\(", path.read_text())]
+    assert asks == ["process.py"]
