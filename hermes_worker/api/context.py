@@ -67,6 +67,8 @@ class ApiContext:
     """Requests that wait for the end of runs."""
     spent: RecentAnswers[Any] = field(default_factory=RecentAnswers)
     """What runs cost, as somebody just asked."""
+    troubles: RecentAnswers[tuple[str | None, str | None]] = field(default_factory=RecentAnswers)
+    """What is wrong with the database and the broker, as somebody just asked."""
     signing_keys: SigningKeys = field(default_factory=SigningKeys)
     """Of platforms that bring what people write."""
     leaving: threading.Event = field(default_factory=threading.Event)

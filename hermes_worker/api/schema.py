@@ -591,7 +591,9 @@ class Health(BaseModel):
 class Ready(BaseModel):
     """Whether this process should be sent requests."""
 
-    status: Literal["ready", "leaving"]
+    status: Literal["ready", "leaving", "unavailable"]
+    reasons: list[str] | None = None
+    """What is wrong with the database or the broker, as sentences; absent when nothing is."""
 
 
 class QueueBacklogObject(BaseModel):

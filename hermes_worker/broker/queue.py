@@ -41,6 +41,8 @@ from hermes_worker.store.rows import Hint
 
 CONTROL_CHANNEL = f"{KEY_PREFIX}control"
 """Pub/sub: nudges to whichever worker holds a claim. Losing one costs time, never correctness."""
+_PROBE_KEY = f"{KEY_PREFIX}writability"
+_PROBE_KEPT_S = 60
 SOCKET_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 2.0
 _BATCH = 100
@@ -178,20 +180,50 @@ def broker_failed(doing: str, error: Exception, **facts: object) -> None:
         return
     if advice := advice_on(error):
         facts = {**facts, "advice": advice}
+    elif isinstance(error, redis.ResponseError) and not is_protocol_error(error):
+        facts = {**facts, "answer": _answer(error)[:_ANSWER_CHARS_MAX]}
     broker_outage.failed(doing=doing, **facts, error=type(error).__name__)
+
+
+def explain_outage(error: Exception) -> str:
+    """What keeps the broker from working for us, as a sentence."""
+    if advice := advice_on(error):
+        return advice
+    if isinstance(error, redis.ResponseError) and not is_protocol_error(error):
+        return f"the broker answers and refuses what is needed: {_answer(error)[:_ANSWER_CHARS_MAX]}"
+    return (
+        f"the broker does not answer ({type(error).__name__}): start it, or correct HERMES_BROKER_URL; runs are "
+        "accepted and go on as soon as it does"
+    )
+
+
+def is_protocol_error(error: BaseException) -> bool:
+    """Whether the two of us do not speak the same language: what answers is no Redis, or does not know a command of
+    ours. Another try changes nothing then. Every other error of a broker is a state that may pass: it is waited out."""
+    if isinstance(error, redis.InvalidResponse):
+        return True
+    return isinstance(error, redis.ResponseError) and _answer(error).lower().startswith(_NOT_UNDERSTOOD)
+
+
+def _answer(error: BaseException) -> str:
+    """What the server said, without what redis-py puts in front of it in a pipeline."""
+    return str(error).rpartition(" of pipeline caused error: ")[2]
 
 
 def refuses_us(error: Exception) -> bool:
     """Whether the broker answers and does not do for us what it must, whatever we ask: it does not let our user, be it
-    inside a script, it has no memory left, or it is a replica or a part of a cluster."""
+    inside a script, it has no memory left, it is a replica or a part of a cluster, or takes no writes for now."""
     return advice_on(error) is not None
 
 
 def advice_on(error: Exception) -> str | None:
     """What to do about a broker that refuses us so; ``None`` for any other error."""
-    if isinstance(error, redis.ResponseError) and str(error).startswith(_REFUSED_IN_SCRIPT):
+    if isinstance(error, redis.ResponseError) and _answer(error).startswith(_REFUSED_IN_SCRIPT):
         return REFUSED_ADVICE
-    return next((advice for kinds, advice in _ADVICE if isinstance(error, kinds)), None)
+    advice = next((advice for kinds, advice in _ADVICE if isinstance(error, kinds)), None)
+    if advice is None and isinstance(error, redis.RedisError):
+        advice = next((advice for words, advice in _ADVICE_ON_WORDS if _answer(error).startswith(words)), None)
+    return advice
 
 
 def refuse_cluster(broker_url: str) -> Exception | None:
@@ -205,6 +237,15 @@ def refuse_cluster(broker_url: str) -> Exception | None:
     if is_cluster:
         raise ConfigurationError(CLUSTER_ADVICE)
     return None
+
+
+def require_writable(client: redis.Redis) -> None:
+    """Write one small key that goes by itself: a broker that takes no writes answers to everything else. Raises
+    ``redis.RedisError`` and ``OSError``."""
+    pipe = client.pipeline(transaction=False)
+    pipe.sadd(_PROBE_KEY, 1)
+    pipe.expire(_PROBE_KEY, _PROBE_KEPT_S)
+    pipe.execute()
 
 
 def server_facts(client: redis.Redis) -> Mapping[str, str]:
@@ -231,7 +272,36 @@ REFUSED_ADVICE = (
 FULL_ADVICE = (
     "the broker has no memory left: raise its maxmemory; runs are accepted and go on as soon as it takes messages"
 )
+LOADING_ADVICE = "the broker is loading its data: runs are accepted and go on as soon as it has"
+_ON_ITS_OWN = "runs are accepted and go on as soon as it takes messages"
+_ADVICE_ON_WORDS = (
+    (
+        "NOREPLICAS",
+        "the broker has too few replicas to take writes: bring them back, or lower its min-replicas-to-write; "
+        f"{_ON_ITS_OWN}",
+    ),
+    (
+        "MISCONF",
+        "the broker could not save a snapshot and takes no writes: make room on its disk, its log says what failed; "
+        f"{_ON_ITS_OWN}",
+    ),
+    ("BUSY ", f"the broker is busy with somebody's script: wait for it, or end it with SCRIPT KILL; {_ON_ITS_OWN}"),
+    (
+        "max number of clients",
+        f"the broker has as many clients as it allows: raise its maxclients, or end clients of others; {_ON_ITS_OWN}",
+    ),
+)
+"""By the first words of an answer for which redis-py has no class of its own."""
+_NOT_UNDERSTOOD = (
+    "unknown command",
+    "unknown subcommand",
+    "wrong number of arguments",
+    "syntax error",
+    "protocol error",
+)
+_ANSWER_CHARS_MAX = 200
 _ADVICE: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
+    ((redis.exceptions.BusyLoadingError,), LOADING_ADVICE),
     ((redis.exceptions.ReadOnlyError, redis.exceptions.MasterDownError), REPLICA_ADVICE),
     (
         (redis.exceptions.AskError, redis.exceptions.ClusterCrossSlotError, redis.exceptions.ClusterDownError),

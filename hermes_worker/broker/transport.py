@@ -27,16 +27,7 @@ from time import monotonic, time
 from typing import Any
 
 from kombu.transport import TRANSPORT_ALIASES, _transport_cache, redis, virtual
-from redis.exceptions import (
-    AskError,
-    ClusterCrossSlotError,
-    ClusterDownError,
-    ConnectionError,
-    NoPermissionError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    ResponseError,
-)
+from redis.exceptions import RedisError, ResponseError
 
 from hermes_worker.broker.queue import QueueName, TaskName
 from hermes_worker.observe import count, log
@@ -44,8 +35,6 @@ from hermes_worker.observe import count, log
 _MESSAGE_BYTES_MAX = 16_384
 """A message names ids and numbers: ours have about 1,100 bytes."""
 _OURS = frozenset(QueueName)
-_UNBLOCKED = "UNBLOCKED"
-"""What a server that became a replica answers to whoever waits for a message."""
 POPPED_MAX = 4
 """Messages that one command may bring: saves most of a round trip, and leaves some for other workers."""
 
@@ -124,18 +113,16 @@ class Channel(redis.Channel):  # type: ignore[misc]
         connection = self.client.connection
         try:
             popped = connection.read_response(disable_decoding=True)
-        except self.connection_errors:
-            connection.disconnect()
-            raise
         except ResponseError as error:
-            if str(error).startswith(_UNBLOCKED):
-                connection.disconnect()
-                raise ConnectionError(str(error)) from error
             if not (self._pops_many and "unknown command" in str(error).lower()):
+                connection.disconnect()
                 raise
             self._pops_many = False
             self._packed.clear()
             raise Empty from error
+        except self.connection_errors:
+            connection.disconnect()
+            raise
         if not popped:
             raise Empty
         key, messages = popped
@@ -318,17 +305,10 @@ class Transport(redis.Transport):  # type: ignore[misc]
     """See the module's docstring."""
 
     Channel = Channel
-    connection_errors = (
-        *redis.Transport.connection_errors,
-        NoPermissionError,
-        OutOfMemoryError,
-        ReadOnlyError,
-        ClusterDownError,
-        AskError,
-        ClusterCrossSlotError,
-    )
-    """A broker that forbids what we need may allow it again, a full one may get room, and a replica may be promoted: a
-    worker waits for that as for one that is away."""
+    connection_errors = (*redis.Transport.connection_errors, RedisError)
+    """Whatever a broker answers, it may answer otherwise in a while: one that forbids what we need may allow it again,
+    a full one may get room, a replica may be promoted. A worker waits for that as for one that is away. What no waiting
+    mends, a protocol error, is known where it waits (``worker.celery``)."""
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         before = set(loop.on_tick)

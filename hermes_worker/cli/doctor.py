@@ -307,7 +307,14 @@ def _database(settings: Settings) -> tuple[Grade, str]:
 def _broker(settings: Settings) -> tuple[Grade, str]:
     import redis
 
-    from hermes_worker.broker.queue import CLUSTER_ADVICE, REPLICA_ADVICE, redis_client, server_facts
+    from hermes_worker.broker.queue import (
+        CLUSTER_ADVICE,
+        REPLICA_ADVICE,
+        advice_on,
+        redis_client,
+        require_writable,
+        server_facts,
+    )
     from hermes_worker.local.paths import embedded_broker_url
 
     url = settings.broker.url or embedded_broker_url(settings.home)
@@ -322,13 +329,15 @@ def _broker(settings: Settings) -> tuple[Grade, str]:
         if facts.get("role") != "master":
             return Grade.BROKEN, REPLICA_ADVICE
         _try_what_is_needed(client)
+        require_writable(client)
         policy, more = _policy_of(client), _more_than_needed(client)
     except redis.AuthenticationError:
         return Grade.BROKEN, "the broker refuses the user name or the password; correct them in HERMES_BROKER_URL"
     except redis.exceptions.NoPermissionError as error:
         return Grade.BROKEN, f"the broker forbids what is needed ({error}); {_GIVE_RIGHTS}"
     except (redis.RedisError, OSError) as error:
-        return Grade.BROKEN, f"no answer ({reason_of(error)}); start the server or change HERMES_BROKER_URL"
+        wrong = f"no answer ({reason_of(error)}); start the server or change HERMES_BROKER_URL"
+        return Grade.BROKEN, advice_on(error) or wrong
     finally:
         client.close()
     if tuple(int(part) for part in version.split(".")[:2]) < _REDIS_VERSION_MIN:

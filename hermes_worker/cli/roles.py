@@ -71,7 +71,7 @@ def _queue_names(_ctx: click.Context, _parameter: click.Parameter, text: str) ->
 @click.option(
     "--ready-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Made when it begins to consume, and removed when it begins to leave, for a readiness probe.",
+    help="Made when it begins to consume, and removed while it waits for a server and when it leaves; for a probe.",
 )
 def worker(
     home: Path | None,

@@ -17,6 +17,7 @@ from hermes_worker.cli.screen import duration
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.local.detached import NoStack, RunningStack, end_of_log, lines_to_come, log_path
 from hermes_worker.local.paths import StackNote, failed_start, is_held, left_behind, running_stack
+from hermes_worker.local.readiness import read_causes
 from hermes_worker.settings import Settings
 
 _LOOK_EVERY_S = 0.2
@@ -36,7 +37,7 @@ def status(home: Path | None, as_json: bool) -> int:
     place = settings.home
     note = running_stack(place)
     copied = copy_note(settings)
-    wrong = _wrong_with_api(note, settings) if note is not None else _wrong_with(place)
+    wrong = _wrong_with_parts(place) or _wrong_with_api(note, settings) if note is not None else _wrong_with(place)
     parts = _parts(place) if note is not None else []
     if as_json:
         told = {
@@ -84,6 +85,11 @@ def _wrong_with(home: Path) -> str | None:
     if (failed := failed_start(home)) is not None:
         return f"the last start failed, {moment(failed.at)}: {failed.sentence}"
     return None
+
+
+def _wrong_with_parts(home: Path) -> str | None:
+    """What workers of the stack wait for, in their words."""
+    return "; ".join(f"{name} waits: {cause}" for name, cause in read_causes(home / "run").items()) or None
 
 
 def _wrong_with_api(note: StackNote, settings: Settings) -> str | None:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from hermes_worker.local.children import ChildExit, ChildSpec
 from hermes_worker.local.detached import StackLog, broker_log_path
 from hermes_worker.local.forked import Entry
 from hermes_worker.local.process import title_process
+from hermes_worker.local.readiness import read_cause, waiting_file
 from hermes_worker.local.valkey import EmbeddedValkey
 from hermes_worker.settings import ServerSettings, Settings, handed_to
 from hermes_worker.settings.role_secrets import ProcessRole
@@ -198,7 +200,9 @@ class Stack:
         arguments = ["worker", "--queues", queues, "--concurrency", str(concurrency), "--name", known_as]
         arguments += ["--alive-file", str(alive), "--ready-file", str(consuming)]
         roles = tuple(ProcessRole(queue) for queue in queues.split(","))
-        return self._role(name, arguments, roles, ready=lambda: alive.exists() and consuming.exists())
+        waiting_file(consuming).unlink(missing_ok=True)
+        role = self._role(name, arguments, roles, ready=lambda: alive.exists() and consuming.exists())
+        return replace(role, waits_for=partial(read_cause, consuming))
 
     def _mark(self, name: str) -> Path:
         """A file that a role is to make, and that does not exist yet."""

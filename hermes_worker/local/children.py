@@ -63,6 +63,10 @@ class ChildSpec:
     """What it finds behind the descriptor that ``handover.SECRETS_FD`` names in its environment."""
     ready: Callable[[], bool] | None = None
     """Whether it does its work; quick, never raises. ``None``: as soon as it is started."""
+    waits_for: Callable[[], str | None] = lambda: None
+    """What it says that it waits for, as a sentence; quick, never raises. One that never was ready is given up after
+    ``waiting_timeout_s`` of it; one that was ready once may wait as long as it must."""
+    waiting_timeout_s: float = 20.0
     ready_timeout_s: float = 30.0
     grace_s: float = 10.0
     """How long it may take to end after SIGTERM, before SIGKILL."""
@@ -114,6 +118,9 @@ class _Child:
         self.was_ready = False
         self.is_late = False
         """It was killed because it did not get ready in time."""
+        self.waited_since: float | None = None
+        self.cause: str | None = None
+        """What it waits for, in its own words."""
         self.has_recovered = False
         self._log_offset = 0
         self.started_at = 0.0
@@ -131,10 +138,26 @@ class _Child:
     def begin(self, now: float) -> None:
         """Note that it is being started."""
         self.started_at = now
-        self.is_late = False
+        self.is_late, self.waited_since, self.cause = False, None, None
         self.pipe = None
         path = self.spec.log_path
         self._log_offset = path.stat().st_size if path is not None and path.exists() else 0
+
+    @property
+    def patience_s(self) -> float:
+        """How long it may take to get ready."""
+        return self.spec.ready_timeout_s if self.cause is None else self.spec.waiting_timeout_s
+
+    def note_cause(self, now: float) -> None:
+        """While it gets ready: what it waits for, and when to give up because of that."""
+        self.cause = self.spec.waits_for()
+        if self.cause is None or self.due_at is None:
+            self.waited_since = None
+        elif self.was_ready:
+            self.due_at = now + self.spec.ready_timeout_s
+        elif self.waited_since is None:
+            self.waited_since = now
+            self.due_at = min(self.due_at, now + self.spec.waiting_timeout_s)
 
     def last_words(self) -> str:
         """The end of what it said since it was started, as one line."""
@@ -379,8 +402,10 @@ class ChildLoop:
             child.was_ready = True
             child.has_recovered = False
             child.due_at = None
-        elif child.due_at is not None and now >= child.due_at:
-            log.error("child.killed", child=child.spec.name, not_ready_after_s=child.spec.ready_timeout_s)
+            return
+        child.note_cause(now)
+        if child.due_at is not None and now >= child.due_at:
+            log.error("child.killed", child=child.spec.name, not_ready_after_s=child.patience_s)
             child.due_at = None
             child.is_late = True
             child.signal(signal.SIGKILL)
@@ -417,13 +442,13 @@ class ChildLoop:
         if child.state is ChildState.READY:
             self._plan_restart(child, text, pid)
         elif child.is_late:
-            self._end_of_start(child, f"it was not ready after {child.spec.ready_timeout_s:g} s", pid)
+            self._end_of_start(child, f"it was not ready after {child.patience_s:g} s", pid)
         else:
             self._end_of_start(child, text, pid)
 
     def _end_of_start(self, child: _Child, status: str, pid: int | None = None) -> None:
         """A child ended before it was ready: mend what stopped it, try again later, or give up and say why."""
-        words = child.last_words()
+        words = child.cause or child.last_words()
         recover = child.spec.recover
         if recover is not None and not child.has_recovered and recover(words):
             child.has_recovered = True

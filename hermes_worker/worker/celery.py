@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from typing import Any
 
 from celery import Celery
 from celery.app.amqp import AMQP
+from celery.worker import state
+from celery.worker.consumer import Consumer
 from kombu import Connection
 from kombu import Queue as KombuQueue
 
@@ -18,8 +22,11 @@ from hermes_worker.broker.queue import (
     QueueName,
     TaskName,
     broker_failed,
+    explain_outage,
+    is_protocol_error,
     sentinel_options,
 )
+from hermes_worker.local.readiness import readiness
 from hermes_worker.settings.kinds import socket_url
 from hermes_worker.settings.sentinels import Sentinels, sentinels_of
 from hermes_worker.worker.monitoring import EventSwitch
@@ -27,6 +34,7 @@ from hermes_worker.worker.monitoring import EventSwitch
 _RECONNECT_FIRST_S = 0.25
 _RECONNECT_MAX_S = 2.0
 """A consumer finds its broker again so soon after it is back. Celery's own waits grow to 30 s."""
+_STOP_LOOK_S = 0.05
 _CONSUMER_LOGGER = "celery.worker.consumer.consumer"
 _CONSUMER_NEWS = ("consumer: Cannot connect to", "consumer: Connection to broker lost")
 
@@ -67,6 +75,7 @@ def celery_app(broker_url: str, *, sends_events: bool = False) -> Celery:
         worker_redirect_stdouts=False,
         worker_send_task_events=sends_events,
         beat_scheduler="scheduler.beat:Scheduler",
+        worker_consumer=f"{__name__}:{PatientConsumer.__name__}",
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         broker_transport_options={
@@ -98,16 +107,58 @@ def _verified(url: str) -> str:
     return url
 
 
+class PatientConsumer(Consumer):  # type: ignore[misc]
+    """Celery's consumer, which waits for a broker that refuses it instead of ending the worker or asking at once."""
+
+    _failed_at = -math.inf
+    _pause_s = _RECONNECT_FIRST_S
+
+    def on_ready(self) -> None:
+        """Each time that it begins to consume; Celery calls the worker's own ``on_consumer_ready`` the first time."""
+        super().on_ready()
+        readiness.declare_ready()
+
+    def on_connection_error_before_connected(self, exc: Exception) -> None:
+        super().on_connection_error_before_connected(exc)
+        self._pause(exc)
+
+    def on_connection_error_after_connected(self, exc: Exception) -> None:
+        super().on_connection_error_after_connected(exc)
+        self._pause(exc)
+
+    def _pause(self, error: Exception) -> None:
+        """A broker that takes connections and refuses what is done on them would be asked without end."""
+        _note_outage(error)
+        now = time.monotonic()
+        is_again = now - self._failed_at < 2 * _RECONNECT_MAX_S
+        self._pause_s = min(2 * self._pause_s, _RECONNECT_MAX_S) if is_again else _RECONNECT_FIRST_S
+        self._failed_at = until = now + self._pause_s
+        while state.should_stop is None and time.monotonic() < until:
+            time.sleep(_STOP_LOOK_S)
+
+
+def _note_outage(error: Exception) -> None:
+    """Not ready for this reason; raises ``error`` when no waiting mends it."""
+    if is_protocol_error(error):
+        raise error
+    readiness.declare_waiting(explain_outage(error))
+
+
 class _BrokerConnection(Connection):  # type: ignore[misc]
     """A connection that is tried again soon, however long its broker is away."""
 
     def _ensure_connection(self, errback: Any = None, max_retries: Any = None, **options: Any) -> Any:
+        def note(error: Exception, interval: float) -> None:
+            _note_outage(error)
+            if errback is not None:
+                errback(error, interval)
+
         waits = {
             "interval_start": _RECONNECT_FIRST_S,
             "interval_step": _RECONNECT_FIRST_S,
             "interval_max": _RECONNECT_MAX_S,
         }
-        return super()._ensure_connection(errback, max_retries, **{**options, **waits})
+        return super()._ensure_connection(note, max_retries, **{**options, **waits})
 
 
 class _Amqp(AMQP):  # type: ignore[misc]

@@ -8,13 +8,15 @@ import resource
 import signal
 import socket
 import sys
+import time
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from celery import signals
 from celery.apps.worker import Worker
@@ -23,10 +25,11 @@ from celery.platforms import SecurityWarning
 from celery.worker import state
 
 from hermes_worker.broker.queue import STANDING_QUEUES, QueueName, refuse_cluster
-from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.local.paths import broker_url_of
 from hermes_worker.local.process import root_warning, title_process
-from hermes_worker.observe import configure_logging, log
+from hermes_worker.local.readiness import readiness
+from hermes_worker.observe import configure_logging, database_outage, log
 from hermes_worker.settings import RemoteControl, Settings, is_supervised
 from hermes_worker.system import faults, heap
 from hermes_worker.wiring import WorkerOptions, open_client, provider_of
@@ -36,6 +39,10 @@ from hermes_worker.worker.monitoring import guard_control
 from hermes_worker.workspaces.marking import worker_title
 
 EX_OK = 0
+_LEAVING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_DATABASE_FIRST_S = 0.5
+_DATABASE_MAX_S = 5.0
+"""Between two tries to enter a process among the workers. It says so at growing intervals of its own."""
 
 
 class Pool(StrEnum):
@@ -49,7 +56,8 @@ class Pool(StrEnum):
 def run_worker(settings: Settings, options: WorkerOptions, *, pool: Pool, concurrency: int) -> int:
     """Consume ``options.queues`` until SIGTERM or SIGINT; returns the process's exit status.
 
-    Raises ``ConfigurationError`` and ``UnavailableError`` before anything is consumed.
+    Raises ``ConfigurationError`` before anything is consumed. A database or a broker that is away, full or read-only is
+    waited for.
     """
     if {QueueName.MODEL, QueueName.SUSPECT_MODEL} & set(options.queues):
         _require_model(settings)
@@ -71,11 +79,12 @@ def run_worker(settings: Settings, options: WorkerOptions, *, pool: Pool, concur
     role = f"worker {','.join(options.queues)} [{concurrency}] pool process"
     title = worker_title(role, may_call_us=settings.terminal.allow_hermes_worker)
     signals.worker_process_init.connect(partial(_title_child, title), weak=False)
+    readiness.ready_file = options.ready_file
+    readiness.withdraw()
     refuse_cluster(broker_url_of(settings))
-    _fail_early(settings, pool)
+    _wait_for_database(settings, pool, options.alive_file)
     app = build(settings)
     guard_control(RemoteControl(settings.worker.remote_control))
-    _withdraw(options.ready_file)
     worker = _Worker(
         app=app,
         hostname=node_name(options.queues),
@@ -88,7 +97,6 @@ def run_worker(settings: Settings, options: WorkerOptions, *, pool: Pool, concur
         prefetch_multiplier=1,
         quiet=True,
     )
-    worker.ready_file = options.ready_file
     worker.start()
     return int(worker.exitcode or EX_OK)
 
@@ -140,9 +148,36 @@ def _fail_early(settings: Settings, pool: Pool) -> None:
         process(settings)
 
 
-def _withdraw(ready_file: Path | None) -> None:
-    if ready_file is not None:
-        ready_file.unlink(missing_ok=True)
+def _wait_for_database(settings: Settings, pool: Pool, alive_file: Path | None) -> None:
+    """Enter the process among the workers, however long the database is away, full or read-only. Leaves at a signal.
+
+    Raises ``ConfigurationError``.
+    """
+    before = {number: signal.signal(number, _leave_at_once) for number in _LEAVING_SIGNALS}
+    wait_s = _DATABASE_FIRST_S
+    try:
+        while True:
+            try:
+                _fail_early(settings, pool)
+                break
+            except UnavailableError as error:
+                database_outage.failed(doing="register", error=str(error))
+                readiness.declare_waiting(str(error))
+            if alive_file is not None:  # it is well: to end it would not bring the database back
+                with suppress(OSError):
+                    alive_file.touch()
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, _DATABASE_MAX_S)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    database_outage.worked()
+
+
+def _leave_at_once(_number: int, _frame: Any) -> NoReturn:
+    """Nothing has begun that would have to end in order."""
+    readiness.withdraw()
+    raise SystemExit(EX_OK)
 
 
 def _title_child(title: str, **_: Any) -> None:
@@ -157,11 +192,10 @@ def _keep_our_logging(**_: Any) -> None:
 class _Worker(Worker):  # type: ignore[misc]
     """Celery's worker, without its banner on shutdown, and leaving at the first signal of either kind."""
 
-    ready_file: Path | None = None
     _waker: int | None = None
 
     def install_platform_tweaks(self, worker: Any) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in _LEAVING_SIGNALS:
             signal.signal(number, self._on_signal)
 
     def set_process_status(self, info: str) -> None:
@@ -174,8 +208,6 @@ class _Worker(Worker):  # type: ignore[misc]
             reader, self._waker = os.pipe()
             consumer.hub.add_reader(reader, os.read, reader, 1)
         heap.settle()
-        if self.ready_file is not None:
-            self.ready_file.touch()
         log.info("worker.started", queues=",".join(self.app.amqp.queues.consume_from), concurrency=self.concurrency)
         if not is_supervised() and not lifecycle.is_lane() and (warning := root_warning()):
             log.warning("worker.root", warning=warning)
@@ -185,7 +217,7 @@ class _Worker(Worker):  # type: ignore[misc]
             lifecycle.hurry()
             return
         state.should_stop = EX_OK
-        _withdraw(self.ready_file)
+        readiness.withdraw()
         if self._waker is not None:
             os.write(self._waker, b"!")
         signals.worker_shutting_down.send(

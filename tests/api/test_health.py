@@ -14,9 +14,11 @@ import pytest
 import sqlalchemy as sa
 from serving import Served
 from support.store import Store
+from support.valkey import administrator
 
 from hermes_worker import __version__
 from hermes_worker.broker.queue import STANDING_QUEUES, QueueName
+from hermes_worker.local.valkey import EmbeddedValkey
 from hermes_worker.settings import BrokerSettings, DatabaseSettings, ModelSettings, Settings
 from hermes_worker.store.revisions import newest
 
@@ -129,3 +131,43 @@ def test_a_model_that_is_not_named_degrades(serve: Callable[..., Served], settin
     answer = api.http.post("/v1/runs", json={"input": "x"})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "model")
     assert api.http.post("/v1/runs", json={"input": "x", "model": "m"}).status_code == 202
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_database_that_takes_no_writes_is_not_ready(
+    serve: Callable[..., Served], settings: Settings, kind: str, postgres_url: str
+) -> None:
+    if kind == "postgresql":
+        settings = replace(settings, database=DatabaseSettings(url=postgres_url))
+    api = serve(settings)
+    forbid = "pragma query_only = on" if kind == "sqlite" else "set transaction read only"
+
+    def refuse(connection: sa.Connection) -> None:
+        connection.exec_driver_sql(forbid)
+
+    sa.event.listen(api.client.database.engine, "begin", refuse)
+    answer = api.http.get("/health/ready")
+    assert answer.status_code == 503
+    assert answer.json()["status"] == "unavailable"
+    (reason,) = answer.json()["reasons"]
+    assert "read" in reason and str(settings.home.parent) not in reason, "anybody may read it"
+
+
+def test_a_database_whose_disk_is_full_is_not_ready(
+    api: Served, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(100, 100, 0))
+    answer = http.get("/health/ready")
+    assert answer.status_code == 503
+    assert answer.json()["reasons"] == ["the database cannot write; make room on its disk"]
+
+
+def test_a_broker_that_takes_no_messages_is_named_and_stops_nobody(
+    serve: Callable[..., Served], settings: Settings, own_valkey: EmbeddedValkey
+) -> None:
+    with administrator(own_valkey) as admin:
+        admin.config_set("min-replicas-to-write", 1)
+        answer = serve(replace(settings, broker=BrokerSettings(url=own_valkey.url))).http.get("/health/ready")
+    assert answer.status_code == 200
+    assert answer.json()["status"] == "ready"
+    assert answer.json()["reasons"][0].startswith("the broker has too few replicas to take writes")

@@ -40,7 +40,9 @@ DRIVER = textwrap.dedent(
     from pathlib import Path
     from hermes_worker.local.supervisor import ChildSpec, StartFailed, Supervisor
 
-    def spec(name, script, ready_file=None, log_file=None, mended_by=None, **rest):
+    def spec(name, script, ready_file=None, log_file=None, mended_by=None, waits_file=None, **rest):
+        if waits_file:
+            rest["waits_for"] = lambda: Path(waits_file).read_text() if Path(waits_file).exists() else None
         ready = (lambda: Path(ready_file).exists()) if ready_file else None
         env = {"PATH": "/usr/bin:/bin", "DIR": sys.argv[2]}
         argv = script if isinstance(script, list) else ["/bin/sh", "-c", script]
@@ -329,6 +331,35 @@ def test_a_child_that_is_not_ready_in_time_ends_the_whole(tmp_path: Path) -> Non
         assert driver.end() == 1
         driver.wait_for(r"child\.killed +child=slow not_ready_after_s=0\.3")
         driver.wait_for(r"failure: slow could not be started: it was not ready after 0\.3 s: it said nothing$")
+
+
+def test_a_child_that_never_was_ready_and_waits_for_something_ends_the_whole_with_its_words(tmp_path: Path) -> None:
+    cause = tmp_path / "cause"
+    cause.write_text("the broker has too few replicas")
+    waiting = {"name": "a", "script": QUIET, "ready_file": str(tmp_path / "never"), "waits_file": str(cause)}
+    with driven(tmp_path, [{**waiting, "waiting_timeout_s": 0.3}]) as driver:
+        assert driver.end() == 1
+        said = r"failure: a could not be started: it was not ready after 0\.3 s: the broker has too few replicas$"
+        driver.wait_for(said)
+
+
+def test_a_child_that_was_ready_once_may_wait_as_long_as_it_must(tmp_path: Path) -> None:
+    ready, cause, go_on = tmp_path / "ready", tmp_path / "cause", tmp_path / "go-on"
+    again = f"while [ ! -e {go_on} ]; do sleep 0.05; done; rm {cause}; touch {ready}; echo healed; {QUIET}"
+    first = f"touch {ready}; while [ ! -e {cause} ]; do sleep 0.05; done; exit 1"
+    script = f"if [ -e {cause} ]; then echo again; {again}; fi; {first}"
+    waiting = {"name": "a", "script": script, "ready_file": str(ready), "waits_file": str(cause)}
+    with driven(tmp_path, [{**waiting, "ready_timeout_s": 5, "waiting_timeout_s": 0.1}]) as driver:
+        driver.wait_for("all ready")
+        ready.unlink()
+        cause.write_text("the broker is away")
+        driver.wait_for("again")
+        assert len(driver.found(r"child\.started")) == 2
+        go_on.touch()
+        driver.wait_for("healed")
+        driver.signal(signal.SIGTERM)
+        assert driver.end() == 0
+    assert not driver.found(r"child\.killed")
 
 
 def test_a_program_that_does_not_exist_ends_the_whole(tmp_path: Path) -> None:

@@ -9,17 +9,22 @@ import time
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import redis
 from fastapi import APIRouter, Response
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import FOR_OPERATORS
 from hermes_worker.api.context import ApiContext, Context
-from hermes_worker.broker.queue import STANDING_QUEUES
+from hermes_worker.broker.queue import STANDING_QUEUES, broker_failed, explain_outage, require_writable
 from hermes_worker.core.errors import UnavailableError
+from hermes_worker.observe import broker_outage
 from hermes_worker.services.submission import InvalidSubmission, resolve_model
 from hermes_worker.settings import Settings
+from hermes_worker.store import writability
 from hermes_worker.store.revisions import newest, revision
 from hermes_worker.wiring import Client
 
@@ -27,6 +32,10 @@ router = APIRouter(tags=["health"])
 
 _PATIENCE_S = 5.0
 """How long one check may take."""
+_READY_AGE_S = 2.0
+"""Whoever may ask without a key causes one look in so many seconds."""
+_FREE_BYTES_MIN = 1_000_000
+"""A step writes some kilobytes, and several are written at once."""
 _DISK_PERCENT_MAX = 90
 """From here on a disk counts as nearly full (docs/behaviour.md, "HTTP API")."""
 
@@ -56,15 +65,64 @@ async def health() -> schema.Health:
     return schema.Health()
 
 
-@router.get("/health/ready", response_model=schema.Ready, responses={503: {"model": schema.Ready}})
+@router.get(
+    "/health/ready",
+    response_model=schema.Ready,
+    response_model_exclude_none=True,
+    responses={503: {"model": schema.Ready}},
+)
 async def health_ready(context: Context, response: Response) -> schema.Ready:
-    """Whether requests should be sent to this process: not any more once it was told to stop, although it still takes
-    them for `server.drain_s`. Needs no key and asks nobody: when the database is away, every process is without it, and
-    to send requests to none of them would only take the answers away that say so."""
+    """Whether requests should be sent to this process: not once it was told to stop, although it still takes them for
+    `server.drain_s`, and not while the database is away, full or read-only, because then nothing can be accepted.
+    `reasons` names what is wrong; a broker that takes no messages is named and stops nobody, since runs are accepted
+    and wait for it. Needs no key, and looks at most every two seconds however often it is asked."""
     if context.leaving.is_set():
         response.status_code = 503
         return schema.Ready(status="leaving")
-    return schema.Ready(status="ready")
+    database, broker = await context.troubles.get("ready", partial(_troubles, context), max_age_s=_READY_AGE_S)
+    if database is not None:
+        response.status_code = 503
+    reasons = [reason for reason in (database, broker) if reason is not None]
+    return schema.Ready(status="ready" if database is None else "unavailable", reasons=reasons or None)
+
+
+async def _troubles(context: ApiContext) -> tuple[str | None, str | None]:
+    """What is wrong with the database, and what with the broker, each as a sentence; ``None`` for nothing."""
+    return await asyncio.gather(
+        _trouble(context.probe(_database_trouble, context.client), "the database"),
+        _trouble(context.probe(_broker_trouble, context.client), "the broker"),
+    )
+
+
+async def _trouble(look: Awaitable[str | None], server: str) -> str | None:
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            return await look
+    except TimeoutError:
+        return f"{server} did not answer within {_PATIENCE_S:g} s"
+
+
+def _database_trouble(client: Client) -> str | None:
+    file = client.database.url.database if client.database.is_sqlite else None
+    if file and shutil.disk_usage(Path(file).parent).free < _FREE_BYTES_MIN:
+        # The log of writes is overwritten in place, so one small row may still find room.
+        return "the database cannot write; make room on its disk"
+    try:
+        writability.require_writable(client.database)
+    except UnavailableError as error:
+        # Not the server's own words behind it: they may name hosts and files, and anybody may ask here.
+        return str(error).partition(": ")[0]
+    return None
+
+
+def _broker_trouble(client: Client) -> str | None:
+    try:
+        require_writable(client.redis)
+    except (redis.RedisError, OSError) as error:
+        broker_failed("look whether it takes messages", error)
+        return explain_outage(error)
+    broker_outage.worked()
+    return None
 
 
 @router.get(

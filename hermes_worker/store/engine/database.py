@@ -351,10 +351,15 @@ _ADVICE: Mapping[str, str] = {
     "42P05": _NO_STATEMENTS_KEPT,
 }
 """What to do about an error, by its SQLSTATE (PostgreSQL 18, appendix A). None of them is a defect of the statement."""
+_SQLITE_READONLY = (
+    "the database can be read and not written: give this user the right to write the file and its directory, and look "
+    "whether its disk was mounted read-only"
+)
 
 
 def _advice(error: sa.exc.DBAPIError) -> str | None:
-    return _ADVICE.get(str(getattr(error.orig, "sqlstate", None)))
+    name = str(getattr(error.orig, "sqlite_errorname", None) or getattr(error.orig, "sqlstate", None))
+    return _SQLITE_READONLY if name.startswith("SQLITE_READONLY") else _ADVICE.get(name)
 
 
 _DISK_TROUBLE = frozenset({"SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_FSYNC", "53100"})
