@@ -234,8 +234,8 @@ def read_event(event: Inbound, speakers: Speakers, paired: ChatRole | None) -> R
     if not (is_direct or event.is_addressed or is_command):
         return Disregarded(reason=Silence.NOT_ADDRESSED)
     if is_command:
-        name, _, rest = text[1:].partition(" ")
-        return _commanded(name.partition("@")[0], rest, role)
+        name, *rest = text[1:].split(None, 1) or ("",)
+        return _commanded(name.partition("@")[0], "".join(rest), role)
     return Conversed(text=text, role=role) if text or event.media else Disregarded(reason=Silence.EMPTY)
 
 

@@ -171,9 +171,11 @@ def operation_of(document: object) -> MemoryOperation:
     version = document.get("version")
     if version is not None and (not isinstance(version, int) or isinstance(version, bool)):
         raise MemoryRefused(MemoryRefusal.INVALID, "version must be a whole number.")
+    # Models that edit files with old_text and new_text write a memory's replacement so too.
+    content = _text(document, "content")
     return MemoryOperation(
         action=MemoryAction(str(document["action"])),
-        content=_text(document, "content"),
+        content=_text(document, "new_text") if content is None else content,
         old_text=_text(document, "old_text"),
         entry_id=_text(document, "entry_id"),
         version=version,
@@ -259,7 +261,8 @@ def _meant(slots: Sequence[_EditedEntry], operation: MemoryOperation) -> _Edited
     old_text = (operation.old_text or "").strip()
     if not old_text:
         raise MemoryRefused(MemoryRefusal.INVALID, f"{operation.action} needs old_text: a piece of the entry it means.")
-    found = [slot for slot in slots if old_text in slot.content]
+    # An entry that is the text is meant, whatever else holds it: no longer piece of it could be given.
+    found = [slot for slot in slots if slot.content == old_text] or [slot for slot in slots if old_text in slot.content]
     if not found:
         raise MemoryRefused(MemoryRefusal.NO_MATCH, f"No entry holds {preview(old_text)!r} (any more).")
     if len({slot.content for slot in found}) > 1:

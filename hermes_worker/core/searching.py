@@ -5,14 +5,14 @@ neither languages nor positions. A query is read here as well (``read_query``). 
 asked for (``Filter``), which find every message that can match and perhaps some more, and a test of the text itself
 (``hits``), which decides. So two databases give the same messages, because neither of them decides anything.
 
-Texts are compared after NFKC and case folding. A *unit* is a run of letters and digits, or a run of characters of
-Chinese, Japanese and Korean (CJK), which are written without spaces. Units that stand beside each other with nothing
-between them, or with one to three of ``-._``, belong together: ``a-b.c_d``. An index gets every run of letters, every
-pair of neighbours in such a chain (``a-b``, ``b.c``, ``c_d``), every pair of neighbouring CJK characters, and the last
-character of a CJK run, so that a single character is the beginning of some word.
+Texts are compared after NFKC, case folding and without accents. A *unit* is a run of letters and digits, or a run of
+characters of Chinese, Japanese and Korean (CJK), which are written without spaces. Units that stand beside each other
+with nothing between them, or with one to three of ``-._``, belong together: ``a-b.c_d``. An index gets every run of
+letters, every pair of neighbours in such a chain (``a-b``, ``b.c``, ``c_d``), every pair of neighbouring CJK
+characters, and the last character of a CJK run, so that a single character is the beginning of some word.
 
-``words_of`` decides what is stored: whoever changes what it returns adds a revision of the schema that empties the
-index (``tests/core/test_searching.py`` pins some texts). Pure.
+``words_of`` decides what is stored: whoever changes what it returns changes ``WORDS_MADE_BY`` as well, and every index
+is made anew (``tests/core/test_searching.py`` pins some texts). Pure.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
+WORDS_MADE_BY: Final = "search_words_2"
+"""Names the rules that words are made by. The second ones leave accents out."""
 QUERY_CHARS_MAX: Final = 2048
 """Of the original; what is longer is cut."""
 TEXT_CHARS_MAX: Final = 100_000
@@ -47,6 +49,11 @@ _LETTER = rf"[^\W_{_CJK}]"
 _JOINT = r"[-._]{1,3}"
 
 
+_ACCENTS = re.compile("[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff]+")
+"""Marks of Latin, Greek and Cyrillic letters, which people leave out when they look for a word. The marks of other
+scripts are letters of their own: vowels of Devanagari, the dots of Kana."""
+_CROSSED = str.maketrans("øđłħŧı", "odlhti")
+"""Letters with a stroke, and the i without a dot, which Unicode does not take apart."""
 _ASCII_UNIT = re.compile(rf"[a-z0-9]+(?:{_JOINT}[a-z0-9]+)*")
 """The units of a folded text of ASCII only, found four times as fast."""
 
@@ -130,13 +137,13 @@ def _texts_of_arguments(text: str) -> Iterator[str]:
 
 
 def folded(text: str) -> str:
-    """``text`` as it is compared: without differences of case, width and composition, and not longer than
+    """``text`` as it is compared: without differences of case, width, composition and accents, and not longer than
     ``TEXT_CHARS_MAX``."""
     start = text[:TEXT_CHARS_MAX]
     if start.isascii():
         return start.lower()
-    same = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", start).casefold())
-    return same[:TEXT_CHARS_MAX]
+    apart = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", start).casefold())
+    return unicodedata.normalize("NFKC", _ACCENTS.sub("", apart).translate(_CROSSED))[:TEXT_CHARS_MAX]
 
 
 def words_of(text: str) -> list[str]:

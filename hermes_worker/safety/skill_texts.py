@@ -6,7 +6,9 @@ it was read than when it was written.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import yaml
@@ -29,6 +31,10 @@ FRONT_CHARS_MAX = 20_000
 _EVENTS_MAX = 2_000
 _DEPTH_MAX = 8
 _FENCE = "---"
+_VALUE = re.compile(
+    r"^(?P<name>(?P<indent>[ ]*)[A-Za-z][\w-]*:[ \t]+)(?P<value>\S.*(?:\n(?P=indent)[ \t]+\S.*)*)", re.M
+)
+"""A name and its text, which may go on in lines that stand deeper."""
 
 
 def front_matter(text: str) -> tuple[Mapping[str, Any], str]:
@@ -48,8 +54,7 @@ def _mapping_of(text: str, where: str) -> Mapping[str, Any]:
     if len(text) > FRONT_CHARS_MAX:
         raise SkillError(f"the front matter of {where} has more than {FRONT_CHARS_MAX:,} characters")
     try:
-        _require_plain(text, where)
-        document = yaml.load(text, Loader=yaml.BaseLoader)
+        document = _document_of(text, where)
     except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
         raise SkillError(f"the front matter of {where} is no YAML: {' '.join(str(error).split())[:200]}") from None
     if document in (None, ""):
@@ -57,6 +62,30 @@ def _mapping_of(text: str, where: str) -> Mapping[str, Any]:
     if not isinstance(document, dict) or not all(isinstance(name, str) for name in document):
         raise SkillError(f"the front matter of {where} is no mapping of names")
     return document
+
+
+def _document_of(text: str, where: str) -> Any:
+    """Raises ``SkillError``, ``yaml.YAMLError``."""
+    if not _is_yaml(text):
+        text = _VALUE.sub(_quoted_value, text)
+    _require_plain(text, where)
+    return yaml.load(text, Loader=yaml.BaseLoader)
+
+
+def _is_yaml(text: str) -> bool:
+    """Whether a text can be read as YAML, as far as a document may go."""
+    try:
+        for _ in islice(yaml.parse(text, Loader=yaml.BaseLoader), _EVENTS_MAX):
+            pass
+    except yaml.YAMLError:
+        return False
+    return True
+
+
+def _quoted_value(line: re.Match[str]) -> str:
+    """A line in which people left quotes out that YAML asks for, with them: ``description: Use when: it rains``."""
+    value = line["value"].rstrip().replace("'", "''")
+    return line[0] if _is_yaml(line[0]) else f"{line['name']}'{value}'"
 
 
 def _require_plain(text: str, where: str) -> None:

@@ -153,7 +153,7 @@ BOMBS = {
     "long": f"a: {'x' * 30_000}\n",
     "list": "- a\n- b\n",
     "number": "1: a\n? [x]\n: y\n",
-    "broken": "a: b: c: [\n",
+    "broken": ": : [\n",
     "control": "a: \x01\n",
 }
 

@@ -18,7 +18,16 @@ from hermes_worker.core.erasure import Person
 from hermes_worker.core.messages import ModelReply, Role
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.retention import DEFAULT_RULES, RetentionKind, RetentionRule
-from hermes_worker.core.searching import filters_of, folded, hits, matches_words, read_query, text_of, words_of
+from hermes_worker.core.searching import (
+    WORDS_MADE_BY,
+    filters_of,
+    folded,
+    hits,
+    matches_words,
+    read_query,
+    text_of,
+    words_of,
+)
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.sealing import Sealer, text_keys
 from hermes_worker.store.kept_conversations import KeptConversations
@@ -62,6 +71,29 @@ def test_what_was_said_is_found_once_its_turn_is_over(store: Store) -> None:
     assert found(store, "HERON NOT kyoto") == [("s", 2)]
     assert Search(store.database).find(MessageSearch(text="heron")).is_complete
     assert found(store, "") == found(store, "...") == []
+
+
+@pytest.mark.parametrize("query", ["cafe", "CAFÉ", "cafe\u0301", "strasse lodz"])
+def test_accents_and_their_composition_make_no_difference(store: Store, query: str) -> None:
+    told(store, "Die Straße und das Café in Łódź", "Die Stra\u00dfe und das Cafe\u0301 in Lo\u0301dz", "Kaffee")
+    indexed(store)
+    assert {seq for _, seq in found(store, query)} == {1, 3}
+
+
+def test_an_index_that_another_version_made_is_made_anew(store: Store) -> None:
+    told(store, "Das Café")
+    indexed(store)
+    with store.database.write() as connection:
+        connection.execute(sa.delete(maintenance).where(maintenance.c.name == WORDS_MADE_BY))
+        if store.database.is_sqlite:
+            connection.exec_driver_sql("insert into search_words (search_words) values ('delete-all')")
+        else:
+            connection.exec_driver_sql("update search_rows set words = '''café'''")
+    assert found(store, "cafe") == []
+    assert Indexer(store.database).take_turn(0.0)
+    indexed(store)
+    assert found(store, "cafe") == [("s", 1)]
+    assert indexed(store) == 0
 
 
 def test_hits_come_before_recency_and_other_orders_are_there(store: Store) -> None:

@@ -108,7 +108,7 @@ def _operations(arguments: Mapping[str, Any]) -> tuple[MemoryOperation, ...]:
         return operations_of(wanted)
     if arguments.get("action") is None:
         raise MemoryRefused(MemoryRefusal.INVALID, "Give an action, or operations for several at once.")
-    return (operation_of({name: arguments.get(name) for name in ("action", "content", "old_text")}),)
+    return (operation_of({name: arguments.get(name) for name in ("action", "content", "old_text", "new_text")}),)
 
 
 def _require_no_secret(operations: Sequence[MemoryOperation], context: ToolContext) -> None:

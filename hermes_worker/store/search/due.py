@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.messages import Role
-from hermes_worker.core.searching import folded, text_of, words_of
+from hermes_worker.core.searching import WORDS_MADE_BY, folded, text_of, words_of
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import rows_of
 from hermes_worker.store.engine.sealing import CLEAR, either
@@ -97,6 +97,21 @@ def clear_index(database: Database) -> int:
         if database.is_sqlite:
             connection.exec_driver_sql("insert into search_words (search_words) values ('delete-all')")
         return connection.execute(sa.delete(search_rows)).rowcount
+
+
+def is_made_by_other_rules() -> sa.ColumnElement[bool]:
+    """Whether the index has words that another version made, or none at all yet."""
+    return ~sa.exists(sa.select(maintenance.c.name).where(maintenance.c.name == WORDS_MADE_BY))
+
+
+def renew_index(database: Database) -> None:
+    """Throw the index away where another version made its words, and have all sessions indexed again. Idempotent."""
+    with database.read() as connection:
+        if not connection.execute(sa.select(is_made_by_other_rules())).scalar():
+            return
+    clear_index(database)
+    with database.write() as connection:
+        connection.execute(insert_ignoring(connection, maintenance), {"name": WORDS_MADE_BY, "ran_at": 0.0})
 
 
 def is_searchable(database: Database) -> bool:

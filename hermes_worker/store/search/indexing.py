@@ -44,7 +44,9 @@ from hermes_worker.store.search.due import (
     IndexedBody,
     clear_index,
     index_words,
+    is_made_by_other_rules,
     is_searchable,
+    renew_index,
 )
 from hermes_worker.store.search.repairing import is_index_damage, rebuild_index, with_repair
 from hermes_worker.store.tables import maintenance, messages, search_due, search_rows, sessions
@@ -91,7 +93,7 @@ class Indexer:
         """Whether something is to be done and nobody looked in this interval: of all processes one is to look, so that
         a fleet of any size indexes at the pace of one. Raises ``UnavailableError``."""
         with self._database.read() as connection:
-            has_work: sa.ColumnElement[bool] = sa.exists(sa.select(search_due.c.pk))
+            has_work = sa.or_(sa.exists(sa.select(search_due.c.pk)), is_made_by_other_rules())
             if not is_searchable(self._database):
                 keyed = sa.select(sessions.c.pk).where(sessions.c.title_key.is_not(None))
                 has_work = sa.or_(sa.exists(sa.select(search_rows.c.pk)), sa.exists(keyed))
@@ -120,9 +122,12 @@ class Indexer:
         return added
 
     def _check(self) -> None:
-        """Once in the life of a process, make an index anew that has lost what it should have: damage that raises no
-        error is noticed by nobody else."""
-        if not self._is_checked and with_repair(self._database, partial(_count_lost, self._database)):
+        """Once in the life of a process, make an index anew that another version made, or that has lost what it should
+        have: damage that raises no error is noticed by nobody else."""
+        if self._is_checked:
+            return
+        with_repair(self._database, partial(renew_index, self._database))
+        if with_repair(self._database, partial(_count_lost, self._database)):
             with self._database.write() as connection:
                 rebuild_index(connection)
         self._is_checked = True
