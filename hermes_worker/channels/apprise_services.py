@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from hermes_worker.channels.catalog import APPRISE, TextLimit, text_limit
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind, classify_text, kind_of_status
 from hermes_worker.channels.exchange import Outcome, Part, Receipt, Unsendable
+from hermes_worker.channels.markup import PLAIN, render_markup
 from hermes_worker.channels.splitting import SIZE_MIN
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.net.guard import ConnectionWatch, watching
@@ -67,7 +68,7 @@ class _Attempt(threading.Thread):
         watch = ConnectionWatch(self._policy)
         try:
             with watching(watch):
-                was_taken = self._service.notify(body=self._part.text, title=self._part.title)
+                was_taken = self._service.notify(body=self._body(), title=self._part.title)
         except Exception as error:  # what a plug-in of the library raises is not ours to know
             if watch.refusal is not None:
                 self.outcome = _failed(SendErrorKind.REFUSED, f"It is refused: {watch.refusal}.")
@@ -82,6 +83,10 @@ class _Attempt(threading.Thread):
             self.outcome = _failed(SendErrorKind.REFUSED, f"It is refused: {watch.refusal}.")
         else:
             self.outcome = _judged(said.text, has_sent=watch.has_sent)
+
+    def _body(self) -> str:
+        is_text = self._service.notify_format == "text" and not self._part.is_plain
+        return render_markup(self._part.text, PLAIN) if is_text else self._part.text
 
 
 class _Said(logging.Handler):

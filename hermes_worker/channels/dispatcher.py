@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,11 @@ from hermes_worker.channels import apprise_services
 from hermes_worker.channels.adapters import EMAIL, adapters, credentials_for, email_credentials, secrets_in, values_for
 from hermes_worker.channels.catalog import APPRISE, LOCAL, WEBHOOK, ChatForm, TextLimit, platforms, text_limit
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
-from hermes_worker.channels.exchange import Exchange, Outcome, Part, Receipt, Unsendable, perform
+from hermes_worker.channels.exchange import Attachment, Exchange, Outcome, Part, Receipt, Unsendable, perform
+from hermes_worker.channels.files import fetch_picture
 from hermes_worker.channels.learnt_chats import LearntChats
+from hermes_worker.channels.markup import DIALECTS, HTML, SLACK, TELEGRAM, render_markup
+from hermes_worker.channels.media import MediaPicture
 from hermes_worker.channels.platforms import email
 from hermes_worker.channels.smtp import send_mail, tls_of
 from hermes_worker.channels.targets import NO_RULES, Target, TargetError, parse_chat
@@ -74,7 +77,8 @@ class Dispatcher:
     def edit(self, part: Part, message_id: str, target: Target) -> Outcome:
         """Give a message of ours this text. Try once; repeating it changes nothing."""
         adapter = adapters()[target.platform]
-        return self._change(lambda credentials: adapter.edit(part, message_id, target, credentials), target)
+        rendered = _rendered_part(part, target.platform)
+        return self._change(lambda credentials: adapter.edit(rendered, message_id, target, credentials), target)
 
     def remove(self, message_id: str, target: Target) -> Outcome:
         """Take a message of ours away. Try once; repeating it changes nothing."""
@@ -118,6 +122,10 @@ class Dispatcher:
         """The longest text of one message."""
         return apprise_services.limit_of(target.chat) if target.platform == APPRISE else text_limit(target.platform)
 
+    def fetch_picture(self, picture: MediaPicture) -> Attachment:
+        """A picture that a text names by its address. Raises ``FileGone``."""
+        return fetch_picture(picture, UrlPolicy(allows_private=self.allows_private))
+
     @property
     def secrets(self) -> tuple[str, ...]:
         """The credentials themselves, which no message must contain."""
@@ -155,6 +163,7 @@ class Dispatcher:
 
     def _request(self, part: Part, target: Target, at: datetime) -> Outcome:
         adapter = adapters()[target.platform]
+        part = _rendered_part(part, target.platform)
         credentials = credentials_for(target.platform, values_for(target, self.values))
         if not adapter.is_exchange:
             return adapter.say(part, target, credentials)
@@ -178,6 +187,17 @@ class Dispatcher:
         except OSError as error:
             return DeliveryError(kind=SendErrorKind.TRANSIENT, message=f"the file was not written: {error.strerror}")
         return Receipt(message_id=str(path))
+
+
+def _rendered_part(part: Part, platform: str) -> Part:
+    """A part whose text is what the platform shows, where its adapter does not write both, Markdown and markup."""
+    dialect = DIALECTS.get(platform)
+    if dialect is None or part.is_plain or dialect in _WRITTEN_BY_ADAPTERS:
+        return part
+    return replace(part, text=render_markup(part.text, dialect))
+
+
+_WRITTEN_BY_ADAPTERS = (HTML, SLACK, TELEGRAM)
 
 
 def _bare(name: str) -> str:

@@ -8,19 +8,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
+from urllib.parse import urljoin
 
 from hermes_worker.channels.exchange import Attachment
 from hermes_worker.channels.media import (
     ExtractedMedia,
     FileFacts,
     MediaFile,
+    MediaPicture,
     MediaPolicy,
     MediaRefusal,
     extract_media,
     judge_media,
 )
-from hermes_worker.core.media_kinds import MediaKind
+from hermes_worker.core.media_kinds import PICTURES, START_BYTES, MediaKind, suffix_of, type_of_start
+from hermes_worker.net.http import HttpRequest, NoAnswer
+from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
+from hermes_worker.net.wire import send
 from hermes_worker.system.plainfiles import open_plain
+
+PICTURE_BYTES_MAX = 10_000_000
+"""What Telegram takes as a photo; other platforms take as much or refuse it."""
+_PICTURE_S = 20.0
+_REDIRECTS_MAX = 2
 
 
 class FileGone(Exception):
@@ -38,8 +48,8 @@ class FileOutbox:
     is_strict: bool = True
     """Outside the roots only files of the last ten minutes may leave."""
 
-    def extract(self, text: str) -> ExtractedMedia:
-        return extract_media(text, lambda path: look(self._absolute(path)))
+    def extract(self, text: str, *, has_pictures: bool = False) -> ExtractedMedia:
+        return extract_media(text, lambda path: look(self._absolute(path)), has_pictures=has_pictures)
 
     def judge(self, path: str) -> MediaFile | MediaRefusal:
         policy = MediaPolicy(
@@ -87,6 +97,26 @@ def read(file: MediaFile, kind: MediaKind) -> Attachment:
     if len(content) > file.size:
         raise FileGone("it is still being written")
     return Attachment(name=file.name, kind=kind, content=content)
+
+
+def fetch_picture(picture: MediaPicture, policy: UrlPolicy) -> Attachment:
+    """The picture at an address that a model wrote: asked for without credentials, at addresses that ``policy`` allows,
+    and only as large as platforms take it. Raises ``FileGone``."""
+    url = picture.url
+    for _ in range(1 + _REDIRECTS_MAX):
+        try:
+            request = HttpRequest(method="GET", url=url, delivers=False)
+            answer = send(request, policy, total_s=_PICTURE_S, body_bytes_max=PICTURE_BYTES_MAX + 1)
+        except (NoAnswer, UnsafeUrl, ValueError) as error:
+            raise FileGone(str(error)) from None
+        if not 300 <= answer.status < 400 or not answer.headers.get("location"):
+            break
+        url = urljoin(url, answer.headers["location"])
+    media_type = type_of_start(answer.body[:START_BYTES])
+    if answer.status != 200 or media_type not in PICTURES or len(answer.body) > PICTURE_BYTES_MAX:
+        raise FileGone("there is no picture")
+    name = f"picture{suffix_of(media_type)}"
+    return Attachment(name=name, kind=MediaKind.IMAGE, content=answer.body)
 
 
 def _place_of(descriptor: int, path: str) -> str:

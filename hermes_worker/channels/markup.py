@@ -1,31 +1,48 @@
 """The Markdown that models write, in the markup of a platform.
 
-Only what carries over without doubt is converted: code, emphasis, links, headings, quotations. Everything else is
-escaped and stays as it is, so that no text of a model can produce markup that it did not write.
+``DIALECTS`` is the table of what platforms show. Only what carries over without doubt is converted; everything else is
+escaped and stays as it is, so that no text of a model can produce markup that it did not write. What a platform cannot
+show is taken apart into words: a table into lines, a link into its text and its address.
 """
 
 from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
 
 _BLOCK = re.compile(
     r"^ {0,3}(?P<fence>`{3,}|~{3,})(?P<info>[^\n`]*)\n(?P<code>.*?)(?:^ {0,3}(?P=fence)[`~]*[ \t]*$\n?|\Z)", re.M | re.S
 )
 _INLINE_CODE = re.compile(r"(?<!`)(?P<ticks>`{1,2})(?!`)(?P<code>[^\n]+?)(?<!`)(?P=ticks)(?!`)")
 _LINK = re.compile(
-    r"(?<!\!)\[(?P<label>[^\[\]\n]{1,300})\]\((?P<url>(?:https?://|mailto:|tg://)[^\s()<>\"]{1,2000}(?:\([^\s()<>\"]*\))?[^\s()<>\"]*)\)"
+    r"(?P<image>!?)\[(?P<label>[^\[\]\n]{0,300})\]\((?P<url>(?:https?://|mailto:|tg://)[^\s()<>\"]{1,2000}(?:\([^\s()<>\"]*\))?[^\s()<>\"]*)\)"
 )
-# Not "__": models mean names such as __init__ by it far more often than emphasis.
-_BOLD = re.compile(r"(?<![\w*])\*\*(?=\S)(?P<text>[^\n]{1,1000}?)(?<=\S)\*\*(?![\w*])")
+# Not "__": models mean names such as __init__ by it far more often than emphasis. Letters of other scripts than Latin
+# stand beside a mark without a space: Chinese has none.
+_BOLD = re.compile(r"(?<![0-9A-Za-z_*])\*\*(?=\S)(?P<text>[^\n]{1,1000}?)(?<=\S)\*\*(?![0-9A-Za-z_*])")
 _ITALIC = re.compile(
-    r"(?<![\w*])\*(?=[^\s*])(?P<text>[^*\n]+?)(?<=[^\s*])\*(?![\w*])|(?<!\w)_(?=[^\s_])(?P<text_u>[^_\n]+?)(?<=[^\s_])_(?!\w)"
+    r"(?<![0-9A-Za-z_*])\*(?=[^\s*])(?P<text>[^*\n]+?)(?<=[^\s*])\*(?![0-9A-Za-z_*])|(?<!\w)_(?=[^\s_])(?P<text_u>[^_\n]+?)(?<=[^\s_])_(?!\w)"
 )
 _STRIKE = re.compile(r"~~(?=\S)(?P<text>[^\n~]+?)(?<=\S)~~")
+_SPOILER = re.compile(r"\|\|(?=[^\s|])(?P<text>[^\n|]+?)(?<=\S)\|\|")
 _HEADING = re.compile(r"^#{1,6}[ \t]+(?P<text>[^\n]+?)[ \t]*#*$", re.M)
+_QUOTATION = re.compile(r"(?:^(?:\*\*)?>[^\n]*(?:\n|\Z))+", re.M)
+_QUOTED = re.compile(r"^(?:\*\*)?>[ \t]?", re.M)
 _LANGUAGE = re.compile(r"[A-Za-z0-9_+#.-]{1,32}")
+
+_TABLE = re.compile(
+    r"^(?P<head>[^\n]*\|[^\n]*)\n(?=[^\n]*\|)[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$"
+    r"(?P<rows>(?:\n[^\n]*\|[^\n]*)*)",
+    re.M,
+)
+_CELL_END = re.compile(r"(?<!\\)\|")
+_TABLE_WIDTH_MAX = 72
+"""Characters of a line of code that phones show without breaking it, about; a wider table becomes a list."""
 
 # Converted pieces wait under a number between two characters of Unicode's private use area, which are taken out of the
 # input: the steps that follow cannot touch them, and no input can imitate one.
@@ -33,8 +50,16 @@ _OPEN, _CLOSE = "\ue000", "\ue001"
 _HELD = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 
 
+class Tables(StrEnum):
+    """How a platform is shown a table."""
+
+    OWN = "as tables"
+    BLOCK = "as a block of code with aligned columns"
+    LIST = "as a list, a line a row"
+
+
 @dataclass(frozen=True, slots=True)
-class _Markup:
+class _Marks:
     """How a platform writes things. Texts are escaped already."""
 
     escape: Callable[[str], str]
@@ -45,6 +70,30 @@ class _Markup:
     italic: Callable[[str], str]
     strike: Callable[[str], str]
     heading: Callable[[str], str]
+    spoiler: Callable[[str], str]
+    quote: Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """What a platform shows, and how it is written there."""
+
+    shows: str
+    """For a model: what it may write."""
+    tables: Tables = Tables.LIST
+    marks: _Marks | None = None
+    """``None`` where Markdown is understood as it is."""
+    has_spoilers: bool = False
+    """Of a platform that understands Markdown: whether it hides what stands between ``||``."""
+    has_images: bool = False
+    """Of a platform that understands Markdown: whether it shows a picture by its address."""
+
+
+# --- what platforms write --------------------------------------------------------------------------------------------
+
+
+def _same(text: str) -> str:
+    return text
 
 
 def _escape_text(text: str) -> str:
@@ -56,94 +105,289 @@ def _html_block(language: str, code: str) -> str:
     return f"<pre><code{attribute}>{code}</code></pre>"
 
 
-_TELEGRAM = _Markup(
+def _around(mark: str) -> Callable[[str], str]:
+    return lambda text: f"{mark}{text}{mark}"
+
+
+def _element(name: str, attributes: str = "") -> Callable[[str], str]:
+    return lambda text: f"<{name}{attributes}>{text}</{name}>"
+
+
+def _html_link(label: str, url: str) -> str:
+    return f'<a href="{html.escape(url)}">{label}</a>'
+
+
+def _spelled_link(label: str, url: str) -> str:
+    bare = url.removeprefix("mailto:")
+    return url if label.strip() in ("", url) else bare if label.strip() == bare else f"{label} ({url})"
+
+
+def _slack_link(label: str, url: str) -> str:
+    return f"<{url.replace('|', '%7C').replace('&', '&amp;')}|{label}>"
+
+
+def _quoted_lines(text: str) -> str:
+    return "\n".join(f"> {line}" for line in text.split("\n"))
+
+
+def _fenced(_: str, code: str) -> str:
+    return f"```\n{code}```"
+
+
+_TELEGRAM_MARKS = _Marks(
     escape=_escape_text,
     block=_html_block,
-    code=lambda code: f"<code>{code}</code>",
-    link=lambda label, url: f'<a href="{html.escape(url)}">{label}</a>',
-    bold=lambda text: f"<b>{text}</b>",
-    italic=lambda text: f"<i>{text}</i>",
-    strike=lambda text: f"<s>{text}</s>",
-    heading=lambda text: f"<b>{text}</b>",
+    code=_element("code"),
+    link=_html_link,
+    bold=_element("b"),
+    italic=_element("i"),
+    strike=_element("s"),
+    heading=_element("b"),
+    spoiler=_element("tg-spoiler"),
+    quote=_element("blockquote"),
 )
-
-_MATRIX = _Markup(
+_HTML_MARKS = _Marks(
     escape=_escape_text,
     block=_html_block,
-    code=lambda code: f"<code>{code}</code>",
-    link=lambda label, url: f'<a href="{html.escape(url)}">{label}</a>',
-    bold=lambda text: f"<strong>{text}</strong>",
-    italic=lambda text: f"<em>{text}</em>",
-    strike=lambda text: f"<del>{text}</del>",
-    heading=lambda text: f"<strong>{text}</strong>",
+    code=_element("code"),
+    link=_html_link,
+    bold=_element("strong"),
+    italic=_element("em"),
+    strike=_element("del"),
+    heading=_element("strong"),
+    spoiler=_element("span", " data-mx-spoiler"),
+    quote=_element("blockquote"),
+)
+_SLACK_MARKS = _Marks(
+    escape=_escape_text,
+    block=_fenced,
+    code=_around("`"),
+    link=_slack_link,
+    bold=_around("*"),
+    italic=_around("_"),
+    strike=_around("~"),
+    heading=_around("*"),
+    spoiler=_same,
+    quote=_quoted_lines,
+)
+_WHATSAPP_MARKS = _Marks(
+    escape=_same,
+    block=_fenced,
+    code=_around("`"),
+    link=_spelled_link,
+    bold=_around("*"),
+    italic=_around("_"),
+    strike=_around("~"),
+    heading=_around("*"),
+    spoiler=_same,
+    quote=_quoted_lines,
+)
+_GOOGLE_CHAT_MARKS = _Marks(
+    escape=_same,
+    block=_fenced,
+    code=_around("`"),
+    link=lambda label, url: f"<{url.replace('|', '%7C')}|{label}>" if label else url,
+    bold=_around("*"),
+    italic=_around("_"),
+    strike=_around("~"),
+    heading=_around("*"),
+    spoiler=_same,
+    quote=_quoted_lines,
+)
+_NO_MARKS = _Marks(
+    escape=_same,
+    block=lambda _, code: code.rstrip("\n"),
+    code=_same,
+    link=_spelled_link,
+    bold=_same,
+    italic=_same,
+    strike=_same,
+    heading=_same,
+    spoiler=_same,
+    quote=_quoted_lines,
 )
 
-_SLACK = _Markup(
-    escape=_escape_text,
-    block=lambda _, code: f"```\n{code}```",
-    code=lambda code: f"`{code}`",
-    link=lambda label, url: f"<{url.replace('|', '%7C').replace('&', '&amp;')}|{label}>",
-    bold=lambda text: f"*{text}*",
-    italic=lambda text: f"_{text}_",
-    strike=lambda text: f"~{text}~",
-    heading=lambda text: f"*{text}*",
+_BASICS = "bold, italic, strikethrough, inline code and blocks of code, quotations"
+TELEGRAM: Final = Dialect(
+    shows=f"Markdown: {_BASICS}, headings, links and ||spoilers||", tables=Tables.BLOCK, marks=_TELEGRAM_MARKS
 )
+HTML: Final = Dialect(shows=f"Markdown: {_BASICS}, headings and links", tables=Tables.BLOCK, marks=_HTML_MARKS)
+SLACK: Final = Dialect(shows=f"Markdown: {_BASICS}, headings and links", tables=Tables.BLOCK, marks=_SLACK_MARKS)
+WHATSAPP: Final = Dialect(shows=f"Markdown: {_BASICS}; a link as its address", marks=_WHATSAPP_MARKS)
+GOOGLE_CHAT: Final = Dialect(shows=f"Markdown: {_BASICS} and links", tables=Tables.BLOCK, marks=_GOOGLE_CHAT_MARKS)
+DISCORD: Final = Dialect(
+    shows=f"Markdown: {_BASICS}, headings, links and ||spoilers||", tables=Tables.BLOCK, has_spoilers=True
+)
+MARKDOWN: Final = Dialect(
+    shows=f"Markdown: {_BASICS}, headings, links, tables and pictures", tables=Tables.OWN, has_images=True
+)
+SIMPLE_MARKDOWN: Final = Dialect(shows="Markdown: bold, italic, inline code, quotations, headings and links")
+TEAMS: Final = Dialect(shows=f"Markdown: {_BASICS}, headings and links", tables=Tables.BLOCK)
+PLAIN: Final = Dialect(shows="plain text only: no markup at all", marks=_NO_MARKS)
+
+DIALECTS: Final[Mapping[str, Dialect]] = MappingProxyType(
+    {
+        "dingtalk": SIMPLE_MARKDOWN,
+        "discord": DISCORD,
+        "email": HTML,
+        "feishu": PLAIN,
+        "github_comment": MARKDOWN,
+        "google_chat": GOOGLE_CHAT,
+        "homeassistant": PLAIN,
+        "irc": PLAIN,
+        "line": PLAIN,
+        "matrix": HTML,
+        "mattermost": MARKDOWN,
+        "ntfy": SIMPLE_MARKDOWN,
+        "signal": PLAIN,
+        "slack": SLACK,
+        "sms": PLAIN,
+        "teams": TEAMS,
+        "telegram": TELEGRAM,
+        "wecom": SIMPLE_MARKDOWN,
+        "wecom_callback": SIMPLE_MARKDOWN,
+        "whatsapp_cloud": WHATSAPP,
+    }
+)
+"""By platform. Programs, files and platforms of extensions are given Markdown as it is."""
+
+
+# --- converting ------------------------------------------------------------------------------------------------------
 
 
 def telegram_html(text: str) -> str:
     """Telegram's HTML (core.telegram.org/bots/api#html-style)."""
-    return _convert(text, _TELEGRAM)
+    return render_markup(text, TELEGRAM)
 
 
 def matrix_html(text: str) -> str:
     """HTML for ``formatted_body`` (spec.matrix.org, m.room.message): line ends are written out."""
-    converted = _convert(text, _MATRIX)
+    converted = render_markup(text, HTML)
     pieces = re.split(r"(<pre>.*?</pre>\n?)", converted, flags=re.S)
     return "".join(piece if piece.startswith("<pre>") else piece.replace("\n", "<br>") for piece in pieces)
 
 
 def slack_mrkdwn(text: str) -> str:
     """Slack's mrkdwn. ``<``, ``>`` and ``&`` are escaped, so that no text can mention a channel or everybody."""
-    return _convert(text, _SLACK)
+    return render_markup(text, SLACK)
 
 
-def _convert(text: str, markup: _Markup) -> str:
-    held: list[str] = []
+def render_markup(text: str, dialect: Dialect) -> str:
+    """``text`` as the platform of ``dialect`` shows it."""
+    return _Renderer(dialect).render(text)
 
-    def hold(converted: str) -> str:
-        held.append(converted)
-        return f"{_OPEN}{len(held) - 1}{_CLOSE}"
 
-    def block(match: re.Match[str]) -> str:
-        language = match["info"].strip().partition(" ")[0]
+def spell_tables(text: str, dialect: Dialect) -> str:
+    """``text`` whose tables are Markdown that the platform shows: done before a text is split, because a block of code
+    may be parted and a table may not."""
+    if dialect.tables is Tables.OWN or "|" not in text:
+        return text
+    parts, position = [], 0
+    for block in _BLOCK.finditer(text):
+        parts += [_TABLE.sub(lambda found: _spelled_table(found, dialect), text[position : block.start()]), block[0]]
+        position = block.end()
+    parts.append(_TABLE.sub(lambda found: _spelled_table(found, dialect), text[position:]))
+    return "".join(parts)
+
+
+def _spelled_table(found: re.Match[str], dialect: Dialect) -> str:
+    head, *rows = (_cells(line) for line in (found["head"], *found["rows"].split("\n")[1:]))
+    if dialect.tables is Tables.BLOCK:
+        bare = [[render_markup(cell, PLAIN) for cell in row] for row in (head, *rows)]
+        widths = [max(len(row[at]) if at < len(row) else 0 for row in bare) for at in range(max(map(len, bare)))]
+        if sum(widths) + 3 * len(widths) <= _TABLE_WIDTH_MAX and not any("```" in cell for row in bare for cell in row):
+            return _aligned(bare, widths)
+    return "\n".join(
+        "- " + "; ".join(f"{name}: {cell}" if name else cell for name, cell in _named(head, row) if cell)
+        for row in rows or [head]
+    )
+
+
+def _aligned(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> str:
+    lines = ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows]
+    lines.insert(1, "   ".join("─" * width for width in widths))
+    return "\n".join(("```", *lines, "```"))
+
+
+def _named(head: Sequence[str], row: Sequence[str]) -> list[tuple[str, str]]:
+    return [(head[at] if at < len(head) and row is not head else "", cell) for at, cell in enumerate(row)]
+
+
+def _cells(line: str) -> list[str]:
+    bare = line.strip().removeprefix("|")
+    cells = _CELL_END.split(bare)
+    if len(cells) > 1 and not cells[-1].strip():
+        cells.pop()
+    return [cell.strip().replace("\\|", "|") for cell in cells]
+
+
+class _Renderer:
+    """Converts one text."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._held: list[str] = []
+
+    def render(self, text: str) -> str:
+        marks = self._dialect.marks
+        text = spell_tables(text.replace(_OPEN, "").replace(_CLOSE, ""), self._dialect)
+        if marks is None:
+            return self._release(self._adapt(text))
+        text = _BLOCK.sub(lambda found: self._block(found, marks), text)
+        text = _INLINE_CODE.sub(lambda found: self._hold(marks.code(marks.escape(found["code"].strip()))), text)
+        text = _LINK.sub(lambda found: self._link(found, marks), text)
+        text = _QUOTATION.sub(lambda found: self._quotation(found, marks), text)
+        return self._release(self._inline(text, marks))
+
+    def _adapt(self, text: str) -> str:
+        """Markdown without what this platform does not know."""
+        text = _BLOCK.sub(lambda found: self._hold(found[0]), text)
+        text = _INLINE_CODE.sub(lambda found: self._hold(found[0]), text)
+        if not self._dialect.has_spoilers:
+            text = _SPOILER.sub(lambda found: found["text"], text)
+        if self._dialect.has_images:
+            return text
+        return _LINK.sub(lambda found: f"[{found['label'] or found['url']}]({found['url']})", text)
+
+    def _hold(self, converted: str) -> str:
+        self._held.append(converted)
+        return f"{_OPEN}{len(self._held) - 1}{_CLOSE}"
+
+    def _block(self, found: re.Match[str], marks: _Marks) -> str:
+        language = found["info"].strip().partition(" ")[0]
         known = language if _LANGUAGE.fullmatch(language) else ""
-        end = "\n" if match[0].endswith("\n") else ""
-        return hold(markup.block(known, markup.escape(match["code"]))) + end
+        end = "\n" if found[0].endswith("\n") else ""
+        return self._hold(marks.block(known, marks.escape(found["code"]))) + end
 
-    def emphasis(text: str) -> str:
+    def _link(self, found: re.Match[str], marks: _Marks) -> str:
+        if not found["label"] and not found["image"]:
+            return found[0]
+        return self._hold(marks.link(marks.escape(found["label"] or found["url"]), found["url"]))
+
+    def _quotation(self, found: re.Match[str], marks: _Marks) -> str:
+        said = _QUOTED.sub("", found[0].removesuffix("\n"))
+        if found[0].startswith("**>"):
+            said = said.removesuffix("||")
+        end = "\n" if found[0].endswith("\n") else ""
+        return self._hold(marks.quote(self._inline(said, marks))) + end
+
+    def _inline(self, text: str, marks: _Marks) -> str:
+        text = marks.escape(text)
+        text = _HEADING.sub(lambda found: self._hold(marks.heading(found["text"].replace("**", ""))), text)
+        text = _SPOILER.sub(lambda found: self._hold(marks.spoiler(self._emphasis(found["text"], marks))), text)
+        return self._emphasis(text, marks)
+
+    def _emphasis(self, text: str, marks: _Marks) -> str:
         """Whole elements are held, so that marks which cross each other cannot become elements which do."""
-        text = _BOLD.sub(lambda match: hold(markup.bold(slanted(match["text"]))), text)
-        return slanted(text)
+        text = _BOLD.sub(lambda found: self._hold(marks.bold(self._slanted(found["text"], marks))), text)
+        return self._slanted(text, marks)
 
-    def slanted(text: str) -> str:
-        text = _ITALIC.sub(lambda match: hold(markup.italic(match["text"] or match["text_u"])), text)
-        return _STRIKE.sub(lambda match: hold(markup.strike(match["text"])), text)
+    def _slanted(self, text: str, marks: _Marks) -> str:
+        text = _ITALIC.sub(lambda found: self._hold(marks.italic(found["text"] or found["text_u"])), text)
+        return _STRIKE.sub(lambda found: self._hold(marks.strike(found["text"])), text)
 
-    text = text.replace(_OPEN, "").replace(_CLOSE, "")
-    text = _BLOCK.sub(block, text)
-    text = _INLINE_CODE.sub(lambda match: hold(markup.code(markup.escape(match["code"].strip()))), text)
-    text = _LINK.sub(lambda match: hold(markup.link(markup.escape(match["label"]), match["url"])), text)
-    text = markup.escape(text)
-    text = _HEADING.sub(lambda match: hold(markup.heading(_without_bold(match["text"]))), text)
-    return _release(emphasis(text), held)
-
-
-def _without_bold(text: str) -> str:
-    return text.replace("**", "")
-
-
-def _release(text: str, held: list[str]) -> str:
-    # A held piece may hold others: a link in a heading. Later pieces only ever hold earlier ones, so this ends.
-    while _HELD.search(text):
-        text = _HELD.sub(lambda match: held[int(match[1])], text)
-    return text
+    def _release(self, text: str) -> str:
+        # A held piece may hold others: a link in a heading. Later pieces only ever hold earlier ones, so this ends.
+        while _HELD.search(text):
+            text = _HELD.sub(lambda found: self._held[int(found[1])], text)
+        return text

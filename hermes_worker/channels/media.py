@@ -7,11 +7,13 @@ in; the file is then to be opened at the *judged* path without following links.
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import PurePosixPath
+from urllib.parse import urlsplit
 
 from hermes_worker.core.media_kinds import MediaKind
 
@@ -21,36 +23,32 @@ PATH_CHARS_MAX = 1024
 RECENT = timedelta(seconds=600)
 
 _EXTENSIONS = {
-    "voice": ("ogg", "opus"),
-    "audio": ("mp3", "wav", "m4a", "flac", "aac"),
-    "video": ("mp4", "mov", "avi", "mkv", "webm", "3gp"),
-    "image": ("jpg", "jpeg", "png", "webp", "gif"),
+    "voice": "ogg opus oga",
+    "audio": "mp3 wav m4a flac aac",
+    "video": "mp4 mov avi mkv webm 3gp m4v mpeg mpg",
+    "image": "jpg jpeg png webp gif",
     "document": (
-        *(
-            "pdf",
-            "txt",
-            "md",
-            "csv",
-            "tsv",
-            "json",
-            "xml",
-            "html",
-            "yaml",
-            "yml",
-            "log",
-            "zip",
-            "tar",
-            "gz",
-            "tgz",
-            "7z",
-        ),
-        *("doc", "docx", "xls", "xlsx", "ppt", "pptx", "odt", "ods", "odp", "epub", "svg", "bmp", "tiff", "ics", "vcf"),
-        *("py", "js", "ts", "sh", "sql", "ipynb", "parquet"),
+        "pdf txt md rst rtf tex csv tsv json jsonl xml html htm css yaml yml toml ini cfg conf log patch diff "
+        "zip tar gz tgz bz2 xz 7z rar doc docx xls xlsx ppt pptx odt ods odp pages numbers epub mobi "
+        "svg bmp tiff tif heic avif ics vcf eml py js ts tsx jsx sh sql ipynb parquet c cpp h rs go java rb php db"
     ),
 }
 
 
-_KIND_OF = {extension: MediaKind(kind) for kind, extensions in _EXTENSIONS.items() for extension in extensions}
+_KIND_OF = {extension: MediaKind(kind) for kind, extensions in _EXTENSIONS.items() for extension in extensions.split()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaPicture:
+    """A picture that a text names by its address."""
+
+    url: str
+    label: str = ""
+
+    @property
+    def link(self) -> str:
+        """What is said where the picture itself cannot be sent."""
+        return f"[{self.label or self.url}]({self.url})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +60,8 @@ class ExtractedMedia:
     """As written, each once."""
     audio_as_voice: bool = False
     as_document: bool = False
+    pictures: tuple[MediaPicture, ...] = ()
+    """Each address once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +114,9 @@ class MediaRefusal:
     reason: str
 
 
-def extract_media(text: str, look: Look) -> ExtractedMedia:
-    """Take the ``MEDIA:`` directives and the ``[[…]]`` flags out of ``text``. Those in code, quotations and JSON are
-    talk about directives and stay."""
+def extract_media(text: str, look: Look, *, has_pictures: bool = False) -> ExtractedMedia:
+    """Take the ``MEDIA:`` directives and the ``[[…]]`` flags out of ``text``, and unless it ``has_pictures`` itself
+    also the addresses of pictures. Those in code, quotations and JSON are talk about directives and stay."""
     protected = _protected_spans(text)
     spans: list[tuple[int, int]] = []
     paths: list[str] = []
@@ -128,11 +128,14 @@ def extract_media(text: str, look: Look) -> ExtractedMedia:
     for start, end, path in _directives(text, protected, look):
         spans.append((start, end))
         paths.append(path)
+    pictures = [] if has_pictures else list(_pictures(text, protected))
+    spans += [span for span, _ in pictures]
     return ExtractedMedia(
         text=_without(text, spans) if spans else text,
         paths=tuple(dict.fromkeys(paths)),
         audio_as_voice="audio_as_voice" in flags,
         as_document="as_document" in flags,
+        pictures=tuple({picture.url: picture for _, picture in pictures}.values()),
     )
 
 
@@ -172,7 +175,7 @@ def default_denied(home: str, hermes_home: str) -> tuple[str, ...]:
 
 # --- directives ------------------------------------------------------------------------------------------------------
 
-_KNOWN = "|".join(sorted((extension for extensions in _EXTENSIONS.values() for extension in extensions), key=len)[::-1])
+_KNOWN = "|".join(sorted(_KIND_OF, key=len, reverse=True))
 _FLAG = re.compile(r"\[\[(?P<flag>audio_as_voice|as_document)\]\]")
 _DIRECTIVE = re.compile(
     rf"(?<![\w`\"'])MEDIA:[ \t]*(?:`(?P<ticked>[^`\n]{{1,{PATH_CHARS_MAX}}})`"
@@ -189,6 +192,31 @@ _CODE_BLOCK = re.compile(
 _INLINE_CODE = re.compile(r"MEDIA:[ \t]*`[^`\n]+`|(?P<code>(?<!`)(?P<ticks>`{1,2})(?!`)[^\n]*?(?<!`)(?P=ticks)(?!`))")
 _QUOTATION = re.compile(r"^[ \t]*>[^\n]*$", re.MULTILINE)
 _JSON_STRING = re.compile(r"(?:\"[^\"\n]{0,200}\"[ \t]*:|[\[,])[ \t]*\"(?:[^\"\\\n]|\\.)*\"")
+
+
+_PICTURE = re.compile(
+    r"!\[(?P<label>[^\[\]\n]{0,300})\]\((?P<url>https?://[^\s()<>\"]{1,2000})(?:[ \t]+\"[^\"\n]{0,300}\")?\)"
+    r"|<img\b(?=[^<>]{0,1000}?\salt=[\"'](?P<alt>[^\"'<>]{0,300})[\"'])?[^<>]{0,1000}?\ssrc=[\"'](?P<src>https?://[^\s\"'<>]{1,2000})[\"']"
+    r"[^<>]{0,1000}>(?:[ \t]*</img>)?",
+    re.IGNORECASE,
+)
+_PICTURE_HOSTS = ("fal.media", "fal-cdn.", "replicate.delivery")
+"""Of services that make pictures and name them without an extension (reference)."""
+
+
+def _pictures(text: str, protected: list[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], MediaPicture]]:
+    count = 0
+    for match in _PICTURE.finditer(text):
+        url = match["url"] or html.unescape(match["src"])
+        is_picture = match["src"] or media_kind(urlsplit(url).path) is MediaKind.IMAGE or _is_of_picture_host(url)
+        if is_picture and count < DIRECTIVES_MAX and not _is_within(match.start(), protected):
+            count += 1
+            yield match.span(), MediaPicture(url=url, label=match["label"] or match["alt"] or "")
+
+
+def _is_of_picture_host(url: str) -> bool:
+    host = urlsplit(url).netloc.lower()
+    return any(named in host for named in _PICTURE_HOSTS)
 
 
 def _protected_spans(text: str) -> list[tuple[int, int]]:

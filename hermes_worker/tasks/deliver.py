@@ -268,7 +268,7 @@ class _Sending:
         """Give the delivery back where nothing may be sent to the chat yet, or its preview cannot be taken away;
         ``None`` where it may go on."""
         wait_s = self._parts.pace.wait_s(target) if self._parts.dispatcher.edits(target.platform) else 0.0
-        is_first_text = bool(pieces) and pieces[0].file is None
+        is_first_text = bool(pieces) and not pieces[0].has_file
         step = finish(self._claim.standing, parts_sent=self._claim.parts_sent, is_first_text=is_first_text)
         if isinstance(step, FinishLater):
             wait_s = max(wait_s, step.delay_s)
@@ -313,7 +313,7 @@ class _Sending:
     def _edited(self, target: Target, report: Report, piece: Piece, number: int) -> Outcome | None:
         """Put the first part in the place of the preview, which may be repeated; ``None`` where no preview stands, so
         that the part is to be sent."""
-        step = finish(self._claim.standing, parts_sent=number, is_first_text=piece.file is None)
+        step = finish(self._claim.standing, parts_sent=number, is_first_text=not piece.has_file)
         if not isinstance(step, FinishByEdit):
             return None
         part = self._part(report, piece, f"{self._claim.delivery_id}:{number}", is_marked=False)
@@ -346,7 +346,7 @@ class _Sending:
         return self._parts.dispatcher.send(part, self._adjusted(target), at=datetime.now(UTC), file_name=file_name)
 
     def _part(self, report: Report, piece: Piece, key: str, is_marked: bool) -> Part:
-        text, attachment = piece.opened(self._conceal)
+        text, attachment = piece.opened(self._conceal, self._parts.dispatcher.fetch_picture)
         return Part(
             text="\n\n".join(filter(None, (DUPLICATE_REMARK, text))) if is_marked else text,
             idempotency_key=key,

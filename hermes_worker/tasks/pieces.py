@@ -15,7 +15,8 @@ from hermes_worker.channels.dispatcher import Dispatcher
 from hermes_worker.channels.errors import DUPLICATE_REMARK
 from hermes_worker.channels.exchange import Attachment, one_line
 from hermes_worker.channels.files import FileGone, FileOutbox, read
-from hermes_worker.channels.media import ExtractedMedia, MediaFile, MediaRefusal, shown_as
+from hermes_worker.channels.markup import DIALECTS, MARKDOWN, spell_tables
+from hermes_worker.channels.media import ExtractedMedia, MediaFile, MediaPicture, MediaRefusal, shown_as
 from hermes_worker.channels.splitting import measure, split_text
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.chat_buttons import ChatButton
@@ -31,37 +32,56 @@ class Piece:
 
     text: str
     file: MediaFile | None = None
+    picture: MediaPicture | None = None
+    """In place of a file: it is fetched when it is sent."""
     kind: MediaKind = MediaKind.DOCUMENT
     buttons: tuple[ChatButton, ...] = ()
     """What people can press below it."""
 
-    def opened(self, conceal: Callable[[str], str]) -> tuple[str, Attachment | None]:
-        """The text and the file as they are sent. ``conceal`` takes credentials out of files that are text."""
-        if self.file is None:
-            return self.text, None
+    @property
+    def has_file(self) -> bool:
+        """Whether it is more than a text."""
+        return self.file is not None or self.picture is not None
+
+    def opened(
+        self, conceal: Callable[[str], str], fetch: Callable[[MediaPicture], Attachment]
+    ) -> tuple[str, Attachment | None]:
+        """The text and the file as they are sent. ``conceal`` takes credentials out of files that are text,
+        ``fetch`` gets a picture from its address."""
         try:
+            if self.picture is not None:
+                return self.text, fetch(self.picture)
+            if self.file is None:
+                return self.text, None
             return self.text, _concealed(read(self.file, self.kind), conceal)
         except FileGone as gone:
             return self.without_file(str(gone)), None
 
     def without_file(self, reason: str) -> str:
         """What is said in place of the file."""
-        assert self.file is not None
-        note = _not_sent(self.file.name, reason)
+        if self.picture is not None:
+            note = self.picture.link
+        else:
+            assert self.file is not None
+            note = _not_sent(self.file.name, reason)
         return f"{self.text}\n\n{note}" if self.text else note
 
 
 def pieces_of(text: str, target: Target, dispatcher: Dispatcher, outbox: FileOutbox | None) -> Sequence[Piece]:
     """``text`` with the files it asks for. Without an outbox, and in a file, a text asks for none."""
+    dialect = DIALECTS.get(target.platform, MARKDOWN)
     if outbox is None or target.platform == LOCAL:
-        return _texts(text, dispatcher.limit(target))
-    wishes = outbox.extract(text)
-    if not dispatcher.takes_files(target.platform):
+        return _texts(spell_tables(text, dialect), dispatcher.limit(target))
+    takes_files = dispatcher.takes_files(target.platform)
+    wishes = outbox.extract(text, has_pictures=dialect.has_images or not takes_files)
+    wishes = replace(wishes, text=spell_tables(wishes.text, dialect))
+    if not takes_files:
         names = ", ".join(_name(path) for path in wishes.paths)
         left_out = f"📎 Not sent, because this target takes no files: {names}" if names else ""
         whole = "\n\n".join(part for part in (wishes.text, left_out) if part)
         return _texts(whole, dispatcher.limit(target))
     files = [_file_piece(outbox.judge(path), wishes) for path in wishes.paths]
+    files += [Piece(text="", picture=picture, kind=MediaKind.IMAGE) for picture in wishes.pictures]
     caption = dispatcher.caption_limit(target.platform)
     if len(files) == 1 and _is_caption(wishes.text, files[0], caption):
         return [replace(files[0], text=wishes.text)]
@@ -82,7 +102,7 @@ def _texts(text: str, limit: TextLimit) -> list[Piece]:
 
 def _is_caption(text: str, file: Piece, limit: TextLimit | None) -> bool:
     """Whether the text and the only file are one message (docs/behaviour.md, "Media")."""
-    if limit is None or not text or file.file is None or file.kind in (MediaKind.VOICE, MediaKind.AUDIO):
+    if limit is None or not text or not file.has_file or file.kind in (MediaKind.VOICE, MediaKind.AUDIO):
         return False
     return measure(text, limit.unit) <= limit.size_max - _REMARK_ROOM
 

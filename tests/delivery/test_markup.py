@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_worker.channels.markup import matrix_html, slack_mrkdwn, telegram_html
+from hermes_worker.channels.catalog import platforms
+from hermes_worker.channels.markup import (
+    DIALECTS,
+    matrix_html,
+    render_markup,
+    slack_mrkdwn,
+    spell_tables,
+    telegram_html,
+)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +98,71 @@ def test_markdown_becomes_mrkdwn(text, converted):
     assert slack_mrkdwn(text) == converted
 
 
+SAID = (
+    "# Head\n**bold** *it* _it_ ~~gone~~ `co**de**` ||hush|| [page](https://x.example/a?b=1) ![owl](https://x.example/o)\n"
+    "> **said**\n> twice\n\n```py\n**x**\n```"
+)
+TABLE = "Before\n| Name | *Score* |\n|:--|--:|\n| Al | 1 \\| 2 |\n| **Bo** | 30 |\nAfter"
+
+
+@pytest.mark.parametrize(
+    ("platform", "shown"),
+    [
+        (
+            "whatsapp_cloud",
+            "*Head*\n*bold* _it_ _it_ ~gone~ `co**de**` hush page (https://x.example/a?b=1) owl (https://x.example/o)\n"
+            "> *said*\n> twice\n\n```\n**x**\n```",
+        ),
+        (
+            "google_chat",
+            "*Head*\n*bold* _it_ _it_ ~gone~ `co**de**` hush <https://x.example/a?b=1|page> <https://x.example/o|owl>\n"
+            "> *said*\n> twice\n\n```\n**x**\n```",
+        ),
+        (
+            "sms",
+            "Head\nbold it it gone co**de** hush page (https://x.example/a?b=1) owl (https://x.example/o)\n"
+            "> said\n> twice\n\n**x**",
+        ),
+        ("discord", SAID.replace("![", "[")),
+        ("mattermost", SAID.replace("||", "")),
+        ("dingtalk", SAID.replace("||", "").replace("![", "[")),
+    ],
+)
+def test_markdown_becomes_what_a_platform_shows(platform: str, shown: str) -> None:
+    assert render_markup(SAID, DIALECTS[platform]) == shown
+
+
+@pytest.mark.parametrize(
+    ("platform", "shown"),
+    [
+        ("mattermost", TABLE),
+        ("sms", "Before\n- Name: Al; Score: 1 | 2\n- Name: Bo; Score: 30\nAfter"),
+        ("wecom", "Before\n- Name: Al; *Score*: 1 | 2\n- Name: **Bo**; *Score*: 30\nAfter"),
+        ("discord", "Before\n```\nName   Score\n────   ─────\nAl     1 | 2\nBo     30\n```\nAfter"),
+        ("telegram", "Before\n<pre><code>Name   Score\n────   ─────\nAl     1 | 2\nBo     30\n</code></pre>\nAfter"),
+    ],
+)
+def test_a_table_becomes_what_a_platform_shows(platform: str, shown: str) -> None:
+    assert render_markup(TABLE, DIALECTS[platform]) == shown
+    assert render_markup(spell_tables(TABLE, DIALECTS[platform]), DIALECTS[platform]) == shown
+
+
+def test_a_wide_table_is_a_list_and_one_in_code_stays() -> None:
+    wide = f"| A | B |\n|---|---|\n| {'x' * 60} | {'y' * 30} |"
+    assert telegram_html(wide) == f"- A: {'x' * 60}; B: {'y' * 30}"
+    assert telegram_html(f"```\n{TABLE}\n```") == f"<pre><code>{TABLE}\n</code></pre>".replace("&", "&amp;")
+
+
+def test_marks_stand_beside_letters_of_scripts_without_spaces() -> None:
+    assert telegram_html("这是**粗体**和*斜体*字") == "这是<b>粗体</b>和<i>斜体</i>字"
+
+
+def test_every_platform_that_is_sent_to_has_a_dialect() -> None:
+    sent_to = {name for name, row in platforms().items() if row.has_adapter}
+    assert sent_to - DIALECTS.keys() == {"chat_webhook"}, "its program is given Markdown"
+    assert DIALECTS.keys() <= sent_to
+
+
 class Balance(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +170,21 @@ class Balance(HTMLParser):
         self.text: list[str] = []
 
     def handle_starttag(self, tag, attrs):
-        assert tag in {"b", "i", "s", "a", "code", "pre", "strong", "em", "del", "br"}
+        assert tag in {
+            "b",
+            "i",
+            "s",
+            "a",
+            "code",
+            "pre",
+            "strong",
+            "em",
+            "del",
+            "br",
+            "span",
+            "tg-spoiler",
+            "blockquote",
+        }
         if tag != "br":
             self.open.append(tag)
 
@@ -111,6 +198,7 @@ class Balance(HTMLParser):
 fragments = st.one_of(
     st.text(alphabet="ab *_~`#<>&\n[]()\ue000\ue001" + "0", max_size=12),
     st.sampled_from(["**", "__", "*", "_", "~~", "`", "```\n", "# ", "[x](https://x.example/)", "<b>", "\n"]),
+    st.sampled_from(["||", "> ", "**>", "\n|a|b|\n|-|-|\n|a|b|\n", "![](https://x.example/)"]),
 )
 
 
@@ -126,7 +214,26 @@ def test_the_html_is_always_balanced_and_keeps_the_letters(text):
             assert re.sub("[^ab0]", "", "".join(balance.text)) == re.sub("[^ab0]", "", text)
 
 
-@pytest.mark.parametrize("part", ["**a ", "_a ", "[a](https://b", "`a ", "~~a ", "# ", "__", "*", "```\n"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        "**a ",
+        "_a ",
+        "[a](https://b",
+        "`a ",
+        "~~a ",
+        "# ",
+        "__",
+        "*",
+        "```\n",
+        "||a",
+        "> ",
+        "a|",
+        "a|b\n-|-\n",
+        "-|",
+        ":-",
+    ],
+)
 def test_hostile_text_is_converted_in_bounded_time(part):
     started = time.thread_time()
     telegram_html(part * (16_000 // len(part)))

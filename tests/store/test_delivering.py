@@ -64,9 +64,17 @@ class Sink:
                 self.end_headers()
                 self.wfile.write(answer)
 
+            def do_GET(self) -> None:
+                self.send_response(200 if self.path in sink.files else 302 if self.path.startswith("/moved/") else 404)
+                self.send_header("Location", self.path.removeprefix("/moved"))
+                self.send_header("Content-Length", str(len(sink.files.get(self.path, b""))))
+                self.end_headers()
+                self.wfile.write(sink.files.get(self.path, b""))
+
             def log_message(self, format: str, *arguments: object) -> None:
                 """Quiet."""
 
+        self.files: dict[str, bytes] = {}
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
@@ -671,6 +679,52 @@ def test_the_files_an_answer_names_are_sent_after_it(store: Store, tmp_path: Pat
     assert "passwd.txt was not sent: there is no such file" in said[1]
     assert "outside.txt was not sent: it lies outside the workspace" in said[2]
     assert not any(b"private" in body for _, _, body in sink.received)
+
+
+PICTURE = b"\x89PNG\r\n\x1a\n of a heron"
+
+
+@pytest.mark.parametrize("allows_private", [True, False])
+def test_pictures_that_an_answer_names_by_address_are_sent_as_pictures(
+    store: Store, tmp_path: Path, sink: Sink, allows_private: bool
+) -> None:
+    sink.files = {"/a.png": PICTURE, "/page.png": b"<html>no picture</html>"}
+    text = f"**Two** birds.\n![heron]({sink.url}/moved/a.png)\n![owl]({sink.url}/page.png)\n![]({sink.url}/gone.png)"
+    values = {"TELEGRAM_BOT_TOKEN": "1:abc", "TELEGRAM_BASE_URL": sink.url}
+    here, _ = with_files(store, tmp_path, ["telegram:1"], text, values=values, allows_private=allows_private)
+    here.work()
+    assert here.only.state is DeliveryState.DELIVERED
+    methods = [path.rpartition("/")[2] for path, _, _ in sink.received]
+    assert methods == ["sendMessage", "sendPhoto" if allows_private else "sendMessage", "sendMessage", "sendMessage"]
+    assert json.loads(sink.received[0][2])["text"] == "<b>Two</b> birds."
+    assert (PICTURE in sink.received[1][2]) is allows_private, "a picture is asked for where deliveries may go"
+    owl, gone = (json.loads(sink.received[index][2])["text"] for index in (2, 3))
+    assert owl == f'<a href="{sink.url}/page.png">owl</a>'
+    assert gone == f'<a href="{sink.url}/gone.png">{sink.url}/gone.png</a>'
+
+
+def test_a_picture_and_a_short_text_are_one_message_in_the_markup_of_the_platform(
+    store: Store, tmp_path: Path, sink: Sink
+) -> None:
+    sink.files = {"/a.png": PICTURE}
+    values = {"TELEGRAM_BOT_TOKEN": "1:abc", "TELEGRAM_BASE_URL": sink.url}
+    text = f"A **heron**. ![]({sink.url}/a.png)"
+    here, _ = with_files(store, tmp_path, ["telegram:1"], text, values=values, allows_private=True)
+    here.work()
+    ((path, _, body),) = sink.received
+    assert path.endswith("sendPhoto") and b"A <b>heron</b>." in body and b"HTML" in body and PICTURE in body
+
+
+def test_a_platform_without_markup_is_told_plainly(store: Store, tmp_path: Path, sink: Sink) -> None:
+    text = (
+        "# Score\n**Alice** won, see [the page](https://x.example/p).\n\n| Player | Score |\n|---|---|\n| Alice | 150 |"
+    )
+    values = {"LINE_CHANNEL_ACCESS_TOKEN": "t", "LINE_BASE_URL": sink.url}
+    here, _ = with_files(store, tmp_path, ["line:U" + "0" * 32], text, values=values)
+    here.work()
+    ((_, _, body),) = sink.received
+    told = "Score\nAlice won, see the page (https://x.example/p).\n\n- Player: Alice; Score: 150"
+    assert json.loads(body)["messages"][0]["text"] == told
 
 
 def test_a_short_text_and_its_only_file_are_one_message(store: Store, tmp_path: Path, mailbox: SmtpServer) -> None:

@@ -62,8 +62,8 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
         # Whoever asked may have deleted the question meanwhile.
         fields["reply_parameters"] = {"message_id": int(part.reply_to), "allow_sending_without_reply": True}
     if part.attachment is not None:
-        return _build_file(part.attachment, part.text, fields, credentials)
-    fields |= {"text": part.text} if part.is_plain else {"text": telegram_html(part.text), "parse_mode": "HTML"}
+        return _build_file(part.attachment, part, fields, credentials)
+    fields |= _said("text", part)
     if part.buttons:
         shown = fitting(part.buttons, chars_max=64, count_max=100)
         rows = [[{"text": button.label, "callback_data": button.value}] for button in shown]
@@ -97,7 +97,7 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 def edit(part: Part, message_id: str, target: Target, credentials: Credentials) -> Exchange:
     """editMessageText. A text that stands there already is an error to Telegram, and none to us."""
     fields = _message_fields(message_id, target)
-    fields |= {"text": part.text} if part.is_plain else {"text": telegram_html(part.text), "parse_mode": "HTML"}
+    fields |= _said("text", part)
     outcome = classify((yield json_request("POST", _method_url("editMessageText", credentials), fields)))
     if isinstance(outcome, DeliveryError) and "message is not modified" in outcome.message.lower():
         return Receipt(message_id=message_id)
@@ -127,14 +127,16 @@ def _message_fields(message_id: str, target: Target) -> dict[str, object]:
     return {"chat_id": target.chat, "message_id": int(message_id)}
 
 
-def _build_file(
-    attachment: Attachment, caption: str, fields: dict[str, object], credentials: Credentials
-) -> HttpRequest:
+def _said(name: str, part: Part) -> dict[str, str]:
+    return {name: part.text} if part.is_plain else {name: telegram_html(part.text), "parse_mode": "HTML"}
+
+
+def _build_file(attachment: Attachment, part: Part, fields: dict[str, object], credentials: Credentials) -> HttpRequest:
     is_large_photo = attachment.kind is MediaKind.IMAGE and len(attachment.content) > PHOTO_BYTES_MAX
     method, name = _METHODS[MediaKind.DOCUMENT if is_large_photo else attachment.kind]
     form = {key: json.dumps(value) if isinstance(value, dict) else str(value) for key, value in fields.items()}
-    if caption and measure(caption, TextUnit.UTF16) <= CAPTION_SIZE_MAX:
-        form["caption"] = caption
+    if part.text and measure(part.text, TextUnit.UTF16) <= CAPTION_SIZE_MAX:
+        form |= _said("caption", part)
     return multipart_request(_method_url(method, credentials), form, name, attachment)
 
 
