@@ -20,6 +20,7 @@ from types import MappingProxyType
 from hermes_worker import installed
 from hermes_worker.channels.inbound.declaration import InboundMode, Receiving
 from hermes_worker.channels.inbound.rows import IRC_SECRETS, IRC_VARIABLES, RECEIVING
+from hermes_worker.channels.markup import DIALECTS, MARKDOWN, describe_dialect
 from hermes_worker.extension import Extension, Installed, Reference
 
 
@@ -255,7 +256,7 @@ _ROWS: tuple[Platform, ...] = (
         limit=TextLimit(size_max=39_000),
         home_variable="SLACK_HOME_CHANNEL",
         shapes=(
-            _shape(r"(?P<chat>[CGD][A-Z0-9]{6,20})(?::(?P<thread>[0-9]{1,12}\.[0-9]{1,9}))?"),
+            _shape(r"(?P<chat>[CGD][A-Z0-9]{2,20})(?::(?P<thread>[0-9]{1,12}\.[0-9]{1,9}))?"),
             _shape(r"(?P<chat>[UW][A-Z0-9]{6,20})", ChatForm.USER),
         ),
     ),
@@ -587,6 +588,13 @@ def text_limit(platform: str) -> TextLimit:
     """The limit of a platform's name as it stands in a ``Target``. Raises ``KeyError`` for an unknown one."""
     row = platforms().get(platform)
     return row.limit if row is not None else URL_LIMITS[platform]
+
+
+def describe_display(platform: str) -> list[str]:
+    """What an agent is told about how a platform shows its answers."""
+    sending = platforms()[platform].sending
+    takes_files = sending is None or sending.takes_files
+    return describe_dialect(DIALECTS.get(platform, MARKDOWN), takes_files=takes_files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

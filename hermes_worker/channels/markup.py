@@ -252,6 +252,20 @@ DIALECTS: Final[Mapping[str, Dialect]] = MappingProxyType(
 """By platform. Programs, files and platforms of extensions are given Markdown as it is."""
 
 
+def describe_dialect(dialect: Dialect, *, takes_files: bool) -> list[str]:
+    """What an agent is told about how its answers are shown, in sentences. They stand in prompts that are kept."""
+    said = [f"What you write is shown as {dialect.shows}."]
+    if dialect.tables is not Tables.OWN:
+        said.append(f"A table is shown {dialect.tables}.")
+    if takes_files:
+        said.append("A line MEDIA:path/of/a/file in an answer sends that file of your workspace along.")
+    if takes_files or dialect.has_images:
+        said.append("A picture at a web address is shown where an answer has ![its description](https://address).")
+    if not takes_files:
+        said.append("Files cannot be sent here: give what they hold, or a link.")
+    return said
+
+
 # --- converting ------------------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from collections.abc import Sequence
 from typing import Final
 
 from hermes_worker.core.inbound import ChatKind, InboundChat, InboundSender
@@ -24,9 +25,17 @@ _KINDS: Final = {
 
 
 def context_block(
-    platform: str, chat: InboundChat, sender: InboundSender, *, is_shared: bool, hides_ids: bool, is_guest: bool
+    platform: str,
+    chat: InboundChat,
+    sender: InboundSender,
+    *,
+    is_shared: bool,
+    hides_ids: bool,
+    is_guest: bool,
+    display: Sequence[str] = (),
 ) -> str:
-    """The block. ``is_shared``: several people write in the session; ``hides_ids``: ids are shown as hashes."""
+    """The block. ``is_shared``: several people write in the session; ``hides_ids``: ids are shown as hashes;
+    ``display``: what the chat shows of an answer, in sentences."""
     chat_id = hashed_chat(chat.id) if hides_ids else chat.id
     lines = [
         "## Current Session Context",
@@ -44,6 +53,7 @@ def context_block(
         lines.append(f"- User:{_named(sender.name)} id {quoted(user_id)}")
     if is_guest:
         lines.append("- Whoever writes here is a guest: nothing may be done for them that has an effect.")
+    lines += [f"- {sentence}" for sentence in display]
     return "\n".join(lines)
 
 

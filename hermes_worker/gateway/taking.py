@@ -15,7 +15,7 @@ from functools import partial
 
 from sqlalchemy.engine import Connection
 
-from hermes_worker.channels.catalog import platforms
+from hermes_worker.channels.catalog import ChatForm, describe_display, platforms
 from hermes_worker.channels.targets import ChatRef, TargetError, parse_chat, text_of
 from hermes_worker.core.answer_binding import (
     REFUSAL_TEXTS,
@@ -204,9 +204,11 @@ class Arrival:
         thread = chat.answered_as or chat.thread
         reference = f"{chat.id}:{thread}" if thread else chat.id
         try:
-            return text_of(ChatRef(parse_chat(self.sender, reference)))
+            target = parse_chat(self.sender, reference)
         except TargetError:
             return None
+        # What is no id of the platform would be looked up among the names of chats, and is none.
+        return None if target.form is ChatForm.NAME else text_of(ChatRef(target))
 
 
 class _BeganMeanwhile(Exception):
@@ -481,6 +483,7 @@ class Taker:
             is_shared=is_shared_by_members(arrival.origin),
             hides_ids=hides_ids(arrival.platform, is_wanted=self._client.settings.gateway.redacts_ids),
             is_guest=arrival.role is ChatRole.GUEST,
+            display=describe_display(arrival.platform),
         )
 
     def _session(self, arrival: Arrival) -> str:

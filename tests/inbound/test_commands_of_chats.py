@@ -71,6 +71,15 @@ def test_a_model_is_chosen_for_the_conversation_and_ends_with_it(opened: Opening
     assert told(client, "/model default") == "This conversation asks the usual model: acme/large"
 
 
+def test_the_prompt_of_a_chat_says_what_the_chat_shows_and_how_files_are_sent(opened: Opening) -> None:
+    client = opened(TELEGRAM_ALLOWED_USERS__OPS="42")
+    says(client, "first")
+    ((prompt,),) = rows_of(client, sessions.c.system_prompt)
+    assert "What you write is shown as Markdown: bold, italic, strikethrough" in prompt
+    assert "A table is shown as a block of code with aligned columns." in prompt
+    assert "A line MEDIA:path/of/a/file in an answer sends that file" in prompt
+
+
 def test_undo_goes_on_before_the_last_turn_and_names_what_was_done(opened: Opening) -> None:
     client = opened(TELEGRAM_ALLOWED_USERS__OPS="42")
     store, name = Store.over(client.database), "agent:main:telegram@ops:dm:42"

@@ -199,6 +199,19 @@ def test_a_mail_that_is_from_two_people_is_from_nobody():
         {"Return_Path": "<>"},
         {"From": "MAILER-DAEMON@there.example"},
         {"From": "no-reply@there.example"},
+        {"From": "no_reply@there.example"},
+        {"From": "NoReply+42@there.example"},
+        {"From": "github-noreply@there.example"},
+        {"From": "do.not.reply@there.example"},
+        {"From": "notifications@there.example"},
+        {"From": "auto-confirm@there.example"},
+        {"Precedence": "Auto_Reply"},
+        {"X_Auto_Reply": "yes"},
+        {"X_Autoreply": "yes"},
+        {"X_Autorespond": "Re: hello"},
+        {"X_Mail_Autoreply": "1"},
+        {"X_Failed_Recipients": "x@there.example"},
+        {"Feedback_ID": "1:campaign:there"},
         {"From": "agent@here.example"},
         {"Message_ID": f"<hermes-{'a' * 40}@here.example>"},
     ],
@@ -206,6 +219,12 @@ def test_a_mail_that_is_from_two_people_is_from_nobody():
 def test_what_a_program_or_a_list_sent_is_never_answered(headers: dict[str, str]):
     (message,) = read(mail(**headers))
     assert message.sender.is_bot
+
+
+@pytest.mark.parametrize("who", ["reply", "norah", "nora.reply", "autumn", "ada.bounce", "noreen", "automat"])
+def test_a_person_whose_address_resembles_a_programs_is_a_person(who: str):
+    (message,) = read(mail(From=f"{who}@there.example", X_Mailer="mutt", X_Automobile="Trabant"))
+    assert not message.sender.is_bot
 
 
 def test_what_a_person_sent_is_no_programs():

@@ -15,12 +15,22 @@ from hypothesis import strategies as some
 from support.forging import forgeries
 from support.inbound_cases import AT, CASES, InboundCase, changed, doubled, without
 
-from hermes_worker.channels.catalog import platforms
+from hermes_worker.channels.adapters import adapters
+from hermes_worker.channels.catalog import ChatForm, describe_display, platforms
 from hermes_worker.channels.errors import DeliveryError
 from hermes_worker.channels.inbound.declaration import InboundMode
 from hermes_worker.channels.inbound.receiving import Forged, Polled, UnreadableInbound, WebhookRequest
 from hermes_worker.channels.receivers import Receiver, receivers
-from hermes_worker.core.inbound import EVENT_KEY_CHARS_MAX, ChatKind, InboundButton, InboundMessage
+from hermes_worker.channels.targets import ChatRef, parse_targets
+from hermes_worker.core.inbound import (
+    EVENT_KEY_CHARS_MAX,
+    ChatKind,
+    InboundButton,
+    InboundChat,
+    InboundMessage,
+    InboundSender,
+)
+from hermes_worker.gateway.taking import Arrival
 from hermes_worker.net.http import HttpResponse
 
 SIGNED = sorted(name for name, case in CASES.items() if case.sign is not None)
@@ -42,6 +52,28 @@ def request_of(name: str, body: Any = None) -> WebhookRequest:
 
 def test_every_platform_that_is_listened_to_has_a_case():
     assert {name for name, row in platforms().items() if row.receiving is not None} == set(CASES)
+
+
+@pytest.mark.parametrize("name", sorted(name for name, case in CASES.items() if case.chat))
+def test_a_chat_that_is_let_in_can_be_answered_and_its_agent_is_told_how(name):
+    chat = InboundChat(id=CASES[name].chat, kind=CASES[name].kind)
+    event = InboundMessage(event_key="1", chat=chat, sender=InboundSender(id="1"))
+    target = Arrival(platform=name, event=event).target
+    assert target is not None
+    (reference,) = parse_targets(target)
+    assert isinstance(reference, ChatRef) and reference.target.form is not ChatForm.NAME
+    first, *others = describe_display(name)
+    assert first.startswith("What you write is shown as ")
+    takes_files = name == "email" or adapters()[name].takes_files
+    assert any("MEDIA:" in sentence for sentence in others) is takes_files
+
+
+@pytest.mark.parametrize(
+    ("chat", "target"), [("C12", "slack:C12"), ("D0123", "slack:D0123"), ("C1", None), ("c12", None)]
+)
+def test_a_chat_that_no_target_can_name_is_not_answered_by_a_name(chat, target):
+    event = InboundMessage(event_key="1", chat=InboundChat(id=chat), sender=InboundSender(id="U1"))
+    assert Arrival(platform="slack", event=event).target == target
 
 
 @pytest.mark.parametrize("name", sorted(CASES))

@@ -17,9 +17,20 @@ from hermes_worker.channels.inbound.mail_structure import words
 HEADER_CHARS_MAX = 4_000
 """Of one header that is looked at."""
 _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})*")
-_AUTOMATIC = ("list-id", "list-post", "list-unsubscribe", "x-auto-response-suppress", "x-autoreply", "x-autorespond")
+_AUTOMATIC = re.compile(
+    r"list-(?:id|post|unsubscribe(?:-post)?|owner|help)|x-(?:mail-)?auto-?(?:repl|respon|generat|notif|forward).*"
+    r"|x-(?:cron-env|failed-recipients)|feedback-id",
+    re.IGNORECASE,
+)
+"""Headers that programs and lists write, whatever they say."""
 _BULK = frozenset({"bulk", "list", "junk", "auto_reply"})
-_NOBODY = re.compile(r"(?:mailer-daemon|postmaster|no-?reply|do-?not-?reply|bounces?)(?:[+=-].*)?", re.IGNORECASE)
+_NOBODY = re.compile(
+    r"(?:.*[._+=-])?(?:mailer[._-]?daemon|no[._-]?(?:return[._-]?)?reply|do[._-]?not[._-]?reply"
+    r"|auto[._-]?(?:reply|respon(?:se|der)|confirm|mailer|notify))(?:[._+=-].*|[0-9]*)"
+    r"|(?:postmaster|bounces?|notifications?|automated|mailer)(?:[._+=-].*)?",
+    re.IGNORECASE,
+)
+"""Local parts of addresses that nobody reads, in whatever way their words are joined."""
 
 
 def header_of(mail: Message, name: str) -> str:
@@ -48,7 +59,7 @@ def is_automatic(mail: Message, address: str) -> bool:
     return (
         submitted not in ("", "no")
         or header_of(mail, "precedence").lower() in _BULK
-        or any(name in mail for name in _AUTOMATIC)
+        or any(_AUTOMATIC.fullmatch(name) for name in mail.keys())  # noqa: SIM118
         or header_of(mail, "return-path").replace(" ", "") == "<>"
         or header_of(mail, "content-type").lower().startswith("multipart/report")
         or _NOBODY.fullmatch(address.partition("@")[0]) is not None
