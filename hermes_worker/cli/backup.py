@@ -33,8 +33,9 @@ def backup(home: Path | None, archive: Path, without_workspaces: bool, force: bo
     database = settings.home / DATABASE
     if not database.exists():
         raise ConfigurationError(f"nothing has run on {str(settings.home)!r} yet; there is nothing to back up")
-    target = archive.absolute()
-    if target.is_relative_to(settings.home.absolute()):
+    # As the file system sees it: 'HOME/../b.tar' is outside, and a link into the home is inside.
+    target = archive.parent.resolve() / archive.name
+    if target.is_relative_to(settings.home.resolve()):
         raise ConfigurationError("ARCHIVE is in the home that it is to save; name a file outside")
     prepare_home(settings.home)
     with staging(settings.home, "backup") as staged:

@@ -38,6 +38,8 @@ _REPLACED = Path("run", "replaced")
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
 _MANIFEST_BYTES_MAX = 65_536
 _NAME_BYTES_MAX = 4_096
+_FOLDERS_MAX = 200
+"""So deep a file may lie in a home: what walks through folders calls itself for each."""
 
 
 class ArchiveExists(HermesError):
@@ -99,6 +101,10 @@ def _write(file: io.BufferedWriter, home: Path, database: Path, has_workspaces: 
             except OSError:
                 left_out += 1
                 continue
+            if path.is_dir():  # a folder that lies too deep
+                os.close(descriptor)
+                left_out += 1
+                continue
             with os.fdopen(descriptor, "rb") as content:
                 status = os.fstat(content.fileno())
                 if not stat.S_ISREG(status.st_mode):
@@ -130,10 +136,14 @@ class _Padded(io.RawIOBase):
 
 
 def _home_files(home: Path, has_workspaces: bool) -> Iterator[tuple[str, Path]]:
-    """Everything but what a home makes anew, links and directories; by the names in the archive."""
+    """Everything but what a home makes anew, links and directories; by the names in the archive. A folder that lies too
+    deep is named in place of what it holds."""
     skipped = _LEFT_OUT if has_workspaces else _LEFT_OUT | {WORKSPACES}
     for directory, folders, names in os.walk(home):
         at_top = Path(directory) == home
+        if len(Path(directory).relative_to(home).parts) >= _FOLDERS_MAX:
+            yield from ((Path(directory, name).relative_to(home).as_posix(), Path(directory, name)) for name in folders)
+            folders.clear()
         folders[:] = [name for name in folders if not (at_top and name in skipped)]
         for name in names:
             if not (at_top and name in skipped):
@@ -147,7 +157,7 @@ def unpack(archive: Path, into: Path, *, bytes_max: int) -> None:
     try:
         with tarfile.open(archive, mode="r:") as tar:
             _unpack(tar, into, bytes_max)
-    except (tarfile.TarError, EOFError, UnicodeError, ValueError, KeyError) as error:
+    except (tarfile.TarError, EOFError, UnicodeError, ValueError, KeyError, RecursionError) as error:
         raise InvalidArchive(f"{str(archive)!r} is not an archive of a home, or is cut off: {error}") from error
     except OSError as error:
         raise InvalidArchive(f"{str(archive)!r} cannot be unpacked: {reason_of(error)}") from error
@@ -185,6 +195,8 @@ def checked_name(member: tarfile.TarInfo) -> str:
     is_below = not path.is_absolute() and path.parts and ".." not in path.parts and "\0" not in member.name
     if not is_below or len(member.name.encode("utf-8", "surrogateescape")) > _NAME_BYTES_MAX:
         raise InvalidArchive(f"{member.name[:200]!r} in the archive is no name below a home")
+    if len(path.parts) > _FOLDERS_MAX + 1:
+        raise InvalidArchive(f"{member.name[:80]!r}... in the archive lies deeper than {_FOLDERS_MAX} folders")
     if path.parts[0] in _LEFT_OUT - {DATABASE} or (path.parts[0] == DATABASE and len(path.parts) > 1):
         raise InvalidArchive(f"{member.name[:200]!r} in the archive is nothing that a backup holds")
     return path.as_posix()

@@ -94,6 +94,10 @@ def test_nothing_is_overwritten_unless_forced(hermes: CommandLine, store: Store,
     assert [path.name for path in home.parent.iterdir() if path.name.startswith(".home")] == []
     inside = hermes.inline("backup", str(home / "a.tar"))
     assert (inside.code, "outside" in inside.err) == (2, True)
+    (home.parent / "link").symlink_to(home)
+    assert hermes.inline("backup", str(home.parent / "link" / "a.tar")).code == 2
+    beside = hermes.inline("backup", str(home / ".." / "beside.tar"))
+    assert beside.code == 0 and (home.parent / "beside.tar").exists()
 
     refused = hermes.inline("restore", str(archive))
     assert (refused.code, "--force" in refused.err) == (2, True)
@@ -164,6 +168,46 @@ def test_only_the_epoch_is_marked(hermes: CommandLine, store: Store) -> None:
 
 
 MANIFEST = json.dumps({"format": "hermes-worker home 1"}).encode()
+
+
+@pytest.mark.parametrize(("folders", "is_refused"), [(2_000, True), (201, True), (200, False)])
+def test_an_archive_of_nested_folders_is_refused_with_a_sentence(
+    tmp_path: Path, folders: int, is_refused: bool
+) -> None:
+    archive, into = tmp_path / "a.tar", tmp_path / "into"
+    into.mkdir()
+    with tarfile.open(archive, "w") as tar:
+        tar.addfile(member("manifest.json", size=len(MANIFEST)), io.BytesIO(MANIFEST))
+        tar.addfile(member("a/" * folders + "x"))
+        tar.addfile(member("hermes-worker.db"))
+    if not is_refused:
+        unpack(archive, into, bytes_max=1_000_000)
+        return
+    with pytest.raises(InvalidArchive, match="in the archive lies deeper than 200 folders"):
+        unpack(archive, into, bytes_max=1_000_000)
+
+
+def test_a_manifest_of_nested_lists_is_refused(tmp_path: Path) -> None:
+    archive, nested = tmp_path / "a.tar", b"[" * 60_000
+    with tarfile.open(archive, "w") as tar:
+        tar.addfile(member("manifest.json", size=len(nested)), io.BytesIO(nested))
+    with pytest.raises(InvalidArchive, match="is not an archive of a home"):
+        unpack(archive, tmp_path, bytes_max=1_000_000)
+
+
+def test_a_backup_leaves_out_what_no_restore_would_take(
+    hermes: CommandLine, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = json.loads(hermes.inline("backup", str(home.parent / "plain.tar"), "--json").out)
+    monkeypatch.chdir(home / "workspaces" / "w")
+    for _ in range(400):
+        Path("d").mkdir()
+        monkeypatch.chdir("d")
+    Path("deep").write_text("x")
+    monkeypatch.chdir(home)
+    made = json.loads(hermes.inline("backup", str(home.parent / "deep.tar"), "--json").out)
+    assert (made["files"], made["left_out"]) == (plain["files"], plain["left_out"] + 1)
+    assert hermes.inline("restore", str(home.parent / "deep.tar"), "--home", str(home.parent / "again")).code == 0
 
 
 @pytest.mark.parametrize("case", BACKUPS)
