@@ -51,7 +51,8 @@ class AgentJobs:
             bounded = partial(_held_to, self._jobs.limits_on(session_id))
             request = self._new(arguments, session_id)
             made = work.create(self._jobs, request, bounded=lambda spec: replace(bounded(spec), is_agents=True))
-            return _created(made)
+            warning = work.scheduler_notice(self._jobs)
+            return _created(made) | ({"warning": warning} if warning else {})
         if action == "list":
             rows = self._jobs.all(include_disabled=bool(arguments.get("include_disabled", True)))
             return {"count": len(rows), "jobs": [_view(row) for row in rows]}
@@ -145,7 +146,7 @@ def _request(arguments: Mapping[str, Any], session_id: str) -> JobRequest:
     return JobRequest(**{name: arguments[name] for name in _PLAIN if name in arguments}, more=more)
 
 
-def _created(row: JobRow) -> Mapping[str, Any]:
+def _created(row: JobRow) -> dict[str, Any]:
     view = _view(row)
     told = {name: view[name] for name in ("job_id", "name", "skills", "schedule", "repeat", "deliver", "next_run_at")}
     if view["deliver"] == "local":

@@ -23,7 +23,7 @@ from hermes_worker.core.errors import UnavailableError
 from hermes_worker.observe import database_outage, log, took
 from hermes_worker.settings import Settings
 from hermes_worker.store.jobs.executions import Executions
-from hermes_worker.store.jobs.jobs import Jobs
+from hermes_worker.store.jobs.jobs import SCHEDULER_NOTED_EVERY_S, Jobs
 from hermes_worker.store.sweep import Sweeper
 from hermes_worker.tasks.keeper import report
 from hermes_worker.tracing.beginning import trace_if_wanted
@@ -57,6 +57,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         self._client: Client | None = None
         self._jobs: Jobs | None = None
         self._next_maintain = 0.0
+        self._next_noted = 0.0
         self._at_once = AT_ONCE
         self._sweeping: _Sweeping | None = None
         super().__init__(*args, **options)
@@ -88,6 +89,9 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         """Whether there is more to be done at once."""
         assert self._client is not None and self._jobs is not None
         try:
+            if (now := time.monotonic()) >= self._next_noted:
+                self._jobs.note_scheduler()
+                self._next_noted = now + SCHEDULER_NOTED_EVERY_S
             ticked = tick(
                 self._jobs,
                 self._settings,

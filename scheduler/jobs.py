@@ -46,6 +46,13 @@ _LIMITS = (
 _PINS = frozenset({"model", "provider", "base_url", "no_agent"})
 
 
+def scheduler_notice(jobs: Jobs) -> str | None:
+    """What whoever keeps a job is told where nothing begins jobs; ``None`` where a scheduler is at work."""
+    if jobs.has_scheduler():
+        return None
+    return "No scheduler is at work, so no job begins. 'hermes-worker up' or 'hermes-worker beat' starts one."
+
+
 def create(
     jobs: Jobs,
     request: JobRequest,

@@ -282,6 +282,15 @@ class JobInFull(JobObject):
     latest_execution: FiringObject | None
 
 
+class NewJobObject(JobObject):
+    notice: str | None = None
+    """What keeps the job from beginning: that no scheduler is at work."""
+
+
+class NewJob(BaseModel):
+    job: NewJobObject
+
+
 class OneJob(BaseModel):
     job: JobObject
 

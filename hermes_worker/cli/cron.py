@@ -145,6 +145,8 @@ def create(home: Path | None, schedule: str, prompt: str | None, force: bool, as
     if not force:
         jobs.require(_needs(given))
     row = jobs.create(_request(prompt, schedule, given))
+    if jobs.notice:
+        click.echo(jobs.notice, err=True)
     click.echo(
         json.dumps(document(row)) if as_json else f"{row.job_id} {one_line(row.name, 60)}, next {moment(row.next_slot)}"
     )

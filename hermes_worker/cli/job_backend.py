@@ -42,6 +42,8 @@ class JobRows:
     def __init__(self, asked: AskedApi) -> None:
         self._client = asked.client
         self._settings = asked.settings
+        self.notice = ""
+        """What the server said about the job that was made last."""
 
     def require(self, needs: Needs) -> None:
         """Raises ``ConfigurationError`` for what a job needs and is not there. What a server's machine lacks it says
@@ -66,7 +68,9 @@ class JobRows:
         fields = self._fields(request)
         named = default_name(request.prompt or "", tuple(request.more.get("skills", ())), request.more.get("script"))
         name, schedule = fields.pop("name", None) or named, fields.pop("schedule", "")
-        return self._row(self._client.create_job(name, schedule, **fields)["id"])
+        made = self._client.create_job(name, schedule, **fields)
+        self.notice = made.get("notice", "")
+        return self._row(made["id"])
 
     def edit(self, job: str, request: work.JobRequest) -> JobRow:
         return self._row(self._client.change_job(self._found(job).job_id, **self._fields(request))["id"])

@@ -18,8 +18,9 @@ from hermes_worker.settings import Settings, load
 from hermes_worker.store import sizes
 from hermes_worker.store.configurations import Configurations
 from hermes_worker.store.engine.database import Database
+from hermes_worker.store.jobs.jobs import Jobs
 from hermes_worker.store.revisions import newest, state
-from hermes_worker.store.tables import hook_calls, jobs, runs
+from hermes_worker.store.tables import hook_calls, jobs, maintenance, runs
 
 
 @pytest.fixture
@@ -67,12 +68,24 @@ def test_a_job_that_nobody_begins_says_that_there_is_no_scheduler(
     assert said(doctor_fleet.beat) == ("ok", "no job is scheduled")
     made = hermes.inline("cron", "create", "every 1h", "Look around.", "--name", "look")
     assert made.code == 0, made.said
+    assert "No scheduler is at work, so no job begins. 'hermes-worker up'" in made.err
     assert said(doctor_fleet.beat) == ("ok", "1 scheduled, none overdue")
     with store.database.write() as connection:
         connection.execute(sa.update(jobs).values(next_fire_at=jobs.c.next_fire_at - 3_600 - 300))
     grade, text = said(doctor_fleet.beat)
     assert grade == "broken"
     assert "start one with 'hermes-worker beat'" in text
+
+
+def test_where_a_scheduler_was_at_work_a_moment_ago_a_new_job_is_told_nothing(
+    home: Path, hermes: CommandLine, store: Store
+) -> None:
+    Jobs(store.database).note_scheduler()
+    made = hermes.inline("cron", "create", "every 1h", "Look around.", "--json")
+    assert made.code == 0 and made.err == ""
+    with store.database.write() as connection:
+        connection.execute(sa.update(maintenance).values(ran_at=maintenance.c.ran_at - 121))
+    assert "No scheduler is at work" in hermes.inline("cron", "create", "every 1h", "Look again.", "--json").err
 
 
 def test_a_configuration_that_cannot_be_used_is_named_and_the_last_good_one_counts(home: Path, store: Store) -> None:

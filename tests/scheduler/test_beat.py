@@ -77,6 +77,7 @@ def test_maintenance_is_asked_for_once_a_minute(
     monkeypatch.setattr(beat.time, "monotonic", lambda: now[0])
     with scheduler(settings) as ours:
         ours.tick()
+        assert ours._jobs is not None and ours._jobs.has_scheduler()
         assert broker.llen(SYSTEM) == 1
         assert '"hermes.maintain"' in str(broker.lindex(SYSTEM, 0))
         broker.delete(SYSTEM)

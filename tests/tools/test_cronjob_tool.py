@@ -66,6 +66,12 @@ def asked(desk: Desk, context: ToolContext) -> Asked:
     return Asked(desk, context)
 
 
+def test_an_agent_is_told_that_no_scheduler_is_at_work(asked: Asked) -> None:
+    assert "No scheduler is at work" in asked(**PLAIN)["warning"]
+    asked.desk.jobs.note_scheduler()
+    assert "warning" not in asked(**PLAIN, name="again")
+
+
 def test_a_job_lives_from_create_to_remove(asked: Asked) -> None:
     made = asked(**PLAIN, name="News", deliver="telegram:1", repeat=3)
     assert (made["schedule"], made["repeat"], made["deliver"]) == ("every 120m", "3 times", "telegram:1")

@@ -22,6 +22,7 @@ from hermes_worker.api.job_schema import (
     JobHistory,
     JobList,
     JobRemoved,
+    NewJob,
     OneJob,
     OneJobInFull,
 )
@@ -96,7 +97,7 @@ async def list_jobs(context: Context, caller: Caller, include_disabled: bool = F
     return await _answered(context, caller, found)
 
 
-@router.post("", openapi_extra=NEW_JOB, responses=answers(OneJob) | errors(408))
+@router.post("", openapi_extra=NEW_JOB, responses=answers(NewJob) | errors(408))
 async def create_job(context: Context, caller: Caller, request: Request) -> JSONResponse:
     """Keep a job."""
     body = await _body(request)
@@ -109,7 +110,9 @@ async def create_job(context: Context, caller: Caller, request: Request) -> JSON
     asked, seen = body.as_request, _seen(request)
 
     def create(jobs: Jobs) -> Any:
-        return {"job": job_object(work.create(jobs, asked, seen, source=caller.source))}
+        made = {"job": job_object(work.create(jobs, asked, seen, source=caller.source))}
+        notice = work.scheduler_notice(jobs)
+        return made if notice is None else {"job": made["job"] | {"notice": notice}}
 
     return await _answered(context, caller, create)
 

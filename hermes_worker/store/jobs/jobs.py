@@ -39,10 +39,10 @@ from hermes_worker.store.jobs.job_rows import (
     job_rows,
     place_columns,
 )
-from hermes_worker.store.rows import Hint, plain
+from hermes_worker.store.rows import Hint, insert_ignoring, plain
 from hermes_worker.store.runs.runs import session_is
 from hermes_worker.store.short_ids import completed
-from hermes_worker.store.tables import budgets, deliveries, firings, jobs, runs, sessions, tenants
+from hermes_worker.store.tables import budgets, deliveries, firings, jobs, maintenance, runs, sessions, tenants
 
 DUE_MAX = 500
 """Jobs that one look gives; the rest is due at the next."""
@@ -131,6 +131,11 @@ class FiringView:
     ended_at: float | None
 
 
+SCHEDULER_NOTED_EVERY_S = 30.0
+_SCHEDULER_GONE_AFTER_S = 4 * SCHEDULER_NOTED_EVERY_S
+_IS_SCHEDULER = maintenance.c.name == "scheduler"
+
+
 class Jobs:
     """The jobs of one tenant; for schedulers, those of all. Thread-safe."""
 
@@ -150,6 +155,18 @@ class Jobs:
     def of(self, tenant: str) -> Jobs:
         """The jobs of another tenant of the same database."""
         return Jobs(self._database, tenant, clock=self._clock)
+
+    def note_scheduler(self) -> None:
+        """Say that a scheduler is at work, as each does every ``SCHEDULER_NOTED_EVERY_S``."""
+        with self._database.write() as connection:
+            connection.execute(insert_ignoring(connection, maintenance), {"name": "scheduler", "ran_at": 0.0})
+            connection.execute(sa.update(maintenance).where(_IS_SCHEDULER).values(ran_at=db_now()))
+
+    def has_scheduler(self) -> bool:
+        """Whether a scheduler was at work a moment ago: without one no job begins."""
+        is_fresh = maintenance.c.ran_at > db_now() - _SCHEDULER_GONE_AFTER_S
+        with self._database.read() as connection:
+            return bool(connection.execute(sa.select(sa.exists().where(_IS_SCHEDULER, is_fresh))).scalar())
 
     def now(self) -> float:
         """Epoch seconds by the clock that slots are judged by."""
