@@ -229,6 +229,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "skill.left_out": "A folder is no skill, or cannot be one here.",
         "skill.moved": "Another process brought the same skill at the same time.",
         "tool_source.left_out": "A tool that a source offers cannot be used.",
+        "tool_definition.left_out": "A tool's definition can be sent to no model; the model is not told of that tool.",
         "tool_source.failed": "A tool source failed or hangs; what it offered last stays.",
         "conversation.compacted": "The older part of a conversation was replaced by a summary.",
         "conversation.compactor_refused": "The chosen compactor failed or would have lost something; ours did it.",

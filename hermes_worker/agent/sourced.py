@@ -25,6 +25,7 @@ from hermes_worker.core.deferred import (
 )
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.replay import Replay
+from hermes_worker.core.tool_schemas import UnfitDefinition, fitted_schema
 from hermes_worker.extension import ToolSpec
 
 TOOLS_MAX = 500
@@ -64,6 +65,9 @@ def _problem(spec: object, taken: Collection[str], found: Collection[str]) -> st
         return f"{spec.name!r} says no replay class"
     try:
         canonical_json({"d": spec.description, "p": spec.parameters, "t": spec.timeout_s})
+        fitted_schema(spec.parameters)
+    except UnfitDefinition as error:
+        return f"{spec.name!r} {error}"
     except (TypeError, ValueError) as error:
         return f"{spec.name!r} cannot be written as JSON: {error}"
     return ""

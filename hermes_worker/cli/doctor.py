@@ -805,6 +805,8 @@ def _tools(settings: Settings) -> tuple[Grade, str]:
     here = [one for one in found if one.is_available]
     note += f"; {len(here)} of {len(found)} tools (hermes-worker tools list)"
     note += "".join(f"; {one.note}" for one in here if one.name == "read_file" and one.note)
+    if unfit := [f"{one.name} {one.unfit}" for one in here if one.unfit]:
+        return Grade.NOTE, f"bash found{note}; sent to no model: {'; '.join(unfit)}"
     if addons := [name for name in settings.extensions.enabled if plugins.is_unverified(name)]:
         return Grade.NOTE, f"bash found{note}; unverified live: {', '.join(addons)} (docs/addons.md)"
     return Grade.OK, f"bash found{note}"
@@ -848,9 +850,11 @@ def _mcp_server(settings: Settings, name: str, server: McpServer) -> tuple[Grade
     asked = server.model_copy(update={"timeout_s": min(server.timeout_s, 10.0)})
     with credentials_of(settings, name) as shown:
         offered = list_tools(asked, shown.token, shown.login)
+    more = f"; left out: {one_line('; '.join(offered.left_out), 1_000)}" if offered.left_out else ""
     if waiting := changed(server, offered):
-        return Grade.NOTE, f"it answers, and {len(waiting)} of its tools wait for: hermes-worker mcp approve {name}"
-    return Grade.OK, f"it answers, and its {len(offered)} tools are approved"
+        what = f"{len(waiting)} of its tools wait for: hermes-worker mcp approve {name}"
+        return Grade.NOTE, f"it answers, and {what}{more}"
+    return Grade.NOTE if more else Grade.OK, f"it answers, and its {len(offered)} tools are approved{more}"
 
 
 def _mcp_process(settings: Settings, name: str, server: McpServer) -> tuple[Grade, str]:

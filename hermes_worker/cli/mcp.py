@@ -22,7 +22,7 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.local.paths import prepare_home
 from hermes_worker.mcp.extensions import extension_of
-from hermes_worker.mcp.protocol import DEFINITION_CHARS_MAX
+from hermes_worker.mcp.protocol import DEFINITION_CHARS_MAX, OfferedTools
 from hermes_worker.mcp.requests import list_tools, spoken
 from hermes_worker.mcp.servers import (
     McpServer,
@@ -91,6 +91,7 @@ def add(home: Path | None, name: str, where: tuple[str, ...], yes: bool, is_row:
     found = signed_in(settings, name, server.url, SignInChoices()) if chosen["logs_in"] else None
     server, offered = _asked(settings, name, server, found=found)
     _show(name, offered)
+    _show_left_out(offered)
     _approve(settings, name, server, offered, is_sure=yes)
 
 
@@ -162,7 +163,7 @@ def _asked(
     *,
     finds_out: bool = True,
     found: ServerCredentials | None = None,
-) -> tuple[McpServer, Sequence[Mapping[str, Any]]]:
+) -> tuple[McpServer, OfferedTools]:
     """The server with the revision that it speaks, and what it offers. One with a command is started for it, confined
     as in a host. ``found`` stands for the credentials of the settings. Raises ``ConfigurationError``, ``McpError``."""
     if not server.is_process:
@@ -223,6 +224,7 @@ def test(home: Path | None, is_row: bool, name: str) -> None:
     _, offered = _asked(settings, name, server, finds_out=False)
     gone = sorted(server.tools.keys() - {str(one["name"]) for one in offered})
     _say_tested(name, len(offered), changed(server, offered), gone)
+    _show_left_out(offered)
 
 
 def _say_tested(name: str, offered: int, waiting: Sequence[str], gone: Sequence[str]) -> None:
@@ -250,6 +252,7 @@ def approve(home: Path | None, is_row: bool, name: str, yes: bool) -> None:
     server, offered = _asked(settings, name, _server(settings, name))
     waiting = set(changed(server, offered))
     _show(name, [one for one in offered if one["name"] in waiting])
+    _show_left_out(offered)
     _approve(settings, name, server, offered, is_sure=yes)
 
 
@@ -316,6 +319,12 @@ def _show(name: str, tools: Sequence[Mapping[str, Any]]) -> None:
         click.echo(f"  arguments: {one_line(canonical_json(one['inputSchema']), DEFINITION_CHARS_MAX)}")
         if threats := scan(json.dumps(one, ensure_ascii=False), Scope.STRICT):
             click.echo(f"  warning: it looks like an attempt to take over ({', '.join(threats)})")
+
+
+def _show_left_out(offered: OfferedTools) -> None:
+    """Each tool that the server offers and no agent can have, and why: its maker has to mend it."""
+    for sentence in offered.left_out:
+        click.echo(f"left out: {one_line(sentence, 500)}")
 
 
 def _approve(

@@ -14,12 +14,12 @@ import click
 from hermes_worker.cli.layout import clock
 from hermes_worker.cli.listening import Notice
 from hermes_worker.cli.wording import (
-    OUTCOME_UNKNOWN,
     arguments_line,
     budget_line,
     call_name,
     render_question,
     retry_line,
+    unknown_outcome,
     waiting_line,
 )
 from hermes_worker.cli.wording import clean as clean
@@ -177,8 +177,7 @@ def _tool_end(fields: Mapping[str, Any]) -> str:
     if fields.get("refused_by"):
         return click.style(f"  ✗ {name}  {refusal(fields)}", fg="red")
     if outcome := fields.get("outcome"):
-        is_unknown = outcome == "unknown"
-        said = OUTCOME_UNKNOWN if is_unknown else clean(str(outcome))
+        said = unknown_outcome(fields) if outcome == "unknown" else clean(str(outcome))
         return click.style(f"  ! {name}  {said}", fg="red")
     if fields["error"]:
         return click.style(f"  ✗ {name}  answered with an error, {duration}", fg="red")

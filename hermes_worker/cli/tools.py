@@ -15,6 +15,7 @@ from hermes_worker.agent.tools.catalog import declared_catalog
 from hermes_worker.cli.layout import table
 from hermes_worker.cli.options import common, load_settings, of_tenant
 from hermes_worker.cli.screen import one_line
+from hermes_worker.core.tool_schemas import UnfitDefinition, fitted_schema
 from hermes_worker.local.paths import has_no_rows
 from hermes_worker.settings import Settings
 
@@ -33,6 +34,8 @@ class ToolStanding:
     is_available: bool
     note: str = ""
     """What is missing and how to get it; of an available one, what it does without."""
+    unfit: str = ""
+    """Why no model is told of it, for the end of a sentence; empty for a tool whose definition can be sent."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -96,11 +99,20 @@ def _in_force(settings: Settings) -> Iterator[ToolStanding]:
             toolset=catalog.spec(name).toolset,
             is_available=not lacking,
             note=lacking or _does_without(name, settings),
+            unfit=_why_unfit(catalog.spec(name).parameters),
         )
     for source in sorted(installed.current().tool_sources):
         yield ToolStanding(
             name=f"{source}:*", toolset=source, is_available=True, note="tools of a source, which workers ask for them"
         )
+
+
+def _why_unfit(parameters: object) -> str:
+    try:
+        fitted_schema(parameters)
+    except UnfitDefinition as error:
+        return str(error)
+    return ""
 
 
 def _lacking(name: str, toolset: str, settings: Settings) -> str:

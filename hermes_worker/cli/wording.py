@@ -115,4 +115,7 @@ def budget_line(fields: Mapping[str, Any]) -> str:
     return f"the limit of {limit} is reached; it sums up"
 
 
-OUTCOME_UNKNOWN = "its worker was lost, outcome unknown; it is not run again"
+def unknown_outcome(fields: Mapping[str, Any]) -> str:
+    """Why nobody knows what a call did: its worker is gone, or came back without a usable answer."""
+    why = "no usable answer" if fields.get("is_answered") else "its worker was lost"
+    return f"{why}, outcome unknown; it is not run again"

@@ -7,14 +7,15 @@ import base64
 import json
 import re
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.messages import canonical_json
-from hermes_worker.mcp.param_headers import header_paths
-from hermes_worker.mcp.servers import STATELESS
+from hermes_worker.core.tool_schemas import NO_ARGUMENTS, UnfitDefinition, fitted_schema
+from hermes_worker.mcp.param_headers import MARK, header_paths
+from hermes_worker.mcp.servers import STATELESS, TOOLS_MAX
 
 _META = "io.modelcontextprotocol/"
 _CLIENT = {"name": "hermes-worker", "version": "1"}
@@ -30,7 +31,9 @@ _STATE_CHARS_MAX: Final = 64_000
 TASK_STATES: Final = frozenset({"working", "input_required", "completed", "failed", "cancelled"})
 _NAMED_BY: Final = {"tools/call": "name", "tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId"}
 _TASK_ID = re.compile(r"[!-~]{1,500}")
-_NAME = re.compile(r"[!-~]{1,128}")
+_NAME_CHARS_MAX: Final = 128
+_NAME = re.compile(rf"[!-~]{{1,{_NAME_CHARS_MAX}}}")
+_PAGES_MAX: Final = 50
 DEFINITION_CHARS_MAX = 50_000
 RESULT_CHARS_MAX = 1_000_000
 _FILES_MAX: Final = 20
@@ -249,29 +252,77 @@ def _asked_in(result: Mapping[str, Any]) -> str:
     return f" ({', '.join(sorted(methods))})" if methods else ""
 
 
-def definitions_of(result: Mapping[str, Any]) -> tuple[Sequence[Mapping[str, Any]], str | None]:
+class OfferedTools(list[Mapping[str, Any]]):
+    """The usable tools that a server offers, by name."""
+
+    def __init__(self, tools: Iterable[Mapping[str, Any]] = (), left_out: Sequence[str] = ()) -> None:
+        super().__init__(tools)
+        self.left_out = left_out
+        """A sentence for each tool that is left out, which says why."""
+
+
+def offered_tools(ask: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> OfferedTools:
+    """What a server offers on all pages of its list; ``ask`` gives the result of ``tools/list`` with parameters.
+    Raises ``McpError``."""
+    found: dict[str, Mapping[str, Any]] = {}
+    left_out: list[str] = []
+    params: dict[str, Any] = {}
+    for _ in range(_PAGES_MAX):
+        page, cursor = definitions_of(ask(params))
+        left_out += page.left_out
+        for one in page:
+            if one["name"] in found:
+                left_out.append(f"{one['name']!r} is offered twice; the first one counts")
+            found.setdefault(one["name"], one)
+        if len(found) > TOOLS_MAX:
+            raise McpError(f"the server offers more than {TOOLS_MAX} tools")
+        if cursor is None:
+            return OfferedTools([found[name] for name in sorted(found)], left_out[:TOOLS_MAX])
+        params = {"cursor": cursor}
+    raise McpError(f"the server's list of tools has more than {_PAGES_MAX} pages")
+
+
+def definitions_of(result: Mapping[str, Any]) -> tuple[OfferedTools, str | None]:
     """Of one page of ``tools/list``: the tools that can be used, and where the next page begins."""
     tools = result.get("tools")
     if not isinstance(tools, list):
         raise McpError("the server listed no tools")
+    judged = [(one, _why_unusable(one)) for one in tools]
     cursor = result.get("nextCursor")
-    return [one for one in tools if _is_usable(one)], cursor if isinstance(cursor, str) and cursor else None
+    usable = [_whole_definition(one) for one, why in judged if why is None]
+    left_out = [f"{_called(one)} {why}" for one, why in judged if why is not None]
+    return OfferedTools(usable, left_out), cursor if isinstance(cursor, str) and cursor else None
 
 
-def _is_usable(tool: object) -> bool:
-    """A tool whose arguments are headers as well is one only if they can be."""
+def _called(tool: object) -> str:
+    name = tool.get("name") if isinstance(tool, dict) else None
+    return repr(name[:_NAME_CHARS_MAX]) if isinstance(name, str) else "a tool without a name"
+
+
+def _why_unusable(tool: object) -> str | None:
+    """Why agents cannot have a tool, for the end of a sentence; ``None`` for one that they can. One whose arguments are
+    headers as well is one only if they can be."""
     if not isinstance(tool, dict):
-        return False
-    name, description, schema = tool.get("name"), tool.get("description", ""), tool.get("inputSchema")
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or not isinstance(description, str | None):
-        return False
-    if not isinstance(schema, dict) or schema.get("type") != "object":
-        return False
+        return "is no JSON object"
+    name, schema = tool.get("name"), tool.get("inputSchema")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        return f"has no usable name: 1 to {_NAME_CHARS_MAX} printable characters of ASCII without spaces"
     try:
         text = canonical_json(tool)
+        fitted_schema(schema)
+    except UnfitDefinition as error:
+        return str(error)
     except (TypeError, ValueError, RecursionError):
-        return False
-    return len(text) <= DEFINITION_CHARS_MAX and header_paths(schema) is not None
+        return "cannot be written as JSON"
+    if len(text) > DEFINITION_CHARS_MAX:
+        return f"has a definition of {len(text):,} characters; at most {DEFINITION_CHARS_MAX:,} are taken"
+    return None if header_paths(schema) is not None else f"marks arguments with {MARK!r} that cannot be headers"
+
+
+def _whole_definition(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With a schema and without a description that is no text; what stands in a schema is mended when it is sent."""
+    described = {key: value for key, value in tool.items() if key != "description" or isinstance(value, str)}
+    return described if isinstance(tool.get("inputSchema"), dict) else {**described, "inputSchema": NO_ARGUMENTS}
 
 
 def answer_of(result: Mapping[str, Any]) -> McpAnswer:

@@ -23,22 +23,22 @@ from hermes_worker.mcp.protocol import (
     McpAnswer,
     McpError,
     McpRefusal,
+    OfferedTools,
     TaskView,
     UnknownOutcome,
     answer_of,
-    definitions_of,
     input_wanted,
     message,
+    offered_tools,
     refusal_of,
     stateless,
     task_of,
 )
-from hermes_worker.mcp.servers import STATELESS, TOOLS_MAX, WITH_EVENT_STREAM, WITH_SESSIONS, McpServer
+from hermes_worker.mcp.servers import STATELESS, WITH_EVENT_STREAM, WITH_SESSIONS, McpServer
 from hermes_worker.mcp.sessions import McpSession, SessionRequests, StreamPlace
 from hermes_worker.net.events import EventReader
 from hermes_worker.net.urls import UrlPolicy
 
-_PAGES_MAX = 50
 _TAKES_QUESTIONS: Mapping[str, Any] = {"extensions": {TASKS: {}}, "elicitation": {"form": {}}}
 _T = TypeVar("_T")
 _LOOK_EVERY_S = 0.1
@@ -124,30 +124,19 @@ def _param_headers(paths: Mapping[str, Sequence[str]], arguments: Mapping[str, A
 
 def list_tools(
     server: McpServer, token: str | None, login: Bearer | None = None, policy: UrlPolicy = OF_OPERATORS
-) -> Sequence[Mapping[str, Any]]:
-    """Every usable tool that the server offers, by name. Raises ``McpError``."""
+) -> OfferedTools:
+    """What the server offers. Raises ``McpError``."""
     ends_at = time.monotonic() + server.timeout_s
     asking = McpExchange(server=server, token=token, ends_at=ends_at, login=login, policy=policy)
-    found: dict[str, Mapping[str, Any]] = {}
-    params: dict[str, Any] = {}
-    for _ in range(_PAGES_MAX):
-        page, cursor = definitions_of(_whole(asking.request("tools/list", params)))
-        for one in page:
-            found.setdefault(str(one["name"]), one)
-        if len(found) > TOOLS_MAX:
-            raise McpError(f"the server offers more than {TOOLS_MAX} tools")
-        if cursor is None:
-            return [found[name] for name in sorted(found)]
-        params = {"cursor": cursor}
-    raise McpError(f"the server's list of tools has more than {_PAGES_MAX} pages")
+    return offered_tools(lambda params: _whole(asking.request("tools/list", params)))
 
 
 def spoken(
     server: McpServer, token: str | None, login: Bearer | None = None, policy: UrlPolicy = OF_OPERATORS
-) -> tuple[McpServer, Sequence[Mapping[str, Any]]]:
+) -> tuple[McpServer, OfferedTools]:
     """The server with the revision that it speaks, and its tools: lists them, and calls none. Raises ``McpError``."""
 
-    def tried(protocol: str) -> tuple[McpServer, Sequence[Mapping[str, Any]]]:
+    def tried(protocol: str) -> tuple[McpServer, OfferedTools]:
         speaking = server.model_copy(update={"protocol": protocol})
         return speaking, list_tools(speaking, token, login, policy)
 

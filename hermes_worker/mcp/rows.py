@@ -23,7 +23,7 @@ from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.extension import ToolSpec
 from hermes_worker.hosting.program import NotStarted
-from hermes_worker.mcp.protocol import McpError
+from hermes_worker.mcp.protocol import McpError, OfferedTools
 from hermes_worker.mcp.requests import list_tools, spoken
 from hermes_worker.mcp.servers import KEPT_CHARS_MAX, McpServer, is_allowed, said_of
 from hermes_worker.mcp.source import McpSource, RowPlace
@@ -45,7 +45,7 @@ _AGAIN_S: Final = 30.0
 _AT_ONCE: Final = 8
 _NOT_ALLOWED: Final = "its command is none of mcp.row_commands (HERMES_MCP_ROW_COMMANDS) of the host"
 
-AskServer = Callable[[HeldMcpServer, McpServer], tuple[McpServer, Sequence[Mapping[str, Any]]]]
+AskServer = Callable[[HeldMcpServer, McpServer], tuple[McpServer, OfferedTools]]
 """Gives the server with the revision that it speaks, and what it offers. Raises ``McpError``."""
 
 
@@ -124,7 +124,7 @@ def row_process(
 def asks_addresses(policy: UrlPolicy) -> AskServer:
     """For a worker for tools: asks servers that have an address."""
 
-    def ask(held: HeldMcpServer, server: McpServer) -> tuple[McpServer, Sequence[Mapping[str, Any]]]:
+    def ask(held: HeldMcpServer, server: McpServer) -> tuple[McpServer, OfferedTools]:
         if held.row.offered is None:
             return spoken(server, held.token, None, policy)
         return server, list_tools(server, held.token, None, policy)
@@ -135,7 +135,7 @@ def asks_addresses(policy: UrlPolicy) -> AskServer:
 def asks_processes(sandbox: Sandbox, allowed: Collection[str]) -> AskServer:
     """For a host: starts servers that have a command, and ends them again."""
 
-    def ask(held: HeldMcpServer, server: McpServer) -> tuple[McpServer, Sequence[Mapping[str, Any]]]:
+    def ask(held: HeldMcpServer, server: McpServer) -> tuple[McpServer, OfferedTools]:
         if not is_allowed(server.command, allowed):
             raise McpError(_NOT_ALLOWED)
         with temporary_folder("mcp-") as folder:

@@ -17,7 +17,15 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.extension import ToolSpec
 from hermes_worker.mcp.http import OF_OPERATORS
 from hermes_worker.mcp.logins import LoginBearer, LoginBearers
-from hermes_worker.mcp.protocol import InputWanted, McpAnswer, McpError, ScopesLacking, TaskView, UnknownOutcome
+from hermes_worker.mcp.protocol import (
+    InputWanted,
+    McpAnswer,
+    McpError,
+    OfferedTools,
+    ScopesLacking,
+    TaskView,
+    UnknownOutcome,
+)
 from hermes_worker.mcp.reaching import START_S, StdioServers, ToolAsked
 from hermes_worker.mcp.requests import McpExchange, call_tool, list_tools
 from hermes_worker.mcp.results import shown
@@ -74,8 +82,10 @@ class McpSource:
         offered = list_tools(self._server, self._token, self._bearer(), self._place.policy)
         return self.approved_of(offered)
 
-    def approved_of(self, offered: Sequence[Mapping[str, Any]]) -> Sequence[ToolSpec]:
-        """Of what it offers, what is approved as it is now."""
+    def approved_of(self, offered: OfferedTools) -> Sequence[ToolSpec]:
+        """Of what it offers, what is approved as it is now. What agents cannot have is said in the log."""
+        for reason in offered.left_out[:20]:
+            log.warning("tool_source.left_out", tool_source=self._place.called, reason=reason)
         waiting = set(changed(self._server, offered))
         if waiting:
             log.warning("mcp.unapproved", mcp_server=self._name, tools=sorted(waiting)[:20])

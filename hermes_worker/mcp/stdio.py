@@ -28,18 +28,19 @@ from hermes_worker.mcp.protocol import (
     INPUT_REQUIRED,
     AskedOfUs,
     McpError,
+    OfferedTools,
     answers,
     asked_of_us,
-    definitions_of,
     initialize_params,
     message,
     notification,
+    offered_tools,
     refusal_of,
     refused_in,
     reply_to,
     with_refusal,
 )
-from hermes_worker.mcp.servers import TOOLS_MAX, WITH_SESSIONS, McpServer
+from hermes_worker.mcp.servers import WITH_SESSIONS, McpServer
 from hermes_worker.net.wire import BODY_BYTES_MAX
 from hermes_worker.workspaces.base import WorkspaceError
 from hermes_worker.workspaces.sandbox.ladder import Sandbox
@@ -53,7 +54,6 @@ _BEGIN_S: Final = 30.0
 _ALIVE_EVERY_S: Final = 3.0
 _READ_BYTES: Final = 262_144
 _ERRORS_CHARS_MAX: Final = 1_000
-_PAGES_MAX: Final = 50
 _QUESTIONS_MAX: Final = 20
 """Of one call, that nobody has answered."""
 _QUESTION: Final = "question"
@@ -124,23 +124,12 @@ class StdioServer:
         with self._writing:  # a descriptor that is closed while somebody uses its number may be another one's by then
             self._program.end()
 
-    def begin(self) -> Sequence[Mapping[str, Any]]:
+    def begin(self) -> OfferedTools:
         """Make its acquaintance; gives the usable tools that it offers, by name. Raises ``McpError``."""
         ends_at = time.monotonic() + _BEGIN_S
         self._result("initialize", initialize_params(WITH_SESSIONS, _TAKES_QUESTIONS), ends_at)
         self._write(notification("notifications/initialized"), ends_at)
-        found: dict[str, Mapping[str, Any]] = {}
-        params: dict[str, Any] = {}
-        for _ in range(_PAGES_MAX):
-            page, cursor = definitions_of(self._result("tools/list", params, ends_at))
-            for one in page:
-                found.setdefault(str(one["name"]), one)
-            if len(found) > TOOLS_MAX:
-                raise McpError(f"the server offers more than {TOOLS_MAX} tools")
-            if cursor is None:
-                return [found[name] for name in sorted(found)]
-            params = {"cursor": cursor}
-        raise McpError(f"the server's list of tools has more than {_PAGES_MAX} pages")
+        return offered_tools(lambda params: self._result("tools/list", params, ends_at))
 
     def _result(self, method: str, params: Mapping[str, Any], ends_at: float) -> Mapping[str, Any]:
         answer = self.ask(method, params, ends_at)
@@ -346,8 +335,8 @@ def _started(server: McpServer, token: str | None, folder: Path, sandbox: Sandbo
     return ConfinedProgram(plan, folder, confined)
 
 
-def offered_by(server: McpServer, token: str | None, folder: Path, sandbox: Sandbox) -> Sequence[Mapping[str, Any]]:
-    """The usable tools of a server that is started for this and ended. Raises ``NotStarted``, ``McpError``."""
+def offered_by(server: McpServer, token: str | None, folder: Path, sandbox: Sandbox) -> OfferedTools:
+    """The tools of a server that is started for this and ended. Raises ``NotStarted``, ``McpError``."""
     process = StdioServer(server, token, folder, sandbox)
     try:
         return process.begin()

@@ -120,7 +120,9 @@ class ToolCompletedFields(TypedDict):
     tool_call_id: NotRequired[str]
     position: NotRequired[int]
     outcome: NotRequired[str]
-    """``unknown`` when its worker vanished, ``cancelled`` when it did not begin."""
+    """``unknown`` when nobody knows what it did, ``cancelled`` when it did not begin."""
+    is_answered: NotRequired[bool]
+    """Its tool came back without knowing what it did; otherwise its worker vanished."""
     refused_by: NotRequired[RefusedBy]
     """Who did not allow it."""
     reason: NotRequired[str]

@@ -239,7 +239,7 @@ def _completed_fields(data: Mapping[str, Any]) -> ToolCompletedFields:
     shown = ToolCompletedFields(tool=data["tool"], duration=data.get("duration", 0.0), error=bool(data.get("error")))
     if position := _later_position(data):
         shown["position"] = position
-    told = ("tool_call_id", "outcome", "refused_by", "sandbox", "network")
+    told = ("tool_call_id", "outcome", "is_answered", "refused_by", "sandbox", "network")
     more = {name: data[name] for name in told if name in data}
     if "reason" in data:
         more["reason"] = redact(str(data["reason"]))

@@ -193,6 +193,11 @@ def called(**more: Any) -> list[dict[str, Any]]:
         ({}, CallVerdict.DONE, ""),
         ({"error": True}, CallVerdict.FAILED, "answered with an error"),
         ({"outcome": "unknown"}, CallVerdict.IN_DOUBT, "its worker was lost, outcome unknown; it is not run again"),
+        (
+            {"outcome": "unknown", "is_answered": True},
+            CallVerdict.IN_DOUBT,
+            "no usable answer, outcome unknown; it is not run again",
+        ),
         ({"outcome": "cancelled"}, CallVerdict.IN_DOUBT, "cancelled"),
         ({"refused_by": "person", "reason": "not here"}, CallVerdict.REFUSED, "refused by a person: not here"),
         ({"refused_by": "rules", "error": True}, CallVerdict.REFUSED, "refused by the rules of this installation"),

@@ -89,6 +89,20 @@ def test_a_server_is_added_tested_approved_again_and_removed(
     assert servers_of(home) == {}
 
 
+def test_each_tool_that_is_left_out_is_named_with_its_reason(
+    home: Path, shop: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    only_schema = {"name": "t", "inputSchema": {"$schema": "http://json-schema.org/draft-07/schema#"}}
+    _Shop.tools = (TOOL, only_schema, {"name": "list", "inputSchema": {"type": "array"}})
+    left_out = "left out: 'list' takes a value of type 'array' and no object of arguments"
+    for verb in (("add", "shop", shop, "--yes"), ("test", "shop"), ("approve", "shop", "--yes")):
+        assert call("mcp", *verb) == 0
+        assert left_out in capsys.readouterr().out
+    assert sorted(servers_of(home)["shop"].tools) == ["sell", "t"]
+    call("doctor")
+    assert f"its 2 tools are approved; {left_out}" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -364,7 +364,46 @@ def test_a_server_that_offers_5000_tools_is_refused_and_a_strange_tool_left_out(
         {"name": "good", "inputSchema": schema},
     ]  # fmt: skip
     with misbehaving(saying(200, answer({"tools": strange}))) as (url, _):
-        assert [one["name"] for one in list_tools(McpServer(url=url), None)] == ["good"]
+        found = list_tools(McpServer(url=url), None)
+    assert [one["name"] for one in found] == ["a", "e", "good"]
+    assert [one["inputSchema"] for one in found[:2]] == [{"type": "object", "properties": {}}] * 2
+    no_name = "has no usable name: 1 to 128 printable characters of ASCII without spaces"
+    assert found.left_out == [
+        "a tool without a name is no JSON object",
+        f"a tool without a name {no_name}",
+        f"a tool without a name {no_name}",
+        f"'ä' {no_name}",
+        f"'b c' {no_name}",
+        "'d' takes a value of type 'string' and no object of arguments",
+        "'f' has a definition of 60,051 characters; at most 50,000 are taken",
+        "'g' marks arguments with 'x-mcp-header' that cannot be headers",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"jsonrpc": "2.0", "id": 1, "result": {', "the server answered with broken JSON"),
+        (b"<html>moved</html>", "the server answered with broken JSON"),
+        (b"", "the server answered with broken JSON"),
+        (b"[1, 2]", "the server ended its answer without a result"),
+    ],
+)
+def test_an_answer_that_cannot_be_read_is_told_as_that(body: bytes, said: str, context: ToolContext) -> None:
+    with misbehaving(saying(200, body)) as (url, _):
+        result = McpSource("desk", McpServer(url=url, tools={"sell": "x"}), None).call("mcp_desk_sell", {}, context)
+    assert result.is_unknown
+    assert f"{said}. It may have acted all the same: look before you repeat the call" in result.text
+
+
+def test_a_tool_with_a_schema_that_is_none_is_called_as_it_was_sent(context: ToolContext) -> None:
+    with misbehaving(saying(200, answer({"content": [{"type": "text", "text": "sold"}]}))) as (url, seen):
+        source = McpSource("desk", McpServer(url=url, tools={"sell": "x"}), None)
+        schema = {"type": "object", "properties": {"pieces": "integer", "$top": None}, "required": None}
+        spec = source._spec({"name": "sell", "inputSchema": schema})
+        assert run_tool(SourcedTool(spec, source), '{"pieces": "3", "$top": 1}', context).text.endswith("sold")
+        assert run_tool(SourcedTool(spec, source), '{"pieces": "many"}', context).is_error
+    assert len(seen) == 1, "what cannot be coerced is not sent"
 
 
 def test_a_list_without_an_end_is_refused() -> None:

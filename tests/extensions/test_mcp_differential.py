@@ -18,6 +18,7 @@ from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from support.mcp_servers import misbehaving, saying
 
+from hermes_worker.core.tool_schemas import NO_ARGUMENTS
 from hermes_worker.mcp.protocol import McpAnswer, McpError
 from hermes_worker.mcp.requests import McpExchange, call_tool, list_tools
 from hermes_worker.mcp.servers import WITH_SESSIONS, McpServer
@@ -94,9 +95,11 @@ LISTS: dict[str, Case] = {
     "refused": error({"code": -32601, "message": "no such method"}),
     "html": Case(body="<html>", media_type="text/html"),
     "html 502": Case(body="<html>", media_type="text/html", status=502),
-    "no schema": tools(SELL, {"name": "a"}, ours=[("sell", "", OBJECT)], why=ALONE),
+    "no schema": tools(SELL, {"name": "a"}, ours=[("a", "", NO_ARGUMENTS), ("sell", "", OBJECT)], why=ALONE),
     "a number as name": tools(SELL, {"name": 3, "inputSchema": OBJECT}, ours=[("sell", "", OBJECT)], why=ALONE),
-    "text as schema": tools(SELL, {"name": "a", "inputSchema": "{}"}, ours=[("sell", "", OBJECT)], why=ALONE),
+    "text as schema": tools(
+        SELL, {"name": "a", "inputSchema": "{}"}, ours=[("a", "", NO_ARGUMENTS), ("sell", "", OBJECT)], why=ALONE
+    ),
     "null as tool": tools(SELL, None, ours=[("sell", "", OBJECT)], why=ALONE),
     "schema of a text": tools(
         SELL,

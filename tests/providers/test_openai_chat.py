@@ -29,7 +29,9 @@ from hermes_worker.models.wires.openai_chat import Dialect, OpenAIChat, adapted,
 from hermes_worker.models.wires.pace import REST_S
 
 KEY = "sk-test-0123456789abcdefghij"
-TOOL = canonical_json({"type": "function", "function": {"name": "terminal", "parameters": {"type": "object"}}})
+TOOL = canonical_json(
+    {"type": "function", "function": {"name": "terminal", "parameters": {"type": "object", "properties": {}}}}
+)
 REQUEST = ModelRequest(model="m", messages=(user_body("hello"),), tools=(TOOL,), session_id="s-1")
 TLS = Path(__file__).parent / "tls"
 

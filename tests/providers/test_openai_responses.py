@@ -32,7 +32,9 @@ from hermes_worker.models.wires.responses_reply import ResponseAssembler
 KEY = "sk-test-0123456789abcdefghij"
 ISSUER = "other:127.0.0.1"
 SYSTEM = canonical_json({"role": "system", "content": "be brief"})
-TOOL = canonical_json({"type": "function", "function": {"name": "terminal", "parameters": {"type": "object"}}})
+TOOL = canonical_json(
+    {"type": "function", "function": {"name": "terminal", "parameters": {"type": "object", "properties": {}}}}
+)
 REQUEST = ModelRequest(model="gpt-5.4", messages=(SYSTEM, user_body("hello")), tools=(TOOL,), session_id="s-1")
 
 
@@ -130,7 +132,7 @@ def test_the_request_is_written_as_the_api_wants_it() -> None:
                 "name": "terminal",
                 "description": "",
                 "strict": False,
-                "parameters": {"type": "object"},
+                "parameters": {"type": "object", "properties": {}},
             }
         ],
         "input": [{"role": "user", "content": "hello"}],

@@ -397,15 +397,18 @@ def test_events_are_numbered_without_gaps_however_calls_interleave(store: Store)
     check(store)
 
 
-def test_a_once_call_whose_host_vanished_is_unknown_and_has_one_result(store: Store) -> None:
+@pytest.mark.parametrize("text", [OUTCOME_UNKNOWN, "the server's answer cannot be read"])
+def test_a_once_call_of_unknown_outcome_has_one_result_which_says_why(store: Store, text: str) -> None:
     run_id = store.with_tools(P, O)
     store.settle(run_id, 0, "fine")
     claim = store.call(run_id, 1)
 
-    unknown = replace(settlement("never shown", note={"kept": 1}), status=CallStatus.UNKNOWN)
+    unknown = replace(settlement(text, note={"kept": 1}), status=CallStatus.UNKNOWN)
     hints = store.calls.settle(claim, unknown)
 
     assert [hint.effect for hint in hints] == [Iterate(run_id=run_id, iteration=2, attempt=1)]
-    assert store.results(run_id) == ["fine", OUTCOME_UNKNOWN]
+    assert store.results(run_id) == ["fine", text]
     assert [call.status for call in store.views.calls(run_id)] == [CallStatus.SUCCEEDED, CallStatus.UNKNOWN]
+    ended = [event for event in store.views.events_after(run_id, 0) if event.name == "tool.completed"]
+    assert [event.data.get("outcome") for event in ended] == [None, "unknown"]
     check(store)

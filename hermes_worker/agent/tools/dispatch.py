@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.notices import OUTCOME_UNKNOWN
 from hermes_worker.core.recovery.repair import ArgumentsOutcome, assess_arguments
 from hermes_worker.core.replay import Replay
+from hermes_worker.core.tool_schemas import UnfitDefinition, fitted_schema
 from hermes_worker.observe import count, log
 from hermes_worker.safety.redaction import holds_marker, prints_configuration
 from hermes_worker.safety.untrusted import marked
@@ -190,14 +191,26 @@ def _arguments(tool: Tool, arguments_json: str) -> dict[str, Any] | ToolResult:
     if not isinstance(value, dict):
         return error_result(f"the arguments of {tool.spec.name} must be one JSON object")
     try:
-        arguments = coerce(value, tool.spec.parameters)
-        problems = violations(arguments, tool.spec.parameters)
+        arguments, problems = _judged(value, tool.spec.parameters)
     except UnusableSchema as error:
         log.warning("tool_call.unchecked", tool=tool.spec.name, reason=str(error))
         return error_result(f"{tool.spec.name} was not run: its arguments cannot be checked, for its schema {error}")
     if problems:
         return error_result(f"{tool.spec.name} was not run: {'; '.join(problems)}")
     return arguments
+
+
+def _judged(value: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
+    """The arguments and what is wrong with them, by the schema or, where that is none, by the mended one that the
+    model was sent. Raises ``UnusableSchema``."""
+    try:
+        return (arguments := coerce(value, schema)), violations(arguments, schema)
+    except UnusableSchema:
+        try:
+            mended = fitted_schema(schema, renames=False)
+        except UnfitDefinition:
+            mended = schema
+        return (arguments := coerce(value, mended)), violations(arguments, mended)
 
 
 def _outcome(tool: Tool, arguments: dict[str, Any], context: ToolContext, consulted: Consulted | None) -> ToolResult:

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from hermes_worker.cli.chat.blocks import MarkdownBlock, Unfinished, flushed, taken
 from hermes_worker.cli.wording import (
-    OUTCOME_UNKNOWN,
     arguments_line,
     budget_line,
     call_name,
@@ -21,6 +20,7 @@ from hermes_worker.cli.wording import (
     one_line,
     refusal,
     retry_line,
+    unknown_outcome,
     until_words,
     waiting_line,
 )
@@ -265,7 +265,7 @@ def _verdict(event: Mapping[str, Any]) -> tuple[CallVerdict, str]:
     if event.get("refused_by"):
         return CallVerdict.REFUSED, refusal(event)
     if outcome := event.get("outcome"):
-        return CallVerdict.IN_DOUBT, OUTCOME_UNKNOWN if outcome == "unknown" else one_line(str(outcome), 80)
+        return CallVerdict.IN_DOUBT, unknown_outcome(event) if outcome == "unknown" else one_line(str(outcome), 80)
     if event.get("error"):
         return CallVerdict.FAILED, "answered with an error"
     return CallVerdict.DONE, ""

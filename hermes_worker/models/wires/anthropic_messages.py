@@ -35,6 +35,7 @@ from hermes_worker.models.connections import CuttableTransport, Line, timeouts
 from hermes_worker.models.endpoint import Endpoint, checked
 from hermes_worker.models.wires.anthropic_reply import MessageAssembler
 from hermes_worker.models.wires.conversions import anthropic as conversion
+from hermes_worker.models.wires.definitions import fit_request, fit_tools
 from hermes_worker.models.wires.templates import RequestTemplates
 
 API_VERSION = "2023-06-01"
@@ -74,6 +75,7 @@ class AnthropicMessages:
 
     def ask(self, request: ModelRequest, *, on_delta: OnDelta, abort: Abort) -> ModelReply:
         """See ``Provider``. A refusal that only concerns how we ask is answered inside, by asking differently."""
+        fitted = fit_tools(tuple(request.tools))
 
         def attempt(dialect: Dialect, line: Line) -> ModelReply:
             exchange = Exchange(
@@ -82,13 +84,13 @@ class AnthropicMessages:
                 messages=len(request.messages),
                 body=request_body(request, self._endpoint, dialect),
                 post=partial(self._client.send, takes_betas=dialect.takes_betas),
-                assembler=MessageAssembler(on_delta, issuer=self._issuer),
+                assembler=MessageAssembler(fitted.restoring(on_delta), issuer=self._issuer),
                 sdk_error=anthropic.AnthropicError,
                 reply_name="a reply of the Messages API",
             )
             return carry_out(exchange, line, read_timeout_s=patience_s(self._endpoint, request))
 
-        return self._learner.ask(attempt, partial(adapted, request=request), abort)
+        return fitted.restore(self._learner.ask(attempt, partial(adapted, request=request), abort))
 
 
 class _Client(anthropic.Anthropic):
@@ -173,6 +175,7 @@ def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) ->
 
     ``extra_body`` adds fields and cannot replace the ones that are built here.
     """
+    request = fit_request(request)
     host = hostname(endpoint.base_url)
     policy = thinking_policy(host=host, model=request.model)
     if not request.replays_reasoning:

@@ -31,6 +31,7 @@ from hermes_worker.models.wires import event_stream
 from hermes_worker.models.wires.converse_reply import ConverseAssembler
 from hermes_worker.models.wires.conversions import anthropic
 from hermes_worker.models.wires.conversions import converse as conversion
+from hermes_worker.models.wires.definitions import fit_request, fit_tools
 from hermes_worker.models.wires.plain_client import PlainClient, RefusedRequest, usual_headers
 
 _SERVICE = "bedrock"
@@ -63,6 +64,7 @@ class BedrockConverse:
 
     def ask(self, request: ModelRequest, *, on_delta: OnDelta, abort: Abort) -> ModelReply:
         """See ``Provider``. A refusal that only concerns how we ask is answered inside, by asking differently."""
+        fitted = fit_tools(tuple(request.tools))
 
         def attempt(dialect: Dialect, line: Line) -> ModelReply:
             exchange = Exchange(
@@ -71,14 +73,14 @@ class BedrockConverse:
                 messages=len(request.messages),
                 body=request_body(request, self._endpoint, dialect),
                 post=partial(self._post, self._client.address(path_of(request.model, dialect))),
-                assembler=ConverseAssembler(on_delta, model=request.model, issuer=anthropic.ISSUER),
+                assembler=ConverseAssembler(fitted.restoring(on_delta), model=request.model, issuer=anthropic.ISSUER),
                 sdk_error=RefusedRequest,
                 reply_name="a reply of the Converse API (the address has no path)",
                 frames=event_stream.documents,
             )
             return carry_out(exchange, line, read_timeout_s=patience_s(self._endpoint, request))
 
-        return self._learner.ask(attempt, partial(adapted, request=request), abort)
+        return fitted.restore(self._learner.ask(attempt, partial(adapted, request=request), abort))
 
     def _post(self, address: str, body: bytes, *, read_timeout_s: float) -> httpx2.Response:
         headers = {**usual_headers(self._endpoint), **credential_headers(self._endpoint, address, body)}
@@ -110,6 +112,7 @@ def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) ->
 
     ``extra_body`` adds fields and cannot replace the ones that are built here.
     """
+    request = fit_request(request)
     is_claude = traits_of(request.model).family == "claude"
     policy = ThinkingPolicy.NATIVE if is_claude and request.replays_reasoning else ThinkingPolicy.STRIP
     prompt = conversion.to_messages(

@@ -30,6 +30,7 @@ from hermes_worker.models.calling import (
 from hermes_worker.models.connections import Line
 from hermes_worker.models.endpoint import Endpoint, checked
 from hermes_worker.models.wires.conversions import gemini as conversion
+from hermes_worker.models.wires.definitions import fit_request, fit_tools
 from hermes_worker.models.wires.gemini_reply import GeminiAssembler
 from hermes_worker.models.wires.plain_client import PlainClient, RefusedRequest, usual_headers
 
@@ -62,6 +63,7 @@ class GeminiGenerate:
 
     def ask(self, request: ModelRequest, *, on_delta: OnDelta, abort: Abort) -> ModelReply:
         """See ``Provider``. A refusal that only concerns how we ask is answered inside, by asking differently."""
+        fitted = fit_tools(tuple(request.tools))
 
         def attempt(dialect: Dialect, line: Line) -> ModelReply:
             exchange = Exchange(
@@ -70,13 +72,13 @@ class GeminiGenerate:
                 messages=len(request.messages),
                 body=request_body(request, self._endpoint, dialect),
                 post=partial(self._post, self._address(request.model, dialect)),
-                assembler=GeminiAssembler(on_delta),
+                assembler=GeminiAssembler(fitted.restoring(on_delta)),
                 sdk_error=RefusedRequest,
                 reply_name="a reply of the Gemini API (the address ends in /v1beta)",
             )
             return carry_out(exchange, line, read_timeout_s=patience_s(self._endpoint, request))
 
-        return self._learner.ask(attempt, partial(adapted, request=request), abort)
+        return fitted.restore(self._learner.ask(attempt, partial(adapted, request=request), abort))
 
     def _address(self, model: str, dialect: Dialect) -> str:
         name = quote(model.removeprefix("models/").removeprefix("google/"), safe="")
@@ -102,6 +104,7 @@ def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) ->
 
     ``extra_body`` adds fields and cannot replace the ones that are built here.
     """
+    request = fit_request(request)
     known = traits_of(request.model)
     is_leveled = bool(known.thinks_by_level)
     prompt = conversion.to_contents([json.loads(row) for row in request.messages], demands_signatures=is_leveled)

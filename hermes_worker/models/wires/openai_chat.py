@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Final
 
 import openai
 
@@ -32,7 +33,11 @@ from hermes_worker.models.catalog import output_cap_parameter
 from hermes_worker.models.connections import Line
 from hermes_worker.models.endpoint import Endpoint, checked
 from hermes_worker.models.wires.chat_reply import ReplyAssembler
+from hermes_worker.models.wires.definitions import fit_request, fit_tools, without_patterns
 from hermes_worker.models.wires.openai_client import OpenAIClient
+
+_OF_PATTERNS: Final = ("grammar", "pattern must", "json schema", "generate parser", "supported for string type")
+"""In refusals of definitions for a pattern or a format: llama.cpp and vLLM, and Google's compatible address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +48,8 @@ class Dialect:
     takes_stream_options: bool = True
     output_cap: str | None = None
     """The parameter for the output limit, once the server named it; ``None`` goes by host and model."""
+    takes_patterns: bool = True
+    """Makes a grammar of every pattern and format in the definitions of tools, or overlooks them."""
 
 
 class OpenAIChat:
@@ -61,6 +68,7 @@ class OpenAIChat:
 
     def ask(self, request: ModelRequest, *, on_delta: OnDelta, abort: Abort) -> ModelReply:
         """See ``Provider``. A refusal that only concerns how we ask is answered inside, by asking differently."""
+        fitted = fit_tools(tuple(request.tools))
 
         def attempt(dialect: Dialect, line: Line) -> ModelReply:
             exchange = Exchange(
@@ -69,13 +77,13 @@ class OpenAIChat:
                 messages=len(request.messages),
                 body=request_body(request, self._endpoint, dialect),
                 post=self._post,
-                assembler=ReplyAssembler(on_delta),
+                assembler=ReplyAssembler(fitted.restoring(on_delta)),
                 sdk_error=openai.OpenAIError,
                 reply_name="a chat completion (for most servers the address ends in /v1)",
             )
             return carry_out(exchange, line, read_timeout_s=patience_s(self._endpoint, request))
 
-        return self._learner.ask(attempt, adapted, abort)
+        return fitted.restore(self._learner.ask(attempt, adapted, abort))
 
 
 def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) -> bytes:
@@ -83,6 +91,7 @@ def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) ->
 
     ``extra_body`` adds fields and cannot replace the ones that are built here.
     """
+    request = fit_request(request)
     fields = extra_fields(request, endpoint)
     if request.output_tokens_max is not None:
         cap = dialect.output_cap or output_cap_parameter(endpoint.base_url, request.model)
@@ -90,7 +99,8 @@ def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) ->
     if endpoint.sends_cache_key and request.session_id:
         fields["prompt_cache_key"] = canonical_json(_cache_key(request.session_id))
     if request.tools:
-        fields["tools"] = f"[{','.join(request.tools)}]"
+        tools = request.tools if dialect.takes_patterns else without_patterns(tuple(request.tools))
+        fields["tools"] = f"[{','.join(tools)}]"
     if dialect.streams and dialect.takes_stream_options:
         fields["stream_options"] = '{"include_usage":true}'
     fields["stream"] = "true" if dialect.streams else "false"
@@ -114,6 +124,8 @@ def adapted(tried: Dialect, error: ModelCallError) -> Dialect | None:
     text = error.message.lower()
     if tried.streams and tried.takes_stream_options and "stream_options" in text:
         return replace(tried, takes_stream_options=False)
+    if tried.takes_patterns and any(word in text for word in _OF_PATTERNS):
+        return replace(tried, takes_patterns=False)
     if refusal_of(error) is None:
         return None
     if tried.output_cap is None and ("max_tokens" in text or "max_completion_tokens" in text):

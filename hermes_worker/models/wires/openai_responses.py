@@ -30,6 +30,7 @@ from hermes_worker.models.catalog import hostname, issuer_at
 from hermes_worker.models.connections import Line
 from hermes_worker.models.endpoint import Endpoint, checked
 from hermes_worker.models.wires.conversions import responses as conversion
+from hermes_worker.models.wires.definitions import fit_request, fit_tools
 from hermes_worker.models.wires.openai_client import OpenAIClient
 from hermes_worker.models.wires.responses_reply import ResponseAssembler
 
@@ -74,6 +75,7 @@ class OpenAIResponses:
 
     def ask(self, request: ModelRequest, *, on_delta: OnDelta, abort: Abort) -> ModelReply:
         """See ``Provider``. A refusal that only concerns how we ask is answered inside, by asking differently."""
+        fitted = fit_tools(tuple(request.tools))
 
         def attempt(dialect: Dialect, line: Line) -> ModelReply:
             exchange = Exchange(
@@ -82,13 +84,13 @@ class OpenAIResponses:
                 messages=len(request.messages),
                 body=request_body(request, self._issuer, dialect, self._endpoint),
                 post=self._post,
-                assembler=ResponseAssembler(on_delta, issuer=self._issuer),
+                assembler=ResponseAssembler(fitted.restoring(on_delta), issuer=self._issuer),
                 sdk_error=openai.OpenAIError,
                 reply_name="a reply of the Responses API (for most servers the address ends in /v1)",
             )
             return carry_out(exchange, line, read_timeout_s=patience_s(self._endpoint, request))
 
-        return self._learner.ask(attempt, partial(adapted, request=request), abort)
+        return fitted.restore(self._learner.ask(attempt, partial(adapted, request=request), abort))
 
 
 def request_body(request: ModelRequest, issuer: str, dialect: Dialect, endpoint: Endpoint) -> bytes:
@@ -96,6 +98,7 @@ def request_body(request: ModelRequest, issuer: str, dialect: Dialect, endpoint:
 
     ``extra_body`` adds fields and cannot replace the ones that are built here.
     """
+    request = fit_request(request)
     replays = request.replays_reasoning and dialect.seals_reasoning
     rows = [json.loads(row) for row in request.messages]
     prompt = conversion.to_input(rows, issuer=issuer, replays_reasoning=replays)

@@ -6,7 +6,7 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -18,6 +18,7 @@ from hermes_worker.core.effects import RunTool
 from hermes_worker.core.guardrails import GUARD_FIELD, NO_PRECEDENT, Precedent, precedent_from
 from hermes_worker.core.inner_calls import InnerCall, written
 from hermes_worker.core.messages import RESULT_KEY_PREFIX, Message, Role, ToolRequest, canonical_json, tool_body
+from hermes_worker.core.notices import OUTCOME_UNKNOWN
 from hermes_worker.core.questions import Refusal
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, Run, RunStatus, WaitKind
@@ -483,8 +484,8 @@ def _settled(before: LoadedRun, claim: CallClaim, settlement: Settlement) -> Run
 
 def _additions(claim: CallClaim, settlement: Settlement) -> Additions:
     body = tool_body(claim.request.id, settlement.text)
-    # Of a call whose outcome nobody knows, the step itself writes the result and the events.
-    is_known = settlement.status is not CallStatus.UNKNOWN
+    # Of a call that was lost with its host, the step itself writes the result and the events.
+    is_known = settlement.status is not CallStatus.UNKNOWN or OUTCOME_UNKNOWN not in settlement.text
     return Additions(
         messages=[Message(seq=claim.result_seq, role=Role.TOOL, body=body)] if is_known else [],
         events=[started_event(claim), _completed_event(claim, settlement)] if is_known else [],
@@ -557,6 +558,10 @@ def _as_claimed(loaded: LoadedRun, claim: CallClaim) -> LoadedRun:
     return with_calls(loaded, (*calls[: claim.position], ours, *calls[claim.position + 1 :]))
 
 
+_DOUBTFUL: Final = {CallStatus.UNKNOWN: {"outcome": CallStatus.UNKNOWN.value, "is_answered": True}}
+"""What the event of a call says whose tool came back and does not know what it did."""
+
+
 def _completed_event(claim: CallClaim, settlement: Settlement) -> RunEvent:
     data = {
         "tool": claim.request.name,
@@ -565,6 +570,7 @@ def _completed_event(claim: CallClaim, settlement: Settlement) -> RunEvent:
         "position": claim.position,
         "duration": round(settlement.duration_s, 3),
         "error": settlement.status is not CallStatus.SUCCEEDED,
+        **_DOUBTFUL.get(settlement.status, {}),
         **(settlement.refusal.fields() if settlement.refusal else {}),
         **({"sandbox": settlement.sandbox} if settlement.sandbox else {}),
         **({"network": settlement.network} if settlement.network else {}),

@@ -139,7 +139,7 @@ def needed(loaded: LoadedRun, after: Run, additions: Additions) -> Needed:
     return Needed(
         is_call_lost=_gives_up(before, after) and not (additions.is_of_holder or before.wants_preparing),
         auxiliary_lost=_lost_auxiliary(before, after, additions),
-        tool_call_ids=bool(_without_result(before, after)),
+        tool_call_ids=bool(_without_result(loaded, after, additions)),
         said=is_over and loaded.steers > 0,
         budget=is_over and loaded.budget_pk is not None,
     )
@@ -182,14 +182,17 @@ def _lost_auxiliary(before: Run, after: Run, additions: Additions) -> tuple[int,
     )
 
 
-def _without_result(before: Run, after: Run) -> list[tuple[Call, Call]]:
+def _without_result(loaded: LoadedRun, after: Run, additions: Additions) -> list[tuple[Call, Call]]:
     """The calls that ``after`` settles and whose tool said nothing, before and after."""
-    if after.iteration != before.iteration:
+    if after.iteration != loaded.run.iteration:
         return []
+    written = {message.seq for message in additions.messages}
     return [
         (was, call)
-        for was, call in zip(before.calls, after.calls, strict=True)
-        if call.status in (CallStatus.CANCELLED, CallStatus.UNKNOWN) and not was.status.is_settled
+        for was, call in zip(loaded.run.calls, after.calls, strict=True)
+        if call.status in (CallStatus.CANCELLED, CallStatus.UNKNOWN)
+        and not was.status.is_settled
+        and loaded.result_seqs[call.position] not in written
     ]
 
 
@@ -313,7 +316,7 @@ def plan(
     message_seq, written = _transcript(loaded, after, additions, known)
     happened = [
         *additions.events,
-        *_call_events(loaded, after),
+        *_call_events(loaded, after, additions),
         *_budget_events(before, after),
         *_status_events(before, after, additions),
     ]
@@ -347,7 +350,7 @@ def plan(
 def _transcript(loaded: LoadedRun, after: Run, additions: Additions, known: Known) -> tuple[int, list[Message]]:
     """The transcript's new length, and the rows it grows by in their final form."""
     message_seq = loaded.message_seq if additions.message_seq is None else additions.message_seq
-    written = [*additions.messages, *_results_without_a_run(loaded, after, known)]
+    written = [*additions.messages, *_results_without_a_run(loaded, after, additions, known)]
     if after.status.is_terminal:
         message_seq, closing = _closing_rows(after, message_seq, additions)
         written += closing
@@ -535,14 +538,10 @@ def event_rows(run_pk: int, last_seq: int, happened: Sequence[RunEvent]) -> list
     ]
 
 
-def _call_events(loaded: LoadedRun, after: Run) -> list[RunEvent]:
+def _call_events(loaded: LoadedRun, after: Run, additions: Additions) -> list[RunEvent]:
     """What the stream says of calls that end without their tool's own answer."""
-    if after.iteration != loaded.run.iteration:
-        return []
     happened: list[RunEvent] = []
-    for before, call in zip(loaded.run.calls, after.calls, strict=True):
-        if call.status not in (CallStatus.CANCELLED, CallStatus.UNKNOWN) or before.status.is_settled:
-            continue
+    for before, call in _without_result(loaded, after, additions):
         data = {"tool": call.name, "iteration": after.iteration, "position": call.position}
         if before.may_have_acted:
             happened.append(RunEvent(name=RunEventName.TOOL_STARTED, data={**data, "attempt": call.attempt}))
@@ -551,14 +550,14 @@ def _call_events(loaded: LoadedRun, after: Run) -> list[RunEvent]:
     return happened
 
 
-def _results_without_a_run(loaded: LoadedRun, after: Run, known: Known) -> list[Message]:
+def _results_without_a_run(loaded: LoadedRun, after: Run, additions: Additions, known: Known) -> list[Message]:
     return [
         Message(
             seq=loaded.result_seqs[call.position],
             role=Role.TOOL,
             body=tool_body(known.tool_call_ids[call.position], _notice(before, call, known)),
         )
-        for before, call in _without_result(loaded.run, after)
+        for before, call in _without_result(loaded, after, additions)
     ]
 
 

@@ -22,6 +22,7 @@ from hermes_worker.core.call_ids import with_distinct_ids
 from hermes_worker.core.families import traits_of
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, canonical_json
 from hermes_worker.core.recovery.repair import arguments_text
+from hermes_worker.core.tool_schemas import fitted_schema, without_keywords
 from hermes_worker.core.traits import ThinkingPolicy, ThinkingRequest
 
 Row = Mapping[str, Any]
@@ -421,36 +422,9 @@ def to_tools(tools: Iterable[Row]) -> list[Block]:
 
 
 def input_schema(schema: object) -> Block:
-    """A JSON Schema without what Anthropic refuses: unions with ``null`` (``required`` says what is optional) and
-    unions at the root."""
-    plain = _without_null_unions(schema)
-    if not isinstance(plain, dict) or not plain:
-        return {"type": "object", "properties": {}}
-    plain = {key: value for key, value in plain.items() if key not in ("oneOf", "anyOf", "allOf")}
-    plain.setdefault("type", "object")
-    if plain["type"] == "object" and not isinstance(plain.get("properties"), dict):
-        plain["properties"] = {}
-    return plain
-
-
-def _without_null_unions(schema: object) -> object:
-    if isinstance(schema, list):
-        return [_without_null_unions(item) for item in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    plain = {key: _without_null_unions(value) for key, value in schema.items()}
-    for union in ("anyOf", "oneOf"):
-        branches = plain.get(union)
-        if not isinstance(branches, list):
-            continue
-        real = [branch for branch in branches if branch != {"type": "null"}]
-        if len(real) == 1 < len(branches) and isinstance(real[0], dict):
-            rest = {key: value for key, value in plain.items() if key != union}
-            return {**real[0], **rest}
-    kinds = plain.get("type")
-    if isinstance(kinds, list) and "null" in kinds and len(kinds) == 2:
-        plain["type"] = next(kind for kind in kinds if kind != "null")
-    return plain
+    """A JSON Schema without what Anthropic refuses. Unions with ``null`` leave no trace: ``required`` says what is
+    optional."""
+    return without_keywords(fitted_schema(schema), frozenset({"nullable"}))
 
 
 def to_tool_choice(choice: str | None) -> Block | None:

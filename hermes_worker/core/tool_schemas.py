@@ -1,0 +1,392 @@
+"""Makes the definitions of tools fit the strictest reader among the servers of models. Pure.
+
+One definition that a server refuses ends every request that holds it. Servers refuse different things, and a compatible
+address may lead to any of them, so a definition is mended for all of them at once: what JSON Schema (2020-12) does not
+allow, what Anthropic, OpenAI and Gemini say that they refuse, and what llama.cpp makes no grammar of. A definition that
+all of them take is sent as it is, to the byte (invariant I7).
+
+Names that cannot be sent stand under others. ``restore_arguments`` gives the arguments their own names back; what is
+mended is decided by the definition alone, so each worker mends it alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+DEEP_MAX: Final = 64
+"""Levels of schemas inside of one another."""
+NAME_CHARS_MAX: Final = 64
+_TOOL_NAME: Final = re.compile(rf"[A-Za-z_][A-Za-z0-9_-]{{0,{NAME_CHARS_MAX - 1}}}")
+"""What every server takes: OpenAI, Anthropic and Bedrock letters, digits, ``_`` and ``-``; Gemini not as the first."""
+_PROPERTY_NAME: Final = re.compile(rf"[A-Za-z0-9_.-]{{1,{NAME_CHARS_MAX}}}")
+"""Of Anthropic: "Property keys should match pattern '^[a-zA-Z0-9_.-]{1,64}$'"."""
+_TYPES: Final = ("object", "string", "number", "integer", "boolean", "array", "null")
+_UNIONS: Final = ("anyOf", "oneOf", "allOf")
+_REFERENCES_MAX: Final = 16
+NO_ARGUMENTS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
+
+Node = Mapping[str, Any]
+
+
+class UnfitDefinition(ValueError):
+    """A tool cannot be sent to any model; the message completes the sentence "the tool ...\""""
+
+
+def sent_name(name: str) -> str:
+    """What servers of models call a tool. A name that one of them would refuse gets a digest, so that two tools never
+    share one."""
+    return name if _TOOL_NAME.fullmatch(name) else _plain_name(name, r"[^A-Za-z0-9_-]")
+
+
+def fitted_schema(parameters: object, *, renames: bool = True) -> Mapping[str, Any]:
+    """The schema of a tool's arguments as it is sent; ``parameters`` itself when it fits. ``renames`` says whether
+    properties may stand under other names. Raises ``UnfitDefinition``."""
+    if not isinstance(parameters, Mapping):
+        return NO_ARGUMENTS
+    if _is_deeper(parameters, DEEP_MAX):
+        raise UnfitDefinition(f"has arguments nested more than {DEEP_MAX} levels deep")
+    mended = _Mender(parameters, renames=renames).root()
+    return parameters if mended == parameters and _keys_of(mended) == _keys_of(parameters) else mended
+
+
+def without_keywords(schema: Node, unwanted: Collection[str]) -> dict[str, Any]:
+    """A schema and all schemas inside of it without these keywords; a property may be called like one."""
+    bare: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in unwanted:
+            continue
+        if key in _NAMED_SCHEMAS and isinstance(value, Mapping):
+            bare[key] = {name: _bare(inner, unwanted) for name, inner in value.items()}
+        elif key in _SCHEMAS or key in _PLAIN_SCHEMAS or key in _SCHEMA_LISTS:
+            bare[key] = [_bare(one, unwanted) for one in value] if isinstance(value, list) else _bare(value, unwanted)
+        else:
+            bare[key] = value
+    return bare
+
+
+def _bare(schema: Any, unwanted: Collection[str]) -> Any:
+    return without_keywords(schema, unwanted) if isinstance(schema, Mapping) else schema
+
+
+def restore_arguments(arguments: Any, parameters: object) -> Any:
+    """The arguments of a call under the names that the tool's own schema has. Names that it does not know stay."""
+    return _restored(arguments, [parameters], parameters) if isinstance(parameters, Mapping) else arguments
+
+
+def _plain_name(name: str, unwanted: str) -> str:
+    mark = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    plain = re.sub(unwanted, "_", name)[: NAME_CHARS_MAX - len(mark) - 2]
+    return f"{plain}_{mark}" if plain[:1].isalpha() or plain[:1] == "_" else f"_{plain}_{mark}"
+
+
+def _sent_property(name: str) -> str:
+    return name if _PROPERTY_NAME.fullmatch(name) else _plain_name(name, r"[^A-Za-z0-9_.-]")
+
+
+def _is_deeper(value: object, depth_max: int) -> bool:
+    layer = [value]
+    for _ in range(2 * depth_max):  # a schema inside of a schema is two levels of JSON
+        layer = [
+            inner
+            for outer in layer
+            if isinstance(outer, Mapping | list)
+            for inner in (outer.values() if isinstance(outer, Mapping) else outer)
+        ]
+        if not layer:
+            return False
+    return True
+
+
+def _keys_of(value: Any) -> Any:
+    """What ``==`` does not see: 1, 1.0 and true are equal and are not the same bytes."""
+    if isinstance(value, Mapping):
+        return {key: _keys_of(inner) for key, inner in value.items()}
+    return [_keys_of(inner) for inner in value] if isinstance(value, list) else type(value)
+
+
+# --- mending ---
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list)
+
+
+def _is_filled(value: object) -> bool:
+    return isinstance(value, list) and bool(value)
+
+
+def _is_pattern(value: object) -> bool:
+    try:
+        return isinstance(value, str) and bool(re.compile(value))
+    except (re.error, OverflowError, RecursionError):
+        return isinstance(value, str) and bool(_OTHER_PATTERN.search(value))
+
+
+_OTHER_PATTERN: Final = re.compile(r"\\[pPuckKGXR]|\(\?<[A-Za-z]|\[\[:|[*+?}]\+")
+"""What other dialects of regular expressions know, and ``re`` need not."""
+
+_KEPT_IF: Final[Mapping[str, Callable[[object], bool]]] = {
+    **dict.fromkeys(("title", "description", "$comment", "format", "$id", "$schema", "$anchor"), _is_text),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _is_number),
+    "multipleOf": lambda value: isinstance(value, int | float) and not isinstance(value, bool) and value > 0,
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), _is_count),
+    **dict.fromkeys(("minContains", "maxContains"), _is_count),
+    **dict.fromkeys(("uniqueItems", "deprecated", "readOnly", "writeOnly", "nullable"), _is_flag),
+    "examples": _is_list,
+    "enum": _is_filled,
+    "pattern": _is_pattern,
+}
+"""Keywords whose value is left out when it is not as JSON Schema wants it. Unknown keywords say nothing and stay."""
+_SCHEMAS: Final = ("additionalProperties", "unevaluatedProperties", "unevaluatedItems")
+"""Keywords with a schema, or a boolean that says more than most schemas."""
+_PLAIN_SCHEMAS: Final = ("items", "contains", "not", "if", "then", "else", "propertyNames")
+_NAMED_SCHEMAS: Final = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
+_SCHEMA_LISTS: Final = (*_UNIONS, "prefixItems")
+
+
+@dataclass(slots=True)
+class _Mender:
+    """Mends one schema. References are looked up in what came, before anything of it was mended."""
+
+    whole: Node
+    renames: bool
+
+    def root(self) -> dict[str, Any]:
+        """The schema of an object with properties, without a union at its root. Raises ``UnfitDefinition``."""
+        node = _with_target(self.whole, self.whole)
+        kinds = node.get("type", "object")
+        is_object = kinds == "object" or (isinstance(kinds, list) and "object" in kinds)
+        if not is_object and not isinstance(node.get("properties"), Mapping) and kinds in _TYPES:
+            raise UnfitDefinition(f"takes a value of type {kinds!r} and no object of arguments")
+        mended = self.node({**node, "type": "object", "properties": self._members(node)})
+        mended.pop("nullable", None)
+        for key in (*_UNIONS, "enum", "not"):
+            mended.pop(key, None)
+        return self._with_required(mended, node)
+
+    def node(self, node: object) -> dict[str, Any]:
+        """A schema inside of another one."""
+        if not isinstance(node, Mapping):
+            return _of_word(node)
+        mended: dict[str, Any] = {}
+        for key, value in _modern(node):
+            if (kept := self._keyword(key, value)) is not None:
+                mended |= kept
+        if "$ref" in mended and not self._is_reachable(mended["$ref"]):
+            del mended["$ref"]
+        mended = _without_null_branch(mended)
+        if "$ref" in mended:
+            mended.pop("default", None)  # Fireworks: "keyword(s) ['default'] not allowed at the same level as $ref"
+        return self._completed(mended, node)
+
+    def _keyword(self, key: str, value: Any) -> dict[str, Any] | None:
+        """What becomes of one keyword; ``None`` when it is left out."""
+        if key == "type":
+            return _of_type(value)
+        if key == "required":
+            return {key: [self._sent(name) for name in dict.fromkeys(_names(value))]} if _is_list(value) else None
+        if key == "$ref":
+            return {key: value} if isinstance(value, str) else None
+        if key in _SCHEMAS:
+            return {key: value if isinstance(value, bool) else self.node(value)} if value is not None else None
+        if key in _PLAIN_SCHEMAS:
+            return {key: self.node(value)}
+        if key in _NAMED_SCHEMAS:
+            named = value if isinstance(value, Mapping) else {}
+            sent = self._sent if key == "properties" else str
+            return {key: {sent(name): self.node(inner) for name, inner in named.items()}}
+        if key in _SCHEMA_LISTS:
+            return {key: [self.node(inner) for inner in value]} if _is_filled(value) else None
+        is_kept = _KEPT_IF.get(key)
+        return {key: value} if is_kept is None or is_kept(value) else None
+
+    def _completed(self, mended: dict[str, Any], node: Node) -> dict[str, Any]:
+        """With what an object and an array must have beside their type."""
+        if mended.get("type") == "object":
+            mended.setdefault("properties", {})
+        if mended.get("type") == "array":
+            mended.setdefault("items", {})
+        is_whole = "properties" in mended
+        return self._with_required(mended, {"required": node.get("required")}) if is_whole else mended
+
+    def _with_required(self, mended: dict[str, Any], node: Node) -> dict[str, Any]:
+        """With the required names that there are, each once. A union at the root requires what all its branches do."""
+        found = list(_names(node.get("required")))
+        for key in _UNIONS:
+            branches = [set(_names(branch.get("required"))) for branch in self._branches(node, key)]
+            if branches:
+                found += sorted(set.union(*branches) if key == "allOf" else set.intersection(*branches))
+        kept = [name for name in dict.fromkeys(map(self._sent, found)) if name in mended["properties"]]
+        if kept or node.get("required") == []:
+            return {**mended, "required": kept}
+        return {key: value for key, value in mended.items() if key != "required"}
+
+    def _members(self, node: Node) -> dict[str, Any]:
+        """The properties of the root and, behind them, those that only branches of a union at the root have."""
+        own = node.get("properties")
+        members: dict[str, Any] = dict(own) if isinstance(own, Mapping) else {}
+        found: dict[str, list[Any]] = {}
+        for key in _UNIONS:
+            for branch in self._branches(node, key):
+                inside = branch.get("properties")
+                for name, schema in inside.items() if isinstance(inside, Mapping) else ():
+                    if name not in members and schema not in found.setdefault(name, []):
+                        found[name].append(schema)
+        return members | {name: each[0] if len(each) == 1 else {"anyOf": each} for name, each in found.items()}
+
+    def _branches(self, node: Node, key: str) -> list[Node]:
+        branches = node.get(key)
+        found = [_with_target(one, self.whole) for one in branches] if isinstance(branches, list) else []
+        return [one for one in found if isinstance(one, Mapping)]
+
+    def _sent(self, name: str) -> str:
+        return _sent_property(name) if self.renames else name
+
+    def _is_reachable(self, reference: str) -> bool:
+        """Whether it leads to a schema that is sent under that address."""
+        steps = reference.removeprefix("#").split("/")[1:]
+        renamed = any(step != self._sent(_unescaped(step)) for step in steps if "$defs" not in steps[:1])
+        is_plain = steps[:1] in (["$defs"], ["definitions"]) or not renamed
+        return is_plain and isinstance(_target(reference, self.whole), Mapping)
+
+
+def _of_word(node: object) -> dict[str, Any]:
+    """A schema of what is no object: the name of a type, or anything."""
+    if node == "object" or (isinstance(node, str) and node not in _TYPES):
+        return {"type": "object", "properties": {}}
+    return ({"type": node, "items": {}} if node == "array" else {"type": node}) if isinstance(node, str) else {}
+
+
+def _of_type(value: object) -> dict[str, Any] | None:
+    """A type, or several: Gemini and llama.cpp take no list of them."""
+    if isinstance(value, str):
+        return {"type": value} if value in _TYPES else None
+    kinds = [kind for kind in value if kind in _TYPES] if isinstance(value, list) else []
+    real = [kind for kind in kinds if kind != "null"]
+    hint = {"nullable": True} if len(real) < len(kinds) and real else {}
+    if len(real) > 1:
+        return {"anyOf": [_of_word(kind) for kind in real], **hint}
+    return {"type": (real or kinds)[0], **hint} if kinds else None
+
+
+def _modern(node: Node) -> Iterator[tuple[str, Any]]:
+    """The keywords as JSON Schema has them since 2020-12: bounds are numbers, and ``items`` is one schema."""
+    for key, value in node.items():
+        bound = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}.get(key)
+        if bound is not None and isinstance(value, bool):
+            if value and _is_number(node.get(bound)):
+                yield key, node[bound]
+        elif key == "items" and isinstance(value, list):
+            yield key, {"anyOf": value} if len(value) > 1 else value[0] if value else {}
+        elif not (key == "anyOf" and isinstance(node.get("type"), list) and len(node["type"]) > 1):
+            yield key, value
+
+
+def _without_null_branch(node: dict[str, Any]) -> dict[str, Any]:
+    """A union of one schema with ``null`` as that schema: ``required`` says what may be left out."""
+    for key in ("anyOf", "oneOf"):
+        branches = node.get(key)
+        if not isinstance(branches, list):
+            continue
+        real = [branch for branch in branches if branch.get("type") != "null"]
+        rest = {word: value for word, value in node.items() if word != key}
+        if not real:
+            return {"type": "null", **rest}
+        if len(real) == 1 < len(branches):
+            return {"nullable": True, **real[0], **rest}
+    return node
+
+
+# --- references ---
+
+
+def _unescaped(step: str) -> str:
+    return step.replace("~1", "/").replace("~0", "~")
+
+
+def _target(reference: str, whole: Node) -> Any:
+    """What a reference leads to inside of the schema; ``None`` for nothing, and for another document."""
+    if reference != "#" and not reference.startswith("#/"):
+        return None
+    found: Any = whole
+    for step in reference.split("/")[1:]:
+        if isinstance(found, list) and step.isdigit():
+            found = found[int(step)] if int(step) < len(found) else None
+        else:
+            found = found.get(_unescaped(step)) if isinstance(found, Mapping) else None
+    return found
+
+
+def _with_target(node: Any, whole: Node) -> Any:
+    """A schema that is a reference, with what it refers to in its place."""
+    for _ in range(_REFERENCES_MAX):
+        reference = node.get("$ref") if isinstance(node, Mapping) else None
+        target = _target(reference, whole) if isinstance(reference, str) else None
+        if not isinstance(target, Mapping):
+            return node
+        node = {**target, **{key: value for key, value in node.items() if key != "$ref"}}
+    return {key: value for key, value in node.items() if key != "$ref"}
+
+
+def _names(value: object) -> Sequence[str]:
+    return [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
+
+
+# --- the way back ---
+
+
+def _restored(value: Any, schemas: Sequence[Any], whole: Node) -> Any:
+    known = list(_alternatives(schemas, whole))
+    if isinstance(value, list):
+        items = [schema["items"] for schema in known if "items" in schema]
+        flat = [one for inner in items for one in (inner if isinstance(inner, list) else [inner])]
+        return [_restored(one, flat, whole) for one in value] if flat else value
+    if not isinstance(value, dict):
+        return value
+    ours: dict[str, str] = {}
+    inside: dict[str, list[Any]] = {}
+    for schema in known:
+        named = schema.get("properties")
+        for name, inner in named.items() if isinstance(named, Mapping) else ():
+            ours[_sent_property(name)] = name
+            inside.setdefault(name, []).append(inner)
+    others = [schema["additionalProperties"] for schema in known if "additionalProperties" in schema]
+    restored: dict[str, Any] = {}
+    for sent, member in value.items():
+        name = ours.get(sent, sent)
+        restored[name] = _restored(member, inside.get(name, others), whole)
+    return restored
+
+
+def _alternatives(schemas: Sequence[Any], whole: Node) -> Iterator[Node]:
+    """Each schema that a value may have to fit, unions and references followed."""
+    waiting = list(schemas)
+    for _ in range(1_000):
+        if not waiting:
+            return
+        node = _with_target(waiting.pop(0), whole)
+        if isinstance(node, Mapping):
+            yield node
+            for key in _UNIONS:
+                branches = node.get(key)
+                waiting += branches if isinstance(branches, list) else []

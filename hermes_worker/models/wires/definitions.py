@@ -1,0 +1,157 @@
+"""The definitions of a request's tools as every wire sends them, and the calls of the reply as the session knows them.
+
+Each wire fits its request before it writes it, and restores its reply (``core.tool_schemas`` says what is mended). A
+definition that cannot be mended costs that tool: it is left out, and said in the log once per process.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from hermes_worker.core.messages import Delta, ModelReply, ModelRequest, ToolRequest, canonical_json
+from hermes_worker.core.tool_schemas import (
+    UnfitDefinition,
+    fitted_schema,
+    restore_arguments,
+    sent_name,
+    without_keywords,
+)
+from hermes_worker.models.base import OnDelta
+from hermes_worker.observe import log
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedTools:
+    """What is sent of some definitions, and what was changed to send it."""
+
+    texts: Sequence[str]
+    names: Mapping[str, str]
+    """Where a tool is called otherwise: its own name by the one that is sent."""
+    renamed: Mapping[str, object]
+    """Of the tools with properties that are called otherwise: their own schemas, by their own names."""
+
+    def restore(self, reply: ModelReply) -> ModelReply:
+        """The reply with the names that the session knows."""
+        if not self.names and not self.renamed:
+            return reply
+        calls = tuple(self._restored(call) for call in reply.tool_requests)
+        dropped = tuple(self.names.get(name, name) for name in reply.dropped_calls)
+        return replace(reply, tool_requests=calls, dropped_calls=dropped)
+
+    def _restored(self, call: ToolRequest) -> ToolRequest:
+        name = self.names.get(call.name, call.name)
+        if name not in self.renamed:
+            return replace(call, name=name)
+        try:
+            arguments = restore_arguments(json.loads(call.arguments), self.renamed[name])
+        except (ValueError, RecursionError):
+            return replace(call, name=name)  # whoever reads it next says what is wrong with it
+        return replace(call, name=name, arguments=canonical_json(arguments))
+
+    def restoring(self, on_delta: OnDelta) -> OnDelta:
+        """Tells of pieces of a reply with the names that the session knows."""
+        names = self.names
+        if not names:
+            return on_delta
+
+        def tell(delta: Delta) -> None:
+            on_delta(replace(delta, tool_name=names.get(delta.tool_name, delta.tool_name)))
+
+        return tell
+
+
+def fit_request(request: ModelRequest) -> ModelRequest:
+    """The request with tools that every server takes; itself when its tools are such."""
+    fitted = fit_tools(tuple(request.tools))
+    if fitted.texts == tuple(request.tools):
+        return request
+    sent = {ours: name for name, ours in fitted.names.items()}
+    messages = [_with_sent_names(row, sent) for row in request.messages] if sent else request.messages
+    return replace(request, tools=fitted.texts, messages=messages)
+
+
+@lru_cache(maxsize=64)
+def without_patterns(definitions: tuple[str, ...]) -> Sequence[str]:
+    """The definitions for a server that makes a grammar of them and cannot read the patterns or formats in one."""
+    return tuple(
+        _rewritten(text, name, without_keywords(function["parameters"], ("pattern", "format")))
+        if '"pattern":' in text or '"format":' in text
+        else text
+        for text in definitions
+        for function in [_function(text)]
+        for name in [function["name"]]
+    )
+
+
+@lru_cache(maxsize=64)
+def fit_tools(definitions: tuple[str, ...]) -> FittedTools:
+    """A session's tools never change, and most sessions have the same."""
+    texts: list[str] = []
+    names: dict[str, str] = {}
+    renamed: dict[str, object] = {}
+    seen: set[str] = set()
+    for text in definitions:
+        try:
+            name, sent, schema = _fitted(text)
+            if sent in seen:
+                raise UnfitDefinition("has the name of another one")
+        except UnfitDefinition as error:
+            log.warning("tool_definition.left_out", reason=f"{str(error)[:200]}", tool=_name_in(text))
+            continue
+        seen.add(sent)
+        texts.append(text if schema is None and sent == name else _rewritten(text, sent, schema))
+        if sent != name:
+            names[sent] = name
+        if schema is not None and fitted_schema(_function(text).get("parameters"), renames=False) != schema:
+            renamed[name] = _function(text).get("parameters")
+    return FittedTools(texts=tuple(texts), names=names, renamed=renamed)
+
+
+def _fitted(text: str) -> tuple[str, str, Mapping[str, Any] | None]:
+    """The name of a tool, the one that is sent, and its schema where another one is sent. Raises
+    ``UnfitDefinition``."""
+    function = _function(text)
+    name = function.get("name")
+    if not isinstance(name, str) or not name.strip():
+        raise UnfitDefinition("has no name")
+    parameters = function.get("parameters")
+    fitted = fitted_schema(parameters)
+    return name, sent_name(name), None if fitted is parameters else fitted
+
+
+def _function(text: str) -> Mapping[str, Any]:
+    function = json.loads(text).get("function")
+    return function if isinstance(function, Mapping) else {}
+
+
+def _name_in(text: str) -> str:
+    return str(_function(text).get("name"))[:80]
+
+
+def _rewritten(text: str, name: str, schema: Mapping[str, Any] | None) -> str:
+    tool = json.loads(text)
+    changes = {"name": name} if schema is None else {"name": name, "parameters": schema}
+    return canonical_json({**tool, "function": {**tool["function"], **changes}})
+
+
+def _with_sent_names(row: str, sent: Mapping[str, str]) -> str:
+    """A row of the transcript with the names that are sent: servers judge those of earlier calls as well."""
+    if not any(name in row for name in sent):
+        return row
+    document = json.loads(row)
+    for function in _named(document):
+        function["name"] = sent.get(function["name"], function["name"])
+    return canonical_json(document)
+
+
+def _named(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """What in a row names a tool."""
+    calls, blocks = document.get("tool_calls"), document.get("anthropic_content_blocks")
+    places = [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    places += [block for block in blocks if isinstance(block, dict)] if isinstance(blocks, list) else []
+    places += [document] if document.get("role") == "tool" else []
+    yield from (place for place in places if isinstance(place, dict) and isinstance(place.get("name"), str))
