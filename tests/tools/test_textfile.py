@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_worker.agent.tools.textfile import NotText, TextFile, to_utf8
+from hermes_worker.agent.tools.textfile import NotText, TextFile, as_utf8, to_utf8
 
 
 @settings(deadline=None)
@@ -25,8 +25,8 @@ def test_an_edited_crlf_file_stays_one(text: str) -> None:
     assert b"\n" not in lone
 
 
-@pytest.mark.parametrize("data", [b"a\0b", b"\xff\xfea\0", b"caf\xe9", bytes(range(1, 9))])
-def test_what_is_no_utf8_text_is_refused(data: bytes) -> None:
+@pytest.mark.parametrize("data", [b"a\0b", b"\xff\xfea", b"abc\0", "日本".encode() + b"\xe9", bytes(range(1, 9))])
+def test_what_is_no_text_is_refused(data: bytes) -> None:
     with pytest.raises(NotText):
         TextFile.decode(data)
 
@@ -39,3 +39,36 @@ def test_text_without_lone_surrogates_is_not_changed(text: str) -> None:
 
 def test_half_an_emoji_becomes_a_replacement_character() -> None:
     assert to_utf8("a\ud83d\ude00b\ud83dc").decode() == "a😀b\ufffdc"
+
+
+TEXTS = {
+    "gbk": "标题 第一章\r\n正文，内容。\r\n",
+    "cp1252": "café – “naïve” Übergröße\n",
+    "latin-1": "caf\xe9 \x81\n",
+    "utf-16-le": "hällo\nwörld\n",
+    "utf-16-be": "hällo\nwörld\n",
+}
+
+
+@pytest.mark.parametrize("encoding", TEXTS)
+def test_text_is_read_in_its_encoding_and_written_back_in_it(encoding: str) -> None:
+    data = TEXTS[encoding].encode(encoding)
+    file = TextFile.decode(data)
+    assert (file.encoding, file.has_bom, file.encode()) == (encoding, False, data)
+    edited = file.with_text(f"{file.text}x\n").encode()
+    assert edited.startswith(data) and edited.decode(encoding).rstrip().endswith("x")
+    assert as_utf8(data) == (TEXTS[encoding].encode(), encoding)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-8"])
+def test_a_byte_order_mark_stays(encoding: str) -> None:
+    data = "\ufeffone\r\ntwo\r\n".encode(encoding)
+    file = TextFile.decode(data)
+    assert (file.text, file.has_bom, file.has_crlf, file.encode()) == ("one\ntwo\n", True, True, data)
+    for content in ("three\n", "three\r\n", "\ufeffthree\n"):
+        assert file.with_content(content).encode() == "\ufeffthree\r\n".encode(encoding)
+
+
+def test_what_the_encoding_of_a_file_does_not_have_is_refused() -> None:
+    with pytest.raises(NotText, match="'☃' cannot be written in GBK, its encoding"):
+        TextFile.decode(TEXTS["gbk"].encode("gbk")).with_text("☃").encode()

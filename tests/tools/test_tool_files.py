@@ -63,7 +63,8 @@ def test_an_empty_file_is_not_an_error(session: Any, root: Path) -> None:
     [
         (b"\xef\xbb\xbfhi\r\nyou\r\n", "1|hi\n2|you"),
         ("hällo\n".encode("utf-16"), "1|hällo"),
-        (b"caf\xe9\n", "1|caf�"),
+        (b"caf\xe9\n", "1|café"),
+        ("标题 第一章\n".encode("gbk"), "1|标题 第一章"),
         ("日本".encode(), "1|日本"),
     ],
 )
@@ -255,7 +256,7 @@ def test_a_patch_that_cannot_be_made_says_why(
 ) -> None:
     (root / "a.txt").write_text("abc")
     (root / "bin").write_bytes(b"abc\0")
-    (root / "latin").write_bytes(b"abc\xe9")
+    (root / "latin").write_bytes("abc日本".encode() + b"\xe9")
     assert message in session.error("patch", **arguments)
 
 
@@ -437,3 +438,114 @@ def test_the_lines_that_a_search_finds_hide_their_secrets(session: Any, root: Pa
 
     assert "client = Client(" in result
     assert KEY not in result
+
+
+# --- what stands there ---
+
+
+def test_write_file_keeps_what_the_file_has_beside_its_text(session: Any, root: Path) -> None:
+    (root / "a.ps1").write_bytes("\ufeffone\r\ntwo\r\n".encode())
+    assert session("write_file", path="a.ps1", content="1\n2\n")["kept"] == "CRLF line ends, the byte order mark"
+    assert (root / "a.ps1").read_bytes() == "\ufeff1\r\n2\r\n".encode()
+    (root / "b.txt").write_bytes("标题 第一章\n".encode("gbk"))
+    assert session("write_file", path="b.txt", content="标题 第二章\n")["kept"] == "GBK"
+    assert (root / "b.txt").read_bytes() == "标题 第二章\n".encode("gbk")
+    assert "'☃' cannot be written in GBK" in session.error("write_file", path="b.txt", content="☃")
+    (root / "c").write_bytes(b"\x7fELF\0\0")
+    assert "kept" not in session("write_file", path="c", content="text\n")
+
+
+@pytest.mark.parametrize("content", ["1|a\n2|b\n", "     7|a\n     8|\n", "3|only\n"])
+def test_lines_with_the_numbers_of_read_file_are_not_written(session: Any, root: Path, content: str) -> None:
+    assert "write the lines without them" in session.error("write_file", path="a.py", content=content)
+    assert not (root / "a.py").exists()
+    session("write_file", path="a.psv", content=content)
+
+
+@pytest.mark.parametrize("content", ["1|a\n3|b\n", "1|a\nb\n", "", "| 1 | a |\n"])
+def test_lines_that_only_look_like_it_are_written(session: Any, root: Path, content: str) -> None:
+    session("write_file", path="a.md", content=content)
+    assert (root / "a.md").read_text() == content
+
+
+@pytest.mark.parametrize(
+    ("before", "old", "new", "after"),
+    [
+        ("a\n\tb\n", "a\n\tb", "a\\n\\tc", "a\n\tc\n"),
+        ("a = 1\nb = 2\n", "a = 1\nb = 2", "a = 1\\nb = 3", "a = 1\nb = 3\n"),
+        ("\tx = ','\n", "\tx = ','", "x = '\\t'", "x = '\\t'\n"),
+        ("\tx = ','\n", "\tx = ','", '\\tx = "\\t"', '\tx = "\\t"\n'),
+        ("a\tb\n", "a\tb", "a\\tc", "a\tc\n"),
+        ("x = '\\t'\ty\n", "x = '\\t'\ty", "x = '\\t\\t'", "x = '\\t\\t'\n"),
+        ("one\ntwo\n", "one\ntwo", "s = 'a\\nb'", "s = 'a\\nb'\n"),
+    ],
+)
+def test_escapes_become_what_the_text_has_unless_they_are_meant(
+    session: Any, root: Path, before: str, old: str, new: str, after: str
+) -> None:
+    (root / "f").write_text(before)
+    session("patch", path="f", old_string=old, new_string=new)
+    assert (root / "f").read_text() == after
+
+
+@pytest.mark.parametrize(
+    ("before", "old", "new", "after"),
+    [
+        ("cafe\u0301 me\u0301nu\nrest\n", "café ménu", "cafè ménu", "cafe\u0300 me\u0301nu\nrest\n"),
+        ("café ménu\n", "cafe\u0301 me\u0301nu", "cafe\u0301 carte\u0301", "café carté\n"),
+        ("cafe\u0301 é\n", "café é", "tea é", "tea é\n"),
+        ("한글 메뉴\n", "\u1112\u1161\u11ab\u1100\u1173\u11af 메뉴", "한글 차림\n", "한글 차림\n\n"),
+    ],
+)
+def test_accents_match_in_either_form_and_the_rest_keeps_its_own(
+    session: Any, root: Path, before: str, old: str, new: str, after: str
+) -> None:
+    (root / "f").write_text(before)
+    session("patch", path="f", old_string=old, new_string=new)
+    assert (root / "f").read_text() == after
+
+
+def test_a_letter_with_an_accent_is_not_the_letter(session: Any, root: Path) -> None:
+    (root / "f").write_text("“cafe\u0301”\n")
+    assert "was not found" in session.error("patch", path="f", old_string='"cafe', new_string='"tea')
+
+
+ODD = "a\x0cb\u2028c\x85d\re\nnext\n"
+
+
+def test_a_diff_has_the_lines_that_read_file_shows(session: Any, root: Path) -> None:
+    (root / "f").write_bytes(ODD.encode())
+    diff = session("patch", path="f", old_string="next", new_string="NEXT")["diff"]
+    assert diff == "--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n " + ODD.split("\n")[0] + "\n-next\n+NEXT\n"
+    assert session("read_file", path="f")["total_lines"] == 2
+
+
+@pytest.mark.parametrize("name", ["two\nlines.txt", "-n", "tab\there.txt", "a:1:b"])
+def test_files_with_odd_names_are_written_read_patched_and_found(session: Any, root: Path, name: str) -> None:
+    session("write_file", path=name, content="one\ntwo\n")
+    assert session("read_file", path=name)["total_lines"] == 2
+    answer = session("patch", path=name, old_string="two", new_string="needle")
+    assert answer["files_modified"] == [name]
+    assert len(answer["diff"].split("\n")) == 7
+    found = session("search_files", pattern="needle")["matches"]
+    assert [(one["path"], one["line"], one["content"]) for one in found] == [(name, 2, "needle")]
+    assert session("search_files", pattern="needle", output_mode="count")["counts"] == {name: 1}
+    assert session("search_files", pattern="needle", output_mode="files_only")["files"] == [name]
+
+
+CLASSES = "class A:\n    def f(self):\n        return 1\n\nclass B:\n    def f(self):\n        return 1\n"
+
+
+@pytest.mark.parametrize(
+    ("hunk", "after"),
+    [
+        ("@@ class B:\n@@     def f(self):\n-        return 1\n+        return 2", CLASSES[:-2] + "2\n"),
+        ("@@ class B:\n@@     def f(self):\n+        pass", CLASSES[:-17] + "        pass\n        return 1\n"),
+        ("@@ class A:\n-        return 1\n+        return 2\n*** End of File", CLASSES[:-2] + "2\n"),
+        ("@@\n+# end\n*** End of File", CLASSES + "# end\n"),
+    ],
+)
+def test_a_hunk_is_looked_for_where_the_patch_says(session: Any, root: Path, hunk: str, after: str) -> None:
+    (root / "f.py").write_text(CLASSES)
+    session("patch", mode="patch", patch=f"*** Begin Patch\n*** Update File: f.py\n{hunk}\n*** End Patch")
+    assert (root / "f.py").read_text() == after

@@ -27,7 +27,17 @@ PARSED = [
     ("*** Move File: a/b -> c/d\n", [Move(path="a/b", to="c/d")]),
     (
         "*** Begin Patch\n*** Update File: a\n*** Move to: b\n@@\n-x\n+y\n*** End of File\n*** End Patch",
-        [_update("a", Hunk(hint="", old=("x",), new=("y",)), move_to="b")],
+        [_update("a", Hunk(hint="", old=("x",), new=("y",), is_at_end=True), move_to="b")],
+    ),
+    (
+        "*** Update File: a\n@@ class A\n@@   def f\n-x\n+y\n@@ -1,2 +1,3 @@\n-p\n+q",
+        [
+            _update(
+                "a",
+                Hunk(hint="def f", old=("x",), new=("y",), outer=("class A",)),
+                Hunk(hint="", old=("p",), new=("q",)),
+            )
+        ],
     ),
     ("*** Update File: a\n*** Move to: b\n", [_update("a", move_to="b")]),
     # Markers inside content are content.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import io
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -26,7 +27,7 @@ from hermes_worker.agent.tools.documents import Unextracted, document_kind, docu
 from hermes_worker.agent.tools.fuzzy import EditRefused, is_already_there, replace_text
 from hermes_worker.agent.tools.interruptible import ToolInterrupted, interruptible
 from hermes_worker.agent.tools.results import error_result, json_result, result_key
-from hermes_worker.agent.tools.textfile import NotText, TextFile, from_utf16, is_binary, to_utf8
+from hermes_worker.agent.tools.textfile import UTF8, NotText, TextFile, as_utf8, is_binary
 from hermes_worker.safety.redaction import prints_configuration
 from hermes_worker.workspaces.base import FILE_BYTES_MAX, PathNotFound, Workspace, WorkspaceError
 
@@ -42,6 +43,11 @@ _DIFF_FILE_CHARS_MAX: Final = 2_000_000
 _HINTS_MAX: Final = 5
 _NAMES_COMPARED_MAX: Final = 2_000
 """Of a folder's names; to compare one takes some 20 microseconds."""
+_LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")
+"""A line as ``read_file`` counts them; ``str.splitlines`` also cuts at form feeds, U+2028, U+0085 and lone CR."""
+_NUMBERED: Final = re.compile(r" {0,6}([1-9]\d{0,8})\|")
+_TABLE_SUFFIXES: Final = frozenset({".csv", ".dat", ".psv", ".tbl", ".tsv"})
+"""Of files whose lines may begin with a number and a bar."""
 _IMAGE_SUFFIXES: Final = frozenset({".bmp", ".gif", ".ico", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 
 
@@ -95,7 +101,8 @@ class ReadFileTool:
             if kept is None:
                 return _missing(path, canonical, context)
             data = kept
-        data = from_utf16(data) or data
+        size = len(data)
+        data, encoding = as_utf8(data)
         kind = document_kind(canonical, data) if is_binary(data) or data.startswith(b"%PDF-") else None
         if kind is not None:
             return _document(kind, data, arguments, context)
@@ -104,7 +111,10 @@ class ReadFileTool:
         limit = min(arguments.get("limit", READ_LINES_DEFAULT), READ_LINES_MAX)
         is_configuration = prints_configuration(path)
         conceal = partial(context.redactor.text, is_configuration=is_configuration)
-        return _page(path, data, offset=arguments.get("offset", 1), limit=limit, conceal=conceal)
+        page = _page(path, data, offset=arguments.get("offset", 1), limit=limit, conceal=conceal)
+        if encoding == UTF8 or page.is_error:
+            return page
+        return json_result({**json.loads(page.text), "encoding": encoding, "file_size": size})
 
 
 def _document(kind: str, data: bytes, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
@@ -230,17 +240,43 @@ class WriteFileTool:
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         canonical = located(context, arguments["path"], for_write=True)
+        content: str = arguments["content"]
+        if _is_numbered(content) and PurePosixPath(canonical).suffix.lower() not in _TABLE_SUFFIXES:
+            return error_result(
+                f"{arguments['path']!r} was not written: its lines begin with the numbers that read_file shows ('1|'); "
+                "write the lines without them"
+            )
         existed = _exists(context.workspace, canonical)
-        data = to_utf8(arguments["content"])
+        before = _text_before(context.workspace, canonical) if existed else TextFile(text="")
+        try:
+            data = before.with_content(content).encode()
+        except NotText as error:
+            return error_result(f"{arguments['path']!r} was not written: {error}; remove the file first to change that")
         context.workspace.write_bytes(canonical, data)
-        return json_result(
-            {
-                "success": True,
-                "path": shown(canonical, context),
-                "action": "overwritten" if existed else "created",
-                "bytes_written": len(data),
-            }
-        )
+        document: dict[str, object] = {
+            "success": True,
+            "path": shown(canonical, context),
+            "action": "overwritten" if existed else "created",
+            "bytes_written": len(data),
+        }
+        kept = ["CRLF line ends"] * before.has_crlf + ["the byte order mark"] * before.has_bom
+        kept += [before.encoding.upper()] * (before.encoding != UTF8)
+        return json_result({**document, "kept": ", ".join(kept)} if kept else document)
+
+
+def _is_numbered(content: str) -> bool:
+    """Whether it is a page of ``read_file``: each line begins with its number and a bar."""
+    rows = [_NUMBERED.match(line) for line in content.removesuffix("\n").split("\n")]
+    numbers = [int(row[1]) for row in rows if row is not None]
+    return len(numbers) == len(rows) and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+def _text_before(workspace: Workspace, path: str) -> TextFile:
+    """The text that stands in a file, for what is kept of it; an empty one for what is no text."""
+    try:
+        return _editable(workspace, path)
+    except NotText:
+        return TextFile(text="")
 
 
 def _exists(workspace: Workspace, path: str) -> bool:
@@ -288,7 +324,10 @@ def _replace_in_file(arguments: Mapping[str, Any], context: ToolContext) -> Tool
             return json_result({"success": True, "note": "new_string is already in the file; nothing was changed"})
         return error_result(f"{path!r} was not changed: {outcome.message}")
     changed = file.with_text(outcome.text)
-    context.workspace.write_bytes(canonical, changed.encode())
+    try:
+        context.workspace.write_bytes(canonical, changed.encode())
+    except NotText as error:
+        return error_result(f"{path!r} was not changed: {error}")
     change = v4a.Change(path=canonical, before=file, after=changed)
     document = _report([change], context)
     if outcome.strategy != "exact":
@@ -353,7 +392,7 @@ def _apply_changes(plan: v4a.PatchPlan, context: ToolContext) -> ToolResult:
     for index, change in enumerate(changes):
         try:
             _put(context.workspace, change.path, change.after)
-        except WorkspaceError as error:
+        except (WorkspaceError, NotText) as error:
             return _undone(changes[:index], context, str(error))
     document = _report(plan.changes, context)
     if plan.moves:
@@ -404,12 +443,17 @@ def _diff(change: v4a.Change, context: ToolContext) -> str:
     if max(len(before), len(after)) > _DIFF_FILE_CHARS_MAX:
         return f"--- {name} changed; it is too long for a diff\n"
     lines = difflib.unified_diff(
-        before.splitlines(keepends=True),
-        after.splitlines(keepends=True),
-        fromfile=f"a/{name}" if change.before else "/dev/null",
-        tofile=f"b/{name}" if change.after else "/dev/null",
+        _LINE.findall(before),
+        _LINE.findall(after),
+        fromfile=_diff_name(f"a/{name}") if change.before else "/dev/null",
+        tofile=_diff_name(f"b/{name}") if change.after else "/dev/null",
     )
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _diff_name(name: str) -> str:
+    """A name as git writes it: in quotes when it holds what would end its line."""
+    return name if name.isprintable() else json.dumps(name, ensure_ascii=False)
 
 
 def _short(diff: str) -> str:

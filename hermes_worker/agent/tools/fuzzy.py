@@ -15,6 +15,7 @@ from difflib import SequenceMatcher, get_close_matches
 from itertools import accumulate
 from operator import eq
 from typing import Final
+from unicodedata import combining, normalize
 
 _TYPOGRAPHY: Final = {
     **dict.fromkeys("\u201c\u201d", '"'),
@@ -25,8 +26,20 @@ _TYPOGRAPHY: Final = {
     "\u2026": "...",
     **dict.fromkeys("\u00a0\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000", " "),
 }
-_TO_PLAIN: Final = str.maketrans(dict[str, str | int | None](_TYPOGRAPHY))
+
+
+class _PlainForms(dict[int, str]):
+    """The plain form of each character that was looked up, for ``str.translate``: decomposed, without typography."""
+
+    def __missing__(self, code: int) -> str:
+        form = self[code] = "".join(_TYPOGRAPHY.get(char, char) for char in normalize("NFD", chr(code)))
+        return form
+
+
+_TO_PLAIN: Final = _PlainForms()
 _WORD_OR_END: Final = re.compile(r"[^ \t\n]+|\n")
+_WRITTEN: Final = re.compile(r"""\\(?P<mark>[nt])|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'""")
+"""An escape that is written out, or a text in quotes, in which it is meant."""
 _ESCAPES: Final = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\\\": "\\"}
 _ANCHOR_MIDDLE_RATIO_MIN: Final = 0.5
 _CONTEXT_EQUAL_SHARE_MIN: Final = 0.5
@@ -121,7 +134,8 @@ def _with_spans_replaced(text: str, old: str, new: str, found: _Found, strategy:
     position = 0
     for start, end in found.spans:
         region = text[start:end]
-        pieces += [text[position:start], _fitted(new, old, region, strategy, found.are_whole_lines)]
+        meant = _with_real_marks(region, old, new)
+        pieces += [text[position:start], _fitted(meant, old, region, strategy, found.are_whole_lines)]
         position = end
     pieces.append(text[position:])
     return "".join(pieces)
@@ -138,6 +152,25 @@ def _fitted(new: str, old: str, region: str, strategy: str, are_whole_lines: boo
     if strategy == "unicode_normalized":
         new = _with_typography_of(region, new)
     return _reindented(new, old, region) if are_whole_lines else new
+
+
+def _with_real_marks(region: str, old: str, new: str) -> str:
+    """``new`` with the region's tabs and line ends where it only has them written out (``\\t``, ``\\n``): its
+    arguments were escaped twice. What stands in quotes, and what ``old`` or the region writes out too, is meant."""
+    meant = new
+    if "\t" in region and "\t" not in new and "\\t" not in region + old:
+        meant = _without_written("t", meant)
+    if "\n" in region.strip("\n") and "\n" not in new.strip("\n") and "\\n" not in region + old:
+        lines = _without_written("n", meant).split("\n")
+        ours = {line.strip() for line in region.split("\n")} - {""}
+        if len(lines) > 1 and (meant != new or any(line.strip() in ours for line in lines)):
+            meant = "\n".join(lines)
+    return meant
+
+
+def _without_written(mark: str, text: str) -> str:
+    """``text`` with a tab (``t``) or a line end (``n``) wherever it is written out, but in quotes."""
+    return _WRITTEN.sub(lambda found: _ESCAPES[found[0]] if found["mark"] == mark else found[0], text)
 
 
 # --- the strategies ---
@@ -172,10 +205,13 @@ def _escape_normalized(text: str, old: str) -> _Found:
 
 
 def _unicode_normalized(text: str, old: str) -> _Found:
-    """Typographic quotes, dashes and spaces in the file where the model wrote plain ones, or the other way round."""
-    starts = _plain_starts(text)
+    """Typographic quotes, dashes and spaces in the file where the model wrote plain ones, or the other way round; and
+    letters whose accents are characters of their own."""
+    starts, plain = _plain_starts(text), _plain(text)
     spans: list[tuple[int, int]] = []
-    for start, end in _occurrences(_plain(text), _plain(old)):
+    for start, end in _occurrences(plain, _plain(old)):
+        if end < len(plain) and combining(plain[end]):
+            continue  # its last letter has an accent there
         first, last = bisect_left(starts, start), bisect_left(starts, end)
         # Half of a character, like one hyphen of an em dash, is not what was meant.
         if starts[first] == start and starts[last] == end:
@@ -360,7 +396,7 @@ class _Compared:
 
 
 def _plain(text: str) -> str:
-    return text.translate(_TO_PLAIN)
+    return text if text.isascii() else text.translate(_TO_PLAIN)
 
 
 def _unescaped(text: str) -> str:
@@ -394,7 +430,7 @@ def _without_margins_of(old: str, new: str) -> str:
 
 def _plain_starts(text: str) -> list[int]:
     """Where each character of ``text`` begins in its plain form; one more entry for the end."""
-    return [0, *accumulate(len(_TYPOGRAPHY.get(char, char)) for char in text)]
+    return [0, *accumulate(len(_TO_PLAIN[ord(char)]) for char in text)]
 
 
 def _with_typography_of(region: str, new: str) -> str:
@@ -402,7 +438,8 @@ def _with_typography_of(region: str, new: str) -> str:
     actual, written = region.split("\n"), new.split("\n")
     if len(actual) * len(written) > _COMPARED_PAIRS_MAX:
         return new
-    pairs = SequenceMatcher(None, [_plain(line) for line in actual], written, autojunk=False)
+    plain = [normalize("NFD", line) for line in written]
+    pairs = SequenceMatcher(None, [_plain(line) for line in actual], plain, autojunk=False)
     lines: list[str] = []
     for tag, first, last, new_first, new_last in pairs.get_opcodes():
         if tag == "equal":
@@ -410,18 +447,18 @@ def _with_typography_of(region: str, new: str) -> str:
         elif tag == "replace" and last - first == new_last - new_first:
             lines += map(_line_with_typography_of, actual[first:last], written[new_first:new_last])
         else:
-            lines += written[new_first:new_last]
+            lines += [_in_form_of(region, line, line) for line in written[new_first:new_last]]
     return "\n".join(lines)
 
 
 def _line_with_typography_of(actual: str, written: str) -> str:
     if max(len(actual), len(written)) > _COMPARED_CHARS_MAX:
-        return written
-    plain, starts = _plain(actual), _plain_starts(actual)
+        return _in_form_of(actual, written, written)
+    plain, starts, wanted = _plain(actual), _plain_starts(actual), normalize("NFD", written)
     pieces: list[str] = []
-    for tag, first, last, new_first, new_last in SequenceMatcher(None, plain, written, autojunk=False).get_opcodes():
+    for tag, first, last, new_first, new_last in SequenceMatcher(None, plain, wanted, autojunk=False).get_opcodes():
         if tag != "equal":
-            pieces.append(written[new_first:new_last])
+            pieces.append(wanted[new_first:new_last])
             continue
         # A character whose plain form is only partly unchanged (half of an em dash) is taken as it was written.
         begin, end = bisect_left(starts, first), bisect_right(starts, last) - 1
@@ -429,7 +466,22 @@ def _line_with_typography_of(actual: str, written: str) -> str:
             pieces += [plain[first : starts[begin]], actual[begin:end], plain[starts[end] : last]]
         else:
             pieces.append(plain[first:last])
-    return "".join(pieces)
+    return _in_form_of(actual, "".join(pieces), written)
+
+
+def _in_form_of(sample: str, text: str, written: str) -> str:
+    """``text`` with its accents composed or decomposed as those of ``sample`` are, or else those of ``written``."""
+    forms = [
+        form
+        for one in (sample, written)
+        for form in ("NFC", "NFD")
+        if not one.isascii() and normalize(form, one) == one != normalize("NFD" if form == "NFC" else "NFC", one)
+    ]
+    return normalize(forms[0], text) if forms and (sample.isascii() or _has_one_form(sample)) else text
+
+
+def _has_one_form(text: str) -> bool:
+    return text in (normalize("NFC", text), normalize("NFD", text))
 
 
 # --- what is said when nothing is replaced ---

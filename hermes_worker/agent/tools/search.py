@@ -10,7 +10,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -41,8 +41,9 @@ _RIPGREP_ERROR: Final = 2
 _OWN_FINISHED: Final = (0, _CUT)
 """An interpreter that fails exits with 1."""
 _OWN_BAD_PATTERN: Final = 2
-_RECORD: Final = re.compile(rb"([^\0\n]+)\0(\d+)([:-])(.*)")
-_COUNT: Final = re.compile(rb"([^\0\n]+)\0(\d+)")
+_RECORD: Final = re.compile(rb"(/[^\0]*)\0(\d+)([:-])([^\n]*)\n")
+"""A line of a file, whose name may have line ends. Names are absolute, so what stands between two records is none."""
+_COUNT: Final = re.compile(rb"(/[^\0]*)\0(\d+)\n")
 # Only .gitignore files at or below the searched folder count, so that the answer is the same on every machine.
 _RIPGREP: Final = (
     "rg --no-config --no-heading --with-filename --line-number --color never --null --no-messages --sort path "
@@ -267,22 +268,19 @@ def _fits(path: str, glob: str) -> bool:
 
 
 def _answer(output: bytes, form: SearchOutput, wanted: _Wanted, page: _ResultPage) -> dict[str, object]:
-    separator = b"\0" if form is SearchOutput.FILES else b"\n"
     is_cut = len(output) >= _OUTPUT_BYTES_MAX
-    records = output.split(separator)
-    if is_cut:
-        # The last record may have been cut in the middle.
-        records.pop()
     match form:
         case SearchOutput.CONTENT:
-            lines = _lines(records, wanted)
+            lines = _lines(output, wanted)
             matches = [line for line in lines if line.is_match]
             return _paged("matches", _with_context(page.of(matches), lines), len(matches), page, is_cut=is_cut)
         case SearchOutput.FILES:
+            # What stands behind the last name, if anything does, was cut in the middle.
+            *records, _ = output.split(b"\0")
             names = sorted((name for raw in records if raw and (name := wanted.name(raw))), key=_path_order)
             return _paged("files", page.of(names), len(names), page, is_cut=is_cut)
         case SearchOutput.COUNT:
-            counts = _counts(records, wanted)
+            counts = _counts(output, wanted)
             document = _paged("counts", dict(page.of(counts)), len(counts), page, is_cut=is_cut)
             return {**document, "matches_total": sum(count for _, count in counts)}
 
@@ -297,23 +295,20 @@ def _paged(key: str, found: object, total: int, page: _ResultPage, *, is_cut: bo
     return document
 
 
-def _lines(records: Iterable[bytes], wanted: _Wanted) -> list[_Line]:
+def _lines(output: bytes, wanted: _Wanted) -> list[_Line]:
     lines = []
-    for raw in records:
-        record = _RECORD.fullmatch(raw.removesuffix(b"\r"))
-        path = wanted.name(record[1]) if record else None
-        if record and path is not None:
-            text = record[4].decode("utf-8", "replace")
+    for record in _RECORD.finditer(output):
+        path = wanted.name(record[1])
+        if path is not None:
+            text = record[4].removesuffix(b"\r").decode("utf-8", "replace")
             lines.append(_Line(path=path, number=int(record[2]), text=_cut(text), is_match=record[3] == b":"))
     orders = {path: _path_order(path) for path in {line.path for line in lines}}
     return sorted(lines, key=lambda line: (orders[line.path], line.number))
 
 
-def _counts(records: Iterable[bytes], wanted: _Wanted) -> list[tuple[str, int]]:
+def _counts(output: bytes, wanted: _Wanted) -> list[tuple[str, int]]:
     counts = [
-        (name, int(record[2]))
-        for raw in records
-        if (record := _COUNT.fullmatch(raw)) and (name := wanted.name(record[1])) is not None
+        (name, int(record[2])) for record in _COUNT.finditer(output) if (name := wanted.name(record[1])) is not None
     ]
     return sorted(counts, key=lambda entry: _path_order(entry[0]))
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import codecs
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-_BOM: Final = b"\xef\xbb\xbf"
-_UTF16_BOMS: Final = (b"\xff\xfe", b"\xfe\xff")
+UTF8: Final = "utf-8"
+_BOMS: Final = {codecs.BOM_UTF8: UTF8, codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _PROBE_BYTES: Final = 8_192
 _CONTROL: Final = frozenset(range(32)) - frozenset(b"\t\n\r\f\b\x1b")
 _CONTROL_SHARE_MAX: Final = 0.3
+_COMMON_SHARE_MIN: Final = 0.7
+"""Of the pairs of bytes that GBK would read as characters: as many are common ones in Chinese text."""
+_ZEROS_SHARE_MIN: Final = 0.6
+"""Of every other byte in UTF-16 without a mark: as many are zero in text that is mostly ASCII."""
+_UNMARKED_BYTES_MIN: Final = 8
 
 
 class NotText(ValueError):
-    """The bytes are not UTF-8 text."""
+    """The bytes are no text, or a text cannot be written in the encoding of its file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,46 +30,116 @@ class TextFile:
     text: str
     has_bom: bool = False
     has_crlf: bool = False
+    encoding: str = UTF8
 
     @classmethod
     def decode(cls, data: bytes) -> TextFile:
         """Raises ``NotText``."""
-        if is_binary(data):
+        bom, encoding = _mark_and_encoding(data)
+        if encoding is None or (encoding == UTF8 and is_binary(data)):
             raise NotText("it is a binary file")
-        has_bom = data.startswith(_BOM)
         try:
-            text = data.removeprefix(_BOM).decode("utf-8")
+            text = data[len(bom) :].decode(encoding)
         except UnicodeDecodeError as error:
-            raise NotText(f"it is not UTF-8 text (byte {error.start})") from error
+            raise NotText(f"it is not {encoding.upper()} text (byte {error.start})") from error
+        if bom + text.encode(encoding) != data:
+            raise NotText(f"it is not {encoding.upper()} text that could be written back as it is")
         # Only a file whose every line ends that way: a mixture must be edited as it is, or all of it would change.
         has_crlf = "\r\n" in text and text.count("\r\n") == text.count("\n") == text.count("\r")
-        return cls(text=text.replace("\r\n", "\n") if has_crlf else text, has_bom=has_bom, has_crlf=has_crlf)
+        text = text.replace("\r\n", "\n") if has_crlf else text
+        return cls(text=text, has_bom=bool(bom), has_crlf=has_crlf, encoding=encoding)
 
     def encode(self) -> bytes:
+        """Raises ``NotText`` for a character that the file's encoding does not have."""
         text = self.text.replace("\n", "\r\n") if self.has_crlf else self.text
-        return (_BOM if self.has_bom else b"") + to_utf8(text)
+        bom = next((mark for mark, encoding in _BOMS.items() if encoding == self.encoding), b"")
+        try:
+            data = to_utf8(text) if self.encoding == UTF8 else text.encode(self.encoding)
+        except UnicodeEncodeError as error:
+            character = text[error.start : error.end][:1]
+            raise NotText(f"{character!r} cannot be written in {self.encoding.upper()}, its encoding") from error
+        return (bom if self.has_bom else b"") + data
 
     def with_text(self, text: str) -> TextFile:
         """The same file with another text; line ends of a CRLF file may come either way."""
         return replace(self, text=text.replace("\r\n", "\n") if self.has_crlf else text)
 
+    def with_content(self, content: str) -> TextFile:
+        """The same file with a whole new content, which may begin with the mark that the file has already."""
+        return self.with_text(content.removeprefix("\ufeff") if self.has_bom else content)
+
 
 def is_binary(data: bytes) -> bool:
     """Whether the beginning looks like anything but text. UTF-16 counts as binary here."""
     probe = data[:_PROBE_BYTES]
-    if b"\0" in probe or probe.startswith(_UTF16_BOMS):
+    if b"\0" in probe or probe.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return True
     return sum(byte in _CONTROL for byte in probe) > _CONTROL_SHARE_MAX * len(probe)
 
 
-def from_utf16(data: bytes) -> bytes | None:
-    """The text of a UTF-16 file as UTF-8; ``None`` when it is no such file."""
-    if not data.startswith(_UTF16_BOMS):
-        return None
+def as_utf8(data: bytes) -> tuple[bytes, str]:
+    """Text in UTF-8, whatever encoding it is in, and the name of that. What is no text comes back as it is."""
+    bom, encoding = _mark_and_encoding(data)
+    if encoding in (None, UTF8):
+        return data, UTF8
+    return data[len(bom) :].decode(encoding, "replace").encode(), encoding
+
+
+def _mark_and_encoding(data: bytes) -> tuple[bytes, str | None]:
+    """The byte order mark, and the encoding; ``None`` for what is no text."""
+    for mark, encoding in _BOMS.items():
+        if data.startswith(mark):
+            return mark, encoding if encoding == UTF8 or len(data) % 2 == 0 else None
+    if b"\0" in data[:_PROBE_BYTES]:
+        return b"", _unmarked_utf16(data)
+    return b"", UTF8 if _is_utf8(data) or is_binary(data) else _old_encoding(data)
+
+
+def _is_utf8(data: bytes) -> bool:
+    """Also of text that has more of UTF-8 than of anything else: it is damaged, and no text of another encoding."""
     try:
-        return data.decode("utf-16").encode("utf-8")
-    except UnicodeError:
-        return None
+        data.decode(UTF8)
+    except UnicodeDecodeError:
+        read = data.decode(UTF8, "replace")
+        broken = read.count("\ufffd")
+        return sum(not char.isascii() for char in read) - broken > broken
+    return True
+
+
+def _unmarked_utf16(data: bytes) -> str | None:
+    probe = data[:_PROBE_BYTES]
+    zeros = [probe[first::2].count(0) / max(1, len(probe[first::2])) for first in (0, 1)]
+    for encoding, ours, other in (("utf-16-le", zeros[1], zeros[0]), ("utf-16-be", zeros[0], zeros[1])):
+        if len(data) >= _UNMARKED_BYTES_MIN and ours >= _ZEROS_SHARE_MIN and other == 0 and len(data) % 2 == 0:
+            return encoding
+    return None
+
+
+def _old_encoding(data: bytes) -> str:
+    """GBK or Latin-1, as Windows has it where its letters are used. GBK reads much of Latin-1 as Chinese, but as
+    characters that are hardly ever written."""
+    pairs = list(_pairs(data))
+    common = sum(trail >= 0xA1 and (0xB0 <= lead <= 0xD7 or 0xA1 <= lead <= 0xA9) for lead, trail in pairs)
+    candidates = ("gbk", "gb18030") if pairs and common >= _COMMON_SHARE_MIN * len(pairs) else ()
+    for encoding in (*candidates, "cp1252"):
+        try:
+            data.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        return encoding
+    return "latin-1"
+
+
+def _pairs(data: bytes) -> Iterator[tuple[int, int]]:
+    """The bytes that GBK would read as one character."""
+    place = 0
+    probe = data[: 64 * _PROBE_BYTES]
+    while place < len(probe) - 1:
+        if probe[place] < 0x80:
+            place += 1
+        else:
+            yield probe[place], probe[place + 1]
+            place += 2
 
 
 def to_utf8(text: str) -> bytes:

@@ -67,12 +67,12 @@ class IgnoreRules:
     """The rules of one ``.gitignore`` (see gitignore(5)), for paths relative to its folder."""
 
     def __init__(self, text: str) -> None:
-        self._rules = [rule for line in text.splitlines() if (rule := self._parse(line))]
+        self._rules = [rule for line in text.split("\n") if (rule := self._parse(line))]
 
     @staticmethod
     def _parse(line: str) -> tuple[bool, bool, list[str]] | None:
         """Whether the rule takes paths back in, whether it is about folders only, and the pattern's parts."""
-        line = re.sub(r"(?<!\\)\s+$", "", line)
+        line = re.sub(r"(?<!\\)[ \t\r]+$", "", line)
         if not line or line.startswith("#"):
             return None
         is_exception = line.startswith("!")

@@ -32,6 +32,8 @@ _END_OF_FILE: Final = re.compile(r"\*\*\* ?End of File\s*")
 _OPERATION: Final = re.compile(r"\*\*\* ?(Add|Update|Delete|Move) File: *(.*?)\s*")
 _MOVE_TO: Final = re.compile(r"\*\*\* ?Move to: *(.*?)\s*")
 _HINT: Final = re.compile(r"@@+ *(.*?) *(?:@@+)?\s*")
+_RANGE: Final = re.compile(r"-\d+(?:,\d+)? \+\d+(?:,\d+)?")
+"""Where unified diffs say that a change is; the lines themselves say it better."""
 _NO_NEWLINE: Final = "\\"
 
 
@@ -47,6 +49,15 @@ class Hunk:
     """Text of a line above the change; empty when none was given."""
     old: tuple[str, ...]
     new: tuple[str, ...]
+    outer: tuple[str, ...] = ()
+    """Texts of lines above that of the hint, each below the one before it."""
+    is_at_end: bool = False
+    """Its lines are the last ones of the file."""
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """Where to look, from the outside to the inside."""
+        return (*self.outer, self.hint) if self.hint else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,24 +166,30 @@ def _added_lines(section: _Section) -> tuple[str, ...]:
 def _update(section: _Section) -> Update:
     move_to: str | None = None
     hunks: list[Hunk] = []
-    hint, body = "", list[str]()
+    hints, body = list[str](), list[str]()
     for _, line in section.lines:
         moved = _MOVE_TO.fullmatch(line)
         if moved:
             move_to = moved[1]
         elif line.startswith("@@"):
-            hunks += _hunk(hint, body)
-            hint_line = _HINT.fullmatch(line)
-            hint, body = hint_line[1] if hint_line else "", []
-        elif not _END_OF_FILE.fullmatch(line) and not line.startswith(_NO_NEWLINE):
+            # One such line behind another says where to look for it: first the class, then the method.
+            if any(one.strip() for one in body):
+                hunks += _hunk(hints, body)
+                hints = []
+            hint_line, body = _HINT.fullmatch(line), []
+            hints += [hint_line[1]] if hint_line and hint_line[1] and not _RANGE.fullmatch(hint_line[1]) else []
+        elif _END_OF_FILE.fullmatch(line):
+            hunks += _hunk(hints, body, is_at_end=True)
+            hints, body = [], []
+        elif not line.startswith(_NO_NEWLINE):
             body.append(line)
-    hunks += _hunk(hint, body)
+    hunks += _hunk(hints, body)
     if not hunks and move_to is None:
         raise PatchSyntaxError(f"line {section.number}: the update of {section.target!r} changes nothing")
     return Update(path=section.target, hunks=tuple(hunks), move_to=move_to)
 
 
-def _hunk(hint: str, body: Sequence[str]) -> list[Hunk]:
+def _hunk(hints: Sequence[str], body: Sequence[str], *, is_at_end: bool = False) -> list[Hunk]:
     """The hunk, or nothing when no line is marked: models write context between changes to say where they are."""
     # Empty lines at the end separate sections; elsewhere an empty line is a line of context without its blank.
     lines = list(body)
@@ -182,7 +199,8 @@ def _hunk(hint: str, body: Sequence[str]) -> list[Hunk]:
         return []
     old = tuple(_content(line) for line in lines if not line.startswith("+"))
     new = tuple(_content(line) for line in lines if not line.startswith("-"))
-    return [Hunk(hint=hint, old=old, new=new)]
+    *outer, hint = hints or [""]
+    return [Hunk(hint=hint, old=old, new=new, outer=tuple(outer), is_at_end=is_at_end)]
 
 
 def _content(line: str) -> str:
@@ -286,25 +304,56 @@ class PatchPlan:
 
 
 def _apply(hunk: Hunk, text: str) -> str | EditRefused:
-    """``text`` with the hunk applied. A hint is only needed when the lines alone do not say where."""
+    """``text`` with the hunk applied. Hints are only needed when the lines alone do not say where."""
     if not hunk.old:
         return _inserted(hunk, text)
-    outcome = replace_lines(text, hunk.old, hunk.new)
-    if isinstance(outcome, EditRefused) and hunk.hint and hunk.hint in text:
-        above = text.rfind("\n", 0, text.index(hunk.hint)) + 1
-        below = replace_lines(text[above:], hunk.old, hunk.new)
-        return text[:above] + below.text if not isinstance(below, EditRefused) else outcome
-    return outcome if isinstance(outcome, EditRefused) else outcome.text
+    places = (_tail_of(text, len(hunk.old)) if hunk.is_at_end else None, 0, _below(hunk.hints, text))
+    outcome: str | EditRefused | None = None
+    for place in places:
+        if place is None:
+            continue
+        found = replace_lines(text[place:], hunk.old, hunk.new)
+        if not isinstance(found, EditRefused):
+            return text[:place] + found.text
+        if place == 0 or outcome is None:
+            outcome = found
+    assert outcome is not None
+    return outcome
+
+
+def _tail_of(text: str, lines: int) -> int:
+    """Where the last lines of a text begin."""
+    place = len(text.rstrip("\n"))
+    for _ in range(lines):
+        place = text.rfind("\n", 0, place)
+        if place < 0:
+            return 0
+    return place + 1
+
+
+def _below(hints: Sequence[str], text: str) -> int | None:
+    """Where the line of the last hint begins, each hint looked for below the one before it; ``None`` where there is
+    none."""
+    place = 0
+    for number, hint in enumerate(hints):
+        found = text.find(hint, place)
+        if found < 0:
+            return None
+        line = text.rfind("\n", 0, found) + 1
+        end = text.find("\n", found)
+        place = line if number == len(hints) - 1 else len(text) if end < 0 else end + 1
+    return place if hints else None
 
 
 def _inserted(hunk: Hunk, text: str) -> str | EditRefused:
     """New lines alone go below the line of the hint, or to the end of the file."""
     added = "".join(f"{line}\n" for line in hunk.new)
-    if not hunk.hint:
+    if not hunk.hints or hunk.is_at_end:
         return (text if text.endswith("\n") or not text else text + "\n") + added
-    lines = text.split("\n")
+    above = _below(hunk.hints, text) if len(hunk.hints) > 1 else 0
+    lines = text[above or 0 :].split("\n")
     found = [index for index, line in enumerate(lines) if hunk.hint in line]
-    if len(found) != 1:
+    if above is None or (len(found) != 1 and len(hunk.hints) == 1):
         return EditRefused(message=f"the line {hunk.hint!r} is there {len(found)} times; give lines of context instead")
     after = found[0] + 1
-    return "\n".join([*lines[:after], *hunk.new, *lines[after:]])
+    return text[: above or 0] + "\n".join([*lines[:after], *hunk.new, *lines[after:]])
