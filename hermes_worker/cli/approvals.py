@@ -143,6 +143,11 @@ def _open_question(backend: RunBackend, named: str) -> OpenLine:
     return meant
 
 
+def summarise_question(line: OpenLine | ClosedLine) -> str:
+    """What is asked, or was, on one line for a list; what is left out is counted."""
+    return summarise(*_asks(line))[0]
+
+
 def _asks(line: OpenLine | ClosedLine) -> tuple[str, int]:
     """What is asked, and how much of it a list shows."""
     return clean(show_marks(line.command or line.question or line.description or line.tool)), _ASKED_CHARS
@@ -158,7 +163,7 @@ def _open_row(line: OpenLine) -> tuple[str, ...]:
         line.tenant,
         waits,
         moment(line.expires_at),
-        summarise(*_asks(line))[0],
+        summarise_question(line),
         choices or "words",
     )
 
@@ -175,4 +180,4 @@ def _closed_row(line: ClosedLine) -> tuple[str, ...]:
     by = one_line(line.by or "-", 40)
     outcome = f"{line.outcome}: {one_line(line.reason, 40)}" if line.reason else line.outcome
     permits = one_line(line.permits or "-", 40)
-    return str(line.id), line.run_id, moment(line.closed_at), outcome, by, summarise(*_asks(line))[0], permits
+    return str(line.id), line.run_id, moment(line.closed_at), outcome, by, summarise_question(line), permits

@@ -245,7 +245,7 @@ def _left(settings: Settings) -> tuple[Grade, str]:
     from hermes_worker.tasks.upkeep import left_places
 
     found = [find_left_folders(place) for place in left_places(settings.home)]
-    if not (count := sum(each.count for each in found)):
+    if not (count := sum(each.folders for each in found)):
         return Grade.OK, "no process left folders behind"
     megabytes = sum(each.bytes for each in found) / 1024**2
     return Grade.NOTE, (

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from hermes_worker.cli import artifacts, batches, checkpoints, trees
-from hermes_worker.cli.approvals import asks
+from hermes_worker.cli.approvals import summarise_question
 from hermes_worker.cli.batches import stop_matching
 from hermes_worker.cli.budget import budget_document, budget_lines
 from hermes_worker.cli.entry import EXIT_FAILED
@@ -265,7 +265,8 @@ def _refuse_unnamed(backend: RunBackend, run_id: str, kind: WaitKind) -> NoRetur
     """Show what a run asks: an answer has to name the question that was seen. Raises ``ConfigurationError``."""
     backend.status(run_id)
     found = backend.questions(kind=kind, all_tenants=False, limit=_QUESTIONS_MAX)
-    lines = [f"  --wait-id {each.id}  ({each.code})  {asks(each)}" for each in found if each.run_id == run_id]
+    its = [each for each in found if each.run_id == run_id]
+    lines = [f"  --wait-id {each.id}  ({each.code})  {summarise_question(each)}" for each in its]
     if not lines:
         raise ConfigurationError(f"run {run_id!r} waits for no {kind.value}; 'hermes-worker runs show' says how it is")
     raise ConfigurationError("\n".join(["say which question you answer; the run asks:", *lines]))

@@ -30,7 +30,7 @@ _LOCK = "lock"
 class LeftFolders(NamedTuple):
     """What processes that are gone have left."""
 
-    count: int
+    folders: int
     bytes: int
 
 

@@ -6,7 +6,7 @@ rewritten behind this revision, a few at a time, so that nobody waits for a tran
 """
 
 revision = "0264"
-down_revision = "0260"
+down_revision = "0261"
 branch_labels = None
 depends_on = None
 works_with = "0103"
