@@ -56,6 +56,8 @@ from hermes_worker.store.tables import (
 
 _ERROR_CHARS_MAX = 300
 _CLOSED_QUESTIONS = 20
+_LATELY = 5_000
+"""So many questions of an installation, before the oldest open one of a chat, are looked through for that chat's."""
 CODE_ASKED = "code_asked"
 """What became of an event that may answer a question: its chat was asked for the question's code."""
 _BROKEN = "broken"
@@ -437,10 +439,14 @@ class GatewayRows:
         wanted = _questions(self._tenant, source, name)
         is_open = waits.c.closed_at.is_(None)
         with self._database.read() as connection:
+            # In no order, or SQLite reads the whole table and not its index of open ones.
             rows = rows_of(connection.execute(wanted.where(is_open)), _QuestionRow)
             if not rows:
                 return []
-            rows += rows_of(connection.execute(wanted.where(~is_open).limit(_CLOSED_QUESTIONS)), _QuestionRow)
+            # Of the whole table only its end is read: what was asked long before is quoted or named by nobody.
+            lately = waits.c.pk > min(row.pk for row in rows) - _LATELY
+            closed = wanted.where(~is_open, lately).order_by(waits.c.pk.desc()).limit(_CLOSED_QUESTIONS)
+            rows += rows_of(connection.execute(closed), _QuestionRow)
             shown = _messages_of(connection, [row.pk for row in rows])
         found = [_chat_question(row, shown.get(row.pk, ())) for row in rows]
         return sorted((each for each in found if each is not None), key=lambda each: each.wait_id)
@@ -630,7 +636,7 @@ def _active_run(tenant: str, source: str, name: str) -> sa.Select[Any]:
 
 
 def _questions(tenant: str, source: str, name: str) -> sa.Select[Any]:
-    """What was asked by the runs of a session and by all that they caused, the newest first."""
+    """What was asked by the runs of a session and by all that they caused."""
     first = runs.alias()
     columns = (waits.c.pk, runs.c.run_id, waits.c.kind, waits.c.request, waits.c.opened_at, waits.c.closed_at)
     return (
@@ -640,7 +646,6 @@ def _questions(tenant: str, source: str, name: str) -> sa.Select[Any]:
         .join(sessions, sessions.c.pk == first.c.session_pk)
         .where(session_is(tenant, source, name))
         .where(waits.c.kind.in_((WaitKind.APPROVAL.value, WaitKind.INPUT.value)))
-        .order_by(waits.c.pk.desc())
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,6 +103,41 @@ def test_a_question_is_answered_with_any_words_and_commands_stay_commands() -> N
     assert meaning("neither", [QUESTION, APPROVAL]) == Respond(question=QUESTION, text="neither")
     assert meaning("/stop", [QUESTION]) == Do(verb=SlashVerb.STOP)
     assert meaning("/approve", [QUESTION, APPROVAL]) == Decide(question=APPROVAL, choice="once")
+
+
+def test_of_several_questions_a_line_answers_the_one_whose_code_it_bears() -> None:
+    other = replace(APPROVAL, wait_id=9, text="rm -rf dist")
+    both = [APPROVAL, other]
+    for line in ("yes", "/approve", "/deny", "deny later"):
+        found = meaning(line, both)
+        assert isinstance(found, Misread)
+        assert found.why.endswith(f"name the one that you answer: {APPROVAL.code}, {other.code}")
+    code = other.code
+    for line in (f"once {code}", f"{code.lower()} y", f"/approve {code}", f"/approve once {code}"):
+        assert meaning(line, both) == Decide(question=other, choice="once")
+    assert meaning(f"/deny {code} not here", both) == Decide(question=other, choice="deny", reason="not here")
+    words = [QUESTION, replace(QUESTION, wait_id=10)]
+    assert isinstance(meaning("red", words), Misread)
+    assert meaning(f"{words[1].code} light red", words) == Respond(question=words[1], text="light red")
+
+
+@pytest.mark.parametrize("line", ["yes {}", "/approve {}", "/deny {} no", "deny {}", "{} always"])
+def test_the_code_of_a_question_that_is_over_answers_no_other(line: str) -> None:
+    over = replace(APPROVAL, wait_id=9)
+    found = meaning(line.format(over.code), [APPROVAL])
+    assert isinstance(found, Misread)
+    assert found.why == f"no question with the code {over.code} is open"
+
+
+@pytest.mark.parametrize(("line", "asks"), [("yes", APPROVAL), ("/approve always", APPROVAL), ("red", QUESTION)])
+def test_a_line_that_was_begun_before_a_question_came_does_not_answer_it(line: str, asks: PendingQuestion) -> None:
+    lapsed = replace(asks, wait_id=6)
+    for before in ((), (lapsed,)):
+        found = meaning(line, [asks], before)
+        assert isinstance(found, Misread)
+        assert found.why == f"the question {asks.code} came while you wrote; read it, and send the line again"
+    assert not isinstance(meaning(line, [asks], (lapsed, asks)), Misread)
+    assert meaning("/stop", [asks], ()) == Do(verb=SlashVerb.STOP)
 
 
 def test_the_help_names_every_command_and_every_command_is_read() -> None:

@@ -146,14 +146,11 @@ def question_lines(question: PendingQuestion) -> list[str]:
         why = f" ({question.why})" if question.why else ""
         *some, last = [choice for choice in question.choices if choice != "deny"] or ("once", "session", "always")
         offered = f"{', '.join(some)} or {last}" if some else last
-        said = f"? {question.code} wants to run{why}:"
-        return [*render_question(said, question.text), f"  allow it {offered}, or deny it{until}"]
+        how = f"  {question.code}: allow it {offered}, or deny it{until}"
+        return [*render_question(f"? wants to run{why}:", question.text), how]
     numbered = [f"  {number} {choice}" for number, choice in enumerate(question.choices, start=1)]
-    return [
-        *render_question(f"? {question.code}", question.text),
-        *numbered,
-        f"  answer with {'a number or ' if numbered else ''}words{until}",
-    ]
+    how = f"  {question.code}: answer with {'a number or ' if numbered else ''}words{until}"
+    return [*render_question("?", question.text), *numbered, how]
 
 
 def _console(*, has_colour: bool) -> Console:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 from hermes_worker.cli.chat.sayings import Do, Meaning, SlashVerb, completions, meaning
 from hermes_worker.cli.chat.talk import Followed, Talk
-from hermes_worker.cli.chat.turn import Tone
+from hermes_worker.cli.chat.turn import PendingQuestion, Tone
 from hermes_worker.cli.wording import clean, one_line
 from hermes_worker.core.errors import HermesError
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
+    from prompt_toolkit.buffer import Buffer
     from prompt_toolkit.completion import CompleteEvent, Completer, Completion
     from prompt_toolkit.document import Document
     from prompt_toolkit.formatted_text import StyleAndTextTuples
@@ -54,6 +55,8 @@ class ChatPrompt:
         self._on_session = on_session
         self._runs: SimpleQueue[str | None] = SimpleQueue()
         self._began_at = time.monotonic()
+        self._asked_before: tuple[PendingQuestion, ...] | None = None
+        """What was asked when the line was begun; ``None`` for one that nobody has begun, or where that is not seen."""
 
     def run(self, first_run: str | None) -> None:
         """``first_run`` is a run that is at work already."""
@@ -67,8 +70,9 @@ class ChatPrompt:
             follower.start()
             while True:
                 try:
+                    self._asked_before = None
                     line = session.prompt()
-                    if not self._take(meaning(line, self._talk.asking)):
+                    if not self._take(meaning(line, self._talk.asking, self._asked_before)):
                         break
                 except KeyboardInterrupt:
                     self._interrupted()
@@ -129,7 +133,7 @@ class ChatPrompt:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.history import FileHistory, InMemoryHistory
 
-        return PromptSession(
+        session: PromptSession[str] = PromptSession(
             message=self._message,
             bottom_toolbar=self._toolbar,
             history=FileHistory(str(self._history)) if self._history else InMemoryHistory(),
@@ -139,6 +143,14 @@ class ChatPrompt:
             refresh_interval=_REFRESH_S,
             reserve_space_for_menu=4,
         )
+        session.default_buffer.on_text_changed += self._note_writing
+        return session
+
+    def _note_writing(self, buffer: Buffer) -> None:
+        if not buffer.text:
+            self._asked_before = None
+        elif self._asked_before is None:
+            self._asked_before = self._talk.asking
 
     def _message(self) -> StyleAndTextTuples:
         asking = self._talk.asking

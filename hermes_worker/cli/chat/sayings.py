@@ -112,11 +112,21 @@ class Misread:
 Meaning = Say | Do | Decide | Respond | Misread | None
 
 
-def meaning(line: str, asking: Sequence[PendingQuestion] = ()) -> Meaning:
+def meaning(
+    line: str, asking: Sequence[PendingQuestion] = (), asked_before: Sequence[PendingQuestion] | None = None
+) -> Meaning:
     """What a line means while the run asks ``asking``, the oldest first; ``None`` for an empty one.
 
-    A line that begins with a blank is never a command.
+    A line that begins with a blank is never a command. ``asked_before`` is what the run asked when the person began to
+    write the line, where that is known: no question is answered by a line that was begun before it was there.
     """
+    meant = _read_line(line, asking)
+    if asked_before is None or not isinstance(meant, Decide | Respond) or meant.question in asked_before:
+        return meant
+    return Misread(why=f"the question {meant.question.code} came while you wrote; read it, and send the line again")
+
+
+def _read_line(line: str, asking: Sequence[PendingQuestion]) -> Meaning:
     text = line.strip()
     if not text:
         return None
@@ -154,7 +164,8 @@ def _several(question: PendingQuestion, asking: Sequence[PendingQuestion]) -> Mi
 
 def _unknown_code(text: str) -> Misread | None:
     """What to write instead of the code of a question that is not asked any more."""
-    code = code_in(text.partition(" ")[0]) or code_in(text.rpartition(" ")[2])
+    words = text.split()
+    code = next((found for word in (words[:1] if len(words) > 2 else words) if (found := code_in(word))), None)
     return Misread(why=f"no question with the code {code} is open") if code else None
 
 
