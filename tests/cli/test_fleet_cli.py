@@ -183,6 +183,26 @@ def test_the_whole_of_a_long_command_is_shown_with_wide(hermes: CommandLine, sto
     assert all(line.startswith("    ") and "\x1b" not in line for line in rest)
 
 
+def test_a_command_that_the_list_shows_in_part_is_shown_whole_before_it_is_allowed(
+    hermes: CommandLine, store: Store
+) -> None:
+    command = f"echo {'x' * 9_000}\u202e; rm -rf ~/photos"
+    keys = {"pattern_keys": ["recursive delete", "SQL DROP"], "description": "recursive delete; SQL DROP"}
+    run_id = asked(store, replace(DANGER, request={**DANGER.request, **keys, "command": command}))
+    listed = hermes("approvals", "list")
+    assert "… and 8,950 more characters" in listed.out
+    assert "approvals show ID" in listed.err
+    [line] = documents(hermes("approvals", "list", "--json"))
+    assert line["pattern_keys"] == keys["pattern_keys"]
+    number, whole = str(line["id"]), command.replace("\u202e", "<U+202E>")
+    shown = hermes("approvals", "show", number).out
+    assert "recursive delete; SQL DROP" in shown
+    assert whole in shown
+    assert whole in hermes("approvals", "answer", number, "once").err
+    assert store.status(run_id) is RunStatus.RUNNING
+    assert "approvals history" in hermes("approvals", "show", number).err
+
+
 def test_a_word_that_is_no_choice_answers_nothing(hermes: CommandLine, store: Store) -> None:
     run_id = asked(store)
     [line] = documents(hermes("approvals", "list", "--json"))
