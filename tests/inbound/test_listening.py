@@ -411,6 +411,26 @@ def test_a_command_is_asked_about_in_the_chat_and_allowed_there(
 
 
 @pytest.mark.usefixtures("listening")
+def test_a_command_that_a_chat_cannot_show_whole_is_denied_there_and_not_allowed(
+    client: Client, telegram: TelegramServer, store: Store
+) -> None:
+    telegram.write(42, "clean up")
+    until(lambda: outcomes(client) == ["run"])
+    question = approval()
+    command = f"echo {'x' * 50_000}; rm -rf ~/photos"
+    asked_by(client, store, replace(question, request={**question.request, "command": command}))
+    telegram.write(42, "/approve", date=int(time.time()))
+    until(lambda: len(outcomes(client)) == 2)
+    assert choices(client) == [None]
+    assert bodies(client)[1].startswith(
+        "This cannot be chosen: the command is too long to be shown here. Read it whole"
+    )
+    telegram.write(42, "/deny", date=int(time.time()))
+    until(lambda: len(outcomes(client)) == 3)
+    assert choices(client) == ["deny"]
+
+
+@pytest.mark.usefixtures("listening")
 def test_what_nobody_else_and_nobody_before_the_question_said_is_an_answer(
     client: Client, telegram: TelegramServer, store: Store
 ) -> None:
