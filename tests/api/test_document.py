@@ -234,9 +234,15 @@ class World:
         assert kept.status_code == 200, kept.text
         return name
 
+    def somebody(self) -> dict[str, list[str]]:
+        """A session in which nothing was said."""
+        name = f"gone{next(self._numbers)}"
+        self.post("/api/sessions", id=name)
+        return {"sessions": [name]}
+
     def erasure(self) -> str:
-        """One of nobody that has begun."""
-        return str(self.post("/v1/erasures", whom={"principals": ["cli:nobody"]})["receipt_id"])
+        """One that has begun."""
+        return str(self.post("/v1/erasures", whom=self.somebody())["receipt_id"])
 
     def receipt(self) -> str:
         return json.dumps(self.post(f"/v1/erasures/{self.erasure()}/work", stop=False)["receipt"])
@@ -341,9 +347,8 @@ class World:
         if path == "/v1/places":
             body["places"] = 1_000_000
         if path.startswith(("/v1/exports", "/v1/erasures")) and path != "/v1/erasures/{receipt_id}/work":
-            nobody = {"principals": ["cli:nobody"]}
             body.clear()
-            body |= {"whom": nobody} if path == "/v1/erasures" else nobody
+            body |= {"whom": self.somebody()} if path == "/v1/erasures" else self.somebody()
             if path.endswith("replayed"):
                 body.clear()
                 body["receipt"] = self.receipt()

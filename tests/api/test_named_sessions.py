@@ -13,6 +13,7 @@ from support.store import Store
 from test_control import waiting
 
 from hermes_worker.core.principals import USER_HEADER
+from hermes_worker.store.configurations import Configurations
 
 SECRET = "the word is canary"
 
@@ -140,8 +141,8 @@ def test_what_an_object_calls_its_session_every_path_takes(
     }
     assert len(shown) == 1
     [word] = shown
-    for path in (f"/api/sessions/{word}", f"/v1/sessions/{word}/settings", f"/v1/runs?session_id={word}"):
+    for path in (f"/api/sessions/{word}", f"/v1/sessions/{word}/settings", f"/api/sessions/{word}/messages"):
         assert http.get(path, headers=headers).status_code == 200, path
     said = {"settings": {"agent.max_turns": "5"}}
     assert http.put(f"/v1/sessions/{word}/settings", json=said, headers=headers).json()["settings"] == said["settings"]
-    assert http.get("/v1/settings", params={"session_id": word}, headers=headers).status_code == 200
+    assert Configurations(store.database).of_anybodys_session(word) == ("default", said["settings"])

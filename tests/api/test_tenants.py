@@ -220,7 +220,8 @@ def one_of_each(http: httpx.Client, store: Store) -> dict[str, str]:
     text = f"---\nname: {skill}\ndescription: Theirs.\n---\nDo it.\n"
     kept = http.put(f"/v1/skills/{skill}", json={"files": [{"path": "SKILL.md", "text": text}]})
     assert kept.status_code == 200, kept.text
-    erasure = http.post("/v1/erasures", json=BODIES["POST /v1/erasures"]).json()["receipt_id"]
+    store.answer(gone := submit(http))
+    erasure = http.post("/v1/erasures", json={"whom": {"sessions": [gone]}}).json()["receipt_id"]
     done = http.post(f"/v1/erasures/{erasure}/work", json={})
     assert done.json()["done"], done.text
     # A session that nobody named is called as its first run.
