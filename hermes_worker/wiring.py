@@ -1312,19 +1312,30 @@ def _known_as(host: str, address: str | None) -> str:
 def mcp_host_of(settings: Settings, database: Database, *, name: str, alive_file: Path | None) -> ResourceHost:
     """The MCP servers of this process that have a command. Raises ``ConfigurationError``, ``OSError``."""
     from hermes_worker.hosting.host import HostOptions
+    from hermes_worker.hosting.program import NotStarted
     from hermes_worker.mcp.bridge import Bridge, mcp_host
     from hermes_worker.mcp.rows import row_process
     from hermes_worker.mcp.servers import servers_of, token_variable
     from hermes_worker.store.mcp_servers import McpServers
     from hermes_worker.store.resources import Resources
+    from hermes_worker.workspaces.base import WorkspaceError
 
     chosen, servers = settings.mcp, servers_of(settings.home)
+
+    rule = copy_rule(settings, database)
 
     def known(resource: ResourceView) -> tuple[McpServer, str | None] | None:
         if is_row_source(resource.name):
             return row_process(McpServers(database), resource, chosen.row_commands) if chosen.has_rows else None
         token = settings.variables.get(token_variable(resource.name), "").strip() or None
-        return (servers[resource.name], token) if resource.name in servers else None
+        if resource.name not in servers:
+            return None
+        try:
+            for path in servers[resource.name].writes:
+                rule.require_own_folder(path)
+        except WorkspaceError as error:
+            raise NotStarted(str(error)) from error
+        return servers[resource.name], token
 
     options = HostOptions(
         name=name,
@@ -1383,7 +1394,9 @@ def _places_of(shared: _Shared) -> PlaceKeeper:
     settings = shared.settings
     is_ours = QueueName.TOOLS in shared.options.queues and not shared.options.is_lane
     place = place_of_workspaces(settings) if is_ours else None
-    return PlaceKeeper(place, pruner_of(shared.client.database, settings), settings.terminal.remote_idle_s)
+    database = shared.client.database
+    idle_s = settings.terminal.remote_idle_s
+    return PlaceKeeper(place, pruner_of(database, settings), idle_s, partial(is_copy, database))
 
 
 def place_of_workspaces(settings: Settings) -> WorkspacePlace | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final, Protocol
@@ -73,7 +73,16 @@ def _lets_go(needs: WorkspaceNeeds, tenant: str) -> bool:
 class PlaceKeeper:
     """Tends a place again and again, in a thread of its own. A place that hangs holds nobody else up."""
 
-    def __init__(self, place: WorkspacePlace | None, needs: WorkspaceNeeds, idle_s: float) -> None:
+    def __init__(
+        self,
+        place: WorkspacePlace | None,
+        needs: WorkspaceNeeds,
+        idle_s: float,
+        is_copy: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """While ``is_copy`` says so, the workspaces are those of the original of a restored copy, and stay as they
+        are."""
+        self._is_copy = is_copy
         self._place = place
         self._needs = needs
         self._idle_s = idle_s
@@ -98,7 +107,7 @@ class PlaceKeeper:
     def look(self, place: WorkspacePlace) -> None:
         """Tend it once, and say what was done or why it was not."""
         try:
-            done = tend(place, self._needs, self._idle_s)
+            done = Tended() if self._is_copy() else tend(place, self._needs, self._idle_s)
         except UnavailableError:
             return  # whoever needs the database says that it is away
         except WorkspaceError as error:

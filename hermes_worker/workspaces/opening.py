@@ -11,7 +11,7 @@ from hermes_worker.core.home_paths import is_shared_with_copies
 from hermes_worker.extension import load
 from hermes_worker.workspaces.base import Workspace, WorkspaceError
 from hermes_worker.workspaces.local import LocalWorkspace
-from hermes_worker.workspaces.ref import OpeningOptions, WorkspaceRef
+from hermes_worker.workspaces.ref import OpeningOptions, WorkspaceKind, WorkspaceRef
 
 __all__ = ["CopyRule", "OpeningOptions", "open_local", "open_workspace"]
 
@@ -26,11 +26,14 @@ class CopyRule:
 
     def require_own(self, ref: WorkspaceRef) -> None:
         """Raises ``WorkspaceError`` for a workspace outside the home of a copy."""
-        if is_shared_with_copies(ref.kind, ref.root, self.homes) and self.is_copy():
+        self.require_own_folder(ref.root, kind=ref.kind)
+
+    def require_own_folder(self, path: str, *, kind: str = WorkspaceKind.LOCAL) -> None:
+        """Raises ``WorkspaceError`` for a folder outside the home of a copy."""
+        if is_shared_with_copies(kind, path, self.homes) and self.is_copy():
             raise WorkspaceError(
-                f"this is a restored copy, and the workspace {ref.root!r} is outside its home, where the original may "
-                "still be at work. When nothing runs there any more, somebody has to say so: 'hermes-worker restore "
-                "--original-gone'"
+                f"this is a restored copy, and {path!r} is outside its home, where the original may still be at work. "
+                "When nothing runs there any more, somebody has to say so: 'hermes-worker restore --original-gone'"
             )
 
 

@@ -21,7 +21,7 @@ from hermes_worker.store.access.audit import AuditLog
 from hermes_worker.store.access.principals import KeyScope, Tenants
 from hermes_worker.store.runs.workspaces import RunWorkspaces
 from hermes_worker.store.tables import sessions
-from hermes_worker.wiring import opening_workspaces
+from hermes_worker.wiring import copy_rule, opening_workspaces
 from hermes_worker.workspaces.checkpoints.places import store_of
 from hermes_worker.workspaces.ref import WorkspaceRef
 
@@ -137,7 +137,7 @@ def test_files_on_another_host_are_put_back_where_the_api_reaches_it(
         ref = WorkspaceRef(kind="ssh", root=str(tmp_path / "there")).to_json()
         with api.client.database.write() as connection:
             connection.execute(sa.update(sessions).values(workspace=ref))
-        opened = opening_workspaces(api.client.settings, None)
+        opened = opening_workspaces(api.client.settings, None, copy_rule(api.client.settings, api.client.database))
         opened(ref).write_bytes("a.txt", b"one\n")
         kept = store_of(api.client.settings.home, "default", ref, opened=opened)
         assert kept is not None

@@ -20,6 +20,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.store import text_keys as module
 from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.home_texts import PlacedText
 from hermes_worker.store.engine.sealing import (
     CLEAR,
     MARK,
@@ -98,7 +99,7 @@ def test_the_page_says_of_every_text_whether_it_is_encrypted() -> None:
         f"{table.name}.{column.name}": "encrypted" if isinstance(column.type, SealedText) else "clear"
         for table in metadata.tables.values()
         for column in table.columns
-        if isinstance(column.type, sa.String | SealedText)
+        if isinstance(column.type, sa.String | SealedText | PlacedText)
     }
     assert said == found, (
         "give the new column a row in docs/encryption.md. If people, models, tools or providers may have written what "
