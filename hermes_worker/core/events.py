@@ -130,6 +130,8 @@ class CallReleased:
     """The worker gave the call back before running it; costs no attempt."""
 
     position: int
+    has_begun: bool = True
+    """Whether its tool may have started. Only a call that may run again, or has not begun, can be given back."""
     kind: Literal["call_released"] = "call_released"
 
 
@@ -139,6 +141,8 @@ class CallLost:
 
     position: int
     loss: Loss = Loss.UNSEEN
+    has_begun: bool = True
+    """Whether its tool may have started; false only where a row proves that it had not."""
     kind: Literal["call_lost"] = "call_lost"
 
 

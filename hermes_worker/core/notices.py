@@ -25,12 +25,6 @@ INTERRUPTED = canonical_json(
     }
 )
 OTHER_EFFECT = "the call was not run: a hook gave it arguments that do more than those that were asked for"
-NOT_STARTED = canonical_json(
-    {
-        "status": "not_started",
-        "error": "The worker could not start this call in time. It had no effect: make the call again if it is needed.",
-    }
-)
 TOO_MANY_DELEGATIONS = (
     "nothing was delegated: one reply may hold {allowed} calls of delegate_task; hand several tasks to one "
     "call, or make this one again when the others have ended"

@@ -62,7 +62,7 @@ def apply(run: Run, event: ev.Event) -> Run:
         case ev.CallClaimed():
             return _claim_call(run, event.position)
         case ev.CallReleased():
-            return _release_call(run, event.position)
+            return _release_call(run, event)
         case ev.CallLost():
             return _lose_call(run, event)
         case ev.CallSettled():
@@ -199,9 +199,10 @@ def _claim_call(run: Run, position: int) -> Run:
     return _with_call(run, position, CallStatus.RUNNING)
 
 
-def _release_call(run: Run, position: int) -> Run:
+def _release_call(run: Run, event: ev.CallReleased) -> Run:
+    position = event.position
     call = _call(run, position)
-    if call.replay is Replay.ONCE and not call.asks and not call.status.is_settled:
+    if call.replay is Replay.ONCE and event.has_begun and not call.asks and not call.status.is_settled:
         raise InvalidTransition(f"call {position} of run {run.run_id!r} may have begun and must not run again")
     return _settle_stop(_with_call(run, position, CallStatus.PENDING))
 
@@ -287,7 +288,7 @@ def _lose_call(run: Run, event: ev.CallLost) -> Run:
         return run  # its result was faster
     if call.status is not CallStatus.RUNNING:
         raise InvalidTransition(f"nobody holds call {position} of run {run.run_id!r}")
-    if call.replay is Replay.ONCE and not call.asks:
+    if call.replay is Replay.ONCE and event.has_begun and not call.asks:
         return _settled(_with_call(run, position, CallStatus.UNKNOWN))
     if run.status is RunStatus.STOPPING:
         return _settle_stop(_with_call(run, position, CallStatus.CANCELLED))

@@ -55,6 +55,7 @@ _POINTS: dict[FleetRole, tuple[FaultPoint, ...]] = {
     FleetRole.MODEL: (FaultPoint.ITERATE_AFTER_CLAIM, FaultPoint.ITERATE_AFTER_REPLY, FaultPoint.ITERATE_AFTER_COMMIT),
     FleetRole.TOOLS: (
         FaultPoint.CALL_TOOL_AFTER_CLAIM,
+        FaultPoint.CALL_TOOL_AFTER_BEGIN,
         FaultPoint.CALL_TOOL_AFTER_RUN,
         FaultPoint.CALL_TOOL_AFTER_SETTLE,
     ),

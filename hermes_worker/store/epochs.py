@@ -117,6 +117,8 @@ def _doubt_calls(connection: Connection) -> int:
     is_once = tool_calls.c.replay == Replay.ONCE.value
     asked = sa.update(tool_calls).where(is_once, tool_calls.c.asks == 1)
     connection.execute(asked.values(asks=0))
+    # What had not begun when the copy was made may have begun since.
+    connection.execute(sa.update(tool_calls).where(tool_calls.c.unbegun_token.is_not(None)).values(unbegun_token=None))
     running = sa.select(sa.func.count()).select_from(tool_calls)
     at_work = connection.execute(running.where(is_once, tool_calls.c.lease_owner.is_not(None)))
     doubtful = int(at_work.scalar_one())

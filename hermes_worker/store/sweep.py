@@ -39,9 +39,10 @@ from hermes_worker.store.inbound_files import lose_files, resend_files
 from hermes_worker.store.key_states import wake_parked
 from hermes_worker.store.outbox.alerts import KEPT_S, AlertPolicy, alert_targets_of, sweep_alerts, tell_quarantines
 from hermes_worker.store.outbox.deliveries import lose_deliveries, resend_deliveries, wake_deliveries
-from hermes_worker.store.row_keys import CallKey, LeaseTokenRow, LostHintsBounds, RunKey
+from hermes_worker.store.row_keys import CallKey, HeldCallKey, LeaseTokenRow, LostHintsBounds, RunKey
 from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run
 from hermes_worker.store.run_ends import RunEnd, uncounted_ends
+from hermes_worker.store.runs.call_claims import TAKE_UNBEGUN
 from hermes_worker.store.runs.chains import finish_stops
 from hermes_worker.store.runs.children import orphans
 from hermes_worker.store.runs.joining import begin_put_off, break_off, save
@@ -234,7 +235,8 @@ class Sweeper:
             if not _still_holds(connection, orphan):
                 return None
             _end_lane(connection, orphan, loaded.run.calls[orphan.position])
-            event = ev.CallLost(position=orphan.position, loss=LOSSES[orphan.state])
+            has_begun = not _take_unbegun(connection, orphan)
+            event = ev.CallLost(position=orphan.position, loss=LOSSES[orphan.state], has_begun=has_begun)
             step = "auxiliary" if loaded.run.calls[orphan.position].asks else "tool"
             return _save_loss(connection, loaded, event, f"{step}:{orphan.name}", self._pricing)
 
@@ -772,6 +774,19 @@ _TOKEN_OF_CALL = Prepared(
     takes=CallKey,
     gives=LeaseTokenRow,
 )
+
+
+def _take_unbegun(connection: Connection, orphan: OrphanedCall) -> bool:
+    """Whether the claim is one on a ``once`` call that has not begun; from here on it cannot begin any more."""
+    if orphan.lease_token is None:
+        return False
+    place: HeldCallKey = {
+        "run": orphan.run_pk,
+        "iter": orphan.iteration,
+        "pos": orphan.position,
+        "token": orphan.lease_token,
+    }
+    return TAKE_UNBEGUN.run(connection, place) > 0
 
 
 def _still_holds(connection: Connection, orphan: OrphanedCall) -> bool:

@@ -423,6 +423,7 @@ tool_calls = sa.Table(
     sa.Column("hinted_at", Seconds),
     sa.Column("hints", sa.SmallInteger(), nullable=False, server_default="0"),
     sa.Column("lease_token", sa.String(32)),
+    sa.Column("unbegun_token", sa.String(32)),
     sa.Column("lease_owner", BigId),
     sa.Column("claimed_at", Seconds),
     sa.Column("deadline_at", Seconds),
@@ -443,7 +444,9 @@ tool_calls = sa.Table(
 """The effect ledger. ``running`` is the recorded intent; the result is the message at ``result_seq`` of the session,
 a place that is kept free for it from the moment the model asked, so results stand in the order of the calls. With
 ``asks`` 1 what is due, or claimed, is an auxiliary call for it and not its tool; 0 when it has its answers, and null
-for the usual call, which asks nothing."""
+for the usual call, which asks nothing. ``unbegun_token`` is the token of the claim on a ``once`` call whose tool has
+not begun. It is taken away by a compare-and-set before the tool begins; where it is not the ``lease_token``, as after a
+claim of an older version, the tool may have begun."""
 
 auxiliary_calls = sa.Table(
     "auxiliary_calls",

@@ -38,6 +38,8 @@ class FaultPoint(StrEnum):
     """The workspace was read, and what it says is not stored yet."""
     PREPARE_AFTER_COMMIT = "prepare.after_commit"
     CALL_TOOL_AFTER_CLAIM = "call_tool.after_claim"
+    CALL_TOOL_AFTER_BEGIN = "call_tool.after_begin"
+    """Of a ``once`` call alone: it counts as begun, and its tool has not started."""
     CALL_TOOL_AFTER_RUN = "call_tool.after_run"
     """The tool has acted, its result is not stored yet."""
     CALL_TOOL_AFTER_SETTLE = "call_tool.after_settle"

@@ -94,6 +94,8 @@ class CallRow:
     timeout_s: float
     precedent: Precedent = NO_PRECEDENT
     token: str | None = None
+    unbegun: str | None = None
+    """The token of a claim on a once call whose tool has not begun."""
     owner: int | None = None
     claimed_at: float = 0.0
     hinted_at: float | None = None
@@ -430,6 +432,7 @@ class MemoryStore:
         row.core = apply(row.core, ev.CallClaimed(position=effect.position))
         call.token, call.owner, call.claimed_at = f"c{next(self._tokens)}", owner, self.now()
         call.hinted_at, call.hints = None, 0
+        call.unbegun = call.token if row.core.calls[effect.position].replay is Replay.ONCE else None
         call.deadline_at = self.now() + call.timeout_s + OVERTIME_S
         return True
 
@@ -444,8 +447,12 @@ class MemoryStore:
         event = ev.CallSettled(position=claim.position, status=settlement.status)
         return self._write(row, event, result=settlement.text)
 
-    def release(self, claim: CallClaim, *_: Any) -> list[Hint]:
-        return self._write(self._held_call(claim), ev.CallReleased(position=claim.position))
+    def begin(self, claim: CallClaim) -> None:
+        call = self._held_call(claim).calls[claim.iteration, claim.position]
+        call.unbegun = None
+
+    def release(self, claim: CallClaim, *_: Any, has_begun: bool = True) -> list[Hint]:
+        return self._write(self._held_call(claim), ev.CallReleased(position=claim.position, has_begun=has_begun))
 
     def _held_call(self, claim: CallClaim | AuxiliaryClaim) -> RunRow:
         row = self._rows[claim.run_id]
@@ -765,7 +772,9 @@ class MemoryStore:
                 loss = self.workers.loss_of(place.owner)
                 if place.owner in self.workers.rows and call.is_suspect:
                     self.workers.rows[place.owner].state = self.workers.rows[place.owner].state.replace("alive", "dead")
-                hints += self._put_off(row, self._write(row, ev.CallLost(position=call.position, loss=loss)))
+                has_begun = place.unbegun != place.token
+                lost = ev.CallLost(position=call.position, loss=loss, has_begun=has_begun)
+                hints += self._put_off(row, self._write(row, lost))
         if row.token is not None and self.workers.is_gone(row.owner):
             loss = self.workers.loss_of(row.owner)
             hints += self._put_off(row, self._write(row, ev.IterationLost(loss=loss)))

@@ -292,6 +292,78 @@ def test_a_once_call_whose_worker_vanished_is_unknown_and_the_model_is_told(stor
     check(store)
 
 
+def test_a_once_call_that_never_began_is_due_again(store: Store) -> None:
+    """What nobody began has no outcome that could be unknown: the model is told nothing."""
+    worker = store.worker()
+    run_id = store.with_tools(O)
+    zombie = store.claimed_call(run_id, 0, worker.pk)
+    store.vanish(worker)
+
+    assert store.sweep().calls_lost == 1
+
+    assert store.due(run_id) == [replace(effect(run_id, attempt=2), is_suspect=True)]
+    with pytest.raises(LeaseLost):
+        store.calls.begin(zombie)
+    again = store.call(run_id)
+    assert again.idempotency_key == zombie.idempotency_key
+    store.calls.settle(again, settlement("it did work"))
+    assert store.results(run_id) == ["it did work"]
+    check(store)
+
+
+def test_a_once_call_is_begun_by_one_claim_or_taken_from_it_and_never_both(store: Store) -> None:
+    for _ in range(3 if store.database.is_sqlite else 15):
+        worker = store.worker()
+        run_id = store.with_tools(O)
+        claim = store.claimed_call(run_id, 0, worker.pk)
+        store.vanish(worker)
+        with ThreadPoolExecutor(1) as pool:
+            swept = pool.submit(store.sweep)
+            try:
+                store.calls.begin(claim)
+                has_begun = True
+            except LeaseLost:
+                has_begun = False
+        swept.result()
+        store.sweep()
+        (status,) = [call.status for call in store.views.calls(run_id)]
+        assert status is (CallStatus.UNKNOWN if has_begun else CallStatus.PENDING)
+    check(store)
+
+
+def test_that_a_call_begins_may_be_written_twice(store: Store) -> None:
+    """The answer to the first COMMIT may have been lost."""
+    worker = store.worker()
+    run_id = store.with_tools(O)
+    claim = store.claimed_call(run_id, 0, worker.pk)
+    store.calls.begin(claim)
+    store.calls.begin(claim)
+    store.vanish(worker)
+    store.sweep()
+    assert store.results(run_id) == [OUTCOME_UNKNOWN]
+
+
+def test_a_claim_of_an_older_version_counts_as_begun(store: Store) -> None:
+    """It knows the column not: the token of a claim that was given back stands there still."""
+    worker = store.worker()
+    run_id = store.with_tools(O)
+    before = store.claimed_call(run_id)
+    store.calls.release(before, has_begun=False)
+    store.claimed_call(run_id, 0, worker.pk)
+    with store.database.write() as connection:
+        connection.execute(sa.update(tool_calls).values(unbegun_token=before.token))
+    store.vanish(worker)
+    store.sweep()
+    assert [call.status for call in store.views.calls(run_id)] == [CallStatus.UNKNOWN]
+
+
+def test_a_once_call_that_has_not_begun_can_be_given_back(store: Store) -> None:
+    run_id = store.with_tools(O)
+    store.calls.release(store.claimed_call(run_id), has_begun=False)
+    assert store.due(run_id) == [effect(run_id)]
+    assert store.call(run_id).attempt == 1
+
+
 def test_the_unknown_outcome_of_a_call_is_in_the_event_stream(store: Store) -> None:
     worker = store.worker()
     run_id = store.with_tools(O)

@@ -161,7 +161,14 @@ class Store:
         return claim
 
     def call(self, run_id: str, position: int = 0, owner: int | None = None) -> CallClaim:
-        """Claim a tool call that is due."""
+        """Claim a tool call that is due, and begin it."""
+        claim = self.claimed_call(run_id, position, owner)
+        if claim.replay is Replay.ONCE:
+            self.calls.begin(claim)
+        return claim
+
+    def claimed_call(self, run_id: str, position: int = 0, owner: int | None = None) -> CallClaim:
+        """Claim a tool call that is due. Its tool has not begun."""
         effect = next(
             effect for effect in self.due(run_id) if isinstance(effect, RunTool) and effect.position == position
         )

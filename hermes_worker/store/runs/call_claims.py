@@ -13,15 +13,30 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from hermes_worker.core.effects import AskAuxiliary, CallEffect
 from hermes_worker.core.errors import LeaseLost
-from hermes_worker.core.run import STATE_VERSION, CallStatus, RunStatus
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import STATE_VERSION, CallStatus, RunStatus, WaitKind
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.engine.prepared import Prepared
 from hermes_worker.store.row_keys import HeldCallKey
 from hermes_worker.store.rows import LoadedRun, is_suspect, lock_run_after_call
-from hermes_worker.store.tables import runs, tool_calls
+from hermes_worker.store.tables import runs, tool_calls, waits
 
 OVERTIME_S = 30.0
 """How far past its time a claim may last before it is taken away: the worker ends it long before that."""
+
+
+_HAS_TASK = (
+    sa.select(waits.c.run_pk)
+    .where(
+        waits.c.run_pk == tool_calls.c.run_pk,
+        waits.c.iteration == tool_calls.c.iteration,
+        waits.c.position == tool_calls.c.position,
+        waits.c.kind == WaitKind.TASK.value,
+    )
+    .exists()
+)
+_CAN_BE_UNBEGUN = (tool_calls.c.replay == Replay.ONCE.value) & (tool_calls.c.asks.is_(None) | ~_HAS_TASK)
+"""Of a ``once`` call that is claimed: a server may be at work on its task already, and then it began long ago."""
 
 
 def claim_call(
@@ -53,6 +68,7 @@ def claim_call(
         .values(
             status=CallStatus.RUNNING.value,
             lease_token=sa.bindparam("token"),
+            unbegun_token=sa.case((_CAN_BE_UNBEGUN, sa.bindparam("token"))),
             lease_owner=sa.bindparam("owner"),
             claimed_at=db_now(),
             deadline_at=db_now() + lasts_s + OVERTIME_S,
@@ -130,6 +146,23 @@ def lock_held(connection: Connection, claim: HeldCall) -> LoadedRun:
     if _LOCK_HELD.first(connection, claimed(claim)) is None:
         raise lost(claim)
     return lock_run_after_call(connection, claim.run_pk)
+
+
+_begin_call = (
+    sa.update(tool_calls)
+    .where(
+        tool_calls.c.run_pk == sa.bindparam("run"),
+        tool_calls.c.iteration == sa.bindparam("iter"),
+        tool_calls.c.position == sa.bindparam("pos"),
+        tool_calls.c.lease_token == sa.bindparam("token"),
+    )
+    .values(unbegun_token=None)
+)
+BEGIN_CALL = Prepared(_begin_call, takes=HeldCallKey)
+"""What a worker does immediately before it begins a tool that must not run twice."""
+TAKE_UNBEGUN = Prepared(_begin_call.where(tool_calls.c.unbegun_token == sa.bindparam("token")), takes=HeldCallKey)
+"""What the sweeper does in the transaction that takes the claim away. Both write the row, so one waits for the other: a
+worker that comes second does not find its token, and a sweeper that comes second finds the call begun."""
 
 
 def claimed(claim: HeldCall) -> HeldCallKey:

@@ -44,7 +44,15 @@ from hermes_worker.store.rows import (
     with_calls,
 )
 from hermes_worker.store.runs.budgets import lock_turns, promise_turn, share_budget
-from hermes_worker.store.runs.call_claims import ClaimValues, claim_call, claim_values, claimed, lock_held, lost
+from hermes_worker.store.runs.call_claims import (
+    BEGIN_CALL,
+    ClaimValues,
+    claim_call,
+    claim_values,
+    claimed,
+    lock_held,
+    lost,
+)
 from hermes_worker.store.runs.children import ReplyRow, mark_joined
 from hermes_worker.store.runs.inputs import read_spec
 from hermes_worker.store.runs.joining import StateMoved, commit, save
@@ -408,11 +416,20 @@ class ToolCalls:
             if _NOTE_INNER.run(connection, {**claimed(claim), "inner": written(calls)}) == 0:
                 raise lost(claim)
 
-    def release(self, claim: CallClaim) -> list[Hint]:
-        """Hand a call back for another worker to take now. Raises ``LeaseLost``."""
+    def begin(self, claim: CallClaim) -> None:
+        """Write that the tool of a ``once`` call begins, before it does. Safe to repeat. Raises ``LeaseLost``: then
+        it must not, as the claim was taken away as one that had not begun, and the call may be another worker's."""
+        with self._database.statement() as connection:
+            if BEGIN_CALL.run(connection, claimed(claim)) == 0:
+                raise lost(claim)
+
+    def release(self, claim: CallClaim, *, has_begun: bool = True) -> list[Hint]:
+        """Hand a call back for another worker to take now. A ``once`` call can be, as long as it has not begun. Raises
+        ``LeaseLost``."""
+        event = ev.CallReleased(position=claim.position, has_begun=has_begun)
         with self._database.write() as connection:
             loaded = lock_held(connection, claim)
-            return save(connection, loaded, apply(loaded.run, ev.CallReleased(position=claim.position)))
+            return save(connection, loaded, apply(loaded.run, event))
 
 
 def _claim_of(effect: RunTool, token: str, row: _ClaimedCall, run: RunRow, reply: ReplyRow) -> CallClaim:

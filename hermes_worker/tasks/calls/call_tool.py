@@ -26,7 +26,7 @@ from hermes_worker.core.gateway import may_be_called_for
 from hermes_worker.core.guardrails import NO_PRECEDENT
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.moved_folders import from_stored_variables, to_stored_variables
-from hermes_worker.core.notices import NOT_FOR_GUESTS, NOT_STARTED, OTHER_EFFECT, TOO_MANY_DELEGATIONS
+from hermes_worker.core.notices import NOT_FOR_GUESTS, OTHER_EFFECT, TOO_MANY_DELEGATIONS
 from hermes_worker.core.questions import APPROVED_KEY, Refusal, RefusedBy
 from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.core.replay import Replay
@@ -44,6 +44,7 @@ from hermes_worker.tasks.calls.inner import ClaimedInnerTools
 from hermes_worker.tasks.calls.permission import wait_for_permission
 from hermes_worker.tasks.calls.processes import ClaimedProcesses
 from hermes_worker.tasks.hooks.rewriting import before_call, on_result
+from hermes_worker.tasks.iteration.persistence import persist
 from hermes_worker.tasks.iteration.planning import tool_names
 from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.parts import Parts
@@ -94,7 +95,7 @@ def _run_and_settle(parts: Parts, claim: CallClaim, abort: AbortSignal) -> StepD
     else:
         # We were frozen between the claim and here; by now the call may be somebody else's. Do not begin.
         log.warning("tool_call.refused", tool=claim.request.name, reason="the lease may have lapsed before the start")
-        write = partial(_decline, parts, claim)
+        write = partial(parts.calls.release, claim, has_begun=False)
     faults.point(FaultPoint.CALL_TOOL_AFTER_RUN, claim.run_id)
     hints = written(parts, write, abort, refused="tool_call.refused", tool=claim.request.name)
     is_watched = claim.is_watched or parts.leases.is_watched(claim.run_id)
@@ -105,13 +106,12 @@ def _run_and_settle(parts: Parts, claim: CallClaim, abort: AbortSignal) -> StepD
     return StepDone(hints=hints, is_watched=is_watched)
 
 
-def _decline(parts: Parts, claim: CallClaim) -> list[Hint]:
-    """Give back a call that has not begun. Raises ``LeaseLost`` when it is somebody else's already."""
-    if claim.replay is not Replay.ONCE:
-        return parts.calls.release(claim)
-    # It could run once still, but nobody can see in its row that it did not begin; so the model decides.
-    refusal = Settlement(status=CallStatus.FAILED, text=NOT_STARTED, duration_s=0.0, session_updates={})
-    return parts.calls.settle(claim, refusal)
+def _begin(parts: Parts, claim: CallClaim, abort: AbortSignal) -> None:
+    """Commit that the tool begins, where it must not run twice: a claim that is lost before may go to another worker,
+    one that is lost behind has an unknown outcome. Raises ``LeaseLost``, ``UnavailableError``."""
+    if claim.replay is Replay.ONCE:
+        persist(partial(parts.calls.begin, claim), abort, patience_s=parts.commit_patience_s)
+        faults.point(FaultPoint.CALL_TOOL_AFTER_BEGIN, claim.run_id)
 
 
 def _write(parts: Parts, claim: CallClaim, result: ToolResult, duration_s: float, abort: AbortSignal) -> list[Hint]:
@@ -184,6 +184,7 @@ def _run(
         refused = _refuse_call(parts, claim, tool, arguments, context, judged)
         if refused is None:
             keep_checkpoint(parts.checkpoints, claim, session, workspace, tool, arguments, abort)
+            _begin(parts, claim, abort)
         return refused
 
     revise = on_result(parts, claim, session, abort)
