@@ -28,7 +28,7 @@ def read_causes(directory: Path) -> dict[str, str]:
     return {path.stem: cause for path in ready_files if (cause := read_cause(path)) is not None}
 
 
-class Readiness:
+class ReadyMark:
     """The ready file of one process. A disk on which it cannot be written costs the mark and not the worker."""
 
     def __init__(self, ready_file: Path | None = None) -> None:
@@ -55,5 +55,5 @@ class Readiness:
             waiting_file(self.ready_file).unlink(missing_ok=True)
 
 
-readiness = Readiness()
+readiness = ReadyMark()
 """This process's."""

@@ -152,8 +152,7 @@ def _run(
         return error_result(str(error))
     remembered = workspace if isinstance(workspace, KnownFiles) else None
     keys = _session_keys(tool)
-    # Only where documents are read in any case: no call asks the database for hints alone.
-    finds_hints = bool(keys) and remembered is None
+    finds_hints = bool(keys) and remembered is None  # no call asks the database for hints alone
     more = (FILES_KEY,) if remembered is not None else (HINTS_KEY,) if finds_hints else ()
     documents = _documents_of(parts, claim, session, (*keys, *more))
     if remembered is not None:
