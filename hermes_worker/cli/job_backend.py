@@ -69,7 +69,7 @@ class JobRows:
         named = default_name(request.prompt or "", tuple(request.more.get("skills", ())), request.more.get("script"))
         name, schedule = fields.pop("name", None) or named, fields.pop("schedule", "")
         made = self._client.create_job(name, schedule, **fields)
-        self.notice = made.get("notice", "")
+        self.notice = str(made.get("notice", ""))
         return self._row(made["id"])
 
     def edit(self, job: str, request: work.JobRequest) -> JobRow:

@@ -426,8 +426,6 @@ class JobDocument(TypedDict):
     last_error: str | None
     paused_at: str | None
     paused_reason: str | None
-    notice: NotRequired[str]
-    """Of a job that was just made: what keeps it from beginning."""
 
 
 class FullJobDocument(JobDocument):
