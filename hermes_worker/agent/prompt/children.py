@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Set
 
+from hermes_worker.agent.prompt.sources import describe_workspace
+
 _RULES = (
     "You are a subagent: another agent has handed you one task, which is your first message. Nobody can answer "
     "questions, so decide for yourself what is sensible and say what you assumed. Do what was asked and nothing beyond "
@@ -25,8 +27,5 @@ def child_prompt(workspace: str, tools: Set[str]) -> str:
         sections.append(_DELEGATING)
     root = json.loads(workspace).get("root") if tools else None
     if root:
-        sections.append(
-            f"# Workspace\nYour tools act in the directory {root}; relative paths are relative to it. The agent that "
-            "sent you, and its other subagents, work there too."
-        )
+        sections.append(f"{describe_workspace(root)} The agent that sent you, and its other subagents, work there too.")
     return "\n\n".join(sections)

@@ -105,7 +105,17 @@ def workspace(facts: ContextFacts) -> str:
     """Where the tools act."""
     if not facts.workspace:
         return ""
-    return f"# Workspace\nYour tools act in the directory {facts.workspace}; relative paths are relative to it."
+    return describe_workspace(facts.workspace)
+
+
+def describe_workspace(root: str) -> str:
+    """The section that says where the tools act and where relative paths begin. It is said nowhere else."""
+    return (
+        f"# Workspace\nYour tools act in the directory {root}. "
+        "Relative paths begin at the current folder: that directory at first, and afterwards the folder in which the "
+        "last command of terminal ended. When that is another one, results of the file tools name it as "
+        "current_folder, and the files from that directory as from_workspace."
+    )
 
 
 EXTENSION = Extension(

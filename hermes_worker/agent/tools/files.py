@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import PurePosixPath
@@ -28,6 +29,7 @@ from hermes_worker.agent.tools.fuzzy import EditRefused, is_already_there, repla
 from hermes_worker.agent.tools.interruptible import ToolInterrupted, interruptible
 from hermes_worker.agent.tools.results import error_result, json_result, result_key
 from hermes_worker.agent.tools.textfile import UTF8, NotText, TextFile, as_utf8, is_binary
+from hermes_worker.core.messages import canonical_json
 from hermes_worker.safety.redaction import prints_configuration
 from hermes_worker.workspaces.base import FILE_BYTES_MAX, PathNotFound, Workspace, WorkspaceError
 
@@ -80,6 +82,17 @@ def shown_from(folder: str, path: str) -> str:
     return "." if path == folder else path.removeprefix(f"{folder.rstrip('/')}/")
 
 
+def place_of(context: ToolContext, *paths: str) -> dict[str, object]:
+    """Where relative paths begin, and the canonical ``paths`` from the workspace's root, for a result; empty where both
+    are the same."""
+    root = str(context.workspace.resolve("."))
+    current = shown_from(root, str(context.workspace.resolve(session_folder(context) or ".")))
+    if current == ".":
+        return {}
+    named = [shown_from(root, path) for path in paths]
+    return {"current_folder": current} | ({"from_workspace": named[0] if len(named) == 1 else named} if named else {})
+
+
 # --- read_file ---
 
 
@@ -112,9 +125,10 @@ class ReadFileTool:
         is_configuration = prints_configuration(path)
         conceal = partial(context.redactor.text, is_configuration=is_configuration)
         page = _page(path, data, offset=arguments.get("offset", 1), limit=limit, conceal=conceal)
-        if encoding == UTF8 or page.is_error:
-            return page
-        return json_result({**json.loads(page.text), "encoding": encoding, "file_size": size})
+        more = place_of(context, canonical)
+        if encoding != UTF8 and not page.is_error:
+            more |= {"encoding": encoding, "file_size": size}
+        return replace(page, text=canonical_json({**json.loads(page.text), **more})) if more else page
 
 
 def _document(kind: str, data: bytes, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
@@ -161,7 +175,7 @@ def _missing(path: str, canonical: str, context: ToolContext) -> ToolResult:
     folded = {name.rstrip("/").casefold(): name for name in names}
     compared = islice(folded, _NAMES_COMPARED_MAX)
     similar = difflib.get_close_matches(target.name.casefold(), compared, n=_HINTS_MAX, cutoff=0.5)
-    document: dict[str, object] = {"error": f"{path!r} does not exist"}
+    document: dict[str, object] = {"error": f"{path!r} does not exist", **place_of(context, canonical)}
     if similar:
         document["similar"] = [shown(str(target.parent / folded[name]), context) for name in similar]
     return json_result(document, is_error=True)
@@ -258,6 +272,7 @@ class WriteFileTool:
             "path": shown(canonical, context),
             "action": "overwritten" if existed else "created",
             "bytes_written": len(data),
+            **place_of(context, canonical),
         }
         kept = ["CRLF line ends"] * before.has_crlf + ["the byte order mark"] * before.has_bom
         kept += [before.encoding.upper()] * (before.encoding != UTF8)
@@ -265,10 +280,10 @@ class WriteFileTool:
 
 
 def _is_numbered(content: str) -> bool:
-    """Whether it is a page of ``read_file``: each line begins with its number and a bar."""
+    """Whether it is a page of ``read_file``: several lines, each of which begins with its number and a bar."""
     rows = [_NUMBERED.match(line) for line in content.removesuffix("\n").split("\n")]
     numbers = [int(row[1]) for row in rows if row is not None]
-    return len(numbers) == len(rows) and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    return 1 < len(numbers) == len(rows) and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
 def _text_before(workspace: Workspace, path: str) -> TextFile:
@@ -426,7 +441,8 @@ def _report(changes: Sequence[v4a.Change], context: ToolContext) -> dict[str, ob
         diff = interruptible(lambda: _short("".join(_diff(c, context) for c in changes)), context.cancelled)
     except ToolInterrupted:  # the files are written, and that is what has to be told
         diff = "(left out: the call was interrupted)"
-    document: dict[str, object] = {"success": True, "diff": diff}
+    place = place_of(context, *(change.path for change in changes))
+    document: dict[str, object] = {"success": True, "diff": diff, **place}
     for verb, selected in (
         ("files_created", [c for c in changes if c.before is None]),
         ("files_deleted", [c for c in changes if c.after is None]),

@@ -19,7 +19,7 @@ from typing import Any, Final
 from hermes_worker.agent.tools import treesearch
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.builtin import HITS_DEFAULT, SEARCH_FILES, SearchOutput
-from hermes_worker.agent.tools.files import located, session_folder, shown_from
+from hermes_worker.agent.tools.files import located, place_of, session_folder, shown_from
 from hermes_worker.agent.tools.interruptible import interruptible
 from hermes_worker.agent.tools.results import error_result, json_result
 from hermes_worker.workspaces.base import CommandResult, Ending, PathNotFound, Workspace, WorkspaceError
@@ -101,7 +101,8 @@ class SearchFilesTool:
         try:
             output = _searched(query, context)
             wanted = _Wanted(context, query, name_glob=arguments["pattern"] if is_by_name else None)
-            return interruptible(lambda: json_result(_answer(output, query.output, wanted, page)), context.cancelled)
+            found = interruptible(lambda: _answer(output, query.output, wanted, page), context.cancelled)
+            return json_result({**found, **place_of(context)})
         except _SearchFailed as failure:
             return error_result(str(failure))
 
