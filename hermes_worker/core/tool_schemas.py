@@ -373,8 +373,8 @@ def _restored(value: Any, schemas: Sequence[Any], whole: Node) -> Any:
     others = [schema["additionalProperties"] for schema in known if "additionalProperties" in schema]
     restored: dict[str, Any] = {}
     for sent, member in value.items():
-        name = ours.get(sent, sent)
-        restored[name] = _restored(member, inside.get(name, others), whole)
+        own = ours.get(str(sent), str(sent))
+        restored[own] = _restored(member, inside.get(own, others), whole)
     return restored
 
 

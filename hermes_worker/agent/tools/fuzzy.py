@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
 from itertools import accumulate
 from operator import eq
-from typing import Final
+from typing import Final, Literal
 from unicodedata import combining, normalize
 
 _TYPOGRAPHY: Final = {
@@ -41,6 +41,9 @@ _WORD_OR_END: Final = re.compile(r"[^ \t\n]+|\n")
 _WRITTEN: Final = re.compile(r"""\\(?P<mark>[nt])|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'""")
 """An escape that is written out, or a text in quotes, in which it is meant."""
 _ESCAPES: Final = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\\\": "\\"}
+_Form = Literal["NFC", "NFD"]
+_FORMS: Final[Mapping[_Form, _Form]] = {"NFC": "NFD", "NFD": "NFC"}
+"""Composed and decomposed letters, each with the other form."""
 _ANCHOR_MIDDLE_RATIO_MIN: Final = 0.5
 _CONTEXT_EQUAL_SHARE_MIN: Final = 0.5
 _CONTEXT_LINE_RATIO_MIN: Final = 0.6
@@ -474,8 +477,8 @@ def _in_form_of(sample: str, text: str, written: str) -> str:
     forms = [
         form
         for one in (sample, written)
-        for form in ("NFC", "NFD")
-        if not one.isascii() and normalize(form, one) == one != normalize("NFD" if form == "NFC" else "NFC", one)
+        for form, other in _FORMS.items()
+        if not one.isascii() and normalize(form, one) == one != normalize(other, one)
     ]
     return normalize(forms[0], text) if forms and (sample.isascii() or _has_one_form(sample)) else text
 

@@ -120,7 +120,7 @@ def _old_encoding(data: bytes) -> str:
     characters that are hardly ever written."""
     pairs = list(_pairs(data))
     common = sum(trail >= 0xA1 and (0xB0 <= lead <= 0xD7 or 0xA1 <= lead <= 0xA9) for lead, trail in pairs)
-    candidates = ("gbk", "gb18030") if pairs and common >= _COMMON_SHARE_MIN * len(pairs) else ()
+    candidates: tuple[str, ...] = ("gbk", "gb18030") if pairs and common >= _COMMON_SHARE_MIN * len(pairs) else ()
     for encoding in (*candidates, "cp1252"):
         try:
             data.decode(encoding)
