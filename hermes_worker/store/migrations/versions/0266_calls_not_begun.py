@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0266"
-down_revision = "0260"
+down_revision = "0264"
 branch_labels = None
 depends_on = None
 works_with = "0103"
