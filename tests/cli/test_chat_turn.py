@@ -111,6 +111,8 @@ def test_blocks_are_the_text_and_do_not_depend_on_the_pieces(text: str, sizes: l
 
 
 @given(text=MARKDOWN, sizes=st.lists(st.integers(1, 9), max_size=60))
+@example(text="\n\n# head# head``````py\n\na", sizes=[1] * 60)
+@example(text="\n\n\n# head# head# head``````py```py\n\na", sizes=[1] * 60)
 def test_long_blocks_are_cut_at_the_same_places_whatever_the_pieces(text: str, sizes: list[int]) -> None:
     before = blocks_module.BLOCK_CHARS_MAX
     blocks_module.BLOCK_CHARS_MAX = 12
