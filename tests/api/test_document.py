@@ -108,6 +108,7 @@ ANSWERED = {
 }
 """Requests that wait until somebody has worked for them."""
 ABSENT = {"run_not_found", "delivery_not_found"}
+STREAM_S = 5.0
 
 
 class Signed(requests.auth.AuthBase):
@@ -153,7 +154,9 @@ class World:
             return self._sent(case)
 
     def _sent(self, case: Case) -> Any:
-        return case.call(session=self.session, app=self.app, timeout=PATIENCE_S)
+        # What lasts for as long as somebody reads is read for a while.
+        timeout_s = STREAM_S if case.path == "/v1/changes" else PATIENCE_S
+        return case.call(session=self.session, app=self.app, timeout=timeout_s)
 
     def post(self, path: str, **document: Any) -> Any:
         answer = self.session.post(path, json=document)
