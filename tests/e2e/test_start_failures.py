@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -65,14 +67,27 @@ def test_a_database_on_a_disk_that_is_full_by_now(hermes: CommandLine, broker_ur
     assert "run_" not in hermes("runs", "list").out
 
 
-@pytest.mark.parametrize("role", ["worker", "beat"])
-def test_a_role_whose_database_is_away(hermes: CommandLine, role: str) -> None:
-    hermes.environ["HERMES_DATABASE_URL"] = "postgresql://u:hunter2-hunter2@127.0.0.1:9/x"
-    hermes.environ["HERMES_BROKER_URL"] = "redis://127.0.0.1:9/0"
-    hermes.environ["HERMES_BASE_URL"] = "http://127.0.0.1:9/v1"
-    ended = hermes(role)
+NOWHERE = {
+    "HERMES_DATABASE_URL": "postgresql://u:hunter2-hunter2@127.0.0.1:9/x",
+    "HERMES_BROKER_URL": "redis://127.0.0.1:9/0",
+    "HERMES_BASE_URL": "http://127.0.0.1:9/v1",
+}
+
+
+def test_a_beat_whose_database_is_away_ends_with_a_sentence(hermes: CommandLine) -> None:
+    hermes.environ.update(NOWHERE)
+    ended = hermes("beat")
     assert_one_sentence(ended, "database")
     assert "hunter2" not in ended.said
+
+
+def test_a_worker_whose_database_is_away_waits_for_it_and_ends_when_it_is_told_to(hermes: CommandLine) -> None:
+    hermes.environ.update(NOWHERE)
+    with hermes.started("worker") as running:
+        running.wait_for_line("database.unreachable")
+        os.kill(running.pid, signal.SIGTERM)
+        assert running.wait() == 0, running.output
+    assert "hunter2" not in running.output
 
 
 def test_a_child_that_cannot_start_ends_everything_and_says_why(hermes: CommandLine) -> None:
