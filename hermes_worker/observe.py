@@ -183,6 +183,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "workspace.not_tended": "The place of workspaces could not be asked which there are.",
         "workspace.pruned": "Directories of sessions that are quiet or gone were removed.",
         "search.rebuilt": "The index that messages are searched by was damaged; it is made anew from the messages.",
+        "clock.stepped": "The database's clock was set to another time; stored times were moved with it.",
         "sweep.completed": "The sweeper looked through the table once.",
         "hint.sent": "Messages were published.",
         "hint.failed": "Messages could not be published; the sweeper will send them again.",

@@ -31,8 +31,9 @@ from hermes_worker.core.sharing import FleetPlace
 from hermes_worker.core.step import apply, retry_delay_s
 from hermes_worker.observe import log
 from hermes_worker.store.artifacts.gatherings import lose_gatherings, resend_gatherings
+from hermes_worker.store.clock import ClockWatch, LastSweep
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
-from hermes_worker.store.engine.prepared import Nothing, PkRow, Prepared
+from hermes_worker.store.engine.prepared import PkRow, Prepared
 from hermes_worker.store.engine.sealing import KeyMissing
 from hermes_worker.store.hooks.owed import PRUNE_HOOK_CALLS, lose_hook_calls, resend_hook_calls
 from hermes_worker.store.inbound_files import lose_files, resend_files
@@ -126,6 +127,7 @@ class Sweeper:
         self._pricing = pricing
         self._policy = policy
         self._next_alerts = 0.0
+        self.clock = ClockWatch(swept_every_s=policy.interval_s)
 
     def sweep(self, depths: Mapping[str, int] | None) -> Swept | None:
         """Do one round if it is due; ``None`` when another process did it in this interval.
@@ -133,19 +135,20 @@ class Sweeper:
         ``depths`` is the number of messages in each queue; ``None`` when the broker cannot be asked, and then nothing
         is sent again.
         """
-        may_expire = self._take_sweep()
-        if may_expire is None:
+        sweep = self._take_sweep()
+        if sweep is None:
             return None
+        now, may_expire = sweep
         expired_workers = self._expire_workers() if may_expire else 0
-        lost_calls, call_hints = self._lose_calls(may_expire)
-        lost_iterations, iteration_hints = self._lose_iterations(may_expire)
+        lost_calls, call_hints = self._lose_calls(sweep)
+        lost_iterations, iteration_hints = self._lose_iterations(sweep)
         wake_parked(self._database)
         resumed = self._resume()
-        ended = self._advance_each(self._found(_PAST_DEADLINE), lambda run: _WALL_CLOCK)
-        idle = self._advance_each(self._found(_PAST_IDLE), lambda run: _IDLE) if may_expire else []
+        ended = self._advance_each(self._found(_PAST_DEADLINE, now), lambda run: _WALL_CLOCK)
+        idle = self._advance_each(self._found(_PAST_IDLE, now), lambda run: _IDLE) if may_expire else []
         stopped = self._advance_each(self._orphans(), lambda run: ev.StopRequested())
         stopped += finish_stops(self._database, most=_BATCH)
-        unanswered = self._expire_questions()
+        unanswered = self._expire_questions(now)
         again = self._resend(depths) if depths is not None else []
         lost_deliveries = lose_deliveries(self._database)
         if lost_deliveries:
@@ -205,31 +208,39 @@ class Sweeper:
                 statement.run(connection, {})
         self._database.empty_log()
 
-    def _take_sweep(self) -> bool | None:
-        """Whether anything may be taken from live workers in this round; ``None`` when the round is not ours."""
-        policy = self._policy
+    def _take_sweep(self) -> _Round | None:
+        """The round, which is ours; ``None`` when it is not."""
         with self._database.write() as connection:
-            seen = _LAST_SWEEP.first(connection, {})
-            if seen is None:
+            seen, look = self.clock.look(connection)
+            if seen is None or look is None:
                 values = {"name": "sweep", "ran_at": 0.0, "hold_until": 0.0}
                 connection.execute(insert_ignoring(connection, maintenance), values)
                 return None
-            if seen.now - seen.ran_at < policy.interval_s * 0.9:
-                return None
-            # Nobody swept for most of a term: the database was away, or all of us were. The terms of workers that
-            # are alive may have run out meanwhile; let them be heard before anything is taken from them.
-            was_away = seen.ran_at > 0 and seen.now - seen.ran_at > policy.ttl_s * _AWAY_PART
-            hold_until = seen.now + policy.ttl_s / 3 if was_away else seen.hold_until
-            turn: _TakenSweep = {"seen_ran_at": seen.ran_at, "now": seen.now, "new_hold_until": hold_until}
-            return None if _TAKE_SWEEP.run(connection, turn) == 0 else bool(seen.now >= hold_until)
+            step_s, last = self.clock.correct(connection, look, term_s=self._policy.ttl_s)
+            sweep = None if step_s is None else self._take_round(connection, seen, is_stepped=step_s != 0)
+        self.clock.last = last
+        return sweep
+
+    def _take_round(self, connection: Connection, seen: LastSweep, *, is_stepped: bool) -> _Round | None:
+        interval_s, ttl_s = self._policy.interval_s, self._policy.ttl_s
+        if not is_stepped and abs(seen.now - seen.ran_at) < interval_s * 0.9:
+            return None
+        # Nobody swept for most of a term: the database was away, or all of us were. The terms of workers that
+        # are alive may have run out meanwhile; let them be heard before anything is taken from them.
+        was_away = seen.ran_at > 0 and seen.now - seen.ran_at > ttl_s * _AWAY_PART
+        hold_until = seen.now + ttl_s / 3 if was_away or is_stepped else seen.hold_until
+        turn: _TakenSweep = {"seen_ran_at": seen.ran_at, "now": seen.now, "new_hold_until": hold_until}
+        if _TAKE_SWEEP.run(connection, turn) == 0:
+            return None
+        return _Round(now=seen.now, may_expire=seen.now >= hold_until)
 
     def _expire_workers(self) -> int:
         with self._database.statement() as connection:
             return _EXPIRE_WORKERS.run(connection, {})
 
-    def _lose_calls(self, may_expire: bool) -> tuple[int, list[Hint]]:
+    def _lose_calls(self, sweep: _Round) -> tuple[int, list[Hint]]:
         with self._database.read() as connection:
-            orphans = _LOST_CALLS.all(connection, {"may_expire": may_expire})
+            orphans = _LOST_CALLS.all(connection, {"now": sweep.now, "may_expire": sweep.may_expire})
 
         def lose(connection: Connection, loaded: LoadedRun, orphan: OrphanedCall) -> list[Hint] | None:
             if not _still_holds(connection, orphan):
@@ -242,8 +253,9 @@ class Sweeper:
 
         return self._lose_each(orphans, lose)
 
-    def _lose_iterations(self, may_expire: bool) -> tuple[int, list[Hint]]:
-        terms: _LostIterations = {"age_s": self._policy.model_call_s_max, "may_expire": may_expire}
+    def _lose_iterations(self, sweep: _Round) -> tuple[int, list[Hint]]:
+        too_old_at = sweep.now - self._policy.model_call_s_max
+        terms: _LostIterations = {"too_old_at": too_old_at, "may_expire": sweep.may_expire}
         with self._database.read() as connection:
             orphans = _LOST_ITERATIONS.all(connection, terms)
 
@@ -294,15 +306,15 @@ class Sweeper:
             failure = Failure(kind="corrupt_state", message="a stored row of this run cannot be read; see the log")
             return break_off(self._database, pk, ev.Broken(reason=ExitReason.CORRUPT_STATE, failure=failure))
 
-    def _found(self, statement: Prepared[Nothing, PkRow]) -> list[int]:
+    def _found(self, statement: Prepared[_AsOf, PkRow], now: float) -> list[int]:
         """The numbers of the runs that ``statement`` finds."""
         with self._database.read() as connection:
-            return [row.pk for row in statement.all(connection, {})]
+            return [row.pk for row in statement.all(connection, {"now": now})]
 
-    def _expire_questions(self) -> list[Hint]:
+    def _expire_questions(self, now: float) -> list[Hint]:
         """Questions to people whose time is over are answered as their kind says."""
         with self._database.read() as connection:
-            pks = expired(connection, most=_BATCH)
+            pks = expired(connection, now=now, most=_BATCH)
         hints: list[Hint] = []
         for pk in pks:
             hints += self._repair(pk, expire) or []
@@ -390,9 +402,16 @@ _IDLE = ev.DeadlinePassed(
 )
 
 
-class _LastSweep(NamedTuple):
-    ran_at: float
-    hold_until: float
+class _Round(NamedTuple):
+    """A sweep that this process does. What is over by ``now`` is ended, and not what is over by the clock when it comes
+    to it: that may have been stepped since it was looked at."""
+
+    now: float
+    may_expire: bool
+    """Whether anything may be taken from live workers."""
+
+
+class _AsOf(TypedDict):
     now: float
 
 
@@ -412,12 +431,13 @@ class _DueByTime(NamedTuple):
     is_put_off: int
 
 
-class _MayExpire(TypedDict):
+class _LostCalls(_AsOf):
     may_expire: bool
 
 
-class _LostIterations(_MayExpire):
-    age_s: float
+class _LostIterations(TypedDict):
+    too_old_at: float
+    may_expire: bool
 
 
 class OrphanedCall(NamedTuple):
@@ -466,13 +486,6 @@ class _DelayedTurn(RunKey):
 class _DelayedCall(CallKey):
     delay_s: float
 
-
-_LAST_SWEEP = Prepared(
-    sa.select(maintenance.c.ran_at, maintenance.c.hold_until, db_now().label("now")).where(
-        maintenance.c.name == "sweep"
-    ),
-    gives=_LastSweep,
-)
 
 _TAKE_SWEEP = Prepared(
     sa.update(maintenance)
@@ -548,16 +561,18 @@ _beginning = (
 _DUE_BY_TIME = Prepared(sa.union_all(sa.select(_resuming), sa.select(_beginning)), gives=_DueByTime)
 """Runs that wait for capacity until now, and runs that were to begin later whose session is free."""
 
+_now: sa.ColumnElement[float] = sa.bindparam("now", type_=sa.Double())
 _PAST_DEADLINE = Prepared(
     sa.select(runs.c.pk)
     .where(
-        runs.c.deadline_at < db_now_once(),
+        runs.c.deadline_at < _now,
         runs.c.deadline_at.is_not(None),
         sa.text("status not in ('completed', 'failed', 'cancelled', 'expired')"),
         runs.c.state_version <= STATE_VERSION,
     )
     .order_by(runs.c.deadline_at)
     .limit(_BATCH),
+    takes=_AsOf,
     gives=PkRow,
 )
 
@@ -565,10 +580,11 @@ _PAST_IDLE = Prepared(
     sa.select(runs.c.pk)
     .where(
         sa.text("idle_s_max is not null and status = 'running'"),
-        runs.c.updated_at + runs.c.idle_s_max < db_now_once(),
+        runs.c.updated_at + runs.c.idle_s_max < _now,
         runs.c.state_version <= STATE_VERSION,
     )
     .limit(_BATCH),
+    takes=_AsOf,
     gives=PkRow,
 )
 
@@ -591,11 +607,11 @@ _LOST_CALLS = Prepared(
         sa.or_(
             workers.c.state.is_(None),
             workers.c.state != "alive",
-            sa.and_(sa.bindparam("may_expire", type_=sa.Boolean()), tool_calls.c.deadline_at < db_now_once()),
+            sa.and_(sa.bindparam("may_expire", type_=sa.Boolean()), tool_calls.c.deadline_at < _now),
         ),
     )
     .limit(_BATCH),
-    takes=_MayExpire,
+    takes=_LostCalls,
     gives=OrphanedCall,
 )
 
@@ -610,7 +626,7 @@ _LOST_ITERATIONS = Prepared(
             workers.c.state != "alive",
             sa.and_(
                 sa.bindparam("may_expire", type_=sa.Boolean()),
-                runs.c.claimed_at < db_now_once() - sa.bindparam("age_s", type_=sa.Double()),
+                runs.c.claimed_at < sa.bindparam("too_old_at", type_=sa.Double()),
             ),
         ),
     )

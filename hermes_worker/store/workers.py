@@ -48,6 +48,8 @@ class Renewed(NamedTuple):
 
     draining_at: float | None
     """When the process began to drain, or was asked to; ``None`` while it takes work."""
+    now: float
+    """The database's time."""
 
 
 class WorkerNotFound(HermesError):
@@ -79,7 +81,7 @@ _RENEW = Prepared(
         ),
         sandbox=sa.func.coalesce(sa.bindparam("sandbox", type_=sa.String()), workers.c.sandbox),
     )
-    .returning(workers.c.draining_at),
+    .returning(workers.c.draining_at, db_now().label("now")),
     takes=_Renewal,
     gives=Renewed,
 )

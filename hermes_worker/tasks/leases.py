@@ -205,6 +205,8 @@ class Leases:
         if renewed is not None:
             self._renewed_at = began  # counted from before the statement, so that we never trust too long
             self._was_asked_to_leave = renewed.draining_at is not None
+            with self._lock:  # a mark of before the clock was set back would make every later hint look lost
+                self._watermarks = {queue: at for queue, at in self._watermarks.items() if at <= renewed.now}
             return True
         lost = self._abort_where(lambda holding: True, AbortReason.LOST)
         count("lease.lost", lost)

@@ -227,7 +227,7 @@ class MemoryWorkers:
             return None
         row.expires_at = self._store.now() + ttl_s
         row.marks = dict(watermarks)
-        return Renewed(draining_at=self._store.now() if is_draining else None)
+        return Renewed(draining_at=self._store.now() if is_draining else None, now=self._store.now())
 
     def retire(self, registration: Registration) -> None:
         if self.rows[registration.pk].is_alive:

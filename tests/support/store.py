@@ -15,12 +15,14 @@ from sqlalchemy.dialects import postgresql
 
 from hermes_worker.broker.queue import QueueName
 from hermes_worker.core import events as ev
+from hermes_worker.core.clock_steps import ClockLook
 from hermes_worker.core.effects import AskAuxiliary, Effect, Iterate, Prepare, RunTool, outstanding
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.core.sharing import FleetPlace
 from hermes_worker.core.spec import RunSpec
+from hermes_worker.store.clock import CLOCK
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import Prepared, columns_of
 from hermes_worker.store.rows import CALL_COLUMNS, RUN_COLUMNS, Hint, to_loaded
@@ -103,6 +105,11 @@ ANSWER = ModelReply(text="done", usage=Usage(input=3, output=2))
 
 def settlement(text: str = "ok", *, status: CallStatus = CallStatus.SUCCEEDED, **updates: Any) -> Settlement:
     return Settlement(status=status, text=text, duration_s=0.01, session_updates=updates)
+
+
+def before_step(look: ClockLook, seconds: float) -> ClockLook:
+    """What a process remembers, seen after the database's clock was set ahead by ``seconds``."""
+    return replace(look, at=look.at - seconds, swept_at=look.swept_at - seconds)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -246,12 +253,20 @@ class Store:
                 if table in (audit_log, tenant_shares) or (table is maintenance and not nobody_swept):
                     continue
                 if times:
-                    connection.execute(sa.update(table).values({c.name: c - seconds for c in times}))
+                    which = table.c.name != CLOCK if table is maintenance else sa.true()
+                    connection.execute(sa.update(table).where(which).values({c.name: c - seconds for c in times}))
             for row in connection.execute(sa.select(workers.c.pk, workers.c.watermarks)).all():
                 marks = {queue: at - seconds for queue, at in json.loads(row.watermarks).items()}
                 connection.execute(
                     sa.update(workers).where(workers.c.pk == row.pk).values(watermarks=json.dumps(marks))
                 )
+
+    def step_clock(self, seconds: float) -> None:
+        """Set the database's clock ahead by ``seconds``, or back: everything that was read of it or stored before lies
+        as much farther behind."""
+        assert self.sweeper.clock.last is not None, "nobody has looked at the clock"
+        self.let_pass(seconds, nobody_swept=True)
+        self.sweeper.clock.last = before_step(self.sweeper.clock.last, seconds)
 
     def vanish(self, registration: Registration) -> None:
         """The worker's process is gone and its term is over; nobody has noticed yet."""

@@ -45,7 +45,7 @@ from hermes_worker.core.unseen import show_marks
 from hermes_worker.safety.approvals import Choice
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.access.audit import Act, record
-from hermes_worker.store.engine.database import Database, db_now, db_now_once
+from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Prepared, row_of, rows_of
 from hermes_worker.store.outbox.deliveries import owe, take_buttons_away
 from hermes_worker.store.owners import tenant_of_run
@@ -375,18 +375,25 @@ class _OfRun(NamedTuple):
     run_pk: int
 
 
+class _ExpiredBy(AtMost):
+    now: float
+
+
 _EXPIRED = Prepared(
     sa.select(waits.c.run_pk)
-    .where(waits.c.expires_at < db_now_once(), sa.text("closed_at is null and expires_at is not null"))
+    .where(
+        waits.c.expires_at < sa.bindparam("now", type_=sa.Double()),
+        sa.text("closed_at is null and expires_at is not null"),
+    )
     .limit(sa.bindparam("most", type_=sa.Integer())),
-    takes=AtMost,
+    takes=_ExpiredBy,
     gives=_OfRun,
 )
 
 
-def expired(connection: Connection, *, most: int) -> list[int]:
-    """The numbers of runs with a question whose time is over."""
-    return list(dict.fromkeys(row.run_pk for row in _EXPIRED.all(connection, {"most": most})))
+def expired(connection: Connection, *, now: float, most: int) -> list[int]:
+    """The numbers of runs with a question whose time is over by ``now``."""
+    return list(dict.fromkeys(row.run_pk for row in _EXPIRED.all(connection, {"now": now, "most": most})))
 
 
 def expire(connection: Connection, loaded: LoadedRun) -> list[Hint] | None:

@@ -1,0 +1,204 @@
+"""Steps of the database's clock: how they are noticed, and how stored times are moved with it.
+
+What lies ahead (a deadline, the end of a wait) stays as far ahead as it was; what measures an age stays as old as it
+was. What tells of the past (when a run ended, an audit entry) stays as it was written, and the slots of jobs follow the
+clock. A row that was written after the step and before it was noticed is right already, and is told by its own stamp.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.clock_steps import ClockLook, step_of
+from hermes_worker.observe import log
+from hermes_worker.store.engine.database import db_now
+from hermes_worker.store.engine.prepared import Nothing, Prepared
+from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.tables import (
+    RUN_IS_OPEN,
+    alerts,
+    api_keys,
+    artifact_gatherings,
+    blobs,
+    channels,
+    chat_people,
+    chats,
+    deliveries,
+    firings,
+    hook_calls,
+    idempotency_keys,
+    inbound_files,
+    kept_answers,
+    key_states,
+    logins,
+    maintenance,
+    mcp_servers,
+    page_logins,
+    processes,
+    resources,
+    runs,
+    submit_rates,
+    text_keys,
+    tool_calls,
+    waits,
+    webhook_events,
+    workers,
+)
+
+CLOCK = "clock"
+"""The row of ``maintenance`` whose ``hold_until`` is the sum of all steps that stored times were moved by."""
+_SWEEP = "sweep"
+
+
+def steady_s() -> float:
+    """Seconds by a clock of this machine that nobody sets and that, where the system has one, goes on in its sleep."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class LastSweep(NamedTuple):
+    """When the last sweep was, until when nothing is taken from live workers, and what time it is."""
+
+    ran_at: float
+    hold_until: float
+    now: float
+    shifted_s: float
+
+
+_shifted = sa.select(maintenance.c.hold_until).where(maintenance.c.name == CLOCK).scalar_subquery()
+_LAST_SWEEP: Prepared[Nothing, LastSweep] = Prepared(
+    sa.select(
+        maintenance.c.ran_at,
+        maintenance.c.hold_until,
+        db_now().label("now"),
+        sa.func.coalesce(_shifted, 0.0).label("shifted_s"),
+    ).where(maintenance.c.name == _SWEEP),
+    gives=LastSweep,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class ClockWatch:
+    """What one sweeping process remembers of the clocks. Not thread-safe: one thread sweeps."""
+
+    swept_every_s: float
+    last: ClockLook | None = field(default=None)
+
+    def look(self, connection: Connection) -> tuple[LastSweep | None, ClockLook | None]:
+        """The last sweep of any process, and what this look found; nothing before the first sweep."""
+        began = steady_s()
+        seen = _LAST_SWEEP.first(connection, {})
+        if seen is None:
+            return None, None
+        ended = steady_s()
+        return seen, ClockLook(at=seen.now, began=began, ended=ended, shifted_s=seen.shifted_s, swept_at=seen.ran_at)
+
+    def correct(
+        self, connection: Connection, look: ClockLook, *, term_s: float
+    ) -> tuple[float | None, ClockLook | None]:
+        """Move stored times if the clock was stepped. By how much it was, ``None`` when nobody may sweep before the
+        next look; and what is to be remembered as ``last`` once the transaction is committed."""
+        step_s = step_of(self.last, look, swept_every_s=self.swept_every_s)
+        if self.last is None or not step_s:
+            return step_s, look
+        connection.execute(insert_ignoring(connection, maintenance), {"name": CLOCK, "ran_at": 0.0, "hold_until": 0.0})
+        this = (maintenance.c.name == CLOCK) & (maintenance.c.hold_until == look.shifted_s)
+        after = replace(look, shifted_s=look.shifted_s + step_s, swept_at=look.at)
+        counted = sa.update(maintenance).where(this).values(ran_at=look.at, hold_until=after.shifted_s)
+        if connection.execute(counted).rowcount == 0:
+            return None, self.last  # another process corrects it
+        for table in MOVED:
+            connection.execute(_move(table, step_s, now=look.at, since_s=look.ended - self.last.began))
+        alive = workers.c.state == "alive"
+        connection.execute(sa.update(workers).where(alive).values(expires_at=look.at + term_s))
+        log.warning("clock.stepped", seconds=round(step_s, 1))
+        return step_s, after
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Moved:
+    """Which times of a table's rows move with the clock."""
+
+    where: sa.ColumnElement[bool] = field(default_factory=sa.true)
+    behind: tuple[str, ...] = ()
+    """They were the time at which they were written."""
+    ahead: Mapping[str, str] = field(default_factory=dict)
+    """They lie ahead of the time at which they were written, which another column of the row tells."""
+    terms: tuple[str, ...] = ()
+    """They lie ahead by little, and who needs them writes them again and again."""
+
+
+_HINTED = ("hinted_at", "claimed_at")
+
+
+def _open(table: sa.Table) -> sa.ColumnElement[bool]:
+    return table.c.settled_at.is_(None)
+
+
+MOVED: Mapping[sa.Table, _Moved] = {
+    runs: _Moved(
+        where=sa.and_(RUN_IS_OPEN),
+        behind=(*_HINTED, "updated_at", "started_at"),
+        ahead={"deadline_at": "created_at", "not_before": "created_at", "resume_at": "updated_at"},
+    ),
+    tool_calls: _Moved(where=_open(tool_calls), behind=_HINTED, ahead={"deadline_at": "claimed_at"}),
+    waits: _Moved(where=waits.c.closed_at.is_(None), behind=("opened_at",), ahead={"expires_at": "opened_at"}),
+    artifact_gatherings: _Moved(where=_open(artifact_gatherings), behind=_HINTED),
+    inbound_files: _Moved(where=_open(inbound_files), behind=_HINTED, ahead={"gathers_until": "created_at"}),
+    hook_calls: _Moved(where=_open(hook_calls), behind=_HINTED),
+    firings: _Moved(where=firings.c.ended_at.is_(None), behind=_HINTED),
+    deliveries: _Moved(
+        where=_open(deliveries),
+        behind=(*_HINTED, "first_attempt_at", "shown_at", "updated_at"),
+        ahead={"not_before": "updated_at"},
+    ),
+    processes: _Moved(
+        where=processes.c.next_look_at.is_not(None) | processes.c.told_at.is_not(None),
+        behind=("told_at",),
+        ahead={"deadline_at": "started_at"},
+        terms=("next_look_at",),
+    ),
+    key_states: _Moved(behind=("since", "woken_at"), ahead={"probe_at": "since"}, terms=("probe_until",)),
+    idempotency_keys: _Moved(behind=("created_at",)),
+    kept_answers: _Moved(behind=("created_at",), terms=("held_until",)),
+    api_keys: _Moved(ahead={"expires_at": "created_at"}),
+    page_logins: _Moved(ahead={"expires_at": "created_at"}),
+    logins: _Moved(ahead={"expires_at": "updated_at", "renew_at": "updated_at"}, terms=("claimed_until",)),
+    chat_people: _Moved(behind=("asked_at",), ahead={"expires_at": "asked_at"}),
+    chats: _Moved(behind=("updated_at",)),
+    channels: _Moved(behind=("looked_at", "error_at"), terms=("lease_until", "locked_until")),
+    webhook_events: _Moved(behind=("received_at",)),
+    resources: _Moved(behind=("used_at",), terms=("expires_at",)),
+    mcp_servers: _Moved(behind=("looked_at",), terms=("due_at",)),
+    submit_rates: _Moved(behind=("at",)),
+    text_keys: _Moved(behind=("last_used_at",)),
+    blobs: _Moved(where=blobs.c.released_at.is_not(None), behind=("released_at",)),
+    alerts: _Moved(where=alerts.c.recovered_at.is_(None), behind=("raised_at", "clear_since")),
+    maintenance: _Moved(
+        where=maintenance.c.name.not_in((CLOCK, _SWEEP)) & (maintenance.c.ran_at > 0), behind=("ran_at",)
+    ),
+}
+"""In the order in which a step locks them."""
+
+
+def _move(table: sa.Table, step_s: float, *, now: float, since_s: float) -> sa.Update:
+    """Move what the rows of a table had before the step, which was at most ``since_s`` seconds ago."""
+
+    def moved(column: sa.Column[Any], is_old: sa.ColumnElement[bool]) -> sa.ColumnElement[Any]:
+        return sa.case((is_old, column + step_s), else_=column)
+
+    def written_before(column: sa.Column[Any]) -> sa.ColumnElement[bool]:
+        return sa.or_(column <= now - since_s, column > now)
+
+    rule = MOVED[table]
+    values = {name: moved(table.c[name], written_before(table.c[name])) for name in rule.behind}
+    values |= {name: moved(table.c[name], written_before(table.c[stamp])) for name, stamp in rule.ahead.items()}
+    # A term that was written after a step ahead lies ahead of it; one of before has run out, or ends a step earlier.
+    for name in rule.terms:
+        values[name] = moved(table.c[name], table.c[name] <= now) if step_s > 0 else table.c[name] + step_s
+    return sa.update(table).where(rule.where).values(values)
