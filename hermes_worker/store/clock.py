@@ -56,9 +56,9 @@ CLOCK = "clock"
 _SWEEP = "sweep"
 
 
-def steady_s() -> float:
-    """Seconds by a clock of this machine that nobody sets and that, where the system has one, goes on in its sleep."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+STEADY_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""The clock of this machine that nobody sets and that, where the system has one, goes on in its sleep."""
+_SWEPT_WITHIN_S = 60.0
 
 
 class LastSweep(NamedTuple):
@@ -82,6 +82,13 @@ _LAST_SWEEP: Prepared[Nothing, LastSweep] = Prepared(
 )
 
 
+def is_clock_watched(connection: Connection) -> bool:
+    """Whether the clock is where the last sweep saw it, so that what is over by it may be ended. Where nobody has swept
+    for a while, or the clock was set since, that is for the next sweep to say."""
+    seen = _LAST_SWEEP.first(connection, {})
+    return seen is None or not seen.ran_at or abs(seen.now - seen.ran_at) < _SWEPT_WITHIN_S
+
+
 @dataclass(slots=True, kw_only=True)
 class ClockWatch:
     """What one sweeping process remembers of the clocks. Not thread-safe: one thread sweeps."""
@@ -91,11 +98,11 @@ class ClockWatch:
 
     def look(self, connection: Connection) -> tuple[LastSweep | None, ClockLook | None]:
         """The last sweep of any process, and what this look found; nothing before the first sweep."""
-        began = steady_s()
+        began = time.clock_gettime(STEADY_CLOCK)
         seen = _LAST_SWEEP.first(connection, {})
         if seen is None:
             return None, None
-        ended = steady_s()
+        ended = time.clock_gettime(STEADY_CLOCK)
         return seen, ClockLook(at=seen.now, began=began, ended=ended, shifted_s=seen.shifted_s, swept_at=seen.ran_at)
 
     def correct(

@@ -831,7 +831,8 @@ maintenance = sa.Table(
     postgresql_with={"fillfactor": "50", "autovacuum_vacuum_threshold": "100"},
 )
 """When each periodic job last ran anywhere, so that many processes may offer to run it and one does.
-After a time in which nobody ran it (the database was away) ``hold_until`` gives the workers a moment to be heard."""
+After a time in which nobody ran it (the database was away) ``hold_until`` gives the workers a moment to be heard. In
+the row ``clock`` it is by how much the database's clock was stepped, all in all (``store.clock``)."""
 
 jobs = sa.Table(
     "jobs",

@@ -18,6 +18,7 @@ from enum import StrEnum
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.observe import count, log
+from hermes_worker.store.clock import STEADY_CLOCK
 from hermes_worker.store.workers import Registration, Workers
 
 _BEATS_PER_TERM = 4
@@ -100,7 +101,7 @@ class Leases:
     @property
     def is_trusted(self) -> bool:
         """Whether our leases surely live: the last renewal is younger than the trusted part of the term."""
-        return time.monotonic() - self._renewed_at < self._ttl_s * _TRUSTED_PART
+        return time.clock_gettime(STEADY_CLOCK) - self._renewed_at < self._ttl_s * _TRUSTED_PART
 
     @property
     def term_s(self) -> float:
@@ -115,7 +116,7 @@ class Leases:
         """Enter the process among the workers. Raises ``UnavailableError``."""
         with self._lock:
             if self._registration is None:
-                began = time.monotonic()
+                began = time.clock_gettime(STEADY_CLOCK)
                 self._registration = self._workers.register(
                     name=self._name, queues=self._queues, ttl_s=self._ttl_s, slots=self._slots
                 )
@@ -194,7 +195,7 @@ class Leases:
 
     def _beat(self) -> bool:
         registration = self.register()
-        began = time.monotonic()
+        began = time.clock_gettime(STEADY_CLOCK)
         renewed = self._workers.renew(
             registration,
             ttl_s=self._ttl_s,

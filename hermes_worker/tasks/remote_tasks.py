@@ -78,7 +78,7 @@ class TaskCloser:
         if one.has_ended:
             return "ended"
         now = self._clock()
-        if now - self._tried.get(one.wait_id, 0.0) < _AGAIN_S:
+        if abs(now - self._tried.get(one.wait_id, 0.0)) < _AGAIN_S:  # it may be set back
             return None
         self._tried[one.wait_id] = now
         try:

@@ -212,6 +212,9 @@ class Clock:
     def monotonic(self) -> float:
         return self._world.now
 
+    def clock_gettime(self, clock: int) -> float:
+        return self._world.now
+
     def sleep(self, seconds: float) -> None:
         self._world.pause(seconds)
 

@@ -38,6 +38,9 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
+    def clock_gettime(self, clock: int) -> float:
+        return self.now
+
     def freeze(self) -> None:
         """As if the process had been stopped for longer than its term."""
         self.now += 2 * TTL_S

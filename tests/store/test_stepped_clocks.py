@@ -123,6 +123,15 @@ def test_what_was_written_after_the_step_is_right_already(store: Store, step_s: 
 
 
 @STEPS
+def test_a_claim_between_the_step_and_the_next_sweep_ends_no_run(store: Store, step_s: float) -> None:
+    run_id = store.submit(wall_s_max=600.0).run_id
+    store.sweep()
+    store.step_clock(step_s)
+
+    assert not store.turn(run_id).loaded.run.wants_summary
+
+
+@STEPS
 def test_of_several_processes_one_moves_the_times(store: Store, step_s: float) -> None:
     run_id = store.submit(wall_s_max=600.0).run_id
     other = Sweeper(store.database, POLICY)

@@ -35,6 +35,9 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
+    def clock_gettime(self, clock: int) -> float:
+        return self.now
+
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:

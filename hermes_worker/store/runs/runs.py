@@ -45,6 +45,7 @@ from hermes_worker.core.titles import first_title
 from hermes_worker.observe import log
 from hermes_worker.store.access import idempotency_keys as keys
 from hermes_worker.store.access.audit import Act, Deed, record, record_all
+from hermes_worker.store.clock import is_clock_watched
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Prepared, columns_for, row_of
 from hermes_worker.store.row_keys import SessionKey
@@ -494,7 +495,8 @@ class Runs:
         if loaded.run.wants_summary or not is_wall_spent(loaded.left_s, loaded.wall_s):
             return loaded
         with self._database.write() as connection:
-            return _exhausted(connection, loaded, Dimension.WALL_CLOCK)
+            is_spent = is_clock_watched(connection)
+            return _exhausted(connection, loaded, Dimension.WALL_CLOCK) if is_spent else loaded
 
     def output_schema_of(self, run_pk: int) -> Mapping[str, object] | None:
         """What the answer of a run has to fit. Raises ``CorruptInput``."""
