@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from support.store import TTL_S, Store, asks, opened, settlement
 
 from hermes_worker.core.effects import Iterate, RunTool
@@ -20,6 +22,7 @@ from hermes_worker.core.retention import DEFAULT_RULES
 from hermes_worker.core.run import RunStatus
 from hermes_worker.store.holdings import read_workers
 from hermes_worker.store.retention.pruner import Pruner
+from hermes_worker.store.tables import workers
 from hermes_worker.tasks import keeper as keeper_module
 from hermes_worker.tasks import leases as leases_module
 from hermes_worker.tasks.keeper import EX_STALLED, Keeper
@@ -69,6 +72,21 @@ def claim_iteration(store: Store, leases: Leases) -> tuple[str, Any]:
 
 
 # --- a process that was frozen ---------------------------------------------------------------------------------------
+
+
+def test_marks_of_before_the_clock_was_set_back_are_forgotten(store: Store, leases: Leases) -> None:
+    """Beside them every later hint would look lost, and a backlog would be sent again and again."""
+    now = store.database.now()
+    for queue, at in {"model": now + 3600.0, "tools": now}.items():
+        with leases.beginning(queue, at):
+            pass
+
+    leases.beat()
+    leases.beat()
+
+    with store.database.read() as connection:
+        [marks] = connection.execute(sa.select(workers.c.watermarks)).scalars()
+    assert set(json.loads(marks)) == {"tools"}
 
 
 def test_a_process_that_was_frozen_takes_its_place_anew_before_it_claims(

@@ -279,7 +279,8 @@ def test_what_nobody_here_is_asked_ends_the_call(calls: McpCalls, result: dict[s
     assert (the_call(store, run_id), FakeTasks.methods()) == (CallStatus.UNKNOWN, ["tools/call"])
 
 
-def test_a_stop_reaches_the_server_until_it_was_told(calls: McpCalls) -> None:
+@pytest.mark.parametrize("passed_s", [60, -3_600], ids=["a minute later", "after its clock was set back"])
+def test_a_stop_reaches_the_server_until_it_was_told(calls: McpCalls, passed_s: int) -> None:
     store, run_id = calls.store, calls.begin("print")
     calls.go_on(run_id)
     store.runs.stop_tree(run_id, by="cli:anna")
@@ -290,7 +291,7 @@ def test_a_stop_reaches_the_server_until_it_was_told(calls: McpCalls) -> None:
     assert closer.look() == {}
     FakeTasks.status = 200
     assert closer.look() == {}, "it is told again a little later"
-    now[0] += 60
+    now[0] += passed_s
     assert list(closer.look().values()) == ["cancelled"]
     assert closer.look() == {}
     assert FakeTasks.methods() == ["tools/call", "tasks/cancel", "tasks/cancel"]
