@@ -173,7 +173,7 @@ MOVED: Mapping[sa.Table, _Moved] = {
     key_states: _Moved(behind=("since", "woken_at"), ahead={"probe_at": "since"}, terms=("probe_until",)),
     idempotency_keys: _Moved(behind=("created_at",)),
     kept_answers: _Moved(behind=("created_at",), terms=("held_until",)),
-    api_keys: _Moved(ahead={"expires_at": "created_at"}),
+    api_keys: _Moved(behind=("created_at",), ahead={"expires_at": "created_at"}),  # a new one lasts as long as both say
     page_logins: _Moved(ahead={"expires_at": "created_at"}),
     logins: _Moved(ahead={"expires_at": "updated_at", "renew_at": "updated_at"}, terms=("claimed_until",)),
     chat_people: _Moved(behind=("asked_at",), ahead={"expires_at": "asked_at"}),

@@ -13,8 +13,10 @@ from support.store import EMPTY, POLICY, TTL_S, Store, asks, before_step, settle
 from test_store_key_states import close, keys_of, park
 
 from hermes_worker.core.messages import ModelReply
+from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
+from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.clock import CLOCK, MOVED
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.runs.waits import Waits
@@ -80,6 +82,19 @@ def test_what_ends_by_time_ends_as_long_after_a_step_as_it_would_have(store: Sto
     store.let_pass(300)
     store.sweep()
     assert store.status(run_id) is RunStatus.EXPIRED
+
+
+@STEPS
+def test_an_api_key_lasts_as_long_as_it_was_made_to(store: Store, step_s: float) -> None:
+    tenants = Tenants(store.database)
+    key = tenants.create_key("default", "ci", [KeyScope.RUNS_READ], expires_in_s=600)
+    store.sweep()
+    store.step_clock(step_s)
+    store.sweep()
+
+    assert tenants.principal_of(key.token) is not None
+    store.let_pass(601)
+    assert tenants.principal_of(key.token) is None
 
 
 @STEPS
