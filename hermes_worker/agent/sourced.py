@@ -7,7 +7,6 @@ declaration: its source, replay class and time limit. So a session goes on with 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -25,7 +24,7 @@ from hermes_worker.core.deferred import (
 )
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.tool_schemas import UnfitDefinition, fitted_schema
+from hermes_worker.core.tool_schemas import LeftOutTool, UnfitDefinition, fitted_schema, why_unusable_name
 from hermes_worker.extension import ToolSpec
 
 TOOLS_MAX = 500
@@ -33,20 +32,20 @@ DEFINITIONS_CHARS_MAX = 1_000_000
 """Of one source: every session that has its tools stores them, and every request sends them."""
 _KEY = "_sourced"
 _MARK = f'"{_KEY}":'
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-def listed(source: str, offered: object, taken: Collection[str]) -> tuple[list[str], list[str]]:
-    """The definitions of what a source offers, sorted by name, and a sentence for each tool that is left out. ``taken``
-    are names that it may not use: those of tools that are there without it. Raises ``TypeError``, ``ValueError`` for an
-    offer that cannot be used at all."""
+def listed(source: str, offered: object, taken: Collection[str]) -> tuple[list[str], list[LeftOutTool]]:
+    """The definitions of what a source offers, sorted by name, and the tools that are left out. ``taken`` are names
+    that it may not use: those of tools that are there without it. A name that no model could be sent is none the less
+    a name: it is mapped when it is sent (``models.wires.definitions``), and the source is called by its own. Raises
+    ``TypeError``, ``ValueError`` for an offer that cannot be used at all."""
     if not isinstance(offered, Iterable):
         raise TypeError(f"it offered a {type(offered).__name__} and no tools")
     found: dict[str, str] = {}
-    left_out: list[str] = []
+    left_out: list[LeftOutTool] = []
     for spec in offered:
         if problem := _problem(spec, taken, found):
-            left_out.append(problem)
+            left_out.append(LeftOutTool(spec.name if isinstance(spec, ToolSpec) else type(spec).__name__, problem))
         else:
             found[spec.name] = _definition(source, replace(spec, toolset=source))
     if len(found) > TOOLS_MAX or sum(map(len, found.values())) > DEFINITIONS_CHARS_MAX:
@@ -56,20 +55,20 @@ def listed(source: str, offered: object, taken: Collection[str]) -> tuple[list[s
 
 def _problem(spec: object, taken: Collection[str], found: Collection[str]) -> str:
     if not isinstance(spec, ToolSpec):
-        return f"{type(spec).__name__} is no ToolSpec"
-    if not isinstance(spec.name, str) or not _NAME.fullmatch(spec.name):
-        return f"{spec.name!r} is no name for a tool"
+        return "is no ToolSpec"
+    if problem := why_unusable_name(spec.name):
+        return problem
     if spec.name in taken or spec.name in found:
-        return f"there is a tool {spec.name!r} already"
+        return "has the name of a tool that is there already"
     if not isinstance(spec.replay, Replay):
-        return f"{spec.name!r} says no replay class"
+        return "says no replay class"
     try:
         canonical_json({"d": spec.description, "p": spec.parameters, "t": spec.timeout_s})
         fitted_schema(spec.parameters)
     except UnfitDefinition as error:
-        return f"{spec.name!r} {error}"
+        return str(error)
     except (TypeError, ValueError) as error:
-        return f"{spec.name!r} cannot be written as JSON: {error}"
+        return f"cannot be written as JSON: {error}"
     return ""
 
 

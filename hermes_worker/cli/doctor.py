@@ -850,7 +850,7 @@ def _mcp_server(settings: Settings, name: str, server: McpServer) -> tuple[Grade
     asked = server.model_copy(update={"timeout_s": min(server.timeout_s, 10.0)})
     with credentials_of(settings, name) as shown:
         offered = list_tools(asked, shown.token, shown.login)
-    more = f"; left out: {one_line('; '.join(offered.left_out), 1_000)}" if offered.left_out else ""
+    more = f"; left out: {one_line('; '.join(map(str, offered.left_out)), 1_000)}" if offered.left_out else ""
     if waiting := changed(server, offered):
         what = f"{len(waiting)} of its tools wait for: hermes-worker mcp approve {name}"
         return Grade.NOTE, f"it answers, and {what}{more}"

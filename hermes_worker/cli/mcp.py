@@ -20,6 +20,7 @@ from hermes_worker.cli.options import TEXT, common, load_settings, of_tenant, re
 from hermes_worker.cli.screen import one_line
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.tool_schemas import LeftOutTool
 from hermes_worker.local.paths import prepare_home
 from hermes_worker.mcp.extensions import extension_of
 from hermes_worker.mcp.protocol import DEFINITION_CHARS_MAX, OfferedTools
@@ -32,7 +33,7 @@ from hermes_worker.mcp.servers import (
     new_server,
     servers_of,
     token_variable,
-    tool_name,
+    tool_names,
     write_servers,
 )
 from hermes_worker.safety.threats import Scope, scan
@@ -91,7 +92,7 @@ def add(home: Path | None, name: str, where: tuple[str, ...], yes: bool, is_row:
     found = signed_in(settings, name, server.url, SignInChoices()) if chosen["logs_in"] else None
     server, offered = _asked(settings, name, server, found=found)
     _show(name, offered)
-    _show_left_out(offered)
+    _show_left_out(offered.left_out)
     _approve(settings, name, server, offered, is_sure=yes)
 
 
@@ -125,6 +126,7 @@ def _approve_row(rows: McpRows, found: ShownMcpServer, *, is_sure: bool) -> None
         if not one.is_approved
     ]
     _show(found.name, shown)
+    _show_left_out(found.left_out)
     _require_sure(found.name, len(found.tools), is_sure=is_sure)
     rows.approve(found.name, found.offer)
     click.echo(f"{found.name}: {len(found.tools)} tools are approved; sessions that begin in some seconds have them")
@@ -218,13 +220,14 @@ def test(home: Path | None, is_row: bool, name: str) -> None:
         if found.problem is not None:
             raise ConfigurationError(f"{name} cannot be asked: {one_line(found.problem, 500)}")
         _say_tested(name, len(found.tools), found.waiting, found.gone)
+        _show_left_out(found.left_out)
         return
     settings = load_settings(home, uses_extensions=False)
     server = _server(settings, name)
     _, offered = _asked(settings, name, server, finds_out=False)
     gone = sorted(server.tools.keys() - {str(one["name"]) for one in offered})
     _say_tested(name, len(offered), changed(server, offered), gone)
-    _show_left_out(offered)
+    _show_left_out(offered.left_out)
 
 
 def _say_tested(name: str, offered: int, waiting: Sequence[str], gone: Sequence[str]) -> None:
@@ -252,7 +255,7 @@ def approve(home: Path | None, is_row: bool, name: str, yes: bool) -> None:
     server, offered = _asked(settings, name, _server(settings, name))
     waiting = set(changed(server, offered))
     _show(name, [one for one in offered if one["name"] in waiting])
-    _show_left_out(offered)
+    _show_left_out(offered.left_out)
     _approve(settings, name, server, offered, is_sure=yes)
 
 
@@ -313,18 +316,19 @@ def _row(settings: Settings, name: str, server: McpServer) -> tuple[str, ...]:
 
 def _show(name: str, tools: Sequence[Mapping[str, Any]]) -> None:
     """All that a model would read, without anything that moves the cursor of a terminal."""
+    names = tool_names(name, [str(one["name"]) for one in tools])
     for one in tools:
         description = str(one.get("description") or "")
-        click.echo(f"{tool_name(name, one['name'])}: {one_line(description, DEFINITION_CHARS_MAX)}")
+        click.echo(f"{names[one['name']]}: {one_line(description, DEFINITION_CHARS_MAX)}")
         click.echo(f"  arguments: {one_line(canonical_json(one['inputSchema']), DEFINITION_CHARS_MAX)}")
         if threats := scan(json.dumps(one, ensure_ascii=False), Scope.STRICT):
             click.echo(f"  warning: it looks like an attempt to take over ({', '.join(threats)})")
 
 
-def _show_left_out(offered: OfferedTools) -> None:
+def _show_left_out(left_out: Sequence[LeftOutTool]) -> None:
     """Each tool that the server offers and no agent can have, and why: its maker has to mend it."""
-    for sentence in offered.left_out:
-        click.echo(f"left out: {one_line(sentence, 500)}")
+    for one in left_out:
+        click.echo(f"left out: {one_line(str(one), 500)}")
 
 
 def _approve(

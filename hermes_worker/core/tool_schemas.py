@@ -15,11 +15,13 @@ import hashlib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 DEEP_MAX: Final = 64
 """Levels of schemas inside of one another."""
 NAME_CHARS_MAX: Final = 64
+OWN_NAME_CHARS_MAX: Final = 100
+"""Of the name that a tool has here: a call is stored with it."""
 _TOOL_NAME: Final = re.compile(rf"[A-Za-z_][A-Za-z0-9_-]{{0,{NAME_CHARS_MAX - 1}}}")
 """What every server takes: OpenAI, Anthropic and Bedrock letters, digits, ``_`` and ``-``; Gemini not as the first."""
 _PROPERTY_NAME: Final = re.compile(rf"[A-Za-z0-9_.-]{{1,{NAME_CHARS_MAX}}}")
@@ -36,10 +38,37 @@ class UnfitDefinition(ValueError):
     """A tool cannot be sent to any model; the message completes the sentence "the tool ...\""""
 
 
-def sent_name(name: str) -> str:
-    """What servers of models call a tool. A name that one of them would refuse gets a digest, so that two tools never
-    share one."""
-    return name if _TOOL_NAME.fullmatch(name) else _plain_name(name, r"[^A-Za-z0-9_-]")
+class LeftOutTool(NamedTuple):
+    """A tool that is offered and that no agent can have. As text it is a sentence."""
+
+    name: str
+    """Empty for a tool without one."""
+    reason: str
+    """Completes the sentence that begins with the name."""
+
+    def __str__(self) -> str:
+        return f"{repr(self.name[:OWN_NAME_CHARS_MAX]) if self.name else 'a tool'} {self.reason}"
+
+
+def why_unusable_name(name: object, chars_max: int = OWN_NAME_CHARS_MAX) -> str | None:
+    """Why a tool cannot be called so, for the end of a sentence; ``None`` for a name that can be sent, if under
+    another one."""
+    if not isinstance(name, str) or not name.strip():
+        return "has no name"
+    if len(name) > chars_max:
+        return f"has a name of {len(name):,} characters; at most {chars_max:,} are taken"
+    if not name.isprintable() or name != name.strip():
+        return "has a name with invisible characters; use letters, digits, '_' and '-'"
+    return None
+
+
+def sent_name(name: str, taken: Collection[str] = ()) -> str:
+    """What servers of models call a tool. A name that one of them would refuse gets a digest, longer where another tool
+    is called so, that is where the name is in ``taken``."""
+    if _TOOL_NAME.fullmatch(name):
+        return name
+    spellings = (_plain_name(name, r"[^A-Za-z0-9_-]", chars) for chars in range(8, NAME_CHARS_MAX - 8, 8))
+    return next(spelling for spelling in spellings if spelling not in taken)
 
 
 def fitted_schema(parameters: object, *, renames: bool = True) -> Mapping[str, Any]:
@@ -55,21 +84,24 @@ def fitted_schema(parameters: object, *, renames: bool = True) -> Mapping[str, A
 
 def without_keywords(schema: Node, unwanted: Collection[str]) -> dict[str, Any]:
     """A schema and all schemas inside of it without these keywords; a property may be called like one."""
+    return {**_bare(schema, lambda key, _: key in unwanted)}
+
+
+def _bare(schema: Any, is_unwanted: Callable[[str, Any], bool]) -> Any:
+    if not isinstance(schema, Mapping):
+        return schema
     bare: dict[str, Any] = {}
     for key, value in schema.items():
-        if key in unwanted:
+        if is_unwanted(key, value):
             continue
         if key in _NAMED_SCHEMAS and isinstance(value, Mapping):
-            bare[key] = {name: _bare(inner, unwanted) for name, inner in value.items()}
+            bare[key] = {name: _bare(inner, is_unwanted) for name, inner in value.items()}
         elif key in _SCHEMAS or key in _PLAIN_SCHEMAS or key in _SCHEMA_LISTS:
-            bare[key] = [_bare(one, unwanted) for one in value] if isinstance(value, list) else _bare(value, unwanted)
+            is_list = isinstance(value, list)
+            bare[key] = [_bare(one, is_unwanted) for one in value] if is_list else _bare(value, is_unwanted)
         else:
             bare[key] = value
     return bare
-
-
-def _bare(schema: Any, unwanted: Collection[str]) -> Any:
-    return without_keywords(schema, unwanted) if isinstance(schema, Mapping) else schema
 
 
 def restore_arguments(arguments: Any, parameters: object) -> Any:
@@ -77,8 +109,8 @@ def restore_arguments(arguments: Any, parameters: object) -> Any:
     return _restored(arguments, [parameters], parameters) if isinstance(parameters, Mapping) else arguments
 
 
-def _plain_name(name: str, unwanted: str) -> str:
-    mark = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+def _plain_name(name: str, unwanted: str, mark_chars: int = 8) -> str:
+    mark = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:mark_chars]
     plain = re.sub(unwanted, "_", name)[: NAME_CHARS_MAX - len(mark) - 2]
     return f"{plain}_{mark}" if plain[:1].isalpha() or plain[:1] == "_" else f"_{plain}_{mark}"
 
@@ -115,6 +147,10 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
+def _is_never(value: object) -> bool:
+    return False
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -142,11 +178,16 @@ def _is_pattern(value: object) -> bool:
         return isinstance(value, str) and bool(_OTHER_PATTERN.search(value))
 
 
+_ANCHOR: Final = re.compile(r"[A-Za-z_][-A-Za-z0-9._]*")
 _OTHER_PATTERN: Final = re.compile(r"\\[pPuckKGXR]|\(\?<[A-Za-z]|\[\[:|[*+?}]\+")
 """What other dialects of regular expressions know, and ``re`` need not."""
 
 _KEPT_IF: Final[Mapping[str, Callable[[object], bool]]] = {
-    **dict.fromkeys(("title", "description", "$comment", "format", "$id", "$schema", "$anchor"), _is_text),
+    **dict.fromkeys(("title", "description", "$comment", "format", "$schema"), _is_text),
+    **dict.fromkeys(("contentMediaType", "contentEncoding"), _is_text),
+    **dict.fromkeys(("$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor", "$vocabulary"), _is_never),
+    "$id": lambda value: isinstance(value, str) and "#" not in value[:-1],
+    "$anchor": lambda value: isinstance(value, str) and bool(_ANCHOR.fullmatch(value)),
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _is_number),
     "multipleOf": lambda value: isinstance(value, int | float) and not isinstance(value, bool) and value > 0,
     **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), _is_count),
@@ -159,8 +200,11 @@ _KEPT_IF: Final[Mapping[str, Callable[[object], bool]]] = {
 """Keywords whose value is left out when it is not as JSON Schema wants it. Unknown keywords say nothing and stay."""
 _SCHEMAS: Final = ("additionalProperties", "unevaluatedProperties", "unevaluatedItems")
 """Keywords with a schema, or a boolean that says more than most schemas."""
-_PLAIN_SCHEMAS: Final = ("items", "contains", "not", "if", "then", "else", "propertyNames")
-_NAMED_SCHEMAS: Final = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
+_PLAIN_SCHEMAS: Final = ("items", "contains", "not", "if", "then", "else", "propertyNames", "contentSchema")
+_NAMED_SCHEMAS: Final = (
+    *("properties", "$defs", "definitions", "patternProperties", "dependentSchemas", "dependencies"),
+)
+_BY_PROPERTY: Final = ("properties", "dependentSchemas", "dependencies", "dependentRequired")
 _SCHEMA_LISTS: Final = (*_UNIONS, "prefixItems")
 
 
@@ -182,7 +226,10 @@ class _Mender:
         mended.pop("nullable", None)
         for key in (*_UNIONS, "enum", "not"):
             mended.pop(key, None)
-        return self._with_required(mended, node)
+        whole = self._with_required(mended, node)
+        # What they lead to may have been mended away, or be called otherwise.
+        found: dict[str, Any] = _bare(whole, lambda key, value: key == "$ref" and not _leads_to_schema(value, whole))
+        return found
 
     def node(self, node: object) -> dict[str, Any]:
         """A schema inside of another one."""
@@ -192,7 +239,7 @@ class _Mender:
         for key, value in _modern(node):
             if (kept := self._keyword(key, value)) is not None:
                 mended |= kept
-        if "$ref" in mended and not self._is_reachable(mended["$ref"]):
+        if "$ref" in mended and not _leads_to_schema(mended["$ref"], self.whole):
             del mended["$ref"]
         mended = _without_null_branch(mended)
         if "$ref" in mended:
@@ -212,13 +259,23 @@ class _Mender:
         if key in _PLAIN_SCHEMAS:
             return {key: self.node(value)}
         if key in _NAMED_SCHEMAS:
-            named = value if isinstance(value, Mapping) else {}
-            sent = self._sent if key == "properties" else str
-            return {key: {sent(name): self.node(inner) for name, inner in named.items()}}
+            return {key: self._named(key, value if isinstance(value, Mapping) else {})}
+        if key == "dependentRequired":
+            return {key: self._named(key, value)} if isinstance(value, Mapping) else None
         if key in _SCHEMA_LISTS:
             return {key: [self.node(inner) for inner in value]} if _is_filled(value) else None
         is_kept = _KEPT_IF.get(key)
         return {key: value} if is_kept is None or is_kept(value) else None
+
+    def _named(self, key: str, named: Node) -> dict[str, Any]:
+        """Schemas by names, or in dependencies the names that others require."""
+        sent = self._sent if key in _BY_PROPERTY else str
+        if key in ("dependencies", "dependentRequired"):
+            lists = {name: [self._sent(one) for one in dict.fromkeys(_names(inner))] for name, inner in named.items()}
+            is_names = {name for name, inner in named.items() if _is_list(inner) or key == "dependentRequired"}
+            return {sent(name): lists[name] if name in is_names else self.node(inner) for name, inner in named.items()}
+        kept = {name: inner for name, inner in named.items() if key != "patternProperties" or _is_pattern(name)}
+        return {sent(name): self.node(inner) for name, inner in kept.items()}
 
     def _completed(self, mended: dict[str, Any], node: Node) -> dict[str, Any]:
         """With what an object and an array must have beside their type."""
@@ -261,13 +318,6 @@ class _Mender:
 
     def _sent(self, name: str) -> str:
         return _sent_property(name) if self.renames else name
-
-    def _is_reachable(self, reference: str) -> bool:
-        """Whether it leads to a schema that is sent under that address."""
-        steps = reference.removeprefix("#").split("/")[1:]
-        renamed = any(step != self._sent(_unescaped(step)) for step in steps if "$defs" not in steps[:1])
-        is_plain = steps[:1] in (["$defs"], ["definitions"]) or not renamed
-        return is_plain and isinstance(_target(reference, self.whole), Mapping)
 
 
 def _of_word(node: object) -> dict[str, Any]:
@@ -335,6 +385,18 @@ def _target(reference: str, whole: Node) -> Any:
         else:
             found = found.get(_unescaped(step)) if isinstance(found, Mapping) else None
     return found
+
+
+def _leads_to_schema(reference: str, whole: Node) -> bool:
+    """Whether a reference ends at a schema, and not at itself."""
+    for _ in range(_REFERENCES_MAX):
+        target = _target(reference, whole)
+        if not isinstance(target, Mapping):
+            return False
+        if not isinstance(target.get("$ref"), str):
+            return True
+        reference = target["$ref"]
+    return False
 
 
 def _with_target(node: Any, whole: Node) -> Any:

@@ -44,11 +44,12 @@ def param_headers(paths: Mapping[str, Sequence[str]], arguments: Mapping[str, An
         if isinstance(value, bool):
             headers[f"{_PREFIX}{name}"] = "true" if value else "false"
         elif isinstance(value, str | int):
-            headers[f"{_PREFIX}{name}"] = _coded(str(value))
+            headers[f"{_PREFIX}{name}"] = header_text(str(value))
     return headers
 
 
-def _coded(value: str) -> str:
+def header_text(value: str) -> str:
+    """A value as a header can have it. Raises ``ValueError`` for one that is too long."""
     if len(value) > _VALUE_CHARS_MAX:
         raise ValueError(f"an argument that is sent as a header has more than {_VALUE_CHARS_MAX:,} characters")
     if _PLAIN.fullmatch(value) and not _CODED.fullmatch(value):

@@ -13,8 +13,14 @@ from typing import Any, Final
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.messages import canonical_json
-from hermes_worker.core.tool_schemas import NO_ARGUMENTS, UnfitDefinition, fitted_schema
-from hermes_worker.mcp.param_headers import MARK, header_paths
+from hermes_worker.core.tool_schemas import (
+    NO_ARGUMENTS,
+    LeftOutTool,
+    UnfitDefinition,
+    fitted_schema,
+    why_unusable_name,
+)
+from hermes_worker.mcp.param_headers import MARK, header_paths, header_text
 from hermes_worker.mcp.servers import STATELESS, TOOLS_MAX
 
 _META = "io.modelcontextprotocol/"
@@ -31,8 +37,8 @@ _STATE_CHARS_MAX: Final = 64_000
 TASK_STATES: Final = frozenset({"working", "input_required", "completed", "failed", "cancelled"})
 _NAMED_BY: Final = {"tools/call": "name", "tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId"}
 _TASK_ID = re.compile(r"[!-~]{1,500}")
-_NAME_CHARS_MAX: Final = 128
-_NAME = re.compile(rf"[!-~]{{1,{_NAME_CHARS_MAX}}}")
+_NAME_CHARS_MAX: Final = 500
+"""As the server calls a tool; agents have it under a name that is shorter (``mcp.servers.tool_names``)."""
 _PAGES_MAX: Final = 50
 DEFINITION_CHARS_MAX = 50_000
 RESULT_CHARS_MAX = 1_000_000
@@ -143,7 +149,7 @@ def stateless(
         meta[KEY_META] = key
     headers = {"MCP-Protocol-Version": STATELESS, "Mcp-Method": method}
     if (named := _NAMED_BY.get(method)) is not None:
-        headers["Mcp-Name"] = str(params[named])
+        headers["Mcp-Name"] = header_text(str(params[named]))
     return headers, message(method, {**params, "_meta": meta})
 
 
@@ -255,24 +261,23 @@ def _asked_in(result: Mapping[str, Any]) -> str:
 class OfferedTools(list[Mapping[str, Any]]):
     """The usable tools that a server offers, by name."""
 
-    def __init__(self, tools: Iterable[Mapping[str, Any]] = (), left_out: Sequence[str] = ()) -> None:
+    def __init__(self, tools: Iterable[Mapping[str, Any]] = (), left_out: Sequence[LeftOutTool] = ()) -> None:
         super().__init__(tools)
         self.left_out = left_out
-        """A sentence for each tool that is left out, which says why."""
 
 
 def offered_tools(ask: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> OfferedTools:
     """What a server offers on all pages of its list; ``ask`` gives the result of ``tools/list`` with parameters.
     Raises ``McpError``."""
     found: dict[str, Mapping[str, Any]] = {}
-    left_out: list[str] = []
+    left_out: list[LeftOutTool] = []
     params: dict[str, Any] = {}
     for _ in range(_PAGES_MAX):
         page, cursor = definitions_of(ask(params))
         left_out += page.left_out
         for one in page:
             if one["name"] in found:
-                left_out.append(f"{one['name']!r} is offered twice; the first one counts")
+                left_out.append(LeftOutTool(one["name"], "is offered twice; the first one counts"))
             found.setdefault(one["name"], one)
         if len(found) > TOOLS_MAX:
             raise McpError(f"the server offers more than {TOOLS_MAX} tools")
@@ -290,13 +295,13 @@ def definitions_of(result: Mapping[str, Any]) -> tuple[OfferedTools, str | None]
     judged = [(one, _why_unusable(one)) for one in tools]
     cursor = result.get("nextCursor")
     usable = [_whole_definition(one) for one, why in judged if why is None]
-    left_out = [f"{_called(one)} {why}" for one, why in judged if why is not None]
+    left_out = [LeftOutTool(_name_of(one), why) for one, why in judged if why is not None]
     return OfferedTools(usable, left_out), cursor if isinstance(cursor, str) and cursor else None
 
 
-def _called(tool: object) -> str:
+def _name_of(tool: object) -> str:
     name = tool.get("name") if isinstance(tool, dict) else None
-    return repr(name[:_NAME_CHARS_MAX]) if isinstance(name, str) else "a tool without a name"
+    return name[:_NAME_CHARS_MAX] if isinstance(name, str) else ""
 
 
 def _why_unusable(tool: object) -> str | None:
@@ -304,9 +309,9 @@ def _why_unusable(tool: object) -> str | None:
     headers as well is one only if they can be."""
     if not isinstance(tool, dict):
         return "is no JSON object"
-    name, schema = tool.get("name"), tool.get("inputSchema")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        return f"has no usable name: 1 to {_NAME_CHARS_MAX} printable characters of ASCII without spaces"
+    schema = tool.get("inputSchema")
+    if problem := why_unusable_name(tool.get("name"), _NAME_CHARS_MAX):
+        return problem
     try:
         text = canonical_json(tool)
         fitted_schema(schema)

@@ -196,19 +196,20 @@ class ServerLooker:
             server = McpServer.model_validate_json(row.server)
             brief = server.model_copy(update={"timeout_s": min(server.timeout_s, LOOK_S)})
             spoke, offered = self._ask(held, brief)
-            server = server.model_copy(update={"protocol": spoke.protocol})
             kept = said_of(offered)
             if len(kept_text := canonical_json(kept)) > KEPT_CHARS_MAX:
                 raise McpError(f"the definitions of its tools have more than {KEPT_CHARS_MAX:,} characters")
             found = source_of(held, UrlPolicy()).approved_of(offered)
-            definitions, left_out = listed(source_of_row(row.name), found, self._taken)
+            definitions, untaken = listed(source_of_row(row.name), found, self._taken)
         except (McpError, ValueError) as error:
             count("tool_source.failed")
             log.warning("tool_source.failed", tool_source=source_of_row(row.name), tenant=row.tenant, reason=str(error))
             self._rows.failed(row, str(error), again_s=_AGAIN_S)
             return
-        for reason in left_out:
-            log.warning("tool_source.left_out", tool_source=source_of_row(row.name), reason=reason)
+        for one in untaken:
+            log.warning("tool_source.left_out", tool_source=source_of_row(row.name), reason=str(one))
+        left_out = (*offered.left_out, *untaken)
+        server = server.model_copy(update={"protocol": spoke.protocol, "left_out": left_out})
         self._rows.looked(
             row, offered=kept_text, server=server.model_dump_json(), definitions=definitions, again_s=_REFRESH_S
         )

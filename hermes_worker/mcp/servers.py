@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.tool_schemas import NAME_CHARS_MAX, LeftOutTool
 from hermes_worker.mcp import FILE
 from hermes_worker.mcp.param_headers import header_paths
 from hermes_worker.system.plainfiles import read_plain
@@ -35,8 +36,6 @@ _BYTES_MAX = 8_000_000
 _SAID: Final = ("name", "description", "inputSchema", "annotations")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,23}")
 _PLAIN_TOOL = re.compile(r"[A-Za-z0-9_-]+")
-_TOOL_NAME_CHARS_MAX = 64
-"""What every provider of models accepts."""
 
 
 class McpServer(BaseModel):
@@ -71,6 +70,11 @@ class McpServer(BaseModel):
     )
     """Of the approved tools, which arguments are sent as headers as well: by the server's names, the end of a header's
     name and where its value stands. Not written where it is empty, so that a process of the version before reads it."""
+    left_out: tuple[LeftOutTool, ...] = Field(
+        default=(), max_length=2 * TOOLS_MAX, exclude_if=lambda left_out: not left_out
+    )
+    """Of a server in a row, the tools that agents could not have when it was last asked. Not written where it is
+    empty, as ``headers``."""
     definitions: tuple[Mapping[str, Any], ...] = Field(default=(), max_length=TOOLS_MAX)
     """Of a server that is a process, the approved definitions themselves: listing them starts nothing."""
 
@@ -197,14 +201,25 @@ def digest(definition: Mapping[str, object]) -> str:
     return hashlib.sha256(canonical_json(said).encode()).hexdigest()[:32]
 
 
-def tool_name(server: str, tool: str) -> str:
-    """What models call a tool: ``mcp_SERVER_TOOL``. A name that no provider would take is shortened and gets a digest,
-    so that two tools never share one."""
+def tool_names(server: str, tools: Collection[str]) -> Mapping[str, str]:
+    """What agents call each tool, by the server's names: ``mcp_SERVER_TOOL``. A name that no provider would take is
+    shortened and gets a digest, a longer one where another tool is called so."""
+    names = {tool: name for tool in tools if (name := tool_name(server, tool)) == f"mcp_{server}_{tool}"}
+    taken = set(names.values())
+    for tool in sorted(set(tools) - names.keys()):
+        spellings = (tool_name(server, tool, mark_chars) for mark_chars in (8, 16, 24, 32))
+        names[tool] = next(spelling for spelling in spellings if spelling not in taken)
+        taken.add(names[tool])
+    return names
+
+
+def tool_name(server: str, tool: str, mark_chars: int = 8) -> str:
+    """What agents call a tool where no other one is called so."""
     name = f"mcp_{server}_{tool}"
-    if _PLAIN_TOOL.fullmatch(tool) and len(name) <= _TOOL_NAME_CHARS_MAX:
+    if _PLAIN_TOOL.fullmatch(tool) and len(name) <= NAME_CHARS_MAX:
         return name
-    mark = hashlib.sha256(tool.encode()).hexdigest()[:8]
-    plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)[: _TOOL_NAME_CHARS_MAX - len(mark) - 1]
+    mark = hashlib.sha256(tool.encode()).hexdigest()[:mark_chars]
+    plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)[: NAME_CHARS_MAX - len(mark) - 1]
     return f"{plain}_{mark}"
 
 

@@ -30,7 +30,7 @@ from hermes_worker.mcp.reaching import START_S, StdioServers, ToolAsked
 from hermes_worker.mcp.requests import McpExchange, call_tool, list_tools
 from hermes_worker.mcp.results import shown
 from hermes_worker.mcp.rounds import answered, asked_first, sent_again
-from hermes_worker.mcp.servers import McpServer, changed, tool_name
+from hermes_worker.mcp.servers import McpServer, changed, tool_names
 from hermes_worker.mcp.sessions import McpSession, StreamPlace
 from hermes_worker.mcp.tasks import begun, cancel, looked_at
 from hermes_worker.net.urls import UrlPolicy
@@ -73,7 +73,8 @@ class McpSource:
         self._server = server
         self._token = token
         self._session_key = f"mcp-session:{self._place.called}"
-        self._originals = {tool_name(name, tool): tool for tool in sorted(server.tools)}
+        self._names = tool_names(name, server.tools)
+        self._originals = {name: tool for tool, name in self._names.items()}
 
     def list_tools(self) -> Sequence[ToolSpec]:
         """What it offers and the operator approved. Raises ``McpError``."""
@@ -85,7 +86,7 @@ class McpSource:
     def approved_of(self, offered: OfferedTools) -> Sequence[ToolSpec]:
         """Of what it offers, what is approved as it is now. What agents cannot have is said in the log."""
         for reason in offered.left_out[:20]:
-            log.warning("tool_source.left_out", tool_source=self._place.called, reason=reason)
+            log.warning("tool_source.left_out", tool_source=self._place.called, reason=str(reason))
         waiting = set(changed(self._server, offered))
         if waiting:
             log.warning("mcp.unapproved", mcp_server=self._name, tools=sorted(waiting)[:20])
@@ -135,7 +136,7 @@ class McpSource:
 
     def _spec(self, tool: Mapping[str, Any]) -> ToolSpec:
         return ToolSpec(
-            name=tool_name(self._name, tool["name"]),
+            name=self._names[tool["name"]],
             description=tool.get("description") or "",
             parameters=tool["inputSchema"],
             toolset=self._name,

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 from hermes_worker import installed
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.mcp_rows import source_of_row
+from hermes_worker.core.tool_schemas import LeftOutTool
 from hermes_worker.mcp.servers import McpServer, approved, changed, check_name, is_allowed, new_server
 from hermes_worker.settings import McpSettings
 from hermes_worker.settings.role_secrets import is_secret
@@ -81,6 +82,8 @@ class ShownMcpServer:
     tools: Sequence[ShownTool]
     gone: Sequence[str]
     """Approved tools that it does not offer."""
+    left_out: Sequence[LeftOutTool] = ()
+    """Tools that it offers and that agents cannot have."""
     problem: str | None
     created_at: float
     changed_at: float
@@ -215,6 +218,7 @@ def shown_mcp_server(row: McpServerRow) -> ShownMcpServer:
         offer=None if row.offered is None else _offer(row.offered),
         tools=tools,
         gone=sorted(server.tools.keys() - {one.name for one in tools}) if row.offered is not None else [],
+        left_out=server.left_out,
         problem=row.problem,
         created_at=row.created_at,
         changed_at=row.changed_at,

@@ -105,7 +105,7 @@ class ToolLister:
         try:
             definitions, left_out = listed(name, asking.source.list_tools(), self._taken)
             for reason in left_out:
-                log.warning("tool_source.left_out", tool_source=name, reason=reason)
+                log.warning("tool_source.left_out", tool_source=name, reason=str(reason))
             if self._store.write(name, definitions):
                 log.info("tool_source.listed", tool_source=name, tools=len(definitions))
             again_s = asking.declared.refresh_s

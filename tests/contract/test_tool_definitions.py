@@ -114,6 +114,17 @@ def test_a_call_comes_back_under_the_names_that_the_session_knows(wire: Wire, se
     assert name not in json.dumps(server.accepted[-1]), "servers judge the names of earlier calls as well"
 
 
+def test_two_names_that_would_be_sent_alike_are_sent_apart() -> None:
+    shadow = sent_name("files.read")
+    fits = {"type": "object", "properties": {}}
+    texts = tuple(tool(name, fits) for name in ("files.read", shadow, "files/read"))
+    fitted = fit_tools(texts)
+    first, second, third = (json.loads(text)["function"]["name"] for text in fitted.texts)
+    assert (second, fitted.texts[1]) == (shadow, texts[1]), "a name that can be sent is sent to the byte"
+    assert len({first, second, third}) == 3
+    assert fitted.names == {first: "files.read", third: "files/read"}
+
+
 def test_definitions_that_fit_are_sent_to_the_byte() -> None:
     catalog = declared_catalog()
     own = catalog.tool_definitions(catalog.names)

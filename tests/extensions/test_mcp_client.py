@@ -50,11 +50,12 @@ from hermes_worker.mcp.servers import (
     McpServer,
     digest,
     servers_of,
-    tool_name,
+    tool_names,
     write_servers,
 )
 from hermes_worker.mcp.servers import approved as everything_approved
 from hermes_worker.mcp.source import McpSource
+from hermes_worker.models.wires.definitions import fit_tools
 from hermes_worker.settings import load
 
 CALLED: list[str] = []
@@ -221,9 +222,39 @@ def test_a_changed_description_schema_or_annotation_is_another_definition() -> N
 
 
 def test_names_neither_collide_nor_shadow() -> None:
-    names = {tool_name("desk", tool) for tool in ("a.b", "a_b", "a/b", "x" * 100, "x" * 101)}
-    assert len(names) == 5
-    assert all(len(name) <= 64 and name.startswith("mcp_desk_") for name in names)
+    tools = {"a.b", "a_b", "a/b", "x" * 100, "x" * 101, "größe", "a b"}
+    names = tool_names("desk", tools)
+    assert names.keys() == tools and len(set(names.values())) == 7
+    assert all(len(name) <= 64 and name.startswith("mcp_desk_") for name in names.values())
+    assert names["a_b"] == "mcp_desk_a_b"
+    shadow = names["a.b"].removeprefix("mcp_desk_")
+    assert tool_names("desk", {shadow})[shadow] == names["a.b"]
+    both = tool_names("desk", {"a.b", shadow})
+    assert both[shadow] == names["a.b"] != both["a.b"], "what can be sent keeps its name"
+
+
+ODD_NAMES = ("long_" * 16, "a.b/c", "a b", "größe", "x" * 300)
+
+
+@pytest.mark.parametrize("protocol", [STATELESS, WITH_SESSIONS])
+def test_tools_of_any_name_are_offered_and_called_by_their_own(protocol: str, context: ToolContext) -> None:
+    made = MCPServer("desk")
+    called: list[str] = []
+    for name in ODD_NAMES:
+        made.add_tool(lambda of=name: called.append(of) or "done", name=name, description="d")
+    with sdk_server(made) as url:
+        found = list_tools(McpServer(url=url), None)
+        assert ([one["name"] for one in found], found.left_out) == (sorted(ODD_NAMES), [])
+        server = everything_approved(McpServer(url=url, protocol=protocol), found)
+        source = McpSource("desk", server, None)
+        definitions, left_out = listed("desk", source.list_tools(), ())
+        assert (len(definitions), left_out) == (len(ODD_NAMES), [])
+        fitted = fit_tools(tuple(definitions))
+        assert not fitted.names, "sessions store names that every model can be sent"
+        for text in definitions:
+            _, spec = spec_of(json.loads(text))
+            assert run_tool(SourcedTool(spec, source), "{}", context).text.find("done") >= 0
+    assert sorted(called) == sorted(ODD_NAMES)
 
 
 def test_a_server_is_an_extension_with_a_token_of_its_own(tmp_path: Path, url: str) -> None:
@@ -358,6 +389,7 @@ def test_a_server_that_offers_5000_tools_is_refused_and_a_strange_tool_left_out(
     schema = {"type": "object"}
     strange: list[Any] = [
         *(None, {}, {"name": "a"}, {"name": 3, "inputSchema": schema}, {"name": "ä", "inputSchema": schema}),
+        {"name": "\u202eb", "inputSchema": schema},
         *({"name": "b c", "inputSchema": schema}, {"name": "d", "inputSchema": {"type": "string"}}),
         *({"name": "e", "description": []}, {"name": "f", "inputSchema": {**schema, "x": "y" * 60000}}),
         {"name": "g", "inputSchema": {**schema, "properties": {"p": {"type": "number", "x-mcp-header": "P"}}}},
@@ -365,15 +397,13 @@ def test_a_server_that_offers_5000_tools_is_refused_and_a_strange_tool_left_out(
     ]  # fmt: skip
     with misbehaving(saying(200, answer({"tools": strange}))) as (url, _):
         found = list_tools(McpServer(url=url), None)
-    assert [one["name"] for one in found] == ["a", "e", "good"]
-    assert [one["inputSchema"] for one in found[:2]] == [{"type": "object", "properties": {}}] * 2
-    no_name = "has no usable name: 1 to 128 printable characters of ASCII without spaces"
-    assert found.left_out == [
-        "a tool without a name is no JSON object",
-        f"a tool without a name {no_name}",
-        f"a tool without a name {no_name}",
-        f"'ä' {no_name}",
-        f"'b c' {no_name}",
+    assert [one["name"] for one in found] == ["a", "b c", "e", "good", "ä"]
+    assert [one["inputSchema"] for one in (found[0], found[2])] == [{"type": "object", "properties": {}}] * 2
+    assert [str(one) for one in found.left_out] == [
+        "a tool is no JSON object",
+        "a tool has no name",
+        "a tool has no name",
+        "'\\u202eb' has a name with invisible characters; use letters, digits, '_' and '-'",
         "'d' takes a value of type 'string' and no object of arguments",
         "'f' has a definition of 60,051 characters; at most 50,000 are taken",
         "'g' marks arguments with 'x-mcp-header' that cannot be headers",

@@ -107,12 +107,8 @@ LISTS: dict[str, Case] = {
         ours=[("sell", "", OBJECT)],
         why="no provider of models takes arguments that are no object",
     ),
-    "name in other letters": tools(
-        SELL, {"name": "verkäufe", "inputSchema": OBJECT}, ours=[("sell", "", OBJECT)], why="a header could not name it"
-    ),
-    "name with a space": tools(
-        SELL, {"name": "a b", "inputSchema": OBJECT}, ours=[("sell", "", OBJECT)], why="a header could not name it"
-    ),
+    "name in other letters": tools(SELL, {"name": "verkäufe", "inputSchema": OBJECT}),
+    "name with a space": tools(SELL, {"name": "a b", "inputSchema": OBJECT}),
     "twice": tools(
         SELL,
         {**SELL, "description": "Another one."},

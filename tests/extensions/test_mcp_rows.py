@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from support.mcp_servers import answer, misbehaving, saying
 from support.mcp_stand import sandbox
 from support.store import Store, opened
 from test_mcp_client import url as url
@@ -23,7 +24,9 @@ from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.agent.tools.catalog import catalog_with, default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.sources import ToolGone
+from hermes_worker.api.routes.mcp_servers import McpServerObject
 from hermes_worker.cli import roles
+from hermes_worker.cli.mcp_rows import _shown
 from hermes_worker.core.replay import Replay
 from hermes_worker.hosting.program import NotStarted
 from hermes_worker.mcp.rows import RowServers, ServerLooker, asks_addresses, asks_processes, row_process
@@ -121,6 +124,26 @@ def test_a_server_is_kept_looked_at_approved_called_and_removed_without_a_restar
     gone = run_tool(frozen.get("mcp_desk_look"), '{"what": "the door"}', theirs)
     assert gone.is_error and "its server was removed" in gone.text
     assert tenant.offered() == []
+
+
+def test_tools_that_agents_cannot_have_are_told_with_the_reason(tenant: Tenant) -> None:
+    fits = {"type": "object", "properties": {}}
+    tools = [
+        {"name": "sell", "inputSchema": fits},
+        {"name": "say", "inputSchema": {"type": "string"}},
+        {"inputSchema": fits},
+    ]
+    with misbehaving(saying(200, answer({"tools": tools}))) as (url, _):
+        tenant.keep(url=url)
+        seen = tenant.look()
+    reason = "takes a value of type 'string' and no object of arguments"
+    assert [tuple(one) for one in seen.left_out] == [("say", reason), ("", "has no name")]
+    assert tenant.approve(seen.offer).left_out == seen.left_out
+    told = McpServerObject.model_validate(seen, from_attributes=True).model_dump(mode="json")
+    assert told["left_out"] == [{"name": "say", "reason": reason}, {"name": "", "reason": "has no name"}]
+    assert list(_shown(told).left_out) == list(seen.left_out), "as the command reads it"
+    stays = {"url": url, "replaces": True}
+    assert tenant.keep(**stays).left_out == (), "what is kept anew was not asked yet"
 
 
 def test_what_was_not_looked_at_is_not_approved(tenant: Tenant, url: str) -> None:

@@ -16,9 +16,10 @@ from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.catalog import UnknownTool, catalog_with, default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.sources import ToolGone
-from hermes_worker.core.messages import ModelReply, ToolRequest
+from hermes_worker.core.messages import ModelReply, ModelRequest, ToolRequest, assistant_body
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import Extension, ExtensionConflict, ToolSourceDeclaration, ToolSpec, fold
+from hermes_worker.models.wires.definitions import fit_request, fit_tools
 from hermes_worker.services.submission import InvalidSubmission, Submission, new_run
 from hermes_worker.settings import load
 from hermes_worker.tasks.iteration.planning import plan_calls, tool_names, tool_texts
@@ -147,15 +148,16 @@ def test_a_session_without_sources_costs_no_catalogue_of_its_own() -> None:
 
 def test_no_tool_of_a_source_takes_the_name_of_another() -> None:
     machines = Machines()
-    machines.offered = [spec("terminal"), spec("press"), spec("press"), spec("two words"), "nonsense", spec("x", replay="?")]  # fmt: skip  # noqa: E501
+    machines.offered = [spec("terminal"), spec("press"), spec("press"), spec("two words"), "nonsense", spec("x", replay="?"), spec("a\nb"), spec("y" * 101)]  # fmt: skip  # noqa: E501
     found, left_out = listed("machines", machines.list_tools(), {"terminal"})
-    assert [json.loads(one)["function"]["name"] for one in found] == ["press"]
-    assert left_out == [
-        "there is a tool 'terminal' already",
-        "there is a tool 'press' already",
-        "'two words' is no name for a tool",
-        "str is no ToolSpec",
+    assert [json.loads(one)["function"]["name"] for one in found] == ["press", "two words"]
+    assert [str(one) for one in left_out] == [
+        "'terminal' has the name of a tool that is there already",
+        "'press' has the name of a tool that is there already",
+        "'str' is no ToolSpec",
         "'x' says no replay class",
+        "'a\\nb' has a name with invisible characters; use letters, digits, '_' and '-'",
+        f"{'y' * 100!r} has a name of 101 characters; at most 100 are taken",
     ]
     bring(machines)
     stored = listed("machines", [spec("terminal"), spec("press")], ())[0]
@@ -224,3 +226,21 @@ def test_a_source_that_hangs_is_named_once_and_not_asked_twice(capfd: pytest.Cap
     thread.join()
     assert capfd.readouterr().err.count("it takes longer than 1 s") == 1
     assert rows.written == [("machines", [])], "late is better than never"
+
+
+@pytest.mark.parametrize("name", ["p" * 80, "files/read.all", "two words", "größe", 'say "it"'])
+def test_a_source_is_called_by_its_own_name_whatever_models_are_sent(name: str, context: ToolContext) -> None:
+    machines = Machines()
+    machines.offered = [spec(name), spec("drill")]
+    bring(machines)
+    tools = session_tools(machines, "machines")
+    fitted = fit_tools(tuple(tool_texts(tools)))
+    sent = next(one for one, own in fitted.names.items() if own == name)
+    catalog = default_catalog(services={"jobs": None, "messages": None, "fetching": None}).for_session(tools)
+    reply = ModelReply(text="", tool_requests=(ToolRequest(id="1", name=sent, arguments='{"n": 3}'),))
+    stored, [call] = plan_calls(fitted.restore(reply), catalog)
+    assert run_tool(catalog.get(call.name), stored.tool_requests[0].arguments, context).text == f"{name}ed 3"
+    assert machines.called == [(name, {"n": 3})]
+    row = assistant_body(stored)
+    asked = fit_request(ModelRequest(model="m", messages=[row], tools=tool_texts(tools)))
+    assert json.loads(asked.messages[0])["tool_calls"][0]["function"]["name"] == sent, "earlier calls as well"

@@ -100,6 +100,15 @@ class McpToolObject(BaseModel):
     is_approved: bool
 
 
+class McpLeftOutTool(BaseModel):
+    """A tool that its server has to mend before agents can have it: text of strangers."""
+
+    name: str
+    """Empty for a tool without a name."""
+    reason: str
+    """Completes the sentence that begins with the name."""
+
+
 class McpServerObject(BaseModel):
     """A server without its token. Times are epoch seconds."""
 
@@ -121,6 +130,8 @@ class McpServerObject(BaseModel):
     tools: list[McpToolObject]
     gone: list[str]
     """Approved tools that it does not offer any more."""
+    left_out: list[McpLeftOutTool]
+    """Tools that it offered when it was last asked and that agents cannot have."""
     problem: str | None
     """Why it could not be asked the last time."""
     created_at: float

@@ -94,15 +94,19 @@ def fit_tools(definitions: tuple[str, ...]) -> FittedTools:
     names: dict[str, str] = {}
     renamed: dict[str, object] = {}
     seen: set[str] = set()
+    # A tool whose name can be sent keeps it, wherever it stands among the others.
+    taken = {name for text in definitions if sent_name(name := _name_in(text)) == name}
     for text in definitions:
         try:
-            name, sent, schema = _fitted(text)
-            if sent in seen:
+            name, schema = _fitted(text)
+            if name in seen:
                 raise UnfitDefinition("has the name of another one")
         except UnfitDefinition as error:
-            log.warning("tool_definition.left_out", reason=f"{str(error)[:200]}", tool=_name_in(text))
+            log.warning("tool_definition.left_out", reason=f"{str(error)[:200]}", tool=_name_in(text)[:80])
             continue
-        seen.add(sent)
+        sent = sent_name(name, taken)
+        seen.add(name)
+        taken.add(sent)
         texts.append(text if schema is None and sent == name else _rewritten(text, sent, schema))
         if sent != name:
             names[sent] = name
@@ -111,16 +115,15 @@ def fit_tools(definitions: tuple[str, ...]) -> FittedTools:
     return FittedTools(texts=tuple(texts), names=names, renamed=renamed)
 
 
-def _fitted(text: str) -> tuple[str, str, Mapping[str, Any] | None]:
-    """The name of a tool, the one that is sent, and its schema where another one is sent. Raises
-    ``UnfitDefinition``."""
+def _fitted(text: str) -> tuple[str, Mapping[str, Any] | None]:
+    """The name of a tool, and its schema where another one is sent. Raises ``UnfitDefinition``."""
     function = _function(text)
     name = function.get("name")
     if not isinstance(name, str) or not name.strip():
         raise UnfitDefinition("has no name")
     parameters = function.get("parameters")
     fitted = fitted_schema(parameters)
-    return name, sent_name(name), None if fitted is parameters else fitted
+    return name, None if fitted is parameters else fitted
 
 
 def _function(text: str) -> Mapping[str, Any]:
@@ -129,7 +132,7 @@ def _function(text: str) -> Mapping[str, Any]:
 
 
 def _name_in(text: str) -> str:
-    return str(_function(text).get("name"))[:80]
+    return str(_function(text).get("name"))
 
 
 def _rewritten(text: str, name: str, schema: Mapping[str, Any] | None) -> str:
@@ -140,7 +143,7 @@ def _rewritten(text: str, name: str, schema: Mapping[str, Any] | None) -> str:
 
 def _with_sent_names(row: str, sent: Mapping[str, str]) -> str:
     """A row of the transcript with the names that are sent: servers judge those of earlier calls as well."""
-    if not any(name in row for name in sent):
+    if not any(canonical_json(name) in row for name in sent):
         return row
     document = json.loads(row)
     for function in _named(document):
