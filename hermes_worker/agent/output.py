@@ -16,6 +16,7 @@ from typing import Any, Final
 from hermes_worker.agent.tools.arguments import violations
 from hermes_worker.agent.tools.judging_time import SCHEMA_DEEP_MAX, TOO_LONG, Schema, UnusableSchema, bounded, left_s
 from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.tool_schemas import UnfitDefinition, fitted_schema
 
 SCHEMA_CHARS_MAX = 64_000
 """As compact JSON: it is a part of the prompt."""
@@ -61,6 +62,18 @@ def checked_schema(schema: object) -> Schema:
         for probe in _PROBES:
             violations(probe, schema)
     return schema
+
+
+def require_usable_parameters(parameters: Schema) -> None:
+    """Look at a schema of arguments that a caller brings, as it is mended when it is sent and where it is no schema by
+    itself. Raises ``UnusableSchema`` for one that cannot be mended, and for what would hurt."""
+    for _ in _patterns_of(parameters):
+        pass  # what refers to elsewhere, is large or is deep is refused before anything is made of it
+    try:
+        mended = fitted_schema(parameters, renames=False)
+    except UnfitDefinition as error:
+        raise UnusableSchema(str(error)) from None
+    checked_schema(mended)
 
 
 _TOO_LARGE = f"is too large: at most {SCHEMA_CHARS_MAX:,} characters and {_NODES_MAX:,} values are read"

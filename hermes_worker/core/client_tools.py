@@ -19,7 +19,6 @@ CLIENT_SOURCE = "@client"
 """Where such a tool comes from, among the tool sources; no extension can be called so."""
 IS_CLIENTS = "client_tool"
 """In the request of a wait, and in its event: the client brings the answer."""
-NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CALL_ID = re.compile(r"call_(?P<run>[0-9a-f]{32})_(?P<iteration>[1-9][0-9]{0,6})_(?P<position>0|[1-9][0-9]{0,3})")
 
 

@@ -32,7 +32,7 @@ from hermes_worker.channels.targets import (
 from hermes_worker.core.artifacts import PATTERNS_MAX, wrong_pattern
 from hermes_worker.core.budget import NANO, BudgetMode
 from hermes_worker.core.chat_accounts import ChatRules
-from hermes_worker.core.client_tools import NAME, ClientTool
+from hermes_worker.core.client_tools import ClientTool
 from hermes_worker.core.deferred import BRIDGE
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
 from hermes_worker.core.gateway import CHAT_SOURCE
@@ -44,6 +44,7 @@ from hermes_worker.core.principals import DEFAULT_TENANT, OPERATOR, Principal
 from hermes_worker.core.skills import SkillError
 from hermes_worker.core.sources import kind_of
 from hermes_worker.core.spec import RunSpec
+from hermes_worker.core.tool_schemas import why_unusable_name
 from hermes_worker.core.urgency import LATEST_S, Priority
 from hermes_worker.live_settings import ChosenSettings
 from hermes_worker.local.paths import holds_state, workspaces_dir
@@ -713,7 +714,7 @@ def _with_client_tools(settings: Settings, tools: str, brought: Sequence[ClientT
 
 def _require_valid_client_tools(brought: Sequence[ClientTool], taken: Collection[str]) -> None:
     # Here and not above: it takes long to import, and few runs have such tools.
-    from hermes_worker.agent.output import SCHEMA_CHARS_MAX, checked_schema
+    from hermes_worker.agent.output import SCHEMA_CHARS_MAX, require_usable_parameters
     from hermes_worker.agent.tools.judging_time import UnusableSchema
 
     if len(brought) > CLIENT_TOOLS_MAX:
@@ -721,19 +722,17 @@ def _require_valid_client_tools(brought: Sequence[ClientTool], taken: Collection
     left = SCHEMA_CHARS_MAX
     seen: set[str] = set()
     for tool in brought:
-        if not NAME.fullmatch(tool.name):
-            raise InvalidSubmission("tools", f"{tool.name[:80]!r} is no name: 1 to 64 letters, digits, '_' and '-'")
+        if problem := why_unusable_name(tool.name):
+            raise InvalidSubmission("tools", f"the tool {tool.name[:80]!r} {problem}")
         if tool.name in taken or tool.name in seen:
             whose = "two of them are called so" if tool.name in seen else "the agent has a tool of that name"
             raise InvalidSubmission("tools", f"the tool {tool.name!r} needs another name: {whose}")
         seen.add(tool.name)
         try:
-            schema = checked_schema(tool.parameters)
+            require_usable_parameters(tool.parameters)
         except UnusableSchema as error:
             raise InvalidSubmission("tools", f"the tool {tool.name!r} cannot be used: its schema {error}") from None
-        if schema.get("type") != "object":
-            raise InvalidSubmission("tools", f"the schema of {tool.name!r} must be that of an object")
-        left -= len(canonical_json(schema)) + len(tool.description)
+        left -= len(canonical_json(tool.parameters)) + len(tool.description)
         if left < 0:
             words = f"all of them together have more than {SCHEMA_CHARS_MAX:,} characters"
             raise InvalidSubmission("tools", f"the tools are too large: {words}")

@@ -21,10 +21,12 @@ from hermes_worker.agent.tools.catalog import declared_catalog
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.run import RunStatus
+from hermes_worker.core.tool_schemas import fitted_schema, sent_name
+from hermes_worker.models.wires.definitions import fit_tools
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.runs.client_calls import ClientCalls
 from hermes_worker.store.runs.waits import Waits
-from hermes_worker.tasks.iteration.planning import plan_calls
+from hermes_worker.tasks.iteration.planning import plan_calls, tool_texts
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 FUNCTION = {"name": "get_weather", "description": "The weather of a city.", "parameters": PARAMETERS}
@@ -248,8 +250,9 @@ HOSTILE: list[tuple[Any, str]] = [
     ("get_weather", "list"),
     ([{"type": "web_search"}], "no function"),
     ([{"type": "function"}], "object"),
-    ([_named("a b")], "no name"),
-    ([_named("")], "no name"),
+    ([_named("a\nb")], "the tool 'a\\nb' has a name with invisible characters; use letters, digits, '_' and '-'"),
+    ([_named("a" * 101)], "has a name of 101 characters; at most 100 are taken"),
+    ([_named("")], "the tool '' has no name"),
     ([_named("terminal")], "the agent has a tool of that name"),
     ([_named("a"), _named("a")], "two of them"),
     ([_named(f"tool{number}") for number in range(129)], "more than 128"),
@@ -258,8 +261,11 @@ HOSTILE: list[tuple[Any, str]] = [
     ([_named("a", parameters=DEEP)], "nested"),
     ([_named("a", parameters={"type": "object", "title": "x" * 70_000})], "too large"),
     ([_named(f"t{n}", parameters={"type": "object", "title": "x" * 40_000}) for n in range(2)], "too large"),
-    ([_named("a", parameters={"type": "string"})], "object"),
-    ([_named("a", parameters="x")], "object"),
+    (
+        [_named("a", parameters={"type": "string"})],
+        "the tool 'a' cannot be used: its schema takes a value of type 'string' and no object of arguments",
+    ),
+    ([_named("a", parameters="x")], "of the tool 'a': it must be an object"),
     ([_named("a", description=7)], "strings"),
 ]
 
@@ -270,6 +276,61 @@ def test_a_definition_that_cannot_be_used_is_refused_with_a_sentence(api: Served
     assert answer.status_code == 400, answer.text
     assert words in answer.json()["error"]["message"], answer.text
     assert answer.json()["error"]["param"].startswith("tools")
+
+
+ODD_NAME = "files.read/ünder " + "x" * 64
+ODD: list[dict[str, Any]] = [
+    {"type": "object"},
+    {"type": "object", "properties": {"city": {"type": "array"}, "$top": "integer"}, "required": None},
+    {"oneOf": [PARAMETERS, {"properties": {"at": {"type": ["number", "null"]}}}]},
+    {"properties": {"city": {"type": "string", "pattern": "(", "enum": []}}, "required": ["city", "absent"]},
+    {"type": "object", "properties": {"city": {"$ref": "#/$defs/nobody", "minimum": "1"}}},
+]
+
+
+@pytest.mark.parametrize("parameters", ODD)
+def test_a_definition_that_can_be_mended_is_stored_as_it_came_and_sent_mended(
+    api: Served, store: Store, parameters: Any
+) -> None:
+    tools = [_named(ODD_NAME, parameters=parameters)]
+    with answering(store, DONE) as runs:
+        answer = api.http.post("/v1/chat/completions", json={"messages": [USER], "tools": tools})
+        again = api.http.post(
+            "/v1/chat/completions",
+            json={"messages": [USER], "tools": tools},
+            headers={"X-Hermes-Session-Id": answer.headers["X-Hermes-Session-Id"]},
+        )
+    assert (answer.status_code, again.status_code) == (200, 200), answer.text + again.text
+    stored = stored_tools(store, runs[0])
+    assert json.loads(stored)[-1]["function"] == {"description": "", **tools[0]["function"]}
+    *_, sent = fit_tools(tuple(tool_texts(stored))).texts
+    assert json.loads(sent)["function"] == {
+        "name": sent_name(ODD_NAME),
+        "description": "",
+        "parameters": fitted_schema(parameters),
+    }
+    (tool,) = client_tools(stored)
+    assert (tool.name, tool.parameters) == (ODD_NAME, parameters)
+
+
+def test_a_client_is_handed_a_call_under_the_name_that_it_chose(api: Served, store: Store) -> None:
+    tools = [_named(ODD_NAME)]
+
+    def work(run_id: str) -> None:
+        stored = stored_tools(store, run_id)
+        asked = ToolRequest(id="c", name=sent_name(ODD_NAME), arguments='{"city": "Oslo"}')
+        reply = fit_tools(tuple(tool_texts(stored))).restore(ModelReply(text="", tool_requests=(asked,)))
+        catalog = declared_catalog().for_session(stored)
+        planned, calls = plan_calls(reply, catalog)
+        store.ask_tools(run_id, Asked(reply=planned, calls=calls))
+        question = catalog.get(ODD_NAME).run({"city": "Oslo"}, None).question  # type: ignore[arg-type]
+        assert question is not None
+        Waits(store.database).ask(store.call(run_id, 0), question)
+
+    with answering(store, work):
+        answer = api.http.post("/v1/chat/completions", json={"messages": [USER], "tools": tools})
+    (call,) = answer.json()["choices"][0]["message"]["tool_calls"]
+    assert call["function"] == {"name": ODD_NAME, "arguments": '{"city": "Oslo"}'}
 
 
 def test_the_agent_chooses_what_it_calls(api: Served, store: Store) -> None:

@@ -11,6 +11,7 @@ from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.core.client_tools import ClientCall, ClientCallId, ClientTool, HandedCall, HandedReply
 from hermes_worker.core.principals import Principal
 from hermes_worker.core.questions import ANSWER_CHARS_MAX
+from hermes_worker.core.tool_schemas import NO_ARGUMENTS, OWN_NAME_CHARS_MAX
 from hermes_worker.services.submission import CLIENT_TOOLS_MAX
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.client_calls import ClientCalls
@@ -19,7 +20,7 @@ from hermes_worker.store.runs.waits import NothingAsked, NotWaiting
 from hermes_worker.stream.live import Live
 
 _FUNCTION = {
-    "name": {"type": "string", "pattern": r"^[A-Za-z0-9_-]{1,64}$"},
+    "name": {"type": "string", "minLength": 1, "maxLength": OWN_NAME_CHARS_MAX},
     "description": {"type": ["string", "null"]},
     "parameters": {"type": ["object", "null"]},
     "strict": {"type": ["boolean", "null"]},
@@ -67,11 +68,12 @@ def _tool(given: object, where: str, *, nested: bool) -> ClientTool:
         raise invalid(where, f"Invalid '{where}': it must be an object.", "invalid_type")
     name, description = function.get("name"), function.get("description") or ""
     parameters = function.get("parameters")
-    parameters = {"type": "object", "properties": {}} if parameters in (None, {}) else parameters
+    parameters = NO_ARGUMENTS if parameters in (None, {}) else parameters
     if not isinstance(name, str) or not isinstance(description, str):
         raise invalid(where, f"Invalid '{where}': 'name' and 'description' must be strings.", "invalid_type")
     if not isinstance(parameters, dict):
-        raise invalid(f"{where}.parameters", f"Invalid '{where}.parameters': it must be an object.", "invalid_type")
+        message = f"Invalid '{where}.parameters' of the tool {name[:80]!r}: it must be an object."
+        raise invalid(f"{where}.parameters", message, "invalid_type")
     return ClientTool(name=name, description=description, parameters=parameters)
 
 
