@@ -549,3 +549,61 @@ def test_a_hunk_is_looked_for_where_the_patch_says(session: Any, root: Path, hun
     (root / "f.py").write_text(CLASSES)
     session("patch", mode="patch", patch=f"*** Begin Patch\n*** Update File: f.py\n{hunk}\n*** End Patch")
     assert (root / "f.py").read_text() == after
+
+
+# --- names that are no text ---
+
+RAW = b"caf\xe9 \xff.txt"
+SHOWN = r"caf\xe9 \xff.txt"
+
+
+def raw_file(root: Path, name: bytes, data: bytes = b"one fox\n") -> Path:
+    path = root / os.fsdecode(name)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        (RAW, SHOWN),
+        (b"d\xe9p/a\xf6.txt", r"d\xe9p/a\xf6.txt"),
+        (rb"a\xe9.txt", r"a\x5cxe9.txt"),
+        (rb"a\x5c", r"a\x5cx5c"),
+    ],
+)
+def test_a_name_that_is_no_text_is_shown_in_a_form_that_every_file_tool_takes(
+    session: Any, root: Path, name: bytes, shown: str
+) -> None:
+    path = raw_file(root, name)
+    assert session("search_files", pattern="fox")["matches"][0]["path"] == shown
+    assert session("search_files", pattern="*", target="files")["files"] == [shown]
+    assert session("search_files", pattern="fox", output_mode="count")["counts"] == {shown: 1}
+    assert session("search_files", pattern="fox", path=shown)["total_count"] == 1
+    assert session("read_file", path=shown)["content"] == "1|one fox"
+    assert not session("patch", path=shown, old_string="fox", new_string="dog").get("error")
+    assert path.read_bytes() == b"one dog\n"
+    session("write_file", path=shown, content="other\n")
+    assert path.read_bytes() == b"other\n"
+    assert list(path.parent.iterdir()) == [path], "no other file was made"
+
+
+def test_two_names_never_look_alike(session: Any, root: Path) -> None:
+    raw_file(root, b"a\xe9", b"byte\n")
+    raw_file(root, rb"a\xe9", b"text\n")
+    shown = session("search_files", pattern="a*", target="files")["files"]
+    assert sorted(shown) == [r"a\x5cxe9", r"a\xe9"]
+    assert [session("read_file", path=one)["content"] for one in sorted(shown)] == ["1|text", "1|byte"]
+
+
+def test_a_backslash_in_a_name_stays_one(session: Any, root: Path) -> None:
+    session("write_file", path=r"C:\xabc.txt", content="x\n")
+    assert [one.name for one in root.iterdir()] == [r"C:\xabc.txt"]
+    assert session("read_file", path=r"C:\xabc.txt")["content"] == "1|x"
+
+
+def test_a_file_has_one_spelling_for_those_who_guard_it(session: Any, root: Path) -> None:
+    raw_file(root, "é".encode())
+    assert session("read_file", path=r"\xc3\xa9")["content"] == "1|one fox"
+    assert session("search_files", pattern="fox", path=r"\xc3\xa9")["matches"][0]["path"] == "é"

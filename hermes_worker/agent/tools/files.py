@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import io
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -47,6 +48,8 @@ _NAMES_COMPARED_MAX: Final = 2_000
 """Of a folder's names; to compare one takes some 20 microseconds."""
 _LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")
 """A line as ``read_file`` counts them; ``str.splitlines`` also cuts at form feeds, U+2028, U+0085 and lone CR."""
+_RAW: Final = re.compile("[\udc80-\udcff]|\\\\(?=x(?:[89a-f][0-9a-f]|5c))")
+_ESCAPE: Final = re.compile(r"\\x([89a-f][0-9a-f]|5c)")
 _NUMBERED: Final = re.compile(r" {0,6}([1-9]\d{0,8})\|")
 _TABLE_SUFFIXES: Final = frozenset({".csv", ".dat", ".psv", ".tbl", ".tsv"})
 """Of files whose lines may begin with a number and a bar."""
@@ -67,8 +70,37 @@ def session_folder(context: ToolContext) -> str | None:
 
 
 def located(context: ToolContext, path: str, *, for_write: bool = False) -> str:
-    """The canonical path of ``path`` as the model wrote it. Raises ``WorkspaceError``."""
-    return str(context.workspace.resolve(path, cwd=session_folder(context), for_write=for_write))
+    """The canonical path of ``path`` as the model wrote it: of a name with bytes that are no text, as results show it.
+    Raises ``WorkspaceError``."""
+    folder = session_folder(context)
+    if (meant := _unescaped(path)) != path:
+        found = str(context.workspace.resolve(meant, cwd=folder, for_write=for_write))
+        if _is_there(context.workspace, found):
+            return found
+    return str(context.workspace.resolve(path, cwd=folder, for_write=for_write))
+
+
+def _is_there(workspace: Workspace, path: str) -> bool:
+    try:
+        workspace.read_bytes(path, limit=0)
+    except PathNotFound:
+        return False
+    except WorkspaceError:
+        return True  # a folder, or what cannot be read
+    return True
+
+
+def _escaped(path: str) -> str:
+    """A path as text that every reader takes: ``\\xe9`` for a byte that is no UTF-8, and ``\\x5c`` for a backslash that
+    would look like the beginning of one."""
+    return _RAW.sub(lambda found: f"\\x{ord(found[0]) & 0xFF:02x}", path)
+
+
+def _unescaped(text: str) -> str:
+    """The path that ``_escaped`` wrote so. Bytes that are UTF-8 together become their character, so that one file has
+    one spelling for those who guard it."""
+    raw = _ESCAPE.sub(lambda found: "\\" if found[1] == "5c" else chr(0xDC00 + int(found[1], 16)), text)
+    return text if raw == text else os.fsdecode(raw.encode("utf-8", "surrogateescape"))
 
 
 def shown(path: str, context: ToolContext) -> str:
@@ -79,7 +111,7 @@ def shown(path: str, context: ToolContext) -> str:
 
 def shown_from(folder: str, path: str) -> str:
     """``shown``, for a caller that has many paths and asks for the session's folder once. Both are canonical."""
-    return "." if path == folder else path.removeprefix(f"{folder.rstrip('/')}/")
+    return "." if path == folder else _escaped(path.removeprefix(f"{folder.rstrip('/')}/"))
 
 
 def place_of(context: ToolContext, *paths: str) -> dict[str, object]:

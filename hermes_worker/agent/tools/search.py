@@ -43,6 +43,7 @@ _OWN_FINISHED: Final = (0, _CUT)
 _OWN_BAD_PATTERN: Final = 2
 _RECORD: Final = re.compile(rb"(/[^\0]*)\0(\d+)([:-])([^\n]*)\n")
 """A line of a file, whose name may have line ends. Names are absolute, so what stands between two records is none."""
+_RAW_BYTE: Final = re.compile("[\udc80-\udcff]")
 _COUNT: Final = re.compile(rb"(/[^\0]*)\0(\d+)\n")
 # Only .gitignore files at or below the searched folder count, so that the answer is the same on every machine.
 _RIPGREP: Final = (
@@ -174,12 +175,17 @@ def _ripgrep_command(query: _Query) -> str:
             # A type and not --glob, which would take back in what .gitignore excludes.
             options += ["--type-add", f"wanted:{glob}", "--type", "wanted"]
         options += ["--regexp", query.pattern]
-    arguments = shlex.join([*options, "--", query.path])
+    arguments = f"{shlex.join([*options, '--'])} {_path_word(query.path)}"
     return (
         f"command -v rg >/dev/null 2>&1 || exit {_NOT_FOUND}; "
-        f'[ -z "$(find {shlex.quote(query.path)} -mindepth 1 {_ODD_RULES} 2>/dev/null)" ] || exit {_NOT_FOUND}; '
+        f'[ -z "$(find {_path_word(query.path)} -mindepth 1 {_ODD_RULES} 2>/dev/null)" ] || exit {_NOT_FOUND}; '
         f"{_RIPGREP} {arguments} 2>/dev/null"
     )
+
+
+def _path_word(path: str) -> str:
+    """A path as a word of bash. A command is text, so bytes of a name that are none are written as escapes."""
+    return _RAW_BYTE.sub(lambda found: f"'$'\\x{ord(found[0]) & 0xFF:02x}''", shlex.quote(path))
 
 
 def _name_glob(query: _Query) -> str | None:
