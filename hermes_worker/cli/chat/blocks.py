@@ -41,8 +41,8 @@ def taken(before: Unfinished, more: str) -> tuple[Unfinished, list[MarkdownBlock
     """What is unfinished after ``more``, and the blocks that became whole."""
     now, blocks = replace(before, text=before.text + more), []
     while now.text:
-        # No more is looked at than what a block may have and one character: what stands behind that may be there already
-        # or not, and must decide nothing.
+        # No more is looked at than what a block may have and one character. What stands behind that may be there or
+        # not yet, and must decide nothing.
         end, fence = _end_of_block(replace(now, text=now.text[: BLOCK_CHARS_MAX + 1]))
         if end is None or end > BLOCK_CHARS_MAX:
             if len(now.text) <= BLOCK_CHARS_MAX:
