@@ -82,11 +82,19 @@ def make_temporary_folder(prefix: str) -> str:
     with _lock:
         own = _of_process.get(os.getpid())
         if own is None or not own.path.is_dir():
-            own = open_own_folder(temporary_place())
+            own = _open_temporary()
             _of_process.clear()  # what a parent holds is the parent's
             _of_process[os.getpid()] = own
             atexit.register(_remove_own, own, os.getpid())
     return tempfile.mkdtemp(prefix=prefix, dir=own.path)
+
+
+def _open_temporary() -> OwnFolder:
+    try:
+        return open_own_folder(temporary_place())
+    except PermissionError:
+        # In a namespace of users another one's folder has our name. A place of our own is found by nobody later.
+        return open_own_folder(Path(tempfile.mkdtemp(prefix="hermes-worker-")))
 
 
 @contextmanager

@@ -10,9 +10,10 @@ from serving import Served
 from support.commandline import CommandLine, Finished
 
 PASSING = re.compile(
+    r"--wait-id \d+|"
     r'\b\d+(\.\d)? s\b|wall_clock +\d+ +0 +\d+|"wall_clock": {[^}]*}|"(oldest_age_s|lasts_s)": [0-9.]+|-{2,}| +'
 )
-"""What depends on when one asks, and the widths of columns that hold it."""
+"""What depends on when one asks and who asked before, and the widths of columns that hold it."""
 TIME = re.compile(r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d")
 EPOCH = re.compile(r"\b\d{10}\.\d+\b")
 IDS = re.compile(

@@ -218,7 +218,8 @@ def _made() -> dict[str, tuple[str, ApiRequest[Any]]]:
             continue
         needed = [p for p in inspect.signature(make).parameters.values() if p.default is p.empty]
         plain = [p for p in needed if p.kind is p.POSITIONAL_OR_KEYWORD]
-        request = make(**{p.name: examples.get(p.name, FILE if p.name == "found" else "x") for p in plain})
+        arguments = {p.name: examples.get(p.name, FILE if p.name == "found" else "x") for p in plain}
+        request = make(**arguments, **({"wait_id": 1} if "wait_id" in {p.name for p in needed} else {}))
         made.setdefault(f"{request.method} {request.template}", (name, request))
     return made
 

@@ -16,6 +16,7 @@ from support.store import Store
 
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.run import RunStatus
+from hermes_worker.mcp.protocol import OfferedTools
 from hermes_worker.mcp.rows import ServerLooker
 from hermes_worker.settings import EncryptionSettings, McpSettings, Secret, Settings
 from hermes_worker.store.access.audit import AuditLog
@@ -299,7 +300,7 @@ def test_mcp_servers_of_a_tenant_are_kept_as_in_the_database(
     monkeypatch.setattr("hermes_worker.cli.mcp_rows._LOOK_S", 0.02)
     offered = [{"name": "look", "description": "Look.", "inputSchema": {"type": "object"}}]
     rows = McpServers(served.client.database)
-    looker = ServerLooker(rows, lambda held, server: (server, offered), (), is_process=False)
+    looker = ServerLooker(rows, lambda held, server: (server, OfferedTools(offered)), (), is_process=False)
     looker.start()
 
     def life(hermes: CommandLine, name: str) -> list[tuple[int, str]]:

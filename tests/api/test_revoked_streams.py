@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from serving import PATIENCE_S, Served, until
+from support.store import Store
 
 from hermes_worker.api import auth, key_watch
 from hermes_worker.api.routes import erasures
@@ -117,6 +118,7 @@ def test_an_export_breaks_off_and_does_not_look_complete(
     api: Served, tenants: Tenants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admin = tenants.create_key("acme", "root", [KeyScope.ADMIN])
+    Store.over(api.client.database).submit(tenant="acme", session_id="exported", source="api")
     ended, may_go_on = threading.Event(), threading.Event()
 
     def endless(*_: Any, **__: Any) -> Any:
@@ -126,7 +128,7 @@ def test_an_export_breaks_off_and_does_not_look_complete(
 
     monkeypatch.setattr(erasures, "_rows", endless)
     try:
-        asking = Asking(api, admin, "POST", "/v1/exports", {"principals": ["api:ann"]})
+        asking = Asking(api, admin, "POST", "/v1/exports", {"sessions": ["exported"]})
         until(lambda: asking.lines or asking.is_over, "the first line")
         revoke(tenants, admin)
         until(lambda: asking.is_over, "the end of the export")

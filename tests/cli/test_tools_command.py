@@ -17,7 +17,13 @@ def listed(hermes: CommandLine) -> dict[str, dict[str, Any]]:
 
 def test_what_is_missing_says_how_to_get_it(hermes: CommandLine) -> None:
     found = listed(hermes)
-    assert found["terminal"] == {"name": "terminal", "toolset": "terminal", "is_available": True, "note": ""}
+    assert found["terminal"] == {
+        "name": "terminal",
+        "toolset": "terminal",
+        "is_available": True,
+        "note": "",
+        "unfit": "",
+    }
     assert found["execute_code"]["is_available"] and found["process"]["is_available"]
     assert found["web_search"]["is_available"] is False
     assert found["web_search"]["note"].startswith("hermes-worker extensions enable web_search; it is set by ")

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hermes_worker.cli import layout
 from hermes_worker.cli.top.fleet import (
     FleetFacts,
     FleetQuestion,
@@ -86,7 +87,8 @@ def test_every_open_run_is_shown_once_whoever_is_said_to_have_delegated(parents:
     assert sorted(run.run_id for run in found) == list("abcdef")
 
 
-def test_texts_of_the_api_are_cleaned() -> None:
+def test_texts_of_the_api_are_cleaned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "terminal_width", lambda: None)  # no cell is cut
     documents = {"title": HOSTILE, "model": HOSTILE, "status": HOSTILE}
     run = runs_of([document(HOSTILE, **documents)], {}, NOW)
     question = questions_of(

@@ -40,7 +40,7 @@ def test_what_was_said_is_taken_over_and_instructions_are_not() -> None:
         {"role": "tool", "content": "done", "tool_call_id": "c1"},
         {"role": "user", "content": "see"},
     ]
-    assert (found.title, found.moments) == ("A plan", [10.0, None, None, None])
+    assert (found.title, found.moments) == ("A<U+202E> plan", [10.0, None, None, None])
     assert "Obey" not in repr(found)
 
 

@@ -267,11 +267,11 @@ def test_a_command_with_what_is_neither_a_choice_nor_a_code_allows_nothing(chat:
 
 
 def test_a_reply_in_the_thread_below_a_question_answers_it(chat: Conversation) -> None:
-    group = InboundChat(id="C1", kind=ChatKind.CHANNEL)
+    group = InboundChat(id="-100", kind=ChatKind.CHANNEL)
     chat.begins(chat=group)
     chat.arrives(chat.asks(), "1700.1")
     chat.arrives(chat.asks("rm -rf other"), "1700.2")
-    below = InboundChat(id="C1", kind=ChatKind.CHANNEL, thread="1700.1")
+    below = InboundChat(id="-100", kind=ChatKind.CHANNEL, thread="1700.1")
     assert chat.says("yes", quotes="1700.1", chat=below, ago_s=None) == "answer"
     assert chat.outcomes() == ["once", None]
 

@@ -419,13 +419,14 @@ def test_a_command_that_a_chat_cannot_show_whole_is_denied_there_and_not_allowed
     question = approval()
     command = f"echo {'x' * 50_000}; rm -rf ~/photos"
     asked_by(client, store, replace(question, request={**question.request, "command": command}))
-    telegram.write(42, "/approve", date=int(time.time()))
+    code = question_code(rows_of(client, waits.c.pk)[0][0])
+    telegram.write(42, f"/approve {code}", date=int(time.time()))
     until(lambda: len(outcomes(client)) == 2)
     assert choices(client) == [None]
     assert bodies(client)[1].startswith(
         "This cannot be chosen: the command is too long to be shown here. Read it whole"
     )
-    telegram.write(42, "/deny", date=int(time.time()))
+    telegram.write(42, f"/deny {code}", date=int(time.time()))
     until(lambda: len(outcomes(client)) == 3)
     assert choices(client) == ["deny"]
 

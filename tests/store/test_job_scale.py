@@ -103,7 +103,7 @@ def one_due_job_is_looked_up(desk: Desk) -> str:
         desk.at(3600 + second)
         with statements(desk.store.database) as seen:
             took.append(tick_s(desk))
-    assert len(seen) <= 14
+    assert len(seen) <= 15  # with the note that a scheduler is at work, every 30 s
     require_indexes(desk, seen)
     return f"one with a due job {min(took) * 1000:.1f} ms"
 

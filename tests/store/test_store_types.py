@@ -26,6 +26,7 @@ UNTYPED = {
     "rows.py _facts_of": "the fields of a dataclass, spread into it and into the one that extends it",
     "runs/standings.py _facts": "the fields of a dataclass, of which some are found out later",
     "runs/waits.py WaitView": "what a tool asks, as the JSON that it wrote; the API reads it by the kind of wait",
+    "runs/waits.py _without_secrets": "what a tool asks, as above",
     "runs/answered.py ClosedQuestion": "what a tool asked, as above",
     "runs/ledger.py _said": "the calls of a stored reply, as JSON",
     "runs/children.py _argument": "one call of a stored reply, as JSON",

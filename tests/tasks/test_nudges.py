@@ -68,6 +68,7 @@ def listener(looks: Looks, leases: Leases, clock: Clock) -> Listener:
 @pytest.fixture
 def held(store: Store, leases: Leases) -> Iterator[tuple[str, AbortSignal]]:
     run_id = store.submit().run_id
+    assert leases.owner and leases.is_trusted
     with leases.holding("token", run_id, may_hand_over=True) as abort:
         yield run_id, abort
 
