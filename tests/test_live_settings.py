@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.migrated import bring_up
 
 from hermes_worker import wiring
 from hermes_worker.agent.prompt.compaction import Protected
@@ -22,6 +23,7 @@ from hermes_worker.live_settings import LiveSettings
 from hermes_worker.settings import Settings, load
 from hermes_worker.settings.overriding import bounded_overrides, checked_overrides, fleet_values, overridden
 from hermes_worker.store.configurations import ConfigurationVersion
+from hermes_worker.store.engine.database import Database
 from hermes_worker.tasks.calls.call_tool import _origin
 from hermes_worker.tasks.iteration.requests import ModelOptions
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
@@ -217,10 +219,10 @@ class _Served:
     reviewing: object = None
 
 
-def serving(settings: Settings, compactor: object) -> Any:
+def serving(settings: Settings, compactor: object, database: Database | None = None) -> Any:
     """What a worker with these settings serves runs with that have settings of their own."""
     shared: Any = SimpleNamespace(
-        settings=settings, sandbox=wiring.sandbox_of(settings), client=SimpleNamespace(database=None)
+        settings=settings, sandbox=wiring.sandbox_of(settings), client=SimpleNamespace(database=database)
     )
     return wiring._overriding(shared, compactor)  # type: ignore[arg-type]
 
@@ -268,7 +270,8 @@ def test_what_is_said_of_memory_skills_and_commands_reaches_the_tools_of_a_run(t
 def test_limits_of_commands_that_are_said_for_a_run_are_those_of_its_workspace(tmp_path: Path) -> None:
     settings = load({"HERMES_SANDBOX": "off"}, home=tmp_path / "home")
     said = {"terminal.cpu_s_max": "5", "terminal.open_files_max": "100"}
-    served = serving(settings, None)(_Served(), json.dumps(said))
+    bring_up(url := f"sqlite:///{tmp_path / 'rows.db'}")
+    served = serving(settings, None, Database(url))(_Served(), json.dumps(said))
     root = tmp_path / "work"
     root.mkdir()
     workspace = served.workspace(WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(root)).to_json())
