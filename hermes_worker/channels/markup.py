@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -170,29 +170,11 @@ _SLACK_MARKS = _Marks(
     spoiler=_same,
     quote=_quoted_lines,
 )
-_WHATSAPP_MARKS = _Marks(
+_WHATSAPP_MARKS = replace(_SLACK_MARKS, escape=_same, link=_spelled_link)
+_GOOGLE_CHAT_MARKS = replace(
+    _SLACK_MARKS,
     escape=_same,
-    block=_fenced,
-    code=_around("`"),
-    link=_spelled_link,
-    bold=_around("*"),
-    italic=_around("_"),
-    strike=_around("~"),
-    heading=_around("*"),
-    spoiler=_same,
-    quote=_quoted_lines,
-)
-_GOOGLE_CHAT_MARKS = _Marks(
-    escape=_same,
-    block=_fenced,
-    code=_around("`"),
     link=lambda label, url: f"<{url.replace('|', '%7C')}|{label}>" if label else url,
-    bold=_around("*"),
-    italic=_around("_"),
-    strike=_around("~"),
-    heading=_around("*"),
-    spoiler=_same,
-    quote=_quoted_lines,
 )
 _NO_MARKS = _Marks(
     escape=_same,
