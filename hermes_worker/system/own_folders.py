@@ -85,7 +85,7 @@ def make_temporary_folder(prefix: str) -> str:
             own = _open_temporary()
             _of_process.clear()  # what a parent holds is the parent's
             _of_process[os.getpid()] = own
-            atexit.register(_remove_own, own, os.getpid())
+            atexit.register(_remove_place, own.path, os.getpid())
     return tempfile.mkdtemp(prefix=prefix, dir=own.path)
 
 
@@ -93,8 +93,10 @@ def _open_temporary() -> OwnFolder:
     try:
         return open_own_folder(temporary_place())
     except PermissionError:
-        # In a namespace of users another one's folder has our name. A place of our own is found by nobody later.
-        return open_own_folder(Path(tempfile.mkdtemp(prefix="hermes-worker-")))
+        # In a namespace of users another one's folder has our name. No later process finds a place of our own.
+        place = Path(tempfile.mkdtemp(prefix="hermes-worker-"))
+        atexit.register(_remove_place, place, os.getpid())
+        return open_own_folder(place)
 
 
 @contextmanager
@@ -137,6 +139,7 @@ def _size_below(folder: Path) -> int:
     return total
 
 
-def _remove_own(own: OwnFolder, pid: int) -> None:
+def _remove_place(path: Path, pid: int) -> None:
+    """Remove a folder at the end of the process that made it, and not at that of a forked child."""
     if os.getpid() == pid:
-        shutil.rmtree(own.path, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)

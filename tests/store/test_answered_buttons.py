@@ -12,6 +12,7 @@ from support.store import Store, asks
 from support.telegram_server import TOKEN, TelegramServer
 from test_delivering import Office
 
+from hermes_worker.core.answer_binding import code_line, question_code
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
@@ -62,7 +63,7 @@ def test_a_command_that_is_longer_than_a_message_is_sent_whole_in_several(
     assert [text for text in texts if "`" in text] == []
     assert sum(text.count("x") for text in texts) == 9_000
     assert "rm -rf ~/photos" in texts[-1]
-    assert "Answer /approve " in texts[-1]
+    assert code_line(WaitKind.APPROVAL, question_code(wait_of(store))) in texts[-1]
     assert telegram.buttons[4] == [f"{wait_of(store)}:once", f"{wait_of(store)}:deny"]
     assert telegram.buttons[3] == []
 
