@@ -25,14 +25,14 @@ from hermes_worker.core import events as ev
 from hermes_worker.core.effects import Effect, Iterate, RunTool, SendDelivery
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.retention import DEFAULT_RULES, RetentionKind, RetentionRule
 from hermes_worker.core.run import CallStatus
 from hermes_worker.core.spec import RunSpec
+from hermes_worker.features.retention.rows import Pruner
+from hermes_worker.features.retention.rules import DEFAULT_RULES, RetentionKind, RetentionRule
 from hermes_worker.local.postgres import EmbeddedPostgres
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.migrate import migrate
 from hermes_worker.store.outbox.deliveries import Deliveries
-from hermes_worker.store.retention.pruner import Pruner
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.calls import Settlement, ToolCalls
 from hermes_worker.store.runs.runs import IterationClaim, NewRun, Runs
@@ -209,7 +209,7 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as place,
         EmbeddedPostgres(Path(place), options=_OPTIONS) as server,
-        patch("hermes_worker.core.retention.FLOOR_S", arguments.kept_s),
+        patch("hermes_worker.features.retention.rules.FLOOR_S", arguments.kept_s),
     ):
         database = Database(server.create_database("steady"))
         migrate(database)

@@ -20,12 +20,12 @@ import sqlalchemy as sa
 from benchmarks.plans import Explained, explaining
 from hermes_worker.core.effects import Iterate
 from hermes_worker.core.messages import ModelReply, Usage
-from hermes_worker.core.retention import DEFAULT_RULES, RetentionKind, RetentionRule
 from hermes_worker.core.spec import RunSpec
+from hermes_worker.features.retention.rows import Pruner
+from hermes_worker.features.retention.rules import DEFAULT_RULES, RetentionKind, RetentionRule
 from hermes_worker.local.postgres import EmbeddedPostgres
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.migrate import migrate
-from hermes_worker.store.retention.pruner import Pruner
 from hermes_worker.store.runs.listing import Listing, RunFilter
 from hermes_worker.store.runs.runs import NewRun, Runs
 from hermes_worker.store.sweep import Sweeper, SweepPolicy

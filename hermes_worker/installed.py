@@ -15,6 +15,7 @@ from typing import Any, TypeVar, overload
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.extension import Extension, Installed, SettingValue, fold, load
+from hermes_worker.features import FEATURES
 
 BUILT_IN: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -28,6 +29,7 @@ BUILT_IN: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "hermes_worker.channels.catalog:EXTENSION": ("channels",),
         "hermes_worker.agent.prompt.sources:EXTENSION": ("context_sources",),
         "hermes_worker.agent.prompt.compactors:EXTENSION": ("compactors",),
+        **FEATURES,
     }
 )
 """What each brings, so that a process that asks for one kind loads the declarations of that kind. In this order what

@@ -24,6 +24,7 @@ from typing import Protocol
 
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
 from hermes_worker.core.overrides import LIVE
+from hermes_worker.features.configurations.rows import Configurations, ConfigurationVersion
 from hermes_worker.observe import log
 from hermes_worker.settings import (
     SettingLayer,
@@ -41,7 +42,6 @@ from hermes_worker.settings.overriding import (
     says,
     still_bounded,
 )
-from hermes_worker.store.configurations import Configurations, ConfigurationVersion
 from hermes_worker.store.engine.database import Database
 from hermes_worker.system.plainfiles import read_plain
 
@@ -63,7 +63,7 @@ NOTHING: Overrides = MappingProxyType({})
 
 
 class ConfigurationSourcing(Protocol):
-    """``store.configurations.Configurations``."""
+    """``features.configurations.rows.Configurations``."""
 
     def newest(self) -> int: ...
 

@@ -25,7 +25,6 @@ from sqlalchemy import make_url
 from hermes_worker import installed, plugins
 from hermes_worker.broker.queue import STANDING_QUEUES, Publisher, QueueName, lane_queues, redis_client
 from hermes_worker.core.budget import BudgetMode
-from hermes_worker.core.checkpoints import CheckpointLimits
 from hermes_worker.core.credentials import Strategy
 from hermes_worker.core.delegation import CHILD_TIMEOUT_S_MIN, DelegationPolicy
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
@@ -33,13 +32,17 @@ from hermes_worker.core.guardrails import GuardLimits, GuardrailRules
 from hermes_worker.core.hooks import HOOK_EVENTS, MODEL_EVENTS, NOT_OBSERVED, Observed, expanded, observed_by
 from hermes_worker.core.key_states import KeyRules
 from hermes_worker.core.logins import Login
-from hermes_worker.core.mcp_rows import is_row_source
-from hermes_worker.core.memories import MemoryPolicy, MemoryTarget, MemoryWriter
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.pricing import Cost, Pricing, own_price
-from hermes_worker.core.retention import DEFAULT_RULES, RetentionKind, RetentionRule, rules_of
-from hermes_worker.core.reviews import ReviewPolicy
-from hermes_worker.core.skill_changes import SkillPolicy, SkillWrites
+from hermes_worker.features.checkpoints.rules import CheckpointLimits
+from hermes_worker.features.mcp_servers.rules import is_row_source
+from hermes_worker.features.memory.review_rules import ReviewPolicy
+from hermes_worker.features.memory.rules import MemoryPolicy, MemoryTarget, MemoryWriter
+from hermes_worker.features.retention.rows import Pruner
+from hermes_worker.features.retention.rules import DEFAULT_RULES, RetentionKind, RetentionRule, rules_of
+from hermes_worker.features.skills.change_rules import SkillPolicy, SkillWrites
+from hermes_worker.features.skills.rows import Skills
+from hermes_worker.features.skills.shelf_files import SkillShelf
 from hermes_worker.live_settings import LiveSettings, live_settings_of
 from hermes_worker.local.paths import (
     broker_url_of,
@@ -60,7 +63,6 @@ from hermes_worker.settings.overriding import Overrides, overridden
 from hermes_worker.settings.role_secrets import ProcessRole
 from hermes_worker.settings.servers import servers_url_of
 from hermes_worker.settings.text_keys import current_keys
-from hermes_worker.skill_shelf import SkillShelf
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.pooler import require_statements_kept
@@ -68,14 +70,12 @@ from hermes_worker.store.engine.sealing import PLAIN, Sealer, text_keys
 from hermes_worker.store.epochs import is_copy
 from hermes_worker.store.key_states import KeyStates
 from hermes_worker.store.outbox.alerts import AlertPolicy
-from hermes_worker.store.retention.pruner import Pruner
 from hermes_worker.store.revisions import require_current
 from hermes_worker.store.runs.runs import Runs
 from hermes_worker.store.runs.standings import Standings
 from hermes_worker.store.runs.trees import Trees
 from hermes_worker.store.runs.views import Views
 from hermes_worker.store.runs.waits import Waits
-from hermes_worker.store.skills import Skills
 from hermes_worker.store.sweep import Sweeper, SweepPolicy
 from hermes_worker.store.text_keys import begin as begin_sealing
 from hermes_worker.store.tool_sources import ToolSources
@@ -92,6 +92,9 @@ if TYPE_CHECKING:
     from hermes_worker.channels.files import FileOutbox
     from hermes_worker.channels.hearing import Hearing
     from hermes_worker.channels.learnt_chats import LearntChats
+    from hermes_worker.features.artifacts.work import GatheringParts
+    from hermes_worker.features.checkpoints.work import Checkpointing
+    from hermes_worker.features.memory.review_work import Reviewing
     from hermes_worker.hosting.host import ResourceHost
     from hermes_worker.mcp.rows import ServerLooker
     from hermes_worker.mcp.servers import McpServer
@@ -104,8 +107,6 @@ if TYPE_CHECKING:
     from hermes_worker.models.tenant_watch import TenantKeyWatch
     from hermes_worker.net.urls import UrlPolicy
     from hermes_worker.store.resources import ResourceView
-    from hermes_worker.tasks.artifacts import GatheringParts
-    from hermes_worker.tasks.calls.checkpointing import Checkpointing
     from hermes_worker.tasks.calls.permission import ApprovalRules
     from hermes_worker.tasks.deliver import DeliveryParts
     from hermes_worker.tasks.fetching import FetchingParts
@@ -118,7 +119,6 @@ if TYPE_CHECKING:
     from hermes_worker.tasks.places import PlaceKeeper
     from hermes_worker.tasks.processes import ProcessWatcher
     from hermes_worker.tasks.remote_tasks import TaskCloser
-    from hermes_worker.tasks.reviews import Reviewing
     from hermes_worker.tasks.tool_sources import ToolLister
     from hermes_worker.workspaces.base import Workspace
     from hermes_worker.workspaces.opening import CopyRule
@@ -825,8 +825,8 @@ def _models_of(settings: Settings, options: WorkerOptions, client: Client) -> _M
 def tenant_watch_of(settings: Settings, database: Database) -> TenantKeyWatch[TenantModels]:
     """Where model calls of tenants go that have provider keys in rows, or in the settings. Nothing is read yet. Raises
     ``ConfigurationError``."""
+    from hermes_worker.features.provider_keys.rows import ProviderKeys
     from hermes_worker.models.tenant_watch import TenantKeyWatch
-    from hermes_worker.store.access.provider_keys import ProviderKeys
 
     build = partial(_tenant_models, settings)
     return TenantKeyWatch(ProviderKeys(database), build, tenant_models_of(settings))
@@ -1054,10 +1054,10 @@ def _step_parts(shared: _Shared) -> Parts:
 def _reviewing_of(shared: _Shared, settings: Settings) -> Reviewing | None:
     """What looks back at conversations under these settings, where that is asked for and there is a model that could
     learn something."""
-    from hermes_worker.store.memories import Memories
+    from hermes_worker.features.memory.review_rows import Reviews
+    from hermes_worker.features.memory.review_work import Reviewing
+    from hermes_worker.features.memory.rows import Memories
     from hermes_worker.store.runs.calls import ToolCalls
-    from hermes_worker.store.runs.reviews import Reviews
-    from hermes_worker.tasks.reviews import Reviewing
 
     database, said = shared.client.database, settings.memory
     policy = ReviewPolicy(
@@ -1117,7 +1117,7 @@ def tool_policies(settings: Settings, said: Overrides) -> ToolPolicies:
 
 
 def _checkpointing(settings: Settings) -> Checkpointing | None:
-    from hermes_worker.tasks.calls.checkpointing import Checkpointing
+    from hermes_worker.features.checkpoints.work import Checkpointing
 
     if not settings.checkpoints.enabled:
         return None
@@ -1162,8 +1162,8 @@ def _closer_of(shared: _Shared, parts: Parts) -> TaskCloser:
 def _hooks_of(shared: _Shared) -> Hooks:
     """The hooks that this process calls: those about model calls where these are made, all others beside the tools.
     Raises ``ConfigurationError`` for one that cannot be loaded."""
+    from hermes_worker.features.memory.rows import Memories
     from hermes_worker.store.hooks.calls import HookCalls
-    from hermes_worker.store.memories import Memories
     from hermes_worker.tasks.hooks.running import HookRunner, loaded_hooks
     from hermes_worker.tasks.parts import Hooks
 
@@ -1196,15 +1196,15 @@ def _catalog_of(shared: _Shared) -> Catalog:
     """The tools of this process; loaded only where they are called."""
     from hermes_worker.agent.fetching import Fetcher
     from hermes_worker.agent.tools.catalog import default_catalog
+    from hermes_worker.features.memory.rows import Memories
+    from hermes_worker.features.memory.work import AgentMemories
+    from hermes_worker.features.skills.work import AgentSkills
     from hermes_worker.net.urls import UrlPolicy
     from hermes_worker.store.jobs.jobs import Jobs
-    from hermes_worker.store.memories import Memories
     from hermes_worker.store.outbox.deliveries import Deliveries
     from hermes_worker.store.resources import Resources
-    from hermes_worker.tasks.agent_memories import AgentMemories
     from hermes_worker.tasks.agent_messages import AgentMessages
     from hermes_worker.tasks.agent_sessions import AgentSessions
-    from hermes_worker.tasks.agent_skills import AgentSkills
     from scheduler.agent_jobs import AgentJobs
 
     database = shared.client.database
@@ -1269,8 +1269,8 @@ def _mcp_rows_of(shared: _Shared, policy: UrlPolicy) -> dict[str, object]:
     """What makes tool sources of tenants' MCP servers, where they have any."""
     if not shared.settings.mcp.has_rows:
         return {}
+    from hermes_worker.features.mcp_servers.rows import McpServers
     from hermes_worker.mcp.rows import RowServers
-    from hermes_worker.store.mcp_servers import McpServers
     from hermes_worker.store.resources import Resources
 
     database = shared.client.database
@@ -1311,12 +1311,12 @@ def _known_as(host: str, address: str | None) -> str:
 
 def mcp_host_of(settings: Settings, database: Database, *, name: str, alive_file: Path | None) -> ResourceHost:
     """The MCP servers of this process that have a command. Raises ``ConfigurationError``, ``OSError``."""
+    from hermes_worker.features.mcp_servers.rows import McpServers
     from hermes_worker.hosting.host import HostOptions
     from hermes_worker.hosting.program import NotStarted
     from hermes_worker.mcp.bridge import Bridge, mcp_host
     from hermes_worker.mcp.rows import row_process
     from hermes_worker.mcp.servers import servers_of, token_variable
-    from hermes_worker.store.mcp_servers import McpServers
     from hermes_worker.store.resources import Resources
     from hermes_worker.workspaces.base import WorkspaceError
 
@@ -1358,8 +1358,8 @@ def process_looker_of(settings: Settings, database: Database) -> ServerLooker | 
     """What asks tenants' MCP servers that have a command what they offer: in a host, where the operator allows any."""
     if not (settings.mcp.has_rows and settings.mcp.row_commands):
         return None
+    from hermes_worker.features.mcp_servers.rows import McpServers
     from hermes_worker.mcp.rows import ServerLooker, asks_processes
-    from hermes_worker.store.mcp_servers import McpServers
 
     ask = asks_processes(sandbox_of(settings), settings.mcp.row_commands)
     return ServerLooker(McpServers(database), ask, installed.current().tools, is_process=True)
@@ -1370,9 +1370,9 @@ def _looker_of(shared: _Shared) -> ServerLooker | None:
     settings = shared.settings
     if not settings.mcp.has_rows or QueueName.TOOLS not in shared.options.queues:
         return None
+    from hermes_worker.features.mcp_servers.rows import McpServers
     from hermes_worker.mcp.rows import ServerLooker, asks_addresses
     from hermes_worker.net.urls import UrlPolicy
-    from hermes_worker.store.mcp_servers import McpServers
 
     ask = asks_addresses(UrlPolicy(allows_private=settings.agent.allow_private_urls))
     return ServerLooker(McpServers(shared.client.database), ask, installed.current().tools, is_process=False)
@@ -1576,8 +1576,8 @@ def _collecting_parts(shared: _Shared, dispatcher: Dispatcher) -> CollectingPart
 
 def _gathering_parts(shared: _Shared, parts: Parts) -> GatheringParts:
     """What the files that runs leave are gathered with."""
+    from hermes_worker.features.artifacts.work import GatheringParts
     from hermes_worker.store.artifacts.gatherings import Gatherings
-    from hermes_worker.tasks.artifacts import GatheringParts
 
     kept = shared.settings.artifacts
     return GatheringParts(

@@ -19,16 +19,16 @@ from hermes_worker.agent.prompt.sources import ContextFacts, PromptBlock
 from hermes_worker.agent.tools.catalog import has_tool_sources
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.principals import Principal
-from hermes_worker.core.skills import SkillError
+from hermes_worker.features.skills.rules import SkillError
+from hermes_worker.features.skills.service import NO_SKILLS, OfferedSkills, offered
+from hermes_worker.features.skills.shelf_files import SkillShelf
 from hermes_worker.live_settings import ChosenSettings, LiveSettings
 from hermes_worker.observe import log
 from hermes_worker.safety.threats import scan_assembled_prompt
 from hermes_worker.safety.untrusted import Provenance, marked
 from hermes_worker.services.context import asked_blocks, is_asked
-from hermes_worker.services.skills import NO_SKILLS, OfferedSkills, offered
 from hermes_worker.services.submission import Submission, address_of, new_run, resolve_model, sourced_tools
 from hermes_worker.settings import Settings
-from hermes_worker.skill_shelf import SkillShelf
 from hermes_worker.store.jobs.executions import ExecutionState
 from hermes_worker.store.jobs.job_rows import (
     STOPPED_FOR_A_LATER_SLOT,

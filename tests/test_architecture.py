@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md's map, held to its word: who imports whom, who reads the environment, who opens the database."""
+"""The map of rooms, held to its word: who imports whom, who reads the environment, who opens the database."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import importlib
 import re
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import get_origin
 
 import pytest
+
+from hermes_worker.features import FEATURES
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "hermes_worker"
@@ -46,24 +49,26 @@ def imported_modules(tree: ast.Module) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Room:
-    """A row of the map: a package, or a module that stands by itself."""
+    """A row of rooms.toml: a package, a module that stands by itself, or one kind of module of all features."""
 
     name: str
     module: str
     may_import: frozenset[str]
 
 
+_ROOMS = tomllib.loads((ROOT / "tests" / "rooms.toml").read_text(encoding="utf-8"))
+_EXCEPTIONS: dict[str, list[str]] = _ROOMS["exceptions"]
+
+
 def rooms() -> list[Room]:
-    table = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("## Map")[2].partition("\n## ")[0]
-    found = []
-    for row in table.splitlines():
-        if not row.startswith("| `"):
-            continue
-        path, _, allowed = (cell.strip() for cell in row.strip("|").split("|"))
-        module = path.strip("`").removesuffix(".py").replace("/", ".")
-        name = path.strip("`").removeprefix("hermes_worker/").removesuffix(".py")
-        found.append(Room(name, module, frozenset(each.strip() for each in allowed.split(",") if each.strip())))
-    return found
+    return [
+        Room(
+            name=path.removeprefix("hermes_worker/").removesuffix(".py"),
+            module=path.removesuffix(".py").replace("/", "."),
+            may_import=frozenset(allowed),
+        )
+        for path, allowed in _ROOMS["rooms"].items()
+    ]
 
 
 def modules() -> set[str]:
@@ -75,8 +80,18 @@ def modules() -> set[str]:
     return names
 
 
+def feature_of(module: str) -> str | None:
+    """The feature in whose folder a module stands; ``None`` for the kernel's and for the table of features."""
+    parts = module.split(".")
+    return parts[2] if module.startswith("hermes_worker.features.") else None
+
+
 def room_of(module: str, among: list[Room]) -> Room | None:
-    """The narrowest room: ``scheduler/beat.py`` stands in ``scheduler`` and is a room of its own."""
+    """The narrowest room: ``scheduler/beat.py`` stands in ``scheduler`` and is a room of its own. A module of a
+    feature stands in the room that its last word names."""
+    if feature_of(module) is not None:
+        kind = next(iter(module.split(".")[3:]), "declaration").rpartition("_")[2]
+        return next((room for room in among if room.name == f"features/{kind}"), None)
     holds = [room for room in among if module == room.module or module.startswith(f"{room.module}.")]
     return max(holds, key=lambda room: len(room.module), default=None)
 
@@ -95,19 +110,21 @@ def test_a_room_imports_rooms_above_it_only() -> None:
 
 
 def test_every_import_is_one_that_the_map_allows(tmp_path: Path) -> None:
-    """Import-linter judges; its contracts are made from the map, one for each room."""
+    """Import-linter judges; its contracts are made from rooms.toml, one for each room."""
     contents: dict[str, list[str]] = {room.name: [] for room in rooms()}
     for module in sorted(modules()):
         if (room := room_of(module, rooms())) is not None:
             contents[room.name].append(module)
     lines = ["[importlinter]", "root_packages =", "    hermes_worker", "    scheduler"]
     lines += ["include_external_packages = False", "exclude_type_checking_imports = True"]
+    excepted = [line for lines_of in _EXCEPTIONS.values() for line in lines_of]
     for room in rooms():
         refused = [name for name in contents if name != room.name and name not in room.may_import]
         lines += [f"[importlinter:contract:{room.module}]", f"name = {room.name} imports what the map allows"]
         lines += ["type = forbidden", "allow_indirect_imports = True", "as_packages = False"]
         lines += ["source_modules =", *(f"    {module}" for module in contents[room.name])]
         lines += ["forbidden_modules =", *(f"    {module}" for name in refused for module in contents[name])]
+        lines += ["unmatched_ignore_imports_alerting = none", "ignore_imports =", *(f"    {line}" for line in excepted)]
     config = tmp_path / "contracts.ini"
     config.write_text("\n".join(lines), encoding="utf-8")
     found = subprocess.run(
@@ -119,6 +136,28 @@ def test_every_import_is_one_that_the_map_allows(tmp_path: Path) -> None:
     )
     assert found.returncode == 0, found.stdout[-4000:] + found.stderr
     assert f"Contracts: {len(rooms())} kept, 0 broken" in found.stdout
+
+
+def test_the_kernel_names_no_feature_and_no_feature_names_another() -> None:
+    """But for what rooms.toml lists, which may only become less. ``wiring`` composes, so it may name both."""
+    ours = modules()
+    kernel, features = set(), set()
+    for path, text in sources("hermes_worker", "scheduler"):
+        source = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        imported_here = {*imported_modules(ast.parse(text))} & ours
+        for found in imported_here:
+            # "from package import module" names both.
+            is_whole = not any(other.startswith(f"{found}.") for other in imported_here)
+            if feature_of(found) in (None, feature_of(source)) or source == "hermes_worker.wiring" or not is_whole:
+                continue
+            (kernel if feature_of(source) is None else features).add(f"{source} -> {found}")
+    assert sorted(kernel) == sorted(_EXCEPTIONS["kernel_names_feature"])
+    assert sorted(features) == sorted(_EXCEPTIONS["feature_names_feature"])
+
+
+def test_every_feature_stands_in_the_catalogue() -> None:
+    folders = [path.parent.name for path in sorted((PACKAGE / "features").glob("*/__init__.py"))]
+    assert [f"hermes_worker.features.{name}:EXTENSION" for name in folders] == list(FEATURES)
 
 
 def test_class_names_are_unique() -> None:
@@ -189,11 +228,12 @@ def test_no_modules_of_the_tasks_import_each_other_in_a_circle() -> None:
     TopologicalSorter(imports).prepare()  # raises CycleError, which names the circle
 
 
-def test_only_the_store_executes_sql() -> None:
+def test_only_the_store_and_rows_of_features_execute_sql() -> None:
     """The crash lab's auditor and the doctor look at the database too; neither writes."""
     for path, text in sources("hermes_worker", "scheduler"):
+        holds_sql = {"store", "lab"} & set(path.parts) or ("features" in path.parts and path.stem.endswith("rows"))
         # Most files do not even mention the tables, and to parse them all takes seconds.
-        if {"store", "lab"} & set(path.parts) or "hermes_worker.store.tables" not in text:
+        if holds_sql or "hermes_worker.store.tables" not in text:
             continue
         for name in imported(ast.parse(text)):
             assert not name.startswith("hermes_worker.store.tables"), f"{path} reads tables directly"
@@ -207,7 +247,7 @@ THEMSELVES = {
     "doctor_providers": "of doctor",
     "doctor_repairs": "of doctor",
     "doctor_workspaces": "of doctor",
-    "encryption": "it seals the texts of the database itself again",
+    "features/encryption/verbs": "it seals the texts of the database itself again",
     "follow": "of run",
     "gateway": "it starts a role",
     "init": "it tries a provider and a target before anything runs",
@@ -224,7 +264,16 @@ THEMSELVES = {
     "workspaces": "it removes directories and containers of this machine",
 }
 """Modules of the command line that work at an installation itself, and why. All others ask the API."""
-_OF_ROWS = ("hermes_worker.store", "hermes_worker.services", "hermes_worker.wiring", "hermes_worker.live_settings")
+
+
+def commands() -> Iterator[tuple[Path, str]]:
+    yield from sources("hermes_worker/cli")
+    kinds = ("verbs", "backend")
+    yield from ((path, text) for path, text in sources("hermes_worker/features") if path.stem.endswith(kinds))
+
+
+_OF_ROWS = ("hermes_worker.store.", "hermes_worker.services.", "hermes_worker.wiring.", "hermes_worker.live_settings.")
+_ROWS_OF_FEATURES = re.compile(r"hermes_worker\.features\.\w+\.(\w+_)?(rows|service)\b")
 
 
 def _is_value(found: object) -> bool:
@@ -237,17 +286,17 @@ def _is_value(found: object) -> bool:
 
 def test_the_command_line_asks_the_api_and_no_database() -> None:
     asking = {}
-    for path, text in sources("hermes_worker/cli"):
+    for path, text in commands():
         nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom) and node.module]
         named = [
             f"{node.module}.{alias.name}"
             for node in nodes
             for alias in node.names
-            if f"{node.module}.{alias.name}".startswith(_OF_ROWS)
+            if (f"{node.module}.".startswith(_OF_ROWS) or _ROWS_OF_FEATURES.match(str(node.module)))
             and not _is_value(getattr(importlib.import_module(str(node.module)), alias.name))
         ]
         if named:
-            asking[path.relative_to(PACKAGE / "cli").with_suffix("").as_posix()] = named
+            asking[path.relative_to(PACKAGE).with_suffix("").as_posix().removeprefix("cli/")] = named
     assert {name: named for name, named in asking.items() if name not in THEMSELVES} == {}
     assert set(THEMSELVES) <= set(asking), "these no longer need to be excepted"
 

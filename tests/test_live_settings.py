@@ -16,13 +16,13 @@ from hermes_worker import wiring
 from hermes_worker.agent.prompt.compaction import Protected
 from hermes_worker.agent.tools.base import ToolPolicies
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
-from hermes_worker.core.memories import MemoryTarget, MemoryWriter
 from hermes_worker.core.overrides import OverrideLevel
-from hermes_worker.core.skill_changes import SkillWrites
+from hermes_worker.features.configurations.rows import ConfigurationVersion
+from hermes_worker.features.memory.rules import MemoryTarget, MemoryWriter
+from hermes_worker.features.skills.change_rules import SkillWrites
 from hermes_worker.live_settings import LiveSettings
 from hermes_worker.settings import Settings, load
 from hermes_worker.settings.overriding import bounded_overrides, checked_overrides, fleet_values, overridden
-from hermes_worker.store.configurations import ConfigurationVersion
 from hermes_worker.store.engine.database import Database
 from hermes_worker.tasks.calls.call_tool import _origin
 from hermes_worker.tasks.iteration.requests import ModelOptions

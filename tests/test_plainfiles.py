@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from hermes_worker.api.routes.webhooks import _lists
 from hermes_worker.channels.files import FileGone, read
 from hermes_worker.channels.media import MediaFile
-from hermes_worker.channels.webhooks.route import NO_AUTH, Route
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.media_kinds import MediaKind
-from hermes_worker.core.skills import SkillError
+from hermes_worker.features.skills.rules import SkillError
+from hermes_worker.features.skills.workspace_files import read_skill_folder
+from hermes_worker.features.webhooks.management_routes import _lists
+from hermes_worker.features.webhooks.rules.route import NO_AUTH, Route
 from hermes_worker.local.paths import failed_start
 from hermes_worker.local.valkey import running
 from hermes_worker.settings import load
 from hermes_worker.system.plainfiles import NotPlain, read_plain
 from hermes_worker.workspaces.base import WorkspaceError
 from hermes_worker.workspaces.local import LocalWorkspace
-from hermes_worker.workspaces.skills import read_skill_folder
 
 MEMORY_BYTES_MAX = 100_000_000
 

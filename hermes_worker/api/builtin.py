@@ -31,34 +31,6 @@ EXTENSION = Extension(
             paths=("/v1/ids",),
         ),
         RouterDeclaration(
-            name="batches",
-            implementation="hermes_worker.api.routes.batches:router",
-            paths=(
-                "/v1/batch/runs",
-                "/v1/batch/stop",
-                "/v1/runs/{run_id}/wait",
-                "/v1/batch/wait",
-                "/v1/runs/{run_id}/retry",
-            ),
-        ),
-        RouterDeclaration(
-            name="checkpoints",
-            implementation="hermes_worker.api.routes.checkpoints:router",
-            paths=(
-                "/v1/runs/{run_id}/checkpoints",
-                "/v1/runs/{run_id}/diff",
-                "/v1/runs/{run_id}/restore",
-            ),
-        ),
-        RouterDeclaration(
-            name="artifacts",
-            implementation="hermes_worker.api.routes.artifacts:router",
-            paths=(
-                "/v1/runs/{run_id}/artifacts",
-                "/v1/artifacts/{artifact_id}/content",
-            ),
-        ),
-        RouterDeclaration(
             name="ledger",
             implementation="hermes_worker.api.routes.ledger:router",
             paths=(
@@ -73,11 +45,6 @@ EXTENSION = Extension(
             paths=("/v1/runs/{run_id}/prompt",),
         ),
         RouterDeclaration(
-            name="spend",
-            implementation="hermes_worker.api.routes.spend:router",
-            paths=("/v1/spend",),
-        ),
-        RouterDeclaration(
             name="workers",
             implementation="hermes_worker.api.routes.workers:router",
             paths=(
@@ -89,16 +56,6 @@ EXTENSION = Extension(
             name="events",
             implementation="hermes_worker.api.routes.events:router",
             paths=("/v1/runs/{run_id}/events",),
-        ),
-        RouterDeclaration(
-            name="approvals",
-            implementation="hermes_worker.api.routes.approvals:router",
-            paths=(
-                "/v1/approvals",
-                "/v1/approvals/history",
-                "/v1/runs/{run_id}/approval",
-                "/v1/runs/{run_id}/input",
-            ),
         ),
         RouterDeclaration(
             name="control",
@@ -135,18 +92,6 @@ EXTENSION = Extension(
             paths=("/v1/slots",),
         ),
         RouterDeclaration(
-            name="deliveries",
-            implementation="hermes_worker.api.routes.deliveries:router",
-            paths=(
-                "/v1/deliveries",
-                "/v1/deliveries/{delivery_id}",
-                "/v1/deliveries/{delivery_id}/retry",
-                "/v1/dead-targets",
-            ),
-        ),
-        RouterDeclaration(name="webhooks", implementation="hermes_worker.api.routes.webhooks:router"),
-        RouterDeclaration(name="inbound", implementation="hermes_worker.api.routes.inbound:router"),
-        RouterDeclaration(
             name="backlog",
             implementation="hermes_worker.api.routes.backlog:router",
             paths=("/v1/backlog",),
@@ -158,45 +103,6 @@ EXTENSION = Extension(
                 "/v1/providers/states",
                 "/v1/providers/states/{credential}/open",
             ),
-        ),
-        RouterDeclaration(
-            name="encryption",
-            implementation="hermes_worker.api.routes.encryption:router",
-            paths=("/v1/encryption/keys",),
-        ),
-        RouterDeclaration(
-            name="provider_keys",
-            implementation="hermes_worker.api.routes.provider_keys:router",
-            paths=(
-                "/v1/tenants/{tenant}/provider-keys",
-                "/v1/tenants/{tenant}/provider-keys/{provider_key_id}",
-            ),
-        ),
-        RouterDeclaration(
-            name="alerts",
-            implementation="hermes_worker.api.routes.alerts:router",
-            paths=(
-                "/v1/alerts",
-                "/v1/alerts/test",
-                "/v1/alerts/targets",
-            ),
-        ),
-        RouterDeclaration(
-            name="memory",
-            implementation="hermes_worker.api.routes.memory:router",
-            paths=(
-                "/v1/memory",
-                "/v1/memory/{target}",
-                "/v1/memory/{target}/undo",
-                "/v1/memory/{target}/settle",
-                "/v1/memory/{target}/redact",
-                "/v1/memory/{target}/history",
-            ),
-        ),
-        RouterDeclaration(
-            name="skills",
-            implementation="hermes_worker.api.routes.skills:router",
-            paths=("/v1/skills/{skill}",),
         ),
         RouterDeclaration(
             name="session_search",
@@ -236,90 +142,11 @@ EXTENSION = Extension(
             ),
         ),
         RouterDeclaration(
-            name="audit",
-            implementation="hermes_worker.api.routes.audit:router",
-            paths=("/v1/audit",),
-        ),
-        RouterDeclaration(
-            name="tenants",
-            implementation="hermes_worker.api.routes.tenants:router",
-            paths=(
-                "/v1/limits",
-                "/v1/limits/keys/{key_id}",
-                "/v1/tenants/{tenant}/limits",
-            ),
-        ),
-        RouterDeclaration(
-            name="access",
-            implementation="hermes_worker.api.routes.access:router",
-            paths=(
-                "/v1/tenants",
-                "/v1/tenants/{tenant}/disable",
-                "/v1/tenants/{tenant}/enable",
-                "/v1/places",
-                "/v1/keys",
-                "/v1/keys/{key_id}/rotate",
-                "/v1/keys/{key_id}",
-            ),
-        ),
-        RouterDeclaration(
-            name="mcp_servers",
-            implementation="hermes_worker.api.routes.mcp_servers:router",
-            paths=(
-                "/v1/mcp-servers",
-                "/v1/mcp-servers/{mcp_server}",
-                "/v1/mcp-servers/{mcp_server}/approve",
-                "/v1/mcp-servers/{mcp_server}/test",
-            ),
-        ),
-        RouterDeclaration(
-            name="webhook_routes",
-            implementation="hermes_worker.api.routes.webhook_routes:router",
-            paths=(
-                "/v1/webhook-routes",
-                "/v1/webhook-routes/{name}",
-                "/v1/webhook-routes/{name}/signature",
-            ),
-        ),
-        RouterDeclaration(
             name="settings",
             implementation="hermes_worker.api.routes.settings:router",
             paths=(
                 "/v1/settings",
                 "/v1/sessions/{session_id}/settings",
-            ),
-        ),
-        RouterDeclaration(
-            name="configurations",
-            implementation="hermes_worker.api.routes.configurations:router",
-            paths=(
-                "/v1/configuration",
-                "/v1/configuration/versions",
-                "/v1/tenants/{tenant}/configuration",
-                "/v1/tenants/{tenant}/configuration/versions",
-            ),
-        ),
-        RouterDeclaration(
-            name="retention",
-            implementation="hermes_worker.api.routes.retention:router",
-            paths=(
-                "/v1/retention",
-                "/v1/holds",
-                "/v1/holds/{number}",
-                "/v1/prunes",
-            ),
-        ),
-        RouterDeclaration(
-            name="erasures",
-            implementation="hermes_worker.api.routes.erasures:router",
-            paths=(
-                "/v1/exports",
-                "/v1/erasures/foretold",
-                "/v1/erasures",
-                "/v1/erasures/replayed",
-                "/v1/erasures/{receipt_id}/work",
-                "/v1/erasure-receipts",
-                "/v1/erasure-receipts/{receipt_id}",
             ),
         ),
         RouterDeclaration(

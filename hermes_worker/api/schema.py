@@ -10,7 +10,6 @@ from hermes_worker import __version__
 from hermes_worker.api.formats import NO_NUL, NOT_BLANK, TENANT_FORM, TextFormat, text, text_or_nothing
 from hermes_worker.api.messages import ITEMS_MAX
 from hermes_worker.channels.targets import TARGETS_MAX
-from hermes_worker.core.artifacts import PATTERN_CHARS_MAX, PATTERN_FORM, PATTERNS_MAX
 from hermes_worker.core.explaining import Because
 from hermes_worker.core.messages import NO_USAGE
 from hermes_worker.core.pricing import CostStatus
@@ -19,6 +18,7 @@ from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.core.searching import QUERY_CHARS_MAX
 from hermes_worker.core.standing import Standing, StandingReason
 from hermes_worker.core.urgency import LATEST_S
+from hermes_worker.features.artifacts.rules import PATTERN_CHARS_MAX, PATTERN_FORM, PATTERNS_MAX
 from hermes_worker.services.submission import TAG, TAGS_MAX, TEXT_CHARS_MAX
 from hermes_worker.store.outbox.deliveries import DeliveryState
 from hermes_worker.store.runs.trees import Share, TreeBudget

@@ -27,8 +27,9 @@ from hermes_worker.api.context import ApiContext
 from hermes_worker.api.errors import ApiError
 from hermes_worker.api.limits import HEAD_PATIENCE_S
 from hermes_worker.broker.queue import broker_failed, refuse_cluster
-from hermes_worker.channels.webhooks.sealed import resealed_secret
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.features.webhooks.rows import RouteRow, Webhooks
+from hermes_worker.features.webhooks.rules.sealed import resealed_secret
 from hermes_worker.local.paths import broker_url_of
 from hermes_worker.observe import log
 from hermes_worker.services import submission
@@ -36,7 +37,6 @@ from hermes_worker.settings import ServerSettings, Settings
 from hermes_worker.settings.sealing import SealedElsewhere
 from hermes_worker.settings.server_key import keyring_of
 from hermes_worker.settings.tls import server_context
-from hermes_worker.store.outbox.webhooks import RouteRow, Webhooks
 from hermes_worker.stream.followers import FollowPolicy
 from hermes_worker.tracing.beginning import trace_if_wanted
 from hermes_worker.tracing.recording import flush

@@ -65,7 +65,7 @@ EXTENSION = Extension(
         CommandDeclaration(
             name="approvals",
             summary="List what waits for a person, answer it, and see who answered what.",
-            implementation="hermes_worker.cli.approvals:approvals",
+            implementation="hermes_worker.features.approvals.verbs:approvals",
         ),
         CommandDeclaration(
             name="sessions",
@@ -80,37 +80,37 @@ EXTENSION = Extension(
         CommandDeclaration(
             name="deliveries",
             summary="List and show what was sent where, and send it again.",
-            implementation="hermes_worker.cli.deliveries:deliveries",
+            implementation="hermes_worker.features.deliveries.verbs:deliveries",
         ),
         CommandDeclaration(
             name="webhook",
             summary="Let others start runs: add, list, remove and try routes for their events.",
-            implementation="hermes_worker.cli.webhook:webhook",
+            implementation="hermes_worker.features.webhooks.verbs:webhook",
         ),
         CommandDeclaration(
             name="tenants",
             summary="List and create tenants: each has runs, jobs, routes and keys of its own.",
-            implementation="hermes_worker.cli.tenants:tenants",
+            implementation="hermes_worker.features.tenants.verbs:tenants",
         ),
         CommandDeclaration(
             name="audit",
             summary="List and export who did what.",
-            implementation="hermes_worker.cli.audit:audit",
+            implementation="hermes_worker.features.audit.verbs:audit",
         ),
         CommandDeclaration(
             name="keys",
             summary="Create, list, rotate and revoke keys of the HTTP API.",
-            implementation="hermes_worker.cli.tenants:keys",
+            implementation="hermes_worker.features.tenants.verbs:keys",
         ),
         CommandDeclaration(
             name="memory",
             summary="Show and change what agents remember, undo changes, and move memories in and out.",
-            implementation="hermes_worker.cli.memory:memory",
+            implementation="hermes_worker.features.memory.verbs:memory",
         ),
         CommandDeclaration(
             name="skills",
             summary="List, show, add, remove and check the instructions that agents load for kinds of tasks.",
-            implementation="hermes_worker.cli.skills:skills",
+            implementation="hermes_worker.features.skills.verbs:skills",
         ),
         CommandDeclaration(
             name="extensions",
@@ -165,7 +165,7 @@ EXTENSION = Extension(
         CommandDeclaration(
             name="alerts",
             summary="List what operators were told is wrong, and try whether they are reached.",
-            implementation="hermes_worker.cli.alerts:alerts",
+            implementation="hermes_worker.features.alerts.verbs:alerts",
         ),
         CommandDeclaration(
             name="workers",
@@ -175,7 +175,7 @@ EXTENSION = Extension(
         CommandDeclaration(
             name="spend",
             summary="What runs cost, by day, model, tenant, job or session.",
-            implementation="hermes_worker.cli.spend:spend",
+            implementation="hermes_worker.features.spend.verbs:spend",
         ),
         CommandDeclaration(
             name="backlog",
@@ -190,12 +190,12 @@ EXTENSION = Extension(
         CommandDeclaration(
             name="prune",
             summary="Delete what the rules of retention let go.",
-            implementation="hermes_worker.cli.prune:prune",
+            implementation="hermes_worker.features.retention.verbs:prune",
         ),
         CommandDeclaration(
             name="retention",
             summary="Show and change how long things are kept, and hold what must stay.",
-            implementation="hermes_worker.cli.prune:retention",
+            implementation="hermes_worker.features.retention.verbs:retention",
         ),
         CommandDeclaration(
             name="workspaces",
@@ -205,17 +205,17 @@ EXTENSION = Extension(
         CommandDeclaration(
             name="encryption",
             summary="Encrypt texts in the database, and change the keys.",
-            implementation="hermes_worker.cli.encryption:encryption",
+            implementation="hermes_worker.features.encryption.verbs:encryption",
         ),
         CommandDeclaration(
             name="export",
             summary="Write everything of a person, a session or a tenant as JSON lines.",
-            implementation="hermes_worker.cli.erase:export",
+            implementation="hermes_worker.features.retention.erasure_verbs:export",
         ),
         CommandDeclaration(
             name="erase",
             summary="Delete everything of a person, a session or a tenant, and leave a receipt.",
-            implementation="hermes_worker.cli.erase:erase",
+            implementation="hermes_worker.features.retention.erasure_verbs:erase",
         ),
         CommandDeclaration(
             name="backup",

@@ -22,7 +22,7 @@ from hermes_worker.settings.shaping import configuration_of
 from hermes_worker.system.plainfiles import replace_text
 
 if TYPE_CHECKING:
-    from hermes_worker.cli.stored_configuration import StoredConfiguration
+    from hermes_worker.features.configurations.verbs import StoredConfiguration
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -100,7 +100,7 @@ def _told(home: Path | None, is_fleet: bool, **about: str | None) -> tuple[list[
         settings = client_settings(home, needs_servers=False)
         return list(told_settings(settings)), [f"home {settings.home}, configuration {configuration_of(settings)}"]
     from hermes_worker.cli.reaching import ask_api
-    from hermes_worker.cli.stored_configuration import told_by
+    from hermes_worker.features.configurations.verbs import told_by
 
     return told_by(ask_api(home), **about)
 
@@ -183,7 +183,7 @@ def _stored(home: Path | None, is_fleet: bool, tenant: str | None, session: str 
                 "over a server there is no config.yaml: name what is meant with --fleet, --tenant or --session"
             )
         return None
-    from hermes_worker.cli.stored_configuration import StoredConfiguration, open_configurations
+    from hermes_worker.features.configurations.verbs import StoredConfiguration, open_configurations
 
     return StoredConfiguration(open_configurations(home), tenant=tenant, session=session)
 

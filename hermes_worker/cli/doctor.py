@@ -527,7 +527,7 @@ def _keys(settings: Settings) -> tuple[Grade, str]:
 def _has_tenant_keys(settings: Settings) -> bool:
     """Whether some tenant brings keys, in rows or in the settings; false for a database that cannot be read, of which
     another line speaks."""
-    from hermes_worker.store.access.provider_keys import ProviderKeys
+    from hermes_worker.features.provider_keys.rows import ProviderKeys
     from hermes_worker.wiring import open_database
 
     if settings.model.tenant_keys:
@@ -546,8 +546,8 @@ def _has_tenant_keys(settings: Settings) -> bool:
 
 def _tenant_keys(settings: Settings) -> tuple[Grade, str]:
     """Keys of providers that tenants bring."""
+    from hermes_worker.features.provider_keys.rows import ProviderKeys
     from hermes_worker.models.catalog import provider_rows
-    from hermes_worker.store.access.provider_keys import ProviderKeys
     from hermes_worker.wiring import open_database
 
     named = {each.tenant for each in settings.model.tenant_keys}
@@ -574,10 +574,10 @@ def _tenant_keys(settings: Settings) -> tuple[Grade, str]:
 
 
 def _webhooks(settings: Settings) -> tuple[Grade, str]:
-    from hermes_worker.channels.webhooks.sealed import opened_secret, resealed_secret
+    from hermes_worker.features.webhooks.rows import Webhooks
+    from hermes_worker.features.webhooks.rules.sealed import opened_secret, resealed_secret
     from hermes_worker.settings.sealing import SealedElsewhere
     from hermes_worker.settings.server_key import keyring_of
-    from hermes_worker.store.outbox.webhooks import Webhooks
     from hermes_worker.wiring import open_database
 
     if has_no_rows(settings):

@@ -7,9 +7,9 @@ from functools import partial
 
 from hermes_worker.cli.doctor import Grade
 from hermes_worker.core.errors import HermesError
+from hermes_worker.features.mcp_servers.rows import McpServerRow, McpServers
 from hermes_worker.local.paths import has_no_rows
 from hermes_worker.settings import Settings
-from hermes_worker.store.mcp_servers import McpServerRow, McpServers
 
 _NAMED_MAX = 5
 
@@ -54,8 +54,8 @@ def rows(settings: Settings, kept: Sequence[McpServerRow] | HermesError) -> tupl
 
 
 def _troubles(settings: Settings, kept: Sequence[McpServerRow]) -> dict[str, list[str]]:
+    from hermes_worker.features.mcp_servers.service import shown_mcp_server
     from hermes_worker.mcp.servers import is_allowed  # takes long to import
-    from hermes_worker.services.mcp_servers import shown_mcp_server
 
     unasked = "not asked yet: is a worker for tools, or a host ('hermes-worker mcp-host'), with mcp.rows at work?"
     refused = "not started: the command is none of HERMES_MCP_ROW_COMMANDS (mcp.row_commands)"

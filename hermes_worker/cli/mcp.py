@@ -15,12 +15,13 @@ import click
 from hermes_worker import plugins
 from hermes_worker.cli.layout import table
 from hermes_worker.cli.mcp_logins import ServerCredentials, SignInChoices, credentials_of, has_login, signed_in
-from hermes_worker.cli.mcp_rows import McpRows, awaited, list_rows, means_row, open_mcp_rows
 from hermes_worker.cli.options import TEXT, common, load_settings, of_tenant, reachable
 from hermes_worker.cli.screen import one_line
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.tool_schemas import LeftOutTool
+from hermes_worker.features.mcp_servers.service import TOKEN_CHARS_MAX, ShownMcpServer, WantedMcpServer
+from hermes_worker.features.mcp_servers.verbs import McpRows, awaited, list_rows, means_row, open_mcp_rows
 from hermes_worker.local.paths import prepare_home
 from hermes_worker.mcp.extensions import extension_of
 from hermes_worker.mcp.protocol import DEFINITION_CHARS_MAX, OfferedTools
@@ -37,7 +38,6 @@ from hermes_worker.mcp.servers import (
     write_servers,
 )
 from hermes_worker.safety.threats import Scope, scan
-from hermes_worker.services.mcp_servers import TOKEN_CHARS_MAX, ShownMcpServer, WantedMcpServer
 from hermes_worker.settings import Settings
 from hermes_worker.settings.role_secrets import is_secret
 from hermes_worker.system.own_folders import temporary_folder

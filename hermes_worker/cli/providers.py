@@ -16,8 +16,8 @@ from hermes_worker.cli.options import TEXT, of_tenant, reachable
 from hermes_worker.cli.reaching import api_client
 from hermes_worker.cli.screen import one_line
 from hermes_worker.cli.server import read
-from hermes_worker.cli.tenant_backend import open_tenant
-from hermes_worker.store.access.provider_keys import KEY_CHARS_MAX, ProviderKeyView
+from hermes_worker.features.provider_keys.rows import KEY_CHARS_MAX, ProviderKeyView
+from hermes_worker.features.tenants.backend import open_tenant
 from hermes_worker.store.key_states import KeyRow
 
 _REASON_CHARS = 60

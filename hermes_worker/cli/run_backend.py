@@ -21,7 +21,7 @@ from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.explaining import Because, Explanation
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.run import RunStatus, WaitKind
-from hermes_worker.services.checkpoints import CheckpointDiff, CheckpointView, RestoreOutcome
+from hermes_worker.features.checkpoints.service import CheckpointDiff, CheckpointView, RestoreOutcome
 from hermes_worker.services.results import TurnResult
 from hermes_worker.services.sheets import RunNews, RunSheet
 from hermes_worker.services.shown import CallLine, CallTexts, OpenLine

@@ -11,9 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
-from hermes_worker.cli import artifacts, batches, checkpoints, trees
-from hermes_worker.cli.approvals import summarise_question
-from hermes_worker.cli.batches import stop_matching
+from hermes_worker.cli import trees
 from hermes_worker.cli.budget import budget_document, budget_lines
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.explaining import explain
@@ -27,6 +25,11 @@ from hermes_worker.cli.screen import Screen, asked, clean, coloured, duration, o
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.run import RunStatus, WaitKind
 from hermes_worker.core.standing import Standing
+from hermes_worker.features.approvals.verbs import summarise_question
+from hermes_worker.features.artifacts import verbs as artifacts
+from hermes_worker.features.batches import verbs as batches
+from hermes_worker.features.batches.verbs import stop_matching
+from hermes_worker.features.checkpoints import verbs as checkpoints
 from hermes_worker.safety.redaction import redact
 from hermes_worker.services.sheets import RunSheet
 from hermes_worker.store.runs.listing import Notes

@@ -20,7 +20,7 @@ from hermes_worker.local.paths import has_no_rows
 from hermes_worker.settings import Settings
 
 if TYPE_CHECKING:
-    from hermes_worker.services.mcp_servers import ShownMcpServer
+    from hermes_worker.features.mcp_servers.service import ShownMcpServer
 
 _BROWSER: Final = "browser"
 
@@ -69,8 +69,8 @@ def _of_rows(settings: Settings) -> Iterator[ToolStanding]:
     """The tools of MCP servers that the tenant keeps as rows. Asks no server. Raises ``HermesError``."""
     if not settings.mcp.has_rows or has_no_rows(settings):
         return
-    from hermes_worker.cli.mcp_rows import McpRows
     from hermes_worker.cli.reaching import home_client
+    from hermes_worker.features.mcp_servers.verbs import McpRows
 
     kept = McpRows(home_client(settings)).all()
     for one in kept:

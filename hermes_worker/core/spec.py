@@ -59,7 +59,7 @@ class RunSpec:
     output_schema: Mapping[str, Any] | None = None
     """JSON Schema that the answer has to fit."""
     artifacts: Sequence[str] = ()
-    """Patterns of the files that it leaves (``core.artifacts``)."""
+    """Patterns of the files that it leaves (``features.artifacts.rules``)."""
     compress: str | None = None
     """Nothing is to be answered: the conversation is to be summarised, most of all this; an empty text for no topic."""
     files: str | None = None

@@ -1,4 +1,4 @@
-"""MCP servers that tenants keep as rows (``store.mcp_servers``): their tools, and who asks what they offer.
+"""MCP servers that tenants keep as rows (``features.mcp_servers.rows``): their tools, and who asks what they offer.
 
 A row is written by whoever administers a tenant, and not by who runs the installation. So an address of a row is judged
 as one of a model is, a command has to be one that the operator wrote down, word for word, and a row names no directory
@@ -18,10 +18,11 @@ from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.results import error_result
 from hermes_worker.agent.tools.sources import ToolGone
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.core.mcp_rows import server_of_source, source_of_row, source_with_tenant
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.extension import ToolSpec
+from hermes_worker.features.mcp_servers.rows import HeldMcpServer, McpServers
+from hermes_worker.features.mcp_servers.rules import server_of_source, source_of_row, source_with_tenant
 from hermes_worker.hosting.program import NotStarted
 from hermes_worker.mcp.protocol import McpError, OfferedTools
 from hermes_worker.mcp.requests import list_tools, spoken
@@ -31,7 +32,6 @@ from hermes_worker.mcp.stdio import offered_by
 from hermes_worker.net.urls import UrlPolicy
 from hermes_worker.observe import count, keep_looking, log
 from hermes_worker.store.engine.sealing import TextTampered
-from hermes_worker.store.mcp_servers import HeldMcpServer, McpServers
 from hermes_worker.store.resources import Resources, ResourceView
 from hermes_worker.system.own_folders import temporary_folder
 from hermes_worker.workspaces.sandbox.ladder import Sandbox

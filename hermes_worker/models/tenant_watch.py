@@ -1,6 +1,6 @@
 """Where model calls of tenants go that bring provider keys, as this process knows it.
 
-The keys are rows (``store.access.provider_keys``), which a process looks at every second beside its work, so a model
+The keys are rows (``features.provider_keys.rows``), which a process looks at every second beside its work, so a model
 call costs no statement for them. It decrypts them when some were added or removed. While the database is away, or the
 key that they are encrypted with is not here yet, the last known ones count: a tenant that has keys is never asked for
 with those of the installation because nobody could read its own.
@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from hermes_worker.core.errors import UnavailableError
+from hermes_worker.features.provider_keys.rows import HeldKey, KeysVersion
 from hermes_worker.models.credentials import Chosen, Pooling
 from hermes_worker.observe import count, log
-from hermes_worker.store.access.provider_keys import HeldKey, KeysVersion
 
 LOOK_EVERY_S = 1.0
 M = TypeVar("M")
@@ -25,7 +25,7 @@ KeysOf = Mapping[str, Sequence[str]]
 
 
 class KeySourcing(Protocol):
-    """``store.access.provider_keys.ProviderKeys``."""
+    """``features.provider_keys.rows.ProviderKeys``."""
 
     def version(self) -> KeysVersion: ...
 

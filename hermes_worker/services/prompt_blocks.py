@@ -24,7 +24,9 @@ from typing import Protocol
 
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.memories import (
+from hermes_worker.core.prompt_places import PromptPlace
+from hermes_worker.features.memory.rows import is_guest, standing
+from hermes_worker.features.memory.rules import (
     MEMORY_TOOL,
     MemoryEntry,
     MemoryPolicy,
@@ -32,8 +34,6 @@ from hermes_worker.core.memories import (
     MemoryWriter,
     memory_block,
 )
-from hermes_worker.core.prompt_places import PromptPlace
-from hermes_worker.store.memories import is_guest, standing
 
 USUAL_PROFILE = "default"
 _Standing = Mapping[MemoryTarget, Sequence[MemoryEntry]]
@@ -94,7 +94,7 @@ class BlockFacts:
     memory: MemoryPolicy = field(default_factory=MemoryPolicy)
     """Which memories there are, and how much they hold."""
     skills_index: str = ""
-    """Of the set of skills that the first run names (``services.skills``)."""
+    """Of the set of skills that the first run names (``features.skills.service``)."""
 
 
 class BlockReader(Protocol):

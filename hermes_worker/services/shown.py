@@ -11,12 +11,12 @@ from hermes_worker.core.answer_binding import question_code
 from hermes_worker.core.consent import keys_in
 from hermes_worker.core.run import CallStatus, WaitKind
 from hermes_worker.core.unseen import show_marks
+from hermes_worker.features.spend.rows import SpendRow
 from hermes_worker.safety.approvals import Choice
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.runs.answered import ClosedQuestion
 from hermes_worker.store.runs.ledger import CallEntry, CallInFull
 from hermes_worker.store.runs.waits import WaitView
-from hermes_worker.store.spend import SpendRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

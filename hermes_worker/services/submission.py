@@ -29,23 +29,26 @@ from hermes_worker.channels.targets import (
     require_open_to,
     text_of,
 )
-from hermes_worker.core.artifacts import PATTERNS_MAX, wrong_pattern
 from hermes_worker.core.budget import NANO, BudgetMode
 from hermes_worker.core.chat_accounts import ChatRules
 from hermes_worker.core.client_tools import ClientTool
 from hermes_worker.core.deferred import BRIDGE
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
 from hermes_worker.core.gateway import CHAT_SOURCE
-from hermes_worker.core.mcp_rows import is_row_source
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.overrides import OverrideLevel
 from hermes_worker.core.pricing import own_price
 from hermes_worker.core.principals import DEFAULT_TENANT, OPERATOR, Principal
-from hermes_worker.core.skills import SkillError
 from hermes_worker.core.sources import kind_of
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.tool_schemas import why_unusable_name
 from hermes_worker.core.urgency import LATEST_S, Priority
+from hermes_worker.features.artifacts.rules import PATTERNS_MAX, wrong_pattern
+from hermes_worker.features.configurations.rows import Configurations
+from hermes_worker.features.mcp_servers.rules import is_row_source
+from hermes_worker.features.skills.rules import SkillError
+from hermes_worker.features.skills.service import NO_SKILLS, OfferedSkills, offered
+from hermes_worker.features.skills.shelf_files import SkillShelf
 from hermes_worker.live_settings import ChosenSettings
 from hermes_worker.local.paths import holds_state, workspaces_dir
 from hermes_worker.models.catalog import find_provider, provider_of_host
@@ -54,13 +57,10 @@ from hermes_worker.models.prices import is_priced
 from hermes_worker.observe import count, log
 from hermes_worker.services.prompt_blocks import BlockFacts, blocks_of
 from hermes_worker.services.prompting import new_prompt
-from hermes_worker.services.skills import NO_SKILLS, OfferedSkills, offered
 from hermes_worker.settings import MemorySettings, ModelSettings, Settings
 from hermes_worker.settings.kinds import named_model
 from hermes_worker.settings.overriding import bounded_overrides, checked_overrides
 from hermes_worker.settings.shaping import configuration_of
-from hermes_worker.skill_shelf import SkillShelf
-from hermes_worker.store.configurations import Configurations
 from hermes_worker.store.runs.runs import Created, Multitask, NewRun, SessionNotFound, fingerprint, new_run_id
 from hermes_worker.store.tool_sources import ToolSources
 from hermes_worker.system import faults
@@ -152,7 +152,7 @@ class Submission:
     skills: Sequence[str] = ()
     """Skills and bundles to follow: their texts stand before ``input``."""
     artifacts: Sequence[str] | None = None
-    """Patterns of the files that the run leaves (``core.artifacts``); an empty list for none at all."""
+    """Patterns of the files that the run leaves (``features.artifacts.rules``); an empty list for none at all."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     echo: Mapping[str, Any] = field(default_factory=dict)
     """What the dialect of its caller says again with every answer about the run."""

@@ -18,10 +18,10 @@ from types import MappingProxyType
 from typing import Generic, NamedTuple, NoReturn, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
-from hermes_worker.core.artifacts import PATTERNS_MAX, wrong_pattern
 from hermes_worker.core.pricing import own_price
 from hermes_worker.core.principals import InvalidName, checked_tenant
-from hermes_worker.core.retention import InvalidRule, rules_of
+from hermes_worker.features.artifacts.rules import PATTERNS_MAX, wrong_pattern
+from hermes_worker.features.retention.rules import InvalidRule, rules_of
 from hermes_worker.settings.sentinels import sentinels_of
 from hermes_worker.settings.servers import servers_url_of
 from hermes_worker.system.faults import parse_faults

@@ -1301,11 +1301,11 @@ memory_versions = sa.Table(
     _partial("ix_memory_versions_run", "run_id", where="run_id is not null"),
     postgresql_with=_OFTEN_UPDATED,
 )
-"""What agents remember, version by version (``core.memories``). Rows are added; of a row only ``state`` and ``past_at``
-change, once, and ``content`` is emptied where somebody redacts it. A ``current`` row is an entry as it stands; one that
-was removed has a last version without content, which is ``past``. A ``staged`` row is a change that waits for a person:
-its content is the operations. ``call_key`` is the call that made it, with ``ordinal`` counting its rows, so that a call
-that runs again makes nothing twice."""
+"""What agents remember, version by version (``features.memory.rules``). Rows are added; of a row only ``state`` and
+``past_at`` change, once, and ``content`` is emptied where somebody redacts it. A ``current`` row is an entry as it
+stands; one that was removed has a last version without content, which is ``past``. A ``staged`` row is a change that
+waits for a person: its content is the operations. ``call_key`` is the call that made it, with ``ordinal`` counting its
+rows, so that a call that runs again makes nothing twice."""
 
 audit_log = sa.Table(
     "audit_log",
@@ -1384,7 +1384,8 @@ retention_rules = sa.Table(
     sa.Column("kind", sa.String(20), primary_key=True),
     sa.Column("rule", sa.String(40), nullable=False),
 )
-"""How long a tenant's rows are kept, where the installation's setting does not hold for them (``core.retention``)."""
+"""How long a tenant's rows are kept, where the installation's setting does not hold for them
+(``features.retention.rules``)."""
 
 legal_holds = sa.Table(
     "legal_holds",
@@ -1449,8 +1450,8 @@ erasures = sa.Table(
     sa.CheckConstraint("(ended_at is null) = (plan is not null)", name="planned_until_ended"),
     sa.CheckConstraint("(ended_at is null) = (receipt is null)", name="receipt_at_the_end"),
 )
-"""Erasures of what belongs to a person, a session or a tenant (``core.erasure``). ``plan`` says whom it is about, and
-goes when it is done; ``receipt`` names nobody and stays."""
+"""Erasures of what belongs to a person, a session or a tenant (``features.retention.erasure_rules``). ``plan`` says
+whom it is about, and goes when it is done; ``receipt`` names nobody and stays."""
 
 key_states = sa.Table(
     "key_states",

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.agent.tools.session_search import SessionQuery, SessionSearchRefused
-from hermes_worker.core.memories import MemoryWriter
 from hermes_worker.core.searching import text_of
 from hermes_worker.core.sources import is_session_id
+from hermes_worker.features.memory.rows import Memories
+from hermes_worker.features.memory.rules import MemoryWriter
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.memories import Memories
 from hermes_worker.store.runs.runs import SessionNotFound
 from hermes_worker.store.search.finding import FOUND_MAX, FoundMessage, MessageSearch, Search, SearchOrder
 from hermes_worker.store.search.reading import Asker, Said, SessionPlace, SessionReader, SessionTexts, asker_of

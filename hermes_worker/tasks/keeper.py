@@ -20,8 +20,8 @@ import redis
 from hermes_worker.broker.queue import CONTROL_CHANNEL, broker_failed
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.pacing import Allowance
+from hermes_worker.features.retention.rows import Pruner
 from hermes_worker.observe import count, database_outage, log, took
-from hermes_worker.store.retention.pruner import Pruner
 from hermes_worker.store.runs.runs import Nudged
 from hermes_worker.store.search.indexing import Indexer
 from hermes_worker.store.sweep import Sweeper, Swept

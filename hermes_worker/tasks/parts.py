@@ -19,6 +19,8 @@ from hermes_worker.core.inner_calls import InnerCall
 from hermes_worker.core.messages import Message, ModelReply, Usage
 from hermes_worker.core.pricing import NOTHING_SPENT, Cost, Price, Spent
 from hermes_worker.core.spec import RunSpec
+from hermes_worker.features.checkpoints.work import Checkpointing
+from hermes_worker.features.memory.review_work import Reviewing
 from hermes_worker.models.chain import ModelRoute
 from hermes_worker.models.credentials import FirstKey, Pooling
 from hermes_worker.models.governor import Governing, Ungoverned
@@ -34,12 +36,10 @@ from hermes_worker.store.runs.processes import Processes
 from hermes_worker.store.runs.remote_tasks import RemoteTasks
 from hermes_worker.store.runs.runs import CompactionRow, IterationClaim, SessionContext
 from hermes_worker.stream.live import Live
-from hermes_worker.tasks.calls.checkpointing import Checkpointing
 from hermes_worker.tasks.calls.permission import ApprovalRules, WaitStore
 from hermes_worker.tasks.hooks.running import HookRunner
 from hermes_worker.tasks.iteration.requests import ModelOptions
 from hermes_worker.tasks.leases import Leases
-from hermes_worker.tasks.reviews import Reviewing
 from hermes_worker.workspaces.base import Workspace
 
 

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Final, Protocol
 
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.core.retention import RetentionKind, RetentionRule
+from hermes_worker.features.retention.rules import RetentionKind, RetentionRule
 from hermes_worker.observe import log
 from hermes_worker.workspaces.base import WorkspaceError
 from hermes_worker.workspaces.pruning import is_own_name
@@ -26,7 +26,7 @@ _EVERY_S_MAX: Final = 300.0
 
 
 class WorkspaceNeeds(Protocol):
-    """What rows say of workspaces. ``store.retention.pruner.Pruner``."""
+    """What rows say of workspaces. ``features.retention.rows.Pruner``."""
 
     def tenants(self) -> list[str]: ...
 

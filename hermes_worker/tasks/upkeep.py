@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 
 from hermes_worker.core.principals import DEFAULT_TENANT
-from hermes_worker.core.retention import RetentionKind
+from hermes_worker.features.checkpoints.files.places import checkpoints_dir, forget_checkpoints
+from hermes_worker.features.retention.rows import Pruner
+from hermes_worker.features.retention.rules import RetentionKind
 from hermes_worker.local.paths import job_data_dirs, output_dir, workspaces_dir
-from hermes_worker.store.retention.pruner import Pruner
 from hermes_worker.system.own_folders import remove_left_folders, temporary_place
 from hermes_worker.tasks.jobs.data import remove_of_job
 from hermes_worker.tasks.jobs.outputs import prune_outputs
-from hermes_worker.workspaces.checkpoints.places import checkpoints_dir, forget_checkpoints
 from hermes_worker.workspaces.pruning import prune_workspaces, remove_workspaces
 
 

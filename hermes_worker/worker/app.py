@@ -27,11 +27,11 @@ from hermes_worker.core.effects import (
     SendDelivery,
 )
 from hermes_worker.core.errors import ConfigurationError, LeaseLost, UnavailableError
+from hermes_worker.features.artifacts.work import gather_artifacts
 from hermes_worker.local.paths import broker_url_of
 from hermes_worker.observe import database_outage, log
 from hermes_worker.settings import RemoteControl, Settings, handover
 from hermes_worker.store.runs.runs import RunNotFound
-from hermes_worker.tasks.artifacts import gather_artifacts
 from hermes_worker.tasks.calls.ask_auxiliary import ask_auxiliary
 from hermes_worker.tasks.calls.call_tool import call_tool
 from hermes_worker.tasks.deliver import deliver

@@ -14,9 +14,9 @@ from support.store import Store
 
 from hermes_worker.api.app import SECURITY_HEADERS
 from hermes_worker.client import HermesClient
-from hermes_worker.core.artifacts import media_type_of
 from hermes_worker.core.effects import GatherArtifacts
 from hermes_worker.core.errors import UnavailableError
+from hermes_worker.features.artifacts.rules import media_type_of
 from hermes_worker.settings import Secret, Settings
 from hermes_worker.store.access.principals import KeyScope, Tenants
 from hermes_worker.store.artifacts.gatherings import Gatherings, KeptFile
@@ -171,9 +171,9 @@ def test_whoever_lacks_the_address_hears_nothing_of_the_size(serve: Callable[...
 def test_an_address_ends(serve: Callable[..., Served], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     served = serve()
     [file] = listed(served, left(served, ("a.txt", b"a")))["data"]
-    monkeypatch.setattr("hermes_worker.api.routes.artifacts.time.time", lambda: file["url_expires_at"] - 1.0)
+    monkeypatch.setattr("hermes_worker.features.artifacts.routes.time.time", lambda: file["url_expires_at"] - 1.0)
     assert fetched(served, file["url"]).status_code == 200
-    monkeypatch.setattr("hermes_worker.api.routes.artifacts.time.time", lambda: float(file["url_expires_at"]))
+    monkeypatch.setattr("hermes_worker.features.artifacts.routes.time.time", lambda: float(file["url_expires_at"]))
     answer = fetched(served, file["url"])
     assert (answer.status_code, answer.json()["error"]["code"]) == (410, "artifact_url_expired")
 

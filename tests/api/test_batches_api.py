@@ -14,11 +14,11 @@ from support.patience import PATIENCE_S
 from support.plans import statements
 from support.store import Store
 
-from hermes_worker.api.routes import batches
 from hermes_worker.core.messages import ModelReply
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
+from hermes_worker.features.batches import routes as batches
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.runs import listing
 from hermes_worker.store.search import run_texts

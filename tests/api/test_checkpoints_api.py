@@ -15,14 +15,14 @@ from support.store import Store
 from support.workspace_hosts import ssh_server
 
 from hermes_worker.client import HermesClient
-from hermes_worker.core.checkpoints import Moment
+from hermes_worker.features.checkpoints.files.places import store_of
+from hermes_worker.features.checkpoints.rules import Moment
 from hermes_worker.settings import Settings
 from hermes_worker.store.access.audit import AuditLog
 from hermes_worker.store.access.principals import KeyScope, Tenants
 from hermes_worker.store.runs.workspaces import RunWorkspaces
 from hermes_worker.store.tables import sessions
 from hermes_worker.wiring import copy_rule, opening_workspaces
-from hermes_worker.workspaces.checkpoints.places import store_of
 from hermes_worker.workspaces.ref import WorkspaceRef
 
 

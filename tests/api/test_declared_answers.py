@@ -23,16 +23,17 @@ from test_webhooks_api import add, signed
 from hermes_worker.api.app import create_app
 from hermes_worker.api.limits import BODY_BYTES_MAX, BodyLimit
 from hermes_worker.api.openai import chat, models
-from hermes_worker.api.routes import capabilities, health, inbound, session_turns
+from hermes_worker.api.routes import capabilities, health, session_turns
 from hermes_worker.core.effects import GatherArtifacts
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
+from hermes_worker.features.mcp_servers.rows import McpServers, NewMcpServer
+from hermes_worker.features.webhooks import event_routes as inbound
 from hermes_worker.mcp.servers import McpServer
 from hermes_worker.settings import DatabaseSettings, GatewaySettings, Settings
 from hermes_worker.store.access import saved_filters
 from hermes_worker.store.artifacts.gatherings import Gatherings, KeptFile
-from hermes_worker.store.mcp_servers import McpServers, NewMcpServer
 from hermes_worker.store.runs.runs import SESSION_QUEUE_MAX
 from hermes_worker.store.runs.views import RunView
 from hermes_worker.store.tables import deleted_runs, runs

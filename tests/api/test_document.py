@@ -58,6 +58,7 @@ from hermes_worker.core.key_states import Finding, KeyCondition
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import load
+from hermes_worker.features.mcp_servers.rows import McpServers, NewMcpServer
 from hermes_worker.mcp.servers import McpServer
 from hermes_worker.services import submission
 from hermes_worker.settings import (
@@ -71,7 +72,6 @@ from hermes_worker.settings import (
 )
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.key_states import KeyStates
-from hermes_worker.store.mcp_servers import McpServers, NewMcpServer
 from hermes_worker.store.runs.limits import TenantLimits
 from hermes_worker.wiring import open_client
 

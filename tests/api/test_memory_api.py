@@ -14,7 +14,9 @@ from support.patience import PATIENCE_S
 from support.store import Store
 
 from hermes_worker.client import HermesClient, RefusedError
-from hermes_worker.core.memories import (
+from hermes_worker.core.principals import KeyScope
+from hermes_worker.features.memory.rows import Memories
+from hermes_worker.features.memory.rules import (
     MemoryAction,
     MemoryAuthor,
     MemoryOperation,
@@ -22,9 +24,7 @@ from hermes_worker.core.memories import (
     MemoryRules,
     MemoryTarget,
 )
-from hermes_worker.core.principals import KeyScope
 from hermes_worker.store.access.principals import Tenants
-from hermes_worker.store.memories import Memories
 
 TEA = [{"action": "add", "content": "likes tea"}]
 RULES = MemoryRules(limit=2200)

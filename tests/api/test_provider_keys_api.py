@@ -12,10 +12,10 @@ from support.patience import PATIENCE_S
 from support.store import Store
 
 from hermes_worker.core.principals import KeyScope
+from hermes_worker.features.provider_keys.rows import ProviderKeys
 from hermes_worker.settings import EncryptionSettings, Secret, Settings
 from hermes_worker.store.access.audit import AuditLog
 from hermes_worker.store.access.principals import Tenants
-from hermes_worker.store.access.provider_keys import ProviderKeys
 
 KEY = "sk-acme-0123456789"
 PLACE = "/v1/tenants/acme/provider-keys"

@@ -16,12 +16,12 @@ from support.store import Store
 
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.run import RunStatus
+from hermes_worker.features.mcp_servers.rows import McpServers
 from hermes_worker.mcp.protocol import OfferedTools
 from hermes_worker.mcp.rows import ServerLooker
 from hermes_worker.settings import EncryptionSettings, McpSettings, Secret, Settings
 from hermes_worker.store.access.audit import AuditLog
 from hermes_worker.store.access.principals import Tenants
-from hermes_worker.store.mcp_servers import McpServers
 from hermes_worker.store.tables import kept_answers
 from hermes_worker.wiring import pruner_of
 
@@ -66,7 +66,7 @@ def test_tenants_and_limits_are_changed_as_in_the_database(local: CommandLine, r
 def test_runs_of_a_disabled_tenant_are_stopped_in_several_requests(
     api: Served, remote: CommandLine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hermes_worker.api.routes.access._STOPPED_AT_ONCE", 2)
+    monkeypatch.setattr("hermes_worker.features.tenants.key_routes._STOPPED_AT_ONCE", 2)
     Tenants(api.client.database).create_tenant("acme")
     run_ids = [store.submit(tenant="acme").run_id for _ in range(5)]
     ended = remote.inline("tenants", "disable", "acme", "--stop")
@@ -185,7 +185,7 @@ def test_pruning_goes_on_request_after_request(
         remote,
         [["prune", "--dry-run"], ["prune", "--dry-run", "--json"], ["prune", "--dry-run", "--all-tenants"]],
     )
-    monkeypatch.setattr("hermes_worker.api.routes.retention._AT_IT_S", 0.0)  # one batch for each request
+    monkeypatch.setattr("hermes_worker.features.retention.routes._AT_IT_S", 0.0)  # one batch for each request
     done = json.loads(remote.inline("prune", "--json").out)
     assert (done["deleted"]["runs"], done["interrupted"]) == (3, False)
     assert "was deleted" in remote.inline("runs", "show", old[0]).err
@@ -297,7 +297,7 @@ def test_mcp_servers_of_a_tenant_are_kept_as_in_the_database(
     here.environ["HERMES_MCP_ROWS"] = "true"
     there = at_server(served.url, tmp_path, keyed_file(tmp_path / "key", served.key))
     monkeypatch.setattr("hermes_worker.mcp.rows._LOOK_EVERY_S", 0.02)
-    monkeypatch.setattr("hermes_worker.cli.mcp_rows._LOOK_S", 0.02)
+    monkeypatch.setattr("hermes_worker.features.mcp_servers.verbs._LOOK_S", 0.02)
     offered = [{"name": "look", "description": "Look.", "inputSchema": {"type": "object"}}]
     rows = McpServers(served.client.database)
     looker = ServerLooker(rows, lambda held, server: (server, OfferedTools(offered)), (), is_process=False)

@@ -76,7 +76,9 @@ def test_an_erasure_goes_on_request_after_request_and_leaves_a_receipt(
     note.parent.mkdir(parents=True)
     note.write_text(ANNA)
     same(local, remote, [["erase", *WHOM], ["erase", *WHOM, "--json"], ["erase", "--resume"], ["erase", "--receipts"]])
-    monkeypatch.setattr("hermes_worker.api.routes.erasures._AT_IT_S", 0.0)  # a chain or a session for each request
+    monkeypatch.setattr(
+        "hermes_worker.features.retention.erasure_routes._AT_IT_S", 0.0
+    )  # a chain or a session for each request
     done = remote.inline("erase", *WHOM, "--yes", "--json")
     assert done.code == 0, done.err
     receipt = json.loads(done.out)

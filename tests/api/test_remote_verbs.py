@@ -309,7 +309,7 @@ def test_the_audit_log_is_exported_up_to_what_is_settled(
     local: CommandLine, remote: CommandLine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert local.inline("cron", "create", "every 1h", "look").code == 0
-    monkeypatch.setattr("hermes_worker.api.routes.audit.SETTLED_S", -1.0)
+    monkeypatch.setattr("hermes_worker.features.audit.routes.SETTLED_S", -1.0)
     exported = ["audit", "export"]
     same(local, remote, [exported, [*exported, "--all-tenants"], [*exported, "--after", "0"]])
     assert said(remote.inline(*exported, "--after", "999999")) == (0, "")

@@ -12,8 +12,8 @@ from serving import PATIENCE_S, Served, until
 from support.store import Store
 
 from hermes_worker.api import auth, key_watch
-from hermes_worker.api.routes import erasures
 from hermes_worker.core.principals import KeyScope
+from hermes_worker.features.retention import erasure_routes as erasures
 from hermes_worker.store.access.principals import NewKey, Tenants
 
 CHAT = {"model": "scripted", "messages": [{"role": "user", "content": "hello"}]}

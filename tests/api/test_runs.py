@@ -12,9 +12,9 @@ from hermes_worker.core.errors import Failure
 from hermes_worker.core.events import CapacityAwaited, ModelFailed
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.retention import DEFAULT_RULES, rules_of
 from hermes_worker.core.run import ExitReason
-from hermes_worker.store.retention.pruner import Pruner
+from hermes_worker.features.retention.rows import Pruner
+from hermes_worker.features.retention.rules import DEFAULT_RULES, rules_of
 from hermes_worker.store.tables import tool_calls
 
 

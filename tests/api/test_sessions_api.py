@@ -15,10 +15,10 @@ from support.store import Store, asks, settlement
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.retention import DEFAULT_RULES
+from hermes_worker.features.retention.hold_rows import Retention
+from hermes_worker.features.retention.rules import DEFAULT_RULES
 from hermes_worker.settings import Settings
 from hermes_worker.store.access.principals import Tenants
-from hermes_worker.store.retention.holds import Retention
 from hermes_worker.store.search.indexing import Indexer
 from hermes_worker.store.statistics import count_what_is_over
 

@@ -16,9 +16,9 @@ from support.commandline import CommandLine
 
 from hermes_worker.client import HermesClient, RefusedError
 from hermes_worker.core.principals import KeyScope
+from hermes_worker.features.skills.workspace_files import read_skill_folder
 from hermes_worker.settings import Settings
 from hermes_worker.store.access.principals import Tenants
-from hermes_worker.workspaces.skills import read_skill_folder
 
 SKILL = "---\nname: tidy\ndescription: Tidies up.\nlicense: MIT\nmetadata:\n  hermes:\n    tags: [home]\n---\nDo it.\n"
 

@@ -31,10 +31,10 @@ from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
+from hermes_worker.features.mcp_servers.rows import McpServers, NewMcpServer
 from hermes_worker.mcp.servers import McpServer
 from hermes_worker.store.access.audit import AuditLog
 from hermes_worker.store.access.principals import Tenants
-from hermes_worker.store.mcp_servers import McpServers, NewMcpServer
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.tables import api_keys, runs
 

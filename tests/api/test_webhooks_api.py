@@ -22,13 +22,13 @@ from support.store import Store
 
 from hermes_worker.api.server import seal_routes
 from hermes_worker.channels.signature import sign
-from hermes_worker.channels.webhooks.route import NO_AUTH, Route, checked
-from hermes_worker.channels.webhooks.sealed import sealed_secret
 from hermes_worker.core.spec import RunSpec
+from hermes_worker.features.webhooks.rows import Webhooks
+from hermes_worker.features.webhooks.rules.route import NO_AUTH, Route, checked
+from hermes_worker.features.webhooks.rules.sealed import sealed_secret
 from hermes_worker.settings import Secret, Settings
 from hermes_worker.settings.sealing import Keyring
 from hermes_worker.store.outbox.deliveries import Deliveries
-from hermes_worker.store.outbox.webhooks import Webhooks
 from hermes_worker.store.tables import deliveries, run_inputs, runs, webhook_events
 
 SECRET = "a-secret-of-the-route"

@@ -11,9 +11,9 @@ from support.commandline import CommandLine
 from support.store import Store
 
 from hermes_worker.cli import doctor_mcp
+from hermes_worker.features.mcp_servers.rows import McpServers, NewMcpServer
 from hermes_worker.mcp.servers import McpServer, approved, new_server
 from hermes_worker.settings import load
-from hermes_worker.store.mcp_servers import McpServers, NewMcpServer
 
 TOOL = {"name": "read", "inputSchema": {"type": "object"}}
 OTHER = {"name": "write", "inputSchema": {"type": "object"}}

@@ -121,7 +121,7 @@ def test_a_run_at_work_is_stopped_when_that_is_asked_for(hermes: CommandLine, st
 
 _KILLED = """
 import os, signal, sys
-from hermes_worker.store.retention import deleting
+from hermes_worker.features.retention import deleting_rows as deleting
 after = int(sys.argv.pop(1))
 whole = deleting.delete_session
 def killed(*arguments, **named):

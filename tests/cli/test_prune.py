@@ -11,8 +11,8 @@ import pytest
 from support.commandline import CommandLine, wait_for
 from support.store import Store, check
 
-from hermes_worker.core.retention import DEFAULT_RULES, rules_of
-from hermes_worker.store.retention.pruner import Pruner
+from hermes_worker.features.retention.rows import Pruner
+from hermes_worker.features.retention.rules import DEFAULT_RULES, rules_of
 from hermes_worker.tasks.upkeep import prune_files
 
 DAY_S = 86_400.0

@@ -15,7 +15,9 @@ from dialects import API_MODE, RULES, Said, ToolUse
 from strict_server import StrictServer
 from support.rig import Rig, rig_on, until
 
-from hermes_worker.core.memories import (
+from hermes_worker.core.run import RunStatus
+from hermes_worker.features.memory.rows import Memories
+from hermes_worker.features.memory.rules import (
     MemoryAction,
     MemoryAuthor,
     MemoryOperation,
@@ -23,10 +25,8 @@ from hermes_worker.core.memories import (
     MemoryRules,
     MemoryTarget,
 )
-from hermes_worker.core.run import RunStatus
 from hermes_worker.lab.plan import FleetRole
 from hermes_worker.services.submission import Submission, prepared
-from hermes_worker.store.memories import Memories
 from hermes_worker.store.runs.runs import NewRun
 
 pytestmark = pytest.mark.faults

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from hermes_worker.core.artifacts import (
+from hermes_worker.core.media_kinds import OCTETS
+from hermes_worker.features.artifacts.rules import (
     PATTERN_FORM,
     is_wanted,
     media_type_of,
@@ -15,7 +16,6 @@ from hermes_worker.core.artifacts import (
     shown_name,
     wrong_pattern,
 )
-from hermes_worker.core.media_kinds import OCTETS
 
 
 @pytest.mark.parametrize(

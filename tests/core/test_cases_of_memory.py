@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from support.outside_cases import original_cases, reported_cases
 
-from hermes_worker.core.memories import MemoryEntry, MemoryRefused, MemoryRules, decide, operations_of
 from hermes_worker.core.searching import filters_of, folded, hits, matches_words, read_query, words_of
-from hermes_worker.core.skills import SkillError, SkillFile
-from hermes_worker.safety.skill_texts import facts_in
+from hermes_worker.features.memory.rules import MemoryEntry, MemoryRefused, MemoryRules, decide, operations_of
+from hermes_worker.features.skills.rules import SkillError, SkillFile
+from hermes_worker.features.skills.text_rules import facts_in
 
 
 @original_cases("memory")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.core.memories import (
+from hermes_worker.features.memory.rules import (
     CHAR_LIMITS,
     DELIMITER,
     MemoryAction,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_worker.core.retention import (
+from hermes_worker.features.retention.rules import (
     DEFAULT_RULES,
     FLOOR_S,
     FOR_EVER,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from skills_ref.validator import validate
 
-from hermes_worker.core.skills import (
+from hermes_worker.features.skills.rules import (
     CATEGORY_CHARS_MAX,
     FILE_BYTES_MAX,
     FILES_MAX,
@@ -31,7 +31,7 @@ from hermes_worker.core.skills import (
     shown_of,
     skill_index,
 )
-from hermes_worker.safety.skill_texts import category_note, facts_in, front_matter, problems_in, threats_in
+from hermes_worker.features.skills.text_rules import category_note, facts_in, front_matter, problems_in, threats_in
 
 
 def skill(text: str, **others: bytes) -> tuple[SkillFile, ...]:

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from hermes_worker.core.skills import SkillFile
-from hermes_worker.safety.skill_texts import threats_in
+from hermes_worker.features.skills.rules import SkillFile
+from hermes_worker.features.skills.text_rules import threats_in
 
 CASES: Final = json.loads(
     (Path(__file__).parents[1] / "cases" / "original" / "skills-guard.json").read_text(encoding="utf-8")

@@ -24,14 +24,11 @@ from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.agent.tools.catalog import catalog_with, default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.sources import ToolGone
-from hermes_worker.api.routes.mcp_servers import McpServerObject
 from hermes_worker.cli import roles
-from hermes_worker.cli.mcp_rows import _shown
 from hermes_worker.core.replay import Replay
-from hermes_worker.hosting.program import NotStarted
-from hermes_worker.mcp.rows import RowServers, ServerLooker, asks_addresses, asks_processes, row_process
-from hermes_worker.net.urls import UrlPolicy
-from hermes_worker.services.mcp_servers import (
+from hermes_worker.features.mcp_servers.routes import McpServerObject
+from hermes_worker.features.mcp_servers.rows import McpServerExists, McpServers
+from hermes_worker.features.mcp_servers.service import (
     McpOfferChanged,
     McpRowsOff,
     McpServerInvalid,
@@ -42,12 +39,15 @@ from hermes_worker.services.mcp_servers import (
     keep_mcp_server,
     shown_mcp_server,
 )
+from hermes_worker.features.mcp_servers.verbs import _shown
+from hermes_worker.hosting.program import NotStarted
+from hermes_worker.mcp.rows import RowServers, ServerLooker, asks_addresses, asks_processes, row_process
+from hermes_worker.net.urls import UrlPolicy
 from hermes_worker.services.submission import sourced_tools
 from hermes_worker.settings import McpSettings, load
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.sealing import CLEAR
-from hermes_worker.store.mcp_servers import McpServerExists, McpServers
 from hermes_worker.store.resources import ResourceKind, Resources
 from hermes_worker.store.tool_sources import ToolSources
 from hermes_worker.workspaces.sandbox.network import RunOrigin

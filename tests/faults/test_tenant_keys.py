@@ -11,8 +11,8 @@ from support.rig import Rig, rig_on, until
 
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.spec import RunSpec
+from hermes_worker.features.provider_keys.rows import ProviderKeys
 from hermes_worker.store.access.principals import Tenants
-from hermes_worker.store.access.provider_keys import ProviderKeys
 from hermes_worker.store.runs.runs import NewRun
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 

@@ -15,14 +15,14 @@ from test_listening import approval, asked_by, bodies, choices, rows_of
 
 from hermes_worker.channels.targets import TargetError
 from hermes_worker.core.inbound import ChatKind, InboundChat, InboundMessage, InboundSender
-from hermes_worker.core.memories import MemoryWriter
 from hermes_worker.core.replay import Replay
+from hermes_worker.features.memory.rows import Memories
+from hermes_worker.features.memory.rules import MemoryWriter
 from hermes_worker.gateway.taking import Arrival, Taker
 from hermes_worker.store.access.audit import AuditLog
 from hermes_worker.store.jobs.job_rows import JobPlace
 from hermes_worker.store.jobs.jobs import Jobs
 from hermes_worker.store.known_chats import KnownChats
-from hermes_worker.store.memories import Memories
 from hermes_worker.store.tables import messages, runs, sessions
 from hermes_worker.tasks.iteration.planning import tool_names
 from hermes_worker.wiring import Client, dispatcher_of, learnt_chats

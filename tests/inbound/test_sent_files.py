@@ -38,9 +38,9 @@ from hermes_worker.channels.hearing import Hearing, Transcriber
 from hermes_worker.core.effects import FetchFile, Iterate, Prepare
 from hermes_worker.core.inbound import InboundChat, InboundMessage, InboundSender, MediaRef
 from hermes_worker.core.media_kinds import MediaKind
+from hermes_worker.features.retention.deleting_rows import delete_blobs
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.inbound_files import InboundFiles
-from hermes_worker.store.retention.deleting import delete_blobs
 from hermes_worker.store.tables import blobs, deliveries, inbound, inbound_files, run_inputs, runs
 from hermes_worker.tasks.fetching import fetch_file
 from hermes_worker.workspaces.local import LocalWorkspace

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from hermes_worker.core.errors import UnavailableError
+from hermes_worker.features.provider_keys.rows import HeldKey, KeysVersion
 from hermes_worker.models.credentials import FirstKey
 from hermes_worker.models.tenant_watch import TenantKeyWatch, WhereNeeded
-from hermes_worker.store.access.provider_keys import HeldKey, KeysVersion
 
 
 @dataclass

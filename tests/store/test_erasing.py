@@ -16,12 +16,9 @@ from support.history import dangling, go_on
 from support.store import Store, asks, check, settlement
 from support.two_people import ANNA, BERT, People, person, traces
 
-from hermes_worker.core.erasure import InvalidReceipt, NobodyNamed, Person, read_receipts
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.retention import DEFAULT_RULES
-from hermes_worker.store.access.principals import Tenants
-from hermes_worker.store.retention.erasing import (
+from hermes_worker.features.retention.erasure_rows import (
     Erasure,
     ErasureHeld,
     ErasureNotFound,
@@ -29,10 +26,13 @@ from hermes_worker.store.retention.erasing import (
     RunsAtWork,
     SharedWithOthers,
 )
-from hermes_worker.store.retention.exporting import exported
-from hermes_worker.store.retention.holds import Retention
-from hermes_worker.store.retention.pruner import Pruner
-from hermes_worker.store.retention.selecting import BY_RUN, BY_SESSION, OF_TENANT
+from hermes_worker.features.retention.erasure_rules import InvalidReceipt, NobodyNamed, Person, read_receipts
+from hermes_worker.features.retention.export_rows import exported
+from hermes_worker.features.retention.hold_rows import Retention
+from hermes_worker.features.retention.rows import Pruner
+from hermes_worker.features.retention.rules import DEFAULT_RULES
+from hermes_worker.features.retention.selection_rows import BY_RUN, BY_SESSION, OF_TENANT
+from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.runs.runs import RunDeleted, SessionErased
 from hermes_worker.store.sessions import Sessions
 from hermes_worker.store.tables import deliveries, erasures, events, firings, jobs, metadata, runs, sessions, waits

@@ -9,10 +9,10 @@ import pytest
 import sqlalchemy as sa
 from support.store import Store
 
-from hermes_worker.core.retention import DEFAULT_RULES
+from hermes_worker.features.retention.rows import Pruner
+from hermes_worker.features.retention.rules import DEFAULT_RULES
 from hermes_worker.store.access.idempotency_keys import IdempotencyConflict
 from hermes_worker.store.access.kept_answers import KeptAnswer, KeptAnswers, RequestAtWork, RequestName
-from hermes_worker.store.retention.pruner import Pruner
 from hermes_worker.store.tables import kept_answers
 
 NAME = RequestName(tenant="default", principal="p", key="k", operation="POST /x", fingerprint="f")

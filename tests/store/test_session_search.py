@@ -16,9 +16,9 @@ from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.session_search import SessionSearchTool
 from hermes_worker.core.messages import ModelReply
 from hermes_worker.core.principals import KeyScope, named_holder
+from hermes_worker.features.memory.rows import Memories
 from hermes_worker.safety.untrusted import TAG
 from hermes_worker.store.access.principals import Tenants
-from hermes_worker.store.memories import Memories
 from hermes_worker.store.search.indexing import Indexer
 from hermes_worker.store.sessions import Changes, Sessions
 from hermes_worker.store.statistics import count_what_is_over

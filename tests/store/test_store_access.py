@@ -10,6 +10,7 @@ from hermes_worker.core.principals import InvalidName, KeyScope
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
+from hermes_worker.features.webhooks.rows import Webhooks
 from hermes_worker.safety.approvals import Choice
 from hermes_worker.store.access.principals import (
     DefaultTenantStays,
@@ -22,7 +23,6 @@ from hermes_worker.store.access.principals import (
 from hermes_worker.store.jobs.job_rows import JobPlace
 from hermes_worker.store.jobs.jobs import JobNotFound, Jobs
 from hermes_worker.store.outbox.deliveries import Deliveries
-from hermes_worker.store.outbox.webhooks import Webhooks
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.tables import api_keys, metadata, runs, sessions
 

@@ -9,9 +9,12 @@ import sqlalchemy as sa
 from support.store import EMPTY, TTL_S, Store
 
 from hermes_worker.core.effects import GatherArtifacts, Iterate
-from hermes_worker.core.erasure import Person
 from hermes_worker.core.errors import LeaseLost
-from hermes_worker.core.retention import DEFAULT_RULES
+from hermes_worker.features.retention import deleting_rows as deleting
+from hermes_worker.features.retention.erasure_rules import Person
+from hermes_worker.features.retention.export_rows import exported
+from hermes_worker.features.retention.rows import Pruner
+from hermes_worker.features.retention.rules import DEFAULT_RULES
 from hermes_worker.store.artifacts.gatherings import (
     ContentGone,
     GatheringClaim,
@@ -21,9 +24,6 @@ from hermes_worker.store.artifacts.gatherings import (
 )
 from hermes_worker.store.artifacts.listing import ArtifactNotFound, Artifacts
 from hermes_worker.store.hinted_rows import ATTEMPTS_MAX
-from hermes_worker.store.retention import deleting
-from hermes_worker.store.retention.exporting import exported
-from hermes_worker.store.retention.pruner import Pruner
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.tables import artifact_gatherings, artifacts, blobs, runs
 

@@ -12,24 +12,31 @@ from support.store import Store, asks, new_run
 from test_store_retention import pruned
 
 import hermes_worker.store
-from hermes_worker.core.erasure import Person
 from hermes_worker.core.gateway import ChatRole
 from hermes_worker.core.key_states import Finding, KeyCondition
 from hermes_worker.core.limits import Limit, LimitName
-from hermes_worker.core.memories import MemoryAction, MemoryAuthor, MemoryOperation, MemoryPlace, MemoryRules
 from hermes_worker.core.principals import KeyScope, Principal
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.retention import DEFAULT_RULES, InvalidRule, RetentionKind, rule_of
 from hermes_worker.core.run import WaitKind
-from hermes_worker.core.skills import SkillFacts, SkillFile
+from hermes_worker.features.configurations.rows import Configurations
+from hermes_worker.features.mcp_servers.rows import McpServers, NewMcpServer
+from hermes_worker.features.memory.rows import Memories
+from hermes_worker.features.memory.rules import MemoryAction, MemoryAuthor, MemoryOperation, MemoryPlace, MemoryRules
+from hermes_worker.features.provider_keys.rows import ProviderKeys
+from hermes_worker.features.retention.erasure_rows import Erasures
+from hermes_worker.features.retention.erasure_rules import Person
+from hermes_worker.features.retention.hold_rows import Retention
+from hermes_worker.features.retention.rows import note_prune
+from hermes_worker.features.retention.rules import DEFAULT_RULES, InvalidRule, RetentionKind, rule_of
+from hermes_worker.features.skills.rows import KeptSkill, Skills
+from hermes_worker.features.skills.rules import SkillFacts, SkillFile
+from hermes_worker.features.webhooks.rows import RouteNotFound, Webhooks
 from hermes_worker.safety.approvals import Choice
 from hermes_worker.store.access.audit import Act, Actor, AuditLog, AuditRow, acting, record
 from hermes_worker.store.access.page_logins import PageLogins
 from hermes_worker.store.access.principals import KeyNotFound, TenantExists, Tenants
-from hermes_worker.store.access.provider_keys import ProviderKeys
 from hermes_worker.store.access.saved_filters import SavedFilters
-from hermes_worker.store.configurations import Configurations
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.sealing import Sealer, text_keys
 from hermes_worker.store.gateway import GatewayRows
@@ -37,14 +44,8 @@ from hermes_worker.store.jobs.job_rows import JobPlace
 from hermes_worker.store.jobs.jobs import JobEdit, Jobs
 from hermes_worker.store.key_states import KeyStates
 from hermes_worker.store.known_chats import KnownChats
-from hermes_worker.store.mcp_servers import McpServers, NewMcpServer
-from hermes_worker.store.memories import Memories
 from hermes_worker.store.outbox.alerts import AlertPolicy, set_alert_targets, try_alerts
 from hermes_worker.store.outbox.deliveries import Deliveries
-from hermes_worker.store.outbox.webhooks import RouteNotFound, Webhooks
-from hermes_worker.store.retention.erasing import Erasures
-from hermes_worker.store.retention.holds import Retention
-from hermes_worker.store.retention.pruner import note_prune
 from hermes_worker.store.runs.control import Control
 from hermes_worker.store.runs.limits import TenantLimits
 from hermes_worker.store.runs.responses import Responses
@@ -52,7 +53,6 @@ from hermes_worker.store.runs.runs import Multitask, RunNotFound, SessionActive
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.runs.workspaces import RunWorkspaces
 from hermes_worker.store.sessions import Changes, Sessions
-from hermes_worker.store.skills import KeptSkill, Skills
 from hermes_worker.store.tables import audit_log
 from hermes_worker.store.workers import Workers
 

@@ -13,6 +13,7 @@ from support.store import EMPTY, Store
 
 from hermes_worker.core.effects import CallHook, SendDelivery
 from hermes_worker.core.hooks import observed_by
+from hermes_worker.features.retention.rows import Pruner
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.sealing import Sealer, raw, text_keys
 from hermes_worker.store.epochs import is_copy, mark_epoch, open_outside
@@ -21,7 +22,6 @@ from hermes_worker.store.home_rows import finish_relating, relate_rows
 from hermes_worker.store.hooks.calls import HookCalls
 from hermes_worker.store.jobs.jobs import Jobs
 from hermes_worker.store.outbox.deliveries import Deliveries
-from hermes_worker.store.retention.pruner import Pruner
 from hermes_worker.store.runs.workspaces import RunWorkspaces
 from hermes_worker.store.tables import jobs, maintenance, sessions
 

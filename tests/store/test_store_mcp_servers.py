@@ -8,12 +8,7 @@ import pytest
 import sqlalchemy as sa
 from support.store import Store
 
-from hermes_worker.core.mcp_rows import is_row_source, server_of_source, source_of_row, source_with_tenant
-from hermes_worker.store.access.principals import TenantNotFound
-from hermes_worker.store.access.provider_keys import TextsInClear
-from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.sealing import Sealer, text_keys
-from hermes_worker.store.mcp_servers import (
+from hermes_worker.features.mcp_servers.rows import (
     SERVERS_MAX,
     McpServerChanged,
     McpServerNotFound,
@@ -22,6 +17,11 @@ from hermes_worker.store.mcp_servers import (
     McpServersFull,
     NewMcpServer,
 )
+from hermes_worker.features.mcp_servers.rules import is_row_source, server_of_source, source_of_row, source_with_tenant
+from hermes_worker.features.provider_keys.rows import TextsInClear
+from hermes_worker.store.access.principals import TenantNotFound
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.sealing import Sealer, text_keys
 from hermes_worker.store.resources import ResourceKind, Resources
 from hermes_worker.store.tables import mcp_servers
 from hermes_worker.store.tool_sources import ToolSources

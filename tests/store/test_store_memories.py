@@ -10,7 +10,9 @@ from support.memory_changes import PLACE, RULES, require_kept
 from support.memory_kills import KilledWorkers
 from support.store import Store, new_run
 
-from hermes_worker.core.memories import (
+from hermes_worker.core.principals import KeyScope, named_holder
+from hermes_worker.features.memory.rows import Memories, MemoryNotFound, MemoryVersionStands
+from hermes_worker.features.memory.rules import (
     MemoryAction,
     MemoryAuthor,
     MemoryChanged,
@@ -22,12 +24,10 @@ from hermes_worker.core.memories import (
     MemoryTarget,
     MemoryWriter,
 )
-from hermes_worker.core.principals import KeyScope, named_holder
 from hermes_worker.store.access.audit import Actor, AuditLog, acting
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.sealing import MARK, Sealer, raw, text_keys
-from hermes_worker.store.memories import Memories, MemoryNotFound, MemoryVersionStands
 from hermes_worker.store.tables import memory_versions, runs
 
 ADD, REPLACE, REMOVE = MemoryAction

@@ -14,9 +14,9 @@ from support.store import Store, check, deadlocks
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
+from hermes_worker.features.retention.deleting_rows import delete_chain
 from hermes_worker.safety.redaction import Redactor
 from hermes_worker.store.engine.database import db_now
-from hermes_worker.store.retention.deleting import delete_chain
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.processes import RUNNING_MAX, NewProcess, Processes, Seen, TooManyProcesses
 from hermes_worker.store.tables import processes, runs, sessions

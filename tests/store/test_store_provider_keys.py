@@ -9,9 +9,7 @@ import sqlalchemy as sa
 from support.store import Store
 
 from hermes_worker.core.principals import DEFAULT_TENANT
-from hermes_worker.store.access.audit import Actor, AuditLog, acting
-from hermes_worker.store.access.principals import TenantNotFound, Tenants
-from hermes_worker.store.access.provider_keys import (
+from hermes_worker.features.provider_keys.rows import (
     KEY_CHARS_MAX,
     KEYS_MAX,
     ProviderKeyInvalid,
@@ -20,6 +18,8 @@ from hermes_worker.store.access.provider_keys import (
     ProviderKeysFull,
     TextsInClear,
 )
+from hermes_worker.store.access.audit import Actor, AuditLog, acting
+from hermes_worker.store.access.principals import TenantNotFound, Tenants
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.sealing import MARK, Sealer, raw, text_keys
 from hermes_worker.store.tables import audit_log, provider_keys
@@ -98,7 +98,7 @@ def test_what_cannot_be_a_key_is_refused_and_not_repeated(keys: ProviderKeys, mo
         assert not wrong or wrong not in str(raised.value)
     with pytest.raises(TenantNotFound):
         keys.add("nobody", "openai", KEY)
-    monkeypatch.setattr("hermes_worker.store.access.provider_keys.KEYS_MAX", 2)
+    monkeypatch.setattr("hermes_worker.features.provider_keys.rows.KEYS_MAX", 2)
     assert KEYS_MAX == 100
     for number in range(2):
         keys.add(DEFAULT_TENANT, "openai", f"{KEY}{number}")

@@ -12,11 +12,11 @@ from support.history import History, dangling, ends_of_streams, go_on, held_rows
 from support.store import Store, asks
 
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.retention import DEFAULT_RULES, RetentionKind, RetentionRule, rules_of
 from hermes_worker.core.run import RunStatus
+from hermes_worker.features.retention.hold_rows import HoldNotFound, Retention
+from hermes_worker.features.retention.rows import Pruner
+from hermes_worker.features.retention.rules import DEFAULT_RULES, RetentionKind, RetentionRule, rules_of
 from hermes_worker.store.access.principals import Tenants
-from hermes_worker.store.retention.holds import HoldNotFound, Retention
-from hermes_worker.store.retention.pruner import Pruner
 from hermes_worker.store.runs.runs import RunDeleted, RunNotFound, SessionNotFound
 from hermes_worker.store.statistics import count_what_is_over
 from hermes_worker.store.tables import (

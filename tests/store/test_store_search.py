@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 from support.plans import statements
 from support.store import Store, asks, new_run, settlement
 
-from hermes_worker.core.erasure import Person
 from hermes_worker.core.messages import ModelReply, Role
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.retention import DEFAULT_RULES, RetentionKind, RetentionRule
 from hermes_worker.core.searching import (
     WORDS_MADE_BY,
     filters_of,
@@ -28,11 +26,13 @@ from hermes_worker.core.searching import (
     text_of,
     words_of,
 )
+from hermes_worker.features.retention.erasure_rows import Erasures
+from hermes_worker.features.retention.erasure_rules import Person
+from hermes_worker.features.retention.rows import Pruner
+from hermes_worker.features.retention.rules import DEFAULT_RULES, RetentionKind, RetentionRule
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.sealing import Sealer, text_keys
 from hermes_worker.store.kept_conversations import KeptConversations
-from hermes_worker.store.retention.erasing import Erasures
-from hermes_worker.store.retention.pruner import Pruner
 from hermes_worker.store.runs.runs import SessionNotFound
 from hermes_worker.store.search import finding, indexing
 from hermes_worker.store.search.due import clear_index, forget, mark_due

@@ -10,13 +10,13 @@ import pytest
 import sqlalchemy as sa
 from support.store import Store, asks, new_run, settlement
 
-from hermes_worker.core.erasure import Person
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.retention import DEFAULT_RULES, RetentionKind, RetentionRule
 from hermes_worker.core.titles import title_key
-from hermes_worker.store.retention.erasing import Erasures
-from hermes_worker.store.retention.pruner import Pruner
+from hermes_worker.features.retention.erasure_rows import Erasures
+from hermes_worker.features.retention.erasure_rules import Person
+from hermes_worker.features.retention.rows import Pruner
+from hermes_worker.features.retention.rules import DEFAULT_RULES, RetentionKind, RetentionRule
 from hermes_worker.store.rows import BLOB_CHARS_MIN
 from hermes_worker.store.runs.runs import SessionActive, SessionNotFound, new_run_id
 from hermes_worker.store.sessions import Changes, InvalidFork, SessionExists, SessionPage, Sessions, TitleTaken

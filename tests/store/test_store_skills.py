@@ -14,7 +14,9 @@ import pytest
 import sqlalchemy as sa
 from support.store import Store, new_run
 
-from hermes_worker.core.skills import (
+from hermes_worker.features.retention.erasure_rows import Erasures, Person
+from hermes_worker.features.skills.rows import CallOfAgent, KeptSkill, Skills, prune
+from hermes_worker.features.skills.rules import (
     FILES_MAX,
     SKILL_BYTES_MAX,
     SkillError,
@@ -24,12 +26,15 @@ from hermes_worker.core.skills import (
     SkillNotFound,
     content_hash,
 )
-from hermes_worker.skill_shelf import LOOK_EVERY_S, FolderCache, SkillShelf
+from hermes_worker.features.skills.shelf_files import LOOK_EVERY_S, FolderCache, SkillShelf
+from hermes_worker.features.skills.workspace_files import (
+    read_skill_archive,
+    read_skill_folder,
+    skill_folders,
+    write_skill,
+)
 from hermes_worker.store.access.audit import Actor, AuditLog, acting
-from hermes_worker.store.retention.erasing import Erasures, Person
-from hermes_worker.store.skills import CallOfAgent, KeptSkill, Skills, prune
 from hermes_worker.store.tables import runs, sessions, skill_changes, skill_contents, skills
-from hermes_worker.workspaces.skills import read_skill_archive, read_skill_folder, skill_folders, write_skill
 
 
 def kept(name: str = "tidy", text: str = "Do it.", **more: str) -> KeptSkill:
@@ -309,7 +314,9 @@ def test_an_unchanged_folder_is_not_read_again(place: Place, monkeypatch: pytest
     place.put("tidy", "one")
     shelf = place.shelf()
     place.seen(shelf)
-    monkeypatch.setattr("hermes_worker.skill_shelf.read_skill_folder", lambda folder: pytest.fail("it was read"))
+    monkeypatch.setattr(
+        "hermes_worker.features.skills.shelf_files.read_skill_folder", lambda folder: pytest.fail("it was read")
+    )
     assert place.seen(shelf) == {"tidy": "one"}
 
 

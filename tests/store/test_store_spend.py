@@ -10,9 +10,9 @@ from support.store import Store
 
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.replay import Replay
-from hermes_worker.store import spend
+from hermes_worker.features.spend import rows as spend
+from hermes_worker.features.spend.rows import SpendBy, SpendQuestion, SpendRow, read_spend
 from hermes_worker.store.runs import listing
-from hermes_worker.store.spend import SpendBy, SpendQuestion, SpendRow, read_spend
 from hermes_worker.store.tables import firings, jobs, runs
 
 DAY_S = 86_400.0

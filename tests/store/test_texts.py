@@ -10,12 +10,12 @@ import sqlalchemy as sa
 from support.store import Store
 
 from hermes_worker.core.errors import HermesError
+from hermes_worker.features.webhooks.rows import Webhooks
 from hermes_worker.store.access.logins import Logins
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.engine.texts import plain
 from hermes_worker.store.jobs.jobs import Jobs
 from hermes_worker.store.outbox.deliveries import Deliveries
-from hermes_worker.store.outbox.webhooks import Webhooks
 from hermes_worker.store.tables import webhook_events
 
 BAD = ["a\0b", "a\ud800b"]

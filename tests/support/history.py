@@ -12,8 +12,8 @@ from hermes_worker.core.effects import Iterate, RunTool
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
+from hermes_worker.features.retention.hold_rows import HoldView, Retention
 from hermes_worker.store.engine.database import db_now
-from hermes_worker.store.retention.holds import HoldView, Retention
 from hermes_worker.store.tables import (
     blobs,
     deliveries,

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hermes_worker.core.checkpoints import CheckpointLimits, Moment
+from hermes_worker.features.checkpoints.files import host_scripts
+from hermes_worker.features.checkpoints.files.host_files import HostFiles
+from hermes_worker.features.checkpoints.files.objects import ChangedFile, Objects
+from hermes_worker.features.checkpoints.files.shadow import Checkpoint, ShadowStore
+from hermes_worker.features.checkpoints.rules import CheckpointLimits, Moment
 from hermes_worker.workspaces.base import RunsScripts, ScriptAnswer
-from hermes_worker.workspaces.checkpoints import host_scripts
-from hermes_worker.workspaces.checkpoints.host_files import HostFiles
-from hermes_worker.workspaces.checkpoints.objects import ChangedFile, Objects
-from hermes_worker.workspaces.checkpoints.shadow import Checkpoint, ShadowStore
 from hermes_worker.workspaces.remote.workspace import RemoteRules, RemoteWorkspace
 from support.workspace_hosts import ShellHost
 

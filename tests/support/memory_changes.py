@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from hermes_worker.core.memories import (
+from hermes_worker.features.memory.rows import Memories
+from hermes_worker.features.memory.rules import (
     MemoryAction,
     MemoryAuthor,
     MemoryEntry,
@@ -21,7 +22,6 @@ from hermes_worker.core.memories import (
     chars_of,
 )
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.memories import Memories
 from hermes_worker.store.tables import memory_versions
 
 PLACE = MemoryPlace(tenant="default")

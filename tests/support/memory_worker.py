@@ -15,8 +15,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
+from hermes_worker.features.memory.rows import Memories
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.memories import Memories
 from support.memory_changes import Answer, ChangingWorker, keys
 
 _WHOLE_BYTES_MAX = 4_096

@@ -9,9 +9,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from hermes_worker.core.erasure import Person
 from hermes_worker.core.principals import Principal
 from hermes_worker.core.replay import Replay
+from hermes_worker.features.retention.erasure_rules import Person
 from hermes_worker.store.access.principals import KeyScope, Tenants
 from hermes_worker.store.access.saved_filters import SavedFilters
 from hermes_worker.store.engine.database import db_now

@@ -12,11 +12,11 @@ from support.turns import Turns, do_calls
 from support.workspace_hosts import ShellHost
 
 from hermes_worker.agent.tools.catalog import default_catalog
-from hermes_worker.core.checkpoints import CheckpointLimits
 from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
+from hermes_worker.features.checkpoints.rules import CheckpointLimits
+from hermes_worker.features.checkpoints.service import CheckpointsAway, RunCheckpoints
+from hermes_worker.features.checkpoints.work import Checkpointing
 from hermes_worker.safety.destruction import is_destructive
-from hermes_worker.services.checkpoints import CheckpointsAway, RunCheckpoints
-from hermes_worker.tasks.calls.checkpointing import Checkpointing
 from hermes_worker.tasks.iteration.planning import plan_calls
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef

@@ -20,11 +20,11 @@ from support.store import Store, opened
 from hermes_worker.channels.dispatcher import Dispatcher
 from hermes_worker.core.effects import Collect
 from hermes_worker.core.principals import tenant_home
+from hermes_worker.features.skills.rows import Skills
+from hermes_worker.features.skills.shelf_files import SkillShelf
 from hermes_worker.local.paths import job_data_dir, output_dir
-from hermes_worker.skill_shelf import SkillShelf
 from hermes_worker.store.jobs.executions import Executions
 from hermes_worker.store.rows import Hint
-from hermes_worker.store.skills import Skills
 from hermes_worker.store.tables import firings
 from hermes_worker.store.workers import Workers
 from hermes_worker.tasks.jobs.collect import CollectingParts, collect

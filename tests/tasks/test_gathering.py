@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from support.store import TTL_S, Store, asks, opened
 
-from hermes_worker.core.artifacts import FILES_MAX
 from hermes_worker.core.effects import GatherArtifacts
 from hermes_worker.core.replay import Replay
+from hermes_worker.features.artifacts.files import FoundFile, PassedOver, Room, WantedFiles, gather
+from hermes_worker.features.artifacts.rules import FILES_MAX
+from hermes_worker.features.artifacts.work import GatheringParts, gather_artifacts
 from hermes_worker.store.artifacts.gatherings import Gatherings
 from hermes_worker.store.artifacts.listing import Artifacts, RunArtifacts
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.workers import Workers
-from hermes_worker.tasks.artifacts import GatheringParts, gather_artifacts
 from hermes_worker.tasks.leases import Leases
 from hermes_worker.workspaces.base import Workspace
-from hermes_worker.workspaces.gathering import FoundFile, PassedOver, Room, WantedFiles, gather
 from hermes_worker.workspaces.local import LocalWorkspace
 from hermes_worker.workspaces.ref import WorkspaceRef
 

@@ -18,10 +18,10 @@ from support.store import TTL_S, Store, asks, opened, settlement
 from hermes_worker.core.effects import Iterate, RunTool
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.retention import DEFAULT_RULES
 from hermes_worker.core.run import RunStatus
+from hermes_worker.features.retention.rows import Pruner
+from hermes_worker.features.retention.rules import DEFAULT_RULES
 from hermes_worker.store.holdings import read_workers
-from hermes_worker.store.retention.pruner import Pruner
 from hermes_worker.store.tables import workers
 from hermes_worker.tasks import keeper as keeper_module
 from hermes_worker.tasks import leases as leases_module

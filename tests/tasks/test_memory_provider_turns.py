@@ -17,12 +17,12 @@ from support.turns import Turns
 
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.hooks import HOOK_EVENTS
-from hermes_worker.core.memories import MemoryWriter
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage
 from hermes_worker.core.run import RunStatus
 from hermes_worker.extension import PREFETCH_S_MAX, Installed, fold, load
+from hermes_worker.features.memory.rows import Memories
+from hermes_worker.features.memory.rules import MemoryWriter
 from hermes_worker.store.hooks.calls import HookCallClaim, HookCalls, HookFacts
-from hermes_worker.store.memories import Memories
 from hermes_worker.tasks.hooks.observing import told_of
 from hermes_worker.tasks.hooks.rewriting import before_call
 from hermes_worker.tasks.hooks.running import HookRunner, loaded_hooks

@@ -16,27 +16,27 @@ from support.turns import Turns, do_calls
 
 from hermes_worker.agent.tools.base import ToolPolicies
 from hermes_worker.agent.tools.catalog import default_catalog
-from hermes_worker.core.erasure import Person
 from hermes_worker.core.limits import Limit, LimitName, LimitReached
-from hermes_worker.core.memories import MemoryPolicy, MemoryTarget
 from hermes_worker.core.principals import DEFAULT_TENANT
-from hermes_worker.core.reviews import ReviewPolicy
 from hermes_worker.core.run import RunStatus
-from hermes_worker.core.skill_changes import SkillPolicy
-from hermes_worker.store.memories import Memories
-from hermes_worker.store.retention.erasing import Erasures
+from hermes_worker.features.memory.review_rows import NewReview, Reviews, review_id
+from hermes_worker.features.memory.review_rules import ReviewPolicy
+from hermes_worker.features.memory.review_work import Reviewing
+from hermes_worker.features.memory.rows import Memories
+from hermes_worker.features.memory.rules import MemoryPolicy, MemoryTarget
+from hermes_worker.features.memory.work import AgentMemories
+from hermes_worker.features.retention.erasure_rows import Erasures
+from hermes_worker.features.retention.erasure_rules import Person
+from hermes_worker.features.skills.change_rules import SkillPolicy
+from hermes_worker.features.spend.rows import SpendBy, SpendQuestion, read_spend
 from hermes_worker.store.runs.budgets import read_budget
 from hermes_worker.store.runs.limits import TenantLimits
 from hermes_worker.store.runs.listing import Listing, RunFilter
-from hermes_worker.store.runs.reviews import NewReview, Reviews, review_id
 from hermes_worker.store.runs.tree_shapes import read_tree
 from hermes_worker.store.search.finding import MessageSearch, Search
 from hermes_worker.store.search.indexing import Indexer
 from hermes_worker.store.sessions import SessionPage, Sessions
-from hermes_worker.store.spend import SpendBy, SpendQuestion, read_spend
 from hermes_worker.store.tables import runs, sessions, spending, tool_calls
-from hermes_worker.tasks.agent_memories import AgentMemories
-from hermes_worker.tasks.reviews import Reviewing
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 

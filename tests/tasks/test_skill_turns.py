@@ -17,16 +17,16 @@ from support.turns import Turns, do_calls
 from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
-from hermes_worker.agent.tools.skills import SKILLS_FOLDER
 from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
 from hermes_worker.core.run import RunStatus
+from hermes_worker.features.memory.rows import Memories
+from hermes_worker.features.skills.reading_tool import SKILLS_FOLDER
+from hermes_worker.features.skills.rows import Skills
+from hermes_worker.features.skills.shelf_files import SkillShelf
+from hermes_worker.features.skills.work import AgentSkills
 from hermes_worker.safety.approvals import Choice, Unattended
-from hermes_worker.skill_shelf import SkillShelf
-from hermes_worker.store.memories import Memories
 from hermes_worker.store.runs.waits import Waits
-from hermes_worker.store.skills import Skills
 from hermes_worker.store.tables import runs
-from hermes_worker.tasks.agent_skills import AgentSkills
 from hermes_worker.tasks.calls.permission import ApprovalRules
 from hermes_worker.tasks.iteration.planning import plan_calls
 from hermes_worker.tasks.parts import Parts

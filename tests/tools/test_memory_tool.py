@@ -15,16 +15,16 @@ from support.store import Store, new_run, opened
 
 from hermes_worker.agent.tools.base import ToolContext, ToolPolicies, ToolResult
 from hermes_worker.agent.tools.dispatch import run_tool
-from hermes_worker.agent.tools.memory import MemoryTool
-from hermes_worker.core.memories import MemoryPolicy, MemoryTarget, MemoryWriter
 from hermes_worker.core.principals import KeyScope, named_holder
 from hermes_worker.core.prompt_places import PromptPlace
+from hermes_worker.features.memory.rows import Memories
+from hermes_worker.features.memory.rules import MemoryPolicy, MemoryTarget, MemoryWriter
+from hermes_worker.features.memory.tool import MemoryTool
+from hermes_worker.features.memory.work import AgentMemories
 from hermes_worker.safety.threats import Scope, scan
 from hermes_worker.services.prompt_blocks import BlockFacts, blocks_of
 from hermes_worker.store.access.principals import Tenants
-from hermes_worker.store.memories import Memories
 from hermes_worker.store.tables import memory_versions, runs
-from hermes_worker.tasks.agent_memories import AgentMemories
 from hermes_worker.workspaces.local import LocalWorkspace
 
 POLICY = MemoryPolicy(

@@ -16,21 +16,21 @@ from support.store import Store, new_run, opened
 
 from hermes_worker.agent.tools.base import ToolContext, ToolPolicies
 from hermes_worker.agent.tools.dispatch import run_tool
-from hermes_worker.agent.tools.skill_manage import SkillManageTool
-from hermes_worker.agent.tools.skills import SkillViewTool
-from hermes_worker.core.memories import MemoryWriter
 from hermes_worker.core.principals import KeyScope, named_holder
-from hermes_worker.core.skill_changes import SkillPolicy, SkillWrites
-from hermes_worker.core.skills import SkillFile, checked_files
-from hermes_worker.skill_shelf import SkillShelf
+from hermes_worker.features.memory.rows import Memories
+from hermes_worker.features.memory.rules import MemoryWriter
+from hermes_worker.features.skills.change_rules import SkillPolicy, SkillWrites
+from hermes_worker.features.skills.managing_tool import SkillManageTool
+from hermes_worker.features.skills.reading_tool import SkillViewTool
+from hermes_worker.features.skills.rows import Skills
+from hermes_worker.features.skills.rules import SkillFile, checked_files
+from hermes_worker.features.skills.shelf_files import SkillShelf
+from hermes_worker.features.skills.work import AgentSkills
+from hermes_worker.features.skills.workspace_files import write_skill
 from hermes_worker.store.access.audit import AuditLog
 from hermes_worker.store.access.principals import Tenants
-from hermes_worker.store.memories import Memories
-from hermes_worker.store.skills import Skills
 from hermes_worker.store.tables import runs
-from hermes_worker.tasks.agent_skills import AgentSkills
 from hermes_worker.workspaces.local import LocalWorkspace
-from hermes_worker.workspaces.skills import write_skill
 
 TEXT = "---\nname: tidy\ndescription: Tidies up.\n---\nPut the cups away.\n"
 

@@ -15,11 +15,11 @@ from support.store import Store, new_run, opened
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
-from hermes_worker.agent.tools.skills import SKILLS_FOLDER, SkillsListTool, SkillViewTool
-from hermes_worker.core.memories import MemoryWriter
-from hermes_worker.skill_shelf import SkillShelf
-from hermes_worker.store.skills import Skills
-from hermes_worker.tasks.agent_skills import AgentSkills
+from hermes_worker.features.memory.rules import MemoryWriter
+from hermes_worker.features.skills.reading_tool import SKILLS_FOLDER, SkillsListTool, SkillViewTool
+from hermes_worker.features.skills.rows import Skills
+from hermes_worker.features.skills.shelf_files import SkillShelf
+from hermes_worker.features.skills.work import AgentSkills
 from hermes_worker.workspaces.local import LocalWorkspace
 from hermes_worker.workspaces.sandbox.network import PEOPLE
 

@@ -19,7 +19,7 @@ from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.fetch import Fetched
 from hermes_worker.agent.tools.interruptible import ToolInterrupted, interruptible
-from hermes_worker.core.skills import SkillEntry, SkillFacts, SkillFile
+from hermes_worker.features.skills.rules import SkillEntry, SkillFacts, SkillFile
 from hermes_worker.safety.redaction import Redactor
 
 LONG_S = 60.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_worker.channels.webhooks.route import NO_AUTH
-from hermes_worker.channels.webhooks.sealed import opened_secret, resealed_secret, sealed_secret
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.features.webhooks.rules.route import NO_AUTH
+from hermes_worker.features.webhooks.rules.sealed import opened_secret, resealed_secret, sealed_secret
 from hermes_worker.settings import Secret
 from hermes_worker.settings.sealing import Keyring, SealedElsewhere
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.channels.webhooks.events import Accepted, Ignored, UnreadableEvent, read_event
-from hermes_worker.channels.webhooks.filters import (
+from hermes_worker.features.webhooks.rules.events import Accepted, Ignored, UnreadableEvent, read_event
+from hermes_worker.features.webhooks.rules.filters import (
     EventFacts,
     FilterError,
     check_filter,
@@ -18,8 +18,8 @@ from hermes_worker.channels.webhooks.filters import (
     named_lists,
     read_list,
 )
-from hermes_worker.channels.webhooks.route import NO_AUTH, Route, RouteError, checked
-from hermes_worker.channels.webhooks.template import default_template, prompt_of, render
+from hermes_worker.features.webhooks.rules.route import NO_AUTH, Route, RouteError, checked
+from hermes_worker.features.webhooks.rules.template import default_template, prompt_of, render
 
 SECRET = "s" * 32
 PAYLOAD: dict[str, Any] = {

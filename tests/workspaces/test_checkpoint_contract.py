@@ -13,11 +13,11 @@ from support.podman_service import podman_missing
 from workspaces import test_workspace_contract as contract
 from workspaces.test_workspace_contract import _OF_MACHINE, KINDS, Kind, Shell
 
-from hermes_worker.core.checkpoints import CheckpointLimits
+from hermes_worker.features.checkpoints.files import host_files, host_scripts
+from hermes_worker.features.checkpoints.files.host_files import HostFiles
+from hermes_worker.features.checkpoints.files.shadow import NotKept, ShadowStore
+from hermes_worker.features.checkpoints.rules import CheckpointLimits
 from hermes_worker.workspaces.base import RunsScripts
-from hermes_worker.workspaces.checkpoints import host_files, host_scripts
-from hermes_worker.workspaces.checkpoints.host_files import HostFiles
-from hermes_worker.workspaces.checkpoints.shadow import NotKept, ShadowStore
 from hermes_worker.workspaces.local import LocalWorkspace
 
 podman = contract.podman

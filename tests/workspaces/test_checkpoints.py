@@ -14,10 +14,10 @@ import pytest
 from dulwich.repo import Repo
 from support.programs import is_on_machine
 
-from hermes_worker.core.checkpoints import CheckpointLimits, Moment
-from hermes_worker.workspaces.checkpoints import objects, scanning
-from hermes_worker.workspaces.checkpoints.places import checkpoints_dir, forget_checkpoints, store_of
-from hermes_worker.workspaces.checkpoints.shadow import Checkpoint, NotKept, ShadowStore, plain_path
+from hermes_worker.features.checkpoints.files import objects, scanning
+from hermes_worker.features.checkpoints.files.places import checkpoints_dir, forget_checkpoints, store_of
+from hermes_worker.features.checkpoints.files.shadow import Checkpoint, NotKept, ShadowStore, plain_path
+from hermes_worker.features.checkpoints.rules import CheckpointLimits, Moment
 from hermes_worker.workspaces.ref import WorkspaceRef
 
 MOMENT = Moment(session_id="run_s", run_id="run_a", iteration=1, tool="patch")

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from support.host_checkpoints import RESTORE, Stand, kept, moment
 
-from hermes_worker.core.checkpoints import CheckpointLimits
+from hermes_worker.features.checkpoints.files import host_files, host_reading, host_scripts
+from hermes_worker.features.checkpoints.files.host_files import HostFiles
+from hermes_worker.features.checkpoints.files.shadow import NotKept, ShadowStore
+from hermes_worker.features.checkpoints.rules import CheckpointLimits
 from hermes_worker.workspaces.base import ScriptAnswer
-from hermes_worker.workspaces.checkpoints import host_files, host_reading, host_scripts
-from hermes_worker.workspaces.checkpoints.host_files import HostFiles
-from hermes_worker.workspaces.checkpoints.shadow import NotKept, ShadowStore
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from hermes_worker.core.checkpoints import Moment
 from hermes_worker.core.home_paths import from_stored_document, to_stored_document
+from hermes_worker.features.checkpoints.files import places
+from hermes_worker.features.checkpoints.files.shadow import ShadowStore
+from hermes_worker.features.checkpoints.rules import Moment
 from hermes_worker.workspaces.base import WorkspaceError
-from hermes_worker.workspaces.checkpoints import places
-from hermes_worker.workspaces.checkpoints.shadow import ShadowStore
 from hermes_worker.workspaces.minding import talking
 from hermes_worker.workspaces.opening import CopyRule
 from hermes_worker.workspaces.processes import ProcessState

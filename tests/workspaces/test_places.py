@@ -12,7 +12,7 @@ from support.fake_kubernetes import FakeCluster, fake_cluster
 from support.podman_service import PodmanService, podman_missing, podman_service
 from support.workspace_hosts import ShellHost
 
-from hermes_worker.core.retention import DEFAULT_RULES, RetentionKind, RetentionRule
+from hermes_worker.features.retention.rules import DEFAULT_RULES, RetentionKind, RetentionRule
 from hermes_worker.tasks.places import PlaceKeeper, Tended, tend
 from hermes_worker.workspaces.base import WorkspaceError
 from hermes_worker.workspaces.ref import OpeningOptions

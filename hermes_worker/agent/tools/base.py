@@ -16,11 +16,11 @@ from hermes_worker.agent.tools.background import SessionProcesses
 from hermes_worker.agent.tools.builtin import COMMAND_S_DEFAULT
 from hermes_worker.core.auxiliary import AuxiliaryAnswer, Consultation
 from hermes_worker.core.delegation import ChildTask
-from hermes_worker.core.memories import MemoryPolicy
 from hermes_worker.core.questions import Question, Refusal
 from hermes_worker.core.remote_tasks import RemoteTask
-from hermes_worker.core.skill_changes import SkillPolicy
 from hermes_worker.extension import ToolSpec
+from hermes_worker.features.memory.rules import MemoryPolicy
+from hermes_worker.features.skills.change_rules import SkillPolicy
 from hermes_worker.safety.redaction import Redactor
 from hermes_worker.workspaces.base import Workspace
 from hermes_worker.workspaces.sandbox.network import PEOPLE, RunOrigin

@@ -11,10 +11,8 @@ from typing import Final
 
 from hermes_worker.core.delegation import DELEGATE_TOOL, ChildRole
 from hermes_worker.core.inner_calls import INNER_CALLS_MAX
-from hermes_worker.core.memories import MEMORY_TOOL, MemoryAction, MemoryTarget
 from hermes_worker.core.questions import CHOICES_MAX
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.skill_changes import SKILL_MANAGE_TOOL, SkillAction
 from hermes_worker.extension import Extension, ToolDeclaration, ToolSpec
 
 # --- what the specifications say and the tools keep to ----------------------------------------------------------------
@@ -70,9 +68,6 @@ SESSIONS_MAX: Final = 10
 WINDOW_DEFAULT: Final = 5
 
 WINDOW_MAX: Final = 20
-
-MEMORY_FAILURES_KEY: Final = "memory_failures"
-"""How often the newest turn that changed a memory was told to make room."""
 
 
 class TodoStatus(StrEnum):
@@ -546,87 +541,6 @@ CRONJOB = ToolSpec(
     timeout_s=30,
 )
 
-_MEMORY_OPERATION: Final[Mapping[str, object]] = {
-    "action": {"type": "string", "enum": [action.value for action in MemoryAction]},
-    "content": {"type": "string", "description": "For add and replace: the entry, short and complete in itself."},
-    "old_text": {"type": "string", "description": "For replace and remove: a piece of the entry that only it has."},
-}
-
-MEMORY = ToolSpec(
-    name=MEMORY_TOOL,
-    description=(
-        "Keep what will matter in later conversations; it stands in their system prompts. Targets: 'user' (who the "
-        "user is: name, preferences, habits) and 'memory' (your own notes: facts about the environment, conventions, "
-        "lessons). Write when the user corrects you, states a preference or asks you to remember, and when you learn "
-        "something lasting. Do not keep the progress of a task, what is easily found again, or secrets. Space is "
-        "limited: when it is full, merge, shorten or remove entries in one call with operations, which are made "
-        "together or not at all."
-    ),
-    parameters={
-        "type": "object",
-        "properties": {
-            "target": {"type": "string", "enum": [target.value for target in MemoryTarget]},
-            **_MEMORY_OPERATION,
-            "operations": {
-                "type": "array",
-                "description": "Instead of action: several, made together or not at all.",
-                "items": {"type": "object", "properties": dict(_MEMORY_OPERATION), "required": ["action"]},
-            },
-        },
-        "required": ["target"],
-    },
-    toolset="memory",
-    is_untrusted=False,
-    # The store knows a change by the key of its call.
-    replay=Replay.KEYED,
-    timeout_s=30,
-    refuses_markers=(
-        "nothing was kept: the text contains a «redacted» marker, which stands for a secret that is hidden from you"
-    ),
-    session_keys=(MEMORY_FAILURES_KEY,),
-)
-
-SKILLS_LIST = ToolSpec(
-    name="skills_list",
-    description=(
-        "List the skills that you can load, with their descriptions. A skill is a set of instructions for a kind of "
-        "task; skill_view(name) loads it."
-    ),
-    parameters={
-        "type": "object",
-        "properties": {"category": {"type": "string", "description": "Only skills of this category."}},
-    },
-    toolset="skills",
-    is_untrusted=False,
-    # A run's set of skills never changes: the same question has the same answer.
-    replay=Replay.PURE,
-    timeout_s=30,
-    is_parallel_safe=True,
-)
-
-SKILL_VIEW = ToolSpec(
-    name="skill_view",
-    description=(
-        "Load a skill: its whole instructions and the names of its linked files (references, templates, scripts, "
-        "assets). To read one of those, call it again with file_path. Load a skill before you begin with what it is "
-        "for, and follow it."
-    ),
-    parameters={
-        "type": "object",
-        "properties": {
-            "name": {"type": "string", "description": "As skills_list names it."},
-            "file_path": {"type": "string", "description": "A linked file, such as 'references/api.md'."},
-        },
-        "required": ["name"],
-    },
-    toolset="skills",
-    is_untrusted=False,
-    # What it reads never changes, and what it lays out in the workspace has the skill's hash in its path: a second
-    # attempt finds it there, or writes the same bytes.
-    replay=Replay.PURE,
-    timeout_s=120,
-    is_parallel_safe=True,
-)
 
 SESSION_SEARCH = ToolSpec(
     name="session_search",
@@ -675,41 +589,6 @@ SESSION_SEARCH = ToolSpec(
     is_parallel_safe=True,
 )
 
-SKILL_MANAGE = ToolSpec(
-    name=SKILL_MANAGE_TOOL,
-    description=(
-        "Keep a procedure for later conversations as a skill, or mend one. Actions: create (content: the whole "
-        "SKILL.md with front matter, optional category), patch (old_string and new_string, in SKILL.md or in "
-        "file_path; prefer it for fixes), edit (content: a whole new SKILL.md), delete (absorbed_into: the skill that "
-        "has its content now, if any), write_file and remove_file (file_path below references/, templates/, scripts/ "
-        "or assets/). Create one when a hard task succeeded by a way worth keeping, or when the user asks; mend one "
-        "that turned out wrong. This conversation goes on with the skills that it began with; new ones have the change."
-    ),
-    parameters={
-        "type": "object",
-        "properties": {
-            "action": {"type": "string", "enum": [action.value for action in SkillAction]},
-            "name": {"type": "string", "description": "Lower-case letters, digits and hyphens, at most 64."},
-            "content": {"type": "string", "description": "create, edit: front matter (name, description) and text."},
-            "old_string": {"type": "string", "description": "patch: the text to find."},
-            "new_string": {"type": "string", "description": "patch: what stands there afterwards."},
-            "replace_all": {"type": "boolean", "description": "patch: every place. Default: there must be one."},
-            "category": {"type": "string", "description": "create: one word."},
-            "file_path": {"type": "string", "description": "write_file, remove_file, patch: 'references/api.md'."},
-            "file_content": {"type": "string", "description": "write_file: the whole file."},
-            "absorbed_into": {"type": "string", "description": "delete: the skill that has its content now."},
-        },
-        "required": ["action", "name"],
-    },
-    toolset="skills",
-    is_untrusted=False,
-    # The store knows a change by the key of its call.
-    replay=Replay.KEYED,
-    timeout_s=60,
-    refuses_markers=(
-        "nothing was kept: the text contains a «redacted» marker, which stands for a secret that is hidden from you"
-    ),
-)
 
 SEND_MESSAGE = ToolSpec(
     name="send_message",
@@ -829,22 +708,10 @@ EXTENSION = Extension(
         ToolDeclaration(spec=DELEGATE_TASK, implementation="hermes_worker.agent.tools.delegation:DelegateTool"),
         ToolDeclaration(spec=CLARIFY, implementation="hermes_worker.agent.tools.clarify:ClarifyTool"),
         ToolDeclaration(spec=CRONJOB, implementation="hermes_worker.agent.tools.cronjob:CronjobTool", needs=("jobs",)),
-        ToolDeclaration(spec=MEMORY, implementation="hermes_worker.agent.tools.memory:MemoryTool", needs=("memories",)),
-        ToolDeclaration(
-            spec=SKILLS_LIST, implementation="hermes_worker.agent.tools.skills:SkillsListTool", needs=("skills",)
-        ),
-        ToolDeclaration(
-            spec=SKILL_VIEW, implementation="hermes_worker.agent.tools.skills:SkillViewTool", needs=("skills",)
-        ),
         ToolDeclaration(
             spec=SESSION_SEARCH,
             implementation="hermes_worker.agent.tools.session_search:SessionSearchTool",
             needs=("past_sessions",),
-        ),
-        ToolDeclaration(
-            spec=SKILL_MANAGE,
-            implementation="hermes_worker.agent.tools.skill_manage:SkillManageTool",
-            needs=("skills",),
         ),
         ToolDeclaration(
             spec=SEND_MESSAGE,

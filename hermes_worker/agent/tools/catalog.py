@@ -18,7 +18,6 @@ from hermes_worker.agent.sourced import frozen_specs, spec_of
 from hermes_worker.core.client_tools import CLIENT_SOURCE
 from hermes_worker.core.deferred import BRIDGE_SOURCE, deferred_functions
 from hermes_worker.core.errors import ConfigurationError, HermesError
-from hermes_worker.core.mcp_rows import is_row_source
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.extension import (
     USUAL_BUNDLES,
@@ -29,6 +28,7 @@ from hermes_worker.extension import (
     ToolSpec,
     load,
 )
+from hermes_worker.features.mcp_servers.rules import is_row_source
 
 if TYPE_CHECKING:
     from hermes_worker.agent.tools.base import Tool

@@ -33,10 +33,10 @@ from hermes_worker.api.wire.session_objects import (
 )
 from hermes_worker.core.principals import Principal
 from hermes_worker.core.session_imports import InvalidImport
-from hermes_worker.services.deleting import SessionOfChild, delete_session
+from hermes_worker.features.retention.erasure_rows import ErasureHeld, NotYetErased, RunsAtWork
+from hermes_worker.features.retention.erasure_service import SessionOfChild, delete_session
 from hermes_worker.services.session_imports import import_session
 from hermes_worker.services.submission import InvalidSubmission, Submission, prepared
-from hermes_worker.store.retention.erasing import ErasureHeld, NotYetErased, RunsAtWork
 from hermes_worker.store.runs.runs import SessionNotFound
 from hermes_worker.store.sessions import (
     Changes,

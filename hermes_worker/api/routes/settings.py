@@ -15,12 +15,12 @@ from hermes_worker.api.errors import invalid, tenant_not_found
 from hermes_worker.api.formats import NO_NUL, TENANT_FORM
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.overrides import OVERRIDABLE, OverrideLevel
+from hermes_worker.features.configurations.rows import Configurations
+from hermes_worker.features.configurations.service import About, effective, say_for_session
 from hermes_worker.safety.redaction import redact
-from hermes_worker.services.configuring import About, effective, say_for_session
 from hermes_worker.settings import ToldSetting
 from hermes_worker.settings.shaping import configuration_of
 from hermes_worker.store.access.principals import TenantNotFound
-from hermes_worker.store.configurations import Configurations
 from hermes_worker.wiring import Client
 
 router = APIRouter(prefix="/v1", tags=["settings"], route_class=JsonRoute, responses=schema.errors(503))

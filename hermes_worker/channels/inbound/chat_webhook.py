@@ -16,9 +16,9 @@ from typing import Any
 from hermes_worker.channels.inbound.proofs import check_fresh, check_same, event_key, hex_hmac, json_of, secret_bytes
 from hermes_worker.channels.inbound.receiving import UnreadableInbound, WebhookRequest
 from hermes_worker.channels.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER
-from hermes_worker.channels.webhooks.template import at_path
 from hermes_worker.core.inbound import ChatKind, Inbound, InboundChat, InboundMessage, InboundSender
 from hermes_worker.core.json_values import id_of, text_of
+from hermes_worker.features.webhooks.rules.template import at_path
 
 _CHAT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+=-]{0,127}")
 

@@ -5,7 +5,7 @@ recorded in the transaction that does it, so that there is no deed without its r
 workers and schedulers do by themselves is no deed of a person: where nobody acts, nothing is recorded.
 
 Rows are added and never changed: triggers refuse an update, and a deletion before a row is ``AUDIT_FLOOR_S`` old
-(``core.retention``). They hold no text of people or models, only ids, names and what was chosen.
+(``features.retention.rules``). They hold no text of people or models, only ids, names and what was chosen.
 """
 
 from __future__ import annotations

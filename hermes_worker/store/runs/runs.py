@@ -184,7 +184,7 @@ class NewRun:
     retry_of: str | None = None
     """The run whose submission this repeats."""
     skills: str | None = None
-    """The hash of the set of skills that it may see, to its end (``store.skills``)."""
+    """The hash of the set of skills that it may see, to its end (``features.skills.rows``)."""
 
     @property
     def is_put_off(self) -> bool:

@@ -31,6 +31,7 @@ from hermes_worker.core.questions import APPROVED_KEY, Refusal, RefusedBy
 from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus
+from hermes_worker.features.checkpoints.work import keep_checkpoint
 from hermes_worker.observe import count, log
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.calls import CallClaim, Settlement, started_event
@@ -38,7 +39,6 @@ from hermes_worker.store.runs.runs import SessionContext
 from hermes_worker.stream.live import PROGRESS_CHARS_MAX, LiveEntry
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
-from hermes_worker.tasks.calls.checkpointing import keep_checkpoint
 from hermes_worker.tasks.calls.delegating import delegate
 from hermes_worker.tasks.calls.inner import ClaimedInnerTools
 from hermes_worker.tasks.calls.permission import wait_for_permission

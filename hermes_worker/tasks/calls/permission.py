@@ -17,7 +17,7 @@ from hermes_worker.core.auxiliary import Consulted
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.questions import APPROVED_KEY, Question, Refusal, RefusedBy
 from hermes_worker.core.run import WaitKind
-from hermes_worker.core.skill_changes import SKILL_MANAGE_TOOL
+from hermes_worker.features.skills.change_rules import SKILL_MANAGE_TOOL
 from hermes_worker.observe import log
 from hermes_worker.safety.approvals import (
     Allow,

@@ -15,6 +15,7 @@ from hermes_worker.core.events import AskedAgain, Broken, CapacityAwaited, Model
 from hermes_worker.core.messages import THINKER_FIELD
 from hermes_worker.core.pricing import Spent
 from hermes_worker.core.run_memory import memory_document
+from hermes_worker.features.memory.review_work import review
 from hermes_worker.models.catalog import thinker_of
 from hermes_worker.observe import count, log
 from hermes_worker.store.rows import Hint
@@ -30,7 +31,6 @@ from hermes_worker.tasks.iteration.planning import tool_names
 from hermes_worker.tasks.iteration.titles import give_title
 from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.parts import Parts
-from hermes_worker.tasks.reviews import review
 from hermes_worker.tasks.steps import RunStep, StepDone, take, written
 from hermes_worker.tracing.recording import note, note_messages
 

@@ -21,10 +21,10 @@ from hermes_worker.channels.targets import Target
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import LeaseLost, UnavailableError
 from hermes_worker.core.principals import tenant_home
+from hermes_worker.features.skills.shelf_files import SkillShelf
 from hermes_worker.local.paths import holds_state, job_data_dir
 from hermes_worker.observe import bound, count, log
 from hermes_worker.safety.redaction import Redactor, redact
-from hermes_worker.skill_shelf import SkillShelf
 from hermes_worker.store.jobs.executions import ExecutionClaim, Executions, ExecutionState, collect_hint
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint

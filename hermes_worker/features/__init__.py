@@ -1,0 +1,47 @@
+"""The features of the product: one folder each, which holds everything that the feature is.
+
+A module's last word says its floor, so a folder reads from the top down::
+
+    rules    what is decided, pure: no I/O                      as core
+    rows     its tables' SQL                                    as store
+    files    what it keeps on disk or in a workspace            as workspaces
+    prompt   what it writes into prompts                        as agent
+    tool     what a model may call                              as agent
+    work     what a worker does for it, and its upkeep          as tasks
+    service  what routes and other entries share                as services
+    routes   its part of the HTTP API                           as api
+    backend  what its commands ask the API                      as cli
+    verbs    its commands                                       as cli
+
+``features/memory/review_rules.py`` is pure, as ``features/memory/rules.py`` is. A feature's ``__init__`` holds its
+``EXTENSION``, the one declaration of what it brings. A feature imports the kernel and no other feature, and the kernel
+names no feature; the imports that do not keep to this yet are listed in tests/rooms.toml.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+FEATURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "hermes_worker.features.alerts:EXTENSION": ("routers",),
+        "hermes_worker.features.approvals:EXTENSION": ("routers",),
+        "hermes_worker.features.artifacts:EXTENSION": ("routers",),
+        "hermes_worker.features.audit:EXTENSION": ("routers",),
+        "hermes_worker.features.batches:EXTENSION": ("routers",),
+        "hermes_worker.features.checkpoints:EXTENSION": ("routers",),
+        "hermes_worker.features.configurations:EXTENSION": ("routers",),
+        "hermes_worker.features.deliveries:EXTENSION": ("routers",),
+        "hermes_worker.features.encryption:EXTENSION": ("routers",),
+        "hermes_worker.features.mcp_servers:EXTENSION": ("routers",),
+        "hermes_worker.features.memory:EXTENSION": ("tools", "routers"),
+        "hermes_worker.features.provider_keys:EXTENSION": ("routers",),
+        "hermes_worker.features.retention:EXTENSION": ("routers",),
+        "hermes_worker.features.skills:EXTENSION": ("tools", "routers"),
+        "hermes_worker.features.spend:EXTENSION": ("routers",),
+        "hermes_worker.features.tenants:EXTENSION": ("routers",),
+        "hermes_worker.features.webhooks:EXTENSION": ("routers",),
+    }
+)
+"""The declarations of the built-in features, and the kinds of plugs that each one brings."""

@@ -1,0 +1,65 @@
+"""``hermes-worker alerts``: what operators were told is wrong, and whether they are reached."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from hermes_worker.cli.layout import moment, table
+from hermes_worker.cli.options import TEXT, of_tenant, reachable
+from hermes_worker.cli.reaching import api_client
+from hermes_worker.cli.screen import one_line
+from hermes_worker.cli.server import chosen_server
+from hermes_worker.core.principals import DEFAULT_TENANT
+from hermes_worker.features.tenants.backend import open_tenant
+from hermes_worker.store.outbox.alerts import AlertView
+
+_TEXT_CHARS = 100
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def alerts() -> None:
+    """List what operators were told is wrong, and try whether they are reached."""
+
+
+@alerts.command("list")
+@reachable
+@click.option("--limit", type=click.IntRange(1, 1_000), default=50, show_default=True, help="At most so many.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def show(home: Path | None, limit: int, as_json: bool) -> None:
+    """The newest alerts, with when they were over."""
+    told = api_client(home).alerts(limit=limit)
+    found = [AlertView(**{name: each[name] for name in AlertView._fields}) for each in told]
+    if as_json:
+        for alert in found:
+            click.echo(json.dumps(dict(zip(AlertView._fields, alert, strict=True))))
+        return
+    rows = [(a.kind, moment(a.raised_at), moment(a.recovered_at), one_line(a.text, _TEXT_CHARS)) for a in found]
+    click.echo(table(rows, ("KIND", "RAISED", "OVER", "TEXT"), whole=(0,)))
+
+
+@alerts.command("test", epilog="What became of it says 'hermes-worker deliveries list'.")
+@reachable
+def try_targets(home: Path | None) -> None:
+    """Send a text to every target of alerts.targets, as a delivery."""
+    click.echo(f"{api_client(home).try_alerts()} deliveries are owed; workers send them within seconds")
+
+
+@alerts.command(
+    "targets", epilog="Example: hermes-worker alerts targets --tenant acme --set webhook:https://acme.test/ops"
+)
+@reachable
+@of_tenant
+@click.option("--set", "targets", type=TEXT, multiple=True, help="A target, as of a delivery. May be repeated.")
+@click.option("--none", "has_none", is_flag=True, help="The tenant is told nothing.")
+def own_targets(home: Path | None, targets: tuple[str, ...], has_none: bool) -> None:
+    """Show or replace where a tenant is told of alerts about its limits of spending and the budgets of its runs."""
+    if targets and has_none:
+        raise click.UsageError("--set names targets and --none takes all away; give one of them")
+    backend = open_tenant(home)
+    if backend.tenant == DEFAULT_TENANT and chosen_server() is None:
+        raise click.UsageError("the installation's are alerts.targets (HERMES_ALERT_TARGETS); give --tenant NAME")
+    for target in backend.set_alert_targets(targets) if targets or has_none else backend.alert_targets():
+        click.echo(target)

@@ -1,0 +1,21 @@
+"""Files that runs leave."""
+
+from __future__ import annotations
+
+from hermes_worker.extension import Extension, RouterDeclaration
+
+EXTENSION = Extension(
+    name="hermes-artifacts",
+    version="1",
+    summary="Files that runs leave",
+    routers=(
+        RouterDeclaration(
+            name="artifacts",
+            implementation="hermes_worker.features.artifacts.routes:router",
+            paths=(
+                "/v1/runs/{run_id}/artifacts",
+                "/v1/artifacts/{artifact_id}/content",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,194 @@
+"""The files that runs left: a list for who holds a key, and each file for who holds its signed address."""
+
+from __future__ import annotations
+
+import base64
+import math
+import time
+from typing import Annotated, Literal
+from urllib.parse import quote
+
+from fastapi import APIRouter, Header, Query, Response
+from pydantic import BaseModel
+
+from hermes_worker.api import schema
+from hermes_worker.api.auth import READS
+from hermes_worker.api.context import ApiContext, Context
+from hermes_worker.api.errors import ApiError
+from hermes_worker.api.owners import OwnRun
+from hermes_worker.core.ranges import UnsatisfiableRange, asked_range
+from hermes_worker.features.artifacts.rules import shown_name
+from hermes_worker.safety.redaction import redact
+from hermes_worker.store.artifacts.listing import ArtifactNotFound, Artifacts, ArtifactsState, ArtifactView
+
+router = APIRouter(tags=["artifacts"], responses=schema.errors(503))
+_EXPIRES_MAX = 10**11
+_PROOF = r"^[0-9a-f]{8}\.[0-9a-f]{64}$"
+
+
+class ArtifactObject(BaseModel):
+    """A file that a run made or changed in its workspace."""
+
+    object: Literal["hermes.artifact"] = "hermes.artifact"
+    id: str
+    path: str
+    """Below the workspace. It was chosen by an agent: judge it before you write there."""
+    size: int
+    """Bytes."""
+    sha256: str
+    media_type: str
+    """By the extension; octets for what is not known and for all that a browser would run."""
+    modified_at: float
+    """By the clock of the file system; 0 where that is not known."""
+    created_at: float
+    url: str
+    """Relative to the server. Whoever has it reads the file until ``url_expires_at``."""
+    url_expires_at: int
+
+
+class LeftOutObject(BaseModel):
+    """A file that fits a pattern and was not kept."""
+
+    path: str
+    reason: str
+
+
+class ArtifactList(BaseModel):
+    """What a run left."""
+
+    object: Literal["list"] = "list"
+    run_id: str
+    state: ArtifactsState
+    """``none``: the run declared nothing; ``open``: it has not ended; ``pending``: its files are being gathered."""
+    reason: str | None = None
+    """Why it failed."""
+    data: list[ArtifactObject]
+    """By path. Fewer than ``gathered`` when retention has deleted some."""
+    gathered: int
+    left_out_total: int
+    left_out: list[LeftOutObject]
+    """The first of them."""
+
+
+@router.get(
+    "/v1/runs/{run_id}/artifacts",
+    response_model=ArtifactList,
+    response_model_exclude_none=True,
+    responses=schema.errors(404, 410),
+    dependencies=[READS],
+)
+async def list_artifacts(context: Context, run_id: OwnRun) -> ArtifactList:
+    """The files that a run left, with an address for each that can be used for a while and without a key."""
+    found = await context.store(Artifacts(context.client.database).of, run_id)
+    expires_at = math.ceil(time.time() + context.client.settings.artifacts.url_s)
+    return ArtifactList(
+        run_id=run_id,
+        state=found.state,
+        reason=redact(found.reason) if found.reason else None,
+        data=[_artifact_object(context, each, expires_at) for each in found.files],
+        gathered=found.gathered,
+        left_out_total=found.left_out,
+        left_out=[LeftOutObject(path=each.path, reason=each.reason) for each in found.left_out_named],
+    )
+
+
+def _artifact_object(context: ApiContext, view: ArtifactView, expires_at: int) -> ArtifactObject:
+    signature = context.proofs.sign(_signed(view, expires_at))
+    return ArtifactObject(
+        id=view.artifact_id,
+        path=view.path,
+        size=view.size,
+        sha256=view.sha256,
+        media_type=view.media_type,
+        modified_at=view.modified_at,
+        created_at=view.created_at,
+        url=f"/v1/artifacts/{view.artifact_id}/content?expires={expires_at}&signature={signature}",
+        url_expires_at=expires_at,
+    )
+
+
+def _signed(view: ArtifactView, expires_at: int) -> str:
+    """What the signature of an address stands for. No part of it can hold a line break."""
+    return f"artifact\n{view.tenant}\n{view.artifact_id}\n{view.sha256}\n{expires_at}"
+
+
+_TEXT = {"required": True, "schema": {"type": "string"}}
+_OCTETS: dict[str, dict[str, object]] = {"application/octet-stream": {}}
+_CONTENT: schema.Answers = {
+    200: {
+        "description": "The bytes of the file, to be saved and not shown.",
+        "headers": {"Accept-Ranges": {"required": True, "schema": {"const": "bytes"}}, "ETag": _TEXT},
+        "content": _OCTETS,
+    },
+    206: {
+        "description": "The part of the file that was asked for.",
+        "headers": {"Content-Range": _TEXT, "ETag": _TEXT},
+        "content": _OCTETS,
+    },
+    416: {
+        "model": schema.ErrorDocument,
+        "description": "The file ends before the part that was asked for.",
+        "headers": {"Content-Range": _TEXT},
+    },
+}
+
+
+@router.get(
+    "/v1/artifacts/{artifact_id}/content",
+    response_class=Response,
+    responses={**_CONTENT, **schema.errors(404, 410)},
+)
+async def read_artifact(
+    context: Context,
+    artifact_id: str,
+    expires: Annotated[int, Query(ge=0, le=_EXPIRES_MAX)],
+    signature: Annotated[str, Query(pattern=_PROOF)],
+    asked: Annotated[
+        str | None, Header(alias="Range", description="One range of bytes; several are answered with the whole file.")
+    ] = None,
+    if_range: Annotated[str | None, Header(description="The ETag of the file of which there is a part.")] = None,
+) -> Response:
+    """A file, or a part of it, for whoever has the address that its list gave. A signature that does not fit is as good
+    as no file."""
+    reading = Artifacts(context.client.database)
+    try:
+        view = await context.store(reading.find, artifact_id)
+        if not context.proofs.is_signed(_signed(view, expires), signature):
+            raise ArtifactNotFound(artifact_id)
+        if time.time() >= expires:
+            message = "This address has expired. Get another one from the list of the run's artifacts."
+            raise ApiError(410, message, code="artifact_url_expired")
+        headers = _headers(view)
+        part = asked_range(asked, view.size, if_range=if_range, etag=headers["ETag"])
+        if isinstance(part, UnsatisfiableRange):
+            raise _behind_the_end(part)
+        content = await context.store(reading.content, view)
+    except ArtifactNotFound:
+        raise ApiError(404, "There is no such artifact.", param="artifact_id", code="artifact_not_found") from None
+    if part is None:
+        return Response(content, media_type=view.media_type, headers=headers)
+    headers["Content-Range"] = part.content_range
+    return Response(part.of(content), 206, media_type=view.media_type, headers=headers)
+
+
+def _behind_the_end(part: UnsatisfiableRange) -> ApiError:
+    return ApiError(
+        416,
+        f"The file has {part.size} bytes.",
+        param="range",
+        code="range_not_satisfiable",
+        headers={"Content-Range": part.content_range},
+    )
+
+
+def _headers(view: ArtifactView) -> dict[str, str]:
+    """A browser saves the file and does not show it; that it must not guess its type is said in every answer."""
+    name = shown_name(view.path)
+    plain = name.encode("ascii", "replace").decode().replace("?", "_")
+    return {
+        "Content-Disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}",
+        "Repr-Digest": f"sha-256=:{base64.b64encode(bytes.fromhex(view.sha256)).decode()}:",
+        "Cache-Control": "private, no-store",
+        "Accept-Ranges": "bytes",
+        "ETag": f'"{view.sha256}"',
+    }

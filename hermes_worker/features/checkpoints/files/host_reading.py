@@ -1,0 +1,221 @@
+"""How the contents of files on another host come to the store of checkpoints.
+
+Theory of operation. A program that is started costs a millisecond or more, and a connection some, so ten thousand small
+files come in a few answers that name and send the files of a folder together (``host_scripts.SENT``). Of larger files,
+and of links, the host first tells what git calls the content, and sends what the store lacks. When nothing is
+remembered of a workspace the store lacks nearly all of it, so much larger files come without being asked about.
+
+Files stand one after the other in an answer, so one that changed meanwhile moves all that follow it: what arrived as it
+was promised is taken, that file is asked for alone, and the rest is asked for again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from hermes_worker.features.checkpoints.files import host_scripts
+from hermes_worker.features.checkpoints.files.objects import LINK, name_of
+from hermes_worker.features.checkpoints.files.scanning import NotScanned, ScanOrder
+from hermes_worker.workspaces.base import ScriptAnswer
+
+T = TypeVar("T")
+AT_ONCE: Final = 200
+"""Files that one script is told of."""
+_SENT_AT_ONCE: Final = 2_000
+_ORDERS_BYTES_MAX: Final = 48 * 1024
+"""Of the paths that one script is given: they become arguments of a program."""
+_CONTENT_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of what one script sends or is sent, unless it is one file."""
+_SMALL_BYTES: Final = 16 * 1024
+"""A file of this size comes without being asked about."""
+_SMALL_AT_FIRST_BYTES: Final = 1024 * 1024
+"""The same, when nothing is remembered of the workspace."""
+_RESTLESS_MAX: Final = 50
+"""Files that change while they are read; with more of them a look is given up."""
+_SHA: Final = re.compile(r"[0-9a-f]{40}")
+_SUM: Final = re.compile(rb"\\?([0-9a-f]{40})[ \n]")
+_ANSWER_BYTES: Final = 64
+"""Of what ``SENT`` says of a file beside its name and its content."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedFile:
+    """A file as its host lists it."""
+
+    path: str
+    mode: int
+    """In git's words."""
+    size: int
+    stamp: str
+    is_young: bool
+
+    @property
+    def kind(self) -> str:
+        return "l" if self.mode == LINK else "f"
+
+    def order(self) -> bytes:
+        return b"%s %d ./%s\0" % (self.kind.encode(), self.size, os.fsencode(self.path))
+
+    def is_sent_together(self, size_max: int) -> bool:
+        """Names that a program may write in more than one way, or on more than one line, are asked about alone."""
+        return self.mode != LINK and self.size <= size_max and not re.search(r"[\n\\]", self.path)
+
+
+@dataclass(slots=True)
+class ContentReading:
+    """Brings the contents of files to the store, where they are not there yet."""
+
+    run: Callable[..., ScriptAnswer]
+    order: ScanOrder
+    is_first: bool
+    """Nothing is remembered of the workspace."""
+    restless: set[str] = field(default_factory=set)
+    """Files that changed while they were read."""
+
+    def names(self, wanted: Sequence[ListedFile]) -> dict[str, str | None]:
+        """What git calls the content of each, which is in the store; ``None`` for a file that cannot be read."""
+        size_max = _SMALL_AT_FIRST_BYTES if self.is_first else _SMALL_BYTES
+        together = [each for each in wanted if each.is_sent_together(size_max)]
+        return self._sent(together) | self._asked([each for each in wanted if not each.is_sent_together(size_max)])
+
+    # --- files that come together ------------------------------------------------------------------------------------
+
+    def _sent(self, wanted: Sequence[ListedFile]) -> dict[str, str | None]:
+        found: dict[str, str | None] = {}
+        for batch in _batches(wanted, _SENT_AT_ONCE):
+            while batch:
+                taken = self._sent_at_once(batch)
+                found |= taken
+                rest = batch[len(taken) :]
+                if rest:
+                    found[rest[0].path] = self._alone(rest[0])
+                batch = rest[1:]
+        return found
+
+    def _sent_at_once(self, batch: Sequence[ListedFile]) -> dict[str, str | None]:
+        """Those, from the first on, that arrived as they were promised."""
+        data = b"".join(b"./%s\0" % os.fsencode(each.path) for each in batch)
+        limit = sum(each.size + _ANSWER_BYTES for each in batch) + len(data)
+        output = self._ask(host_scripts.SENT, data, str(limit), bytes_max=limit).output
+        found: dict[str, str | None] = {}
+        at = 0
+        while len(found) < len(batch):
+            start = output.find(b"\n", at) + 1
+            end = output.find(b"//\n", start)
+            flags = output[at : start - 1]
+            run = batch[len(found) : len(found) + len(flags)]
+            there = [each for each, flag in zip(run, flags, strict=False) if flag == ord("f")]
+            sums = [_SUM.match(line) for line in output[start:end].splitlines(keepends=True)]
+            if not start or end < 0 or not flags or len(run) < len(flags) or len(sums) != len(there):
+                break
+            at = end + 3
+            promised = dict(zip((each.path for each in there), sums, strict=True))
+            for each in run:
+                if each.path not in promised:
+                    found[each.path] = None
+                    continue
+                content, said = output[at : at + each.size], promised[each.path]
+                if said is None or hashlib.sha1(content, usedforsecurity=False).hexdigest().encode() != said[1]:
+                    return found
+                found[each.path] = self.order.objects.put("blob", content)
+                at += each.size
+        if not found and not output:
+            raise NotScanned("the host did not say what the files hold")
+        return found
+
+    # --- files that are asked about first ----------------------------------------------------------------------------
+
+    def _asked(self, wanted: Sequence[ListedFile]) -> dict[str, str | None]:
+        found: dict[str, str | None] = {}
+        lacking: dict[str, ListedFile] = {}
+        for batch in _batches(wanted, AT_ONCE):
+            for each, sha in zip(batch, self._hashes(batch), strict=True):
+                found[each.path] = sha
+                if sha is not None and not self.order.objects.has(sha):
+                    lacking.setdefault(sha, each)
+        changed = self._bring(list(lacking.values()), found)
+        for each in wanted:
+            if found[each.path] in changed:
+                found[each.path] = self._alone(each)
+        return found
+
+    def _hashes(self, batch: Sequence[ListedFile]) -> list[str | None]:
+        answer = self._ask(host_scripts.HASHES, _ordered(batch), bytes_max=44 * len(batch))
+        said = [line[:40].strip() for line in answer.output.decode("ascii", "replace").splitlines()]
+        if len(said) != len(batch) or not all(each == "-" or _SHA.fullmatch(each) for each in said):
+            raise NotScanned("the host did not say what the files hold")
+        return [None if each == "-" else each for each in said]
+
+    def _bring(self, lacking: Sequence[ListedFile], said: Mapping[str, str | None]) -> set[str | None]:
+        """Ask for contents; the hashes of those that did not come as they were promised."""
+        changed: set[str | None] = set()
+        for batch in _batches(lacking, AT_ONCE):
+            while batch:
+                del batch[: self._taken(batch, said)]
+                changed |= {said[each.path] for each in batch[:1]}
+                del batch[:1]
+                if len(changed) > _RESTLESS_MAX:
+                    raise NotScanned("the files change faster than they can be read")
+        return changed
+
+    def _taken(self, batch: Sequence[ListedFile], said: Mapping[str, str | None]) -> int:
+        """How many of the contents, from the first on, arrived as they were promised."""
+        answer = self._ask(host_scripts.CONTENTS, _ordered(batch), bytes_max=sum(each.size for each in batch))
+        at = 0
+        for number, each in enumerate(batch):
+            content = answer.output[at : at + each.size]
+            at += each.size
+            if name_of("blob", content) != said[each.path]:
+                return number
+            self.order.objects.put("blob", content)
+        return len(batch)
+
+    def _alone(self, each: ListedFile) -> str | None:
+        self.restless.add(each.path)
+        if len(self.restless) > _RESTLESS_MAX:
+            raise NotScanned("the files change faster than they can be read")
+        limit = self.order.file_bytes_max
+        answer = self._ask_for_one(each, limit + 1)
+        if answer.code != 0 or len(answer.output) > limit:
+            return None
+        return self.order.objects.put("blob", answer.output)
+
+    def _ask_for_one(self, each: ListedFile, limit: int) -> ScriptAnswer:
+        given = (each.kind, str(limit), f"./{each.path}")
+        return self.run(host_scripts.ONE, *given, bytes_max=limit, is_judged=False)
+
+    def _ask(self, script: str, data: bytes, *more: str, bytes_max: int) -> ScriptAnswer:
+        if self.order.should_stop():
+            raise NotScanned("the call was stopped")
+        return self.run(script, str(len(data)), *more, data=data, bytes_max=bytes_max)
+
+
+def _ordered(batch: Sequence[ListedFile]) -> bytes:
+    return b"".join(each.order() for each in batch)
+
+
+def _batches(wanted: Sequence[ListedFile], at_once: int) -> Iterator[list[ListedFile]]:
+    return batches(wanted, lambda each: (len(each.order()), each.size), at_once=at_once)
+
+
+def batches(wanted: Iterable[T], weigh: Callable[[T], tuple[int, int]], *, at_once: int = AT_ONCE) -> Iterator[list[T]]:
+    """So that what one script is given and sends stays within its limits. ``weigh`` says how many bytes the order for
+    one has, and its content."""
+    batch: list[T] = []
+    orders = contents = 0
+    for each in wanted:
+        order, content = weigh(each)
+        is_full = orders + order > _ORDERS_BYTES_MAX or contents + content > _CONTENT_BYTES_MAX
+        if batch and (len(batch) >= at_once or is_full):
+            yield batch
+            batch, orders, contents = [], 0, 0
+        batch.append(each)
+        orders += order
+        contents += content
+    if batch:
+        yield batch

@@ -1,0 +1,91 @@
+"""Where the checkpoints of a workspace are: in the home, which no confined command sees, and apart for each tenant."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Collection, Set
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from hermes_worker.core.home_paths import SAID, below_home
+from hermes_worker.features.checkpoints.files.host_files import HostFiles
+from hermes_worker.features.checkpoints.files.shadow import NotKept, ShadowStore
+from hermes_worker.features.checkpoints.rules import CheckpointLimits
+from hermes_worker.observe import log
+from hermes_worker.workspaces.base import Workspace, WorkspaceError
+from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
+
+
+def checkpoints_dir(home: Path, tenant: str) -> Path:
+    """Where the stores of a tenant are."""
+    return home / "checkpoints" / tenant
+
+
+_KINDS: Final = frozenset(WorkspaceKind) - {WorkspaceKind.LOCAL}
+"""Beside local ones; what extensions bring has no checkpoints."""
+
+
+def store_of(
+    home: Path,
+    tenant: str,
+    workspace: str,
+    limits: CheckpointLimits | None = None,
+    *,
+    opened: Callable[[str], Workspace] | None = None,
+) -> ShadowStore | None:
+    """The checkpoints of the workspace that a session's stored description names; ``None`` for one of a kind that has
+    none. ``opened`` opens those of other hosts, when their files are needed. Raises ``ValueError`` for what is no
+    description."""
+    ref = WorkspaceRef.from_json(workspace)
+    if ref.kind == WorkspaceKind.LOCAL:
+        root = os.path.realpath(ref.root)
+        return ShadowStore(_local_directory(home, tenant, root, workspace), root, limits)
+    if ref.kind not in _KINDS:
+        return None
+    root = f"{ref.kind}:{ref.root}"
+    return ShadowStore(
+        _directory(home, tenant, root), root, limits, files=HostFiles(partial(opened or _unreachable, workspace))
+    )
+
+
+def _local_directory(home: Path, tenant: str, root: str, workspace: str) -> Path:
+    """By the place below the home, so that it is found wherever the home is. Until revision 0264 it was by the whole
+    path, and a store from then keeps its name."""
+    below = below_home(root, (str(home), os.path.realpath(home)))
+    if below is None:
+        return _directory(home, tenant, root)
+    own = _directory(home, tenant, f"home:{below}")
+    before = (_directory(home, tenant, each) for each in (root, json.loads(workspace).get(SAID)) if each)
+    return own if own.exists() else next((each for each in before if each.exists()), own)
+
+
+def _directory(home: Path, tenant: str, root: str) -> Path:
+    return checkpoints_dir(home, tenant) / hashlib.sha256(os.fsencode(root)).hexdigest()[:32]
+
+
+def _unreachable(workspace: str) -> Workspace:
+    raise WorkspaceError("this process opens no workspaces on other hosts")
+
+
+def forget_checkpoints(directory: Path, over: Callable[[Collection[str]], Set[str]]) -> int:
+    """Remove the checkpoints below ``directory`` of the sessions that are ``over`` among those asked for, whosever
+    workspace they are of; how many went. Idempotent; safe for several processes."""
+    removed = 0
+    with suppress(FileNotFoundError):
+        for place in sorted(directory.iterdir()):
+            if place.name.endswith(".gone"):
+                shutil.rmtree(place, ignore_errors=True)  # whoever renamed it died
+                continue
+            with suppress(OSError):
+                store = ShadowStore(place, os.fsdecode((place / "workspace").read_bytes()))
+                if gone := over(sorted(store.sessions())):
+                    try:
+                        removed += store.forget(gone)
+                    except NotKept as error:
+                        log.warning("checkpoint.not_removed", reason=str(error))
+    return removed

@@ -1,0 +1,223 @@
+"""The files of a workspace as a tree of objects, read while somebody hostile may be changing them.
+
+Theory of operation. Folders are walked by descriptors and no link is followed: a link is kept as the text that it is. A
+file is opened without following a link or waiting, looked at, and read up to a limit. What was read of a file is
+remembered beside what the system said of it (times, size, number, mode); a file of which it says the same again is
+not read. A command can set the time of a change (``mtime``) but not that of the last change to the entry (``ctime``),
+so it cannot hide one. A file that was changed in the moment of a scan may be changed again without any of the figures
+moving; so what is younger than two seconds is read again the next time.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from hermes_worker.features.checkpoints.files.objects import (
+    EXECUTABLE,
+    FILE,
+    FOLDER,
+    LINK,
+    ChangedFile,
+    Objects,
+    TreeEntry,
+    encoded_tree,
+)
+from hermes_worker.features.checkpoints.rules import (
+    DEPTH_MAX,
+    FILES_MAX,
+    LEFT_OUT_MAX,
+    is_ignored_file,
+    is_ignored_folder,
+)
+from hermes_worker.system.plainfiles import read_plain
+
+FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_YOUNG_NS: Final = 2_000_000_000
+
+Known = dict[str, Any]
+"""What an earlier scan remembers: by the path of a folder its tree, what the system said of its files (nothing where
+that proves nothing), their objects (none where they are left out), and its folders. A scan makes a new one, and shares
+with the old what did not change."""
+
+
+class NotScanned(Exception):
+    """The workspace cannot be kept as a whole; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanMemory:
+    """What the last scan of a workspace left for the next one. It may be lost at any time."""
+
+    folders: Known = field(default_factory=dict)
+    listing: Mapping[str, Any] = field(default_factory=dict)
+    """What ``host_files`` remembers beside them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanOrder:
+    """What a scan is given."""
+
+    objects: Objects
+    memory: ScanMemory
+    now_ns: int
+    """By the clock of this machine's file system, as far as it is known."""
+    file_bytes_max: int
+    should_stop: Callable[[], bool] = lambda: False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scanned:
+    """What a scan found."""
+
+    tree_id: str
+    files: int
+    left_out: tuple[str, ...]
+    left_out_total: int
+    memory: ScanMemory | None
+    """``None`` when there is nothing to remember that was not remembered."""
+
+
+class WorkspaceFiles(Protocol):
+    """The files of a workspace, wherever they are, as checkpoints see them."""
+
+    def holds(self, directory: Path) -> bool:
+        """Whether a directory of this machine is among them."""
+
+    def require_there(self) -> None:
+        """Raises ``NotScanned`` where the workspace is not."""
+
+    def scan(self, order: ScanOrder) -> Scanned:
+        """Read what changed. Raises ``NotScanned``, ``OSError``."""
+
+    def put_back(
+        self, changes: Sequence[ChangedFile], content: Callable[[str], bytes], *, umask: int | None
+    ) -> dict[str, str]:
+        """Make each file what it is ``after``; what failed, and why. Files that go, go first: a folder may have to
+        stand where one was. ``content`` raises ``StoreDamaged``."""
+
+
+@dataclass(slots=True)
+class Scan:
+    """One walk over a workspace."""
+
+    objects: Objects
+    known: Known
+    now_ns: int
+    """By the clock of the file system, as far as it is known."""
+    file_bytes_max: int
+    should_stop: Callable[[], bool] = lambda: False
+    found: Known = field(default_factory=dict)
+    files: int = 0
+    left_out: list[str] = field(default_factory=list)
+    """Files that are too large or cannot be read; the first of them."""
+    left_out_total: int = 0
+
+    def tree(self, root: str) -> str:
+        """The tree of the workspace at ``root``. Raises ``NotScanned``, ``OSError``."""
+        descriptor = os.open(root, FOLDER_FLAGS)
+        try:
+            return self._folder(descriptor, "", 0) or self.objects.put("tree", b"")
+        finally:
+            os.close(descriptor)
+
+    def _folder(self, descriptor: int, path: str, depth: int) -> str | None:
+        """The tree of a folder; ``None`` when there is nothing to keep in it."""
+        before = self.known.get(path) or {"tree": None, "stamps": {}, "shas": {}, "folders": {}}
+        old_stamps, old_shas = before["stamps"], before["shas"]
+        stamps: dict[str, str] = {}
+        shas: dict[str, str | None] = {}
+        folders: dict[str, str] = {}
+        changed: list[tuple[str, os.stat_result]] = []
+        with os.scandir(descriptor) as scanned:
+            for entry in scanned:
+                name = entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    if not is_ignored_folder(name) and (tree := self._inner(descriptor, name, path, depth)) is not None:
+                        folders[name] = tree
+                    continue
+                if name not in old_stamps and is_ignored_file(name):
+                    continue
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except OSError:
+                    continue  # it is gone
+                stamp = f"{status.st_mtime_ns} {status.st_ctime_ns} {status.st_size} {status.st_ino} {status.st_mode}"
+                stamps[name] = stamp
+                if old_stamps.get(name) == stamp:
+                    shas[name] = sha = old_shas[name]
+                    if sha is None:
+                        self._leave_out(f"{path}/{name}" if path else name)  # again
+                else:
+                    changed.append((name, status))
+        self._count(len(stamps))
+        if not changed and before["tree"] and len(stamps) == len(old_stamps) and folders == before["folders"]:
+            self.found[path] = before
+            known: str = before["tree"]
+            return known
+        young = self.now_ns - _YOUNG_NS
+        modes = {name: int(stamp.rpartition(" ")[2]) for name, stamp in stamps.items()}
+        for name, status in changed:
+            if not (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
+                del stamps[name]  # a socket or a pipe: nothing that could be put back
+                continue
+            shas[name] = self._read(descriptor, name, f"{path}/{name}" if path else name, status)
+            if max(status.st_mtime_ns, status.st_ctime_ns) >= young:
+                stamps[name] = ""
+        entries = [TreeEntry(_mode(modes[name]), os.fsencode(name), sha) for name, sha in shas.items() if sha]
+        entries += [TreeEntry(FOLDER, os.fsencode(name), sha) for name, sha in folders.items()]
+        made = self.objects.put("tree", encoded_tree(entries)) if entries else None
+        self.found[path] = {"tree": made, "stamps": stamps, "shas": shas, "folders": folders}
+        return made
+
+    def _inner(self, descriptor: int, name: str, path: str, depth: int) -> str | None:
+        inside = f"{path}/{name}" if path else name
+        if depth >= DEPTH_MAX:
+            self._leave_out(inside)
+            return None
+        try:
+            inner = os.open(name, FOLDER_FLAGS, dir_fd=descriptor)
+        except OSError:
+            self._leave_out(inside)  # it became a link, went, or is closed to us
+            return None
+        try:
+            return self._folder(inner, inside, depth + 1)
+        finally:
+            os.close(inner)
+
+    def _count(self, files: int) -> None:
+        self.files += files
+        if self.files > FILES_MAX:
+            raise NotScanned(f"the workspace has more than {FILES_MAX:,} files")
+        if self.should_stop():
+            raise NotScanned("the call was stopped")
+
+    def _read(self, folder: int, name: str, path: str, status: os.stat_result) -> str | None:
+        """The object of a file; ``None`` for one that is left out."""
+        content = None
+        # What cannot be read is left out; what cannot be written to the store ends the scan.
+        with suppress(OSError):
+            if stat.S_ISLNK(status.st_mode):
+                content = os.fsencode(os.readlink(name, dir_fd=folder))
+            elif status.st_size <= self.file_bytes_max:
+                content = read_plain(name, folder=folder, bytes_max=self.file_bytes_max + 1, follows_links=False)
+        if content is None or len(content) > self.file_bytes_max:
+            self._leave_out(path)
+            return None
+        return self.objects.put("blob", content)
+
+    def _leave_out(self, path: str) -> None:
+        self.left_out_total += 1
+        if len(self.left_out) < LEFT_OUT_MAX:
+            self.left_out.append(path)
+
+
+def _mode(mode: int) -> int:
+    if stat.S_ISLNK(mode):
+        return LINK
+    return EXECUTABLE if mode & stat.S_IXUSR else FILE

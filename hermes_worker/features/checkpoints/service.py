@@ -1,0 +1,290 @@
+"""The checkpoints of a run's workspace: list them, compare, put files back. Whoever asks must see the home."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from hermes_worker.core.errors import HermesError
+from hermes_worker.features.checkpoints.files.objects import EXECUTABLE, LINK, ChangedFile, TreeEntry
+from hermes_worker.features.checkpoints.files.places import store_of
+from hermes_worker.features.checkpoints.files.shadow import (
+    Checkpoint,
+    CheckpointNotFound,
+    NotKept,
+    ShadowStore,
+    plain_path,
+)
+from hermes_worker.features.checkpoints.rules import CheckpointLimits, Moment
+from hermes_worker.safety.redaction import redact
+from hermes_worker.settings import Settings
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.runs.workspaces import RunWorkspace, RunWorkspaces
+from hermes_worker.wiring import checkpoint_limits, copy_rule, opening_workspaces
+from hermes_worker.workspaces.base import Workspace, WorkspaceError
+from hermes_worker.workspaces.opening import CopyRule
+from hermes_worker.workspaces.ref import WorkspaceRef
+
+DIFF_FILES_MAX: Final = 200
+DIFF_CHARS_MAX: Final = 400_000
+_FILE_BYTES_MAX: Final = 400_000
+_FILE_LINES_MAX: Final = 5_000
+RESTORE_FILES_MAX: Final = 100
+"""Paths that one request may name."""
+_PATHS_SHOWN_MAX: Final = 1_000
+
+
+class NoCheckpoint(HermesError):
+    """There is no such checkpoint of this run's workspace."""
+
+
+class CheckpointsAway(HermesError):
+    """The checkpoints, or the files, are not where this process looks, or cannot be used."""
+
+
+class WorkspaceBusy(HermesError):
+    """A run works in the workspace whose files were to be put back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointView:
+    """A checkpoint as people see it."""
+
+    checkpoint_id: str
+    created_at: float
+    run_id: str
+    """The run that was about to change files, or whose files were about to be put back."""
+    iteration: int
+    """0 for one that a restore made."""
+    tool: str
+    files: int
+    left_out: int
+    """Files that are too large, or that could not be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileChange:
+    """A file that differs."""
+
+    path: str
+    change: str
+    """``added``, ``removed`` or ``changed``, since the checkpoint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointDiff:
+    """What differs between a checkpoint and the files as they are."""
+
+    checkpoint_id: str
+    files: Sequence[FileChange]
+    """The first of them, by path."""
+    files_total: int
+    text: str
+    """A unified diff, without secrets, of as much as is shown."""
+    is_cut: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreOutcome:
+    """What a restore did."""
+
+    checkpoint_id: str
+    before: str
+    """The checkpoint of what was there: restore that one to undo it."""
+    written: Sequence[str]
+    removed: Sequence[str]
+    failed: Sequence[str]
+    """``path: why``."""
+
+
+class RunCheckpoints:
+    """The checkpoints of runs of one installation."""
+
+    def __init__(
+        self,
+        database: Database,
+        home: Path,
+        limits: CheckpointLimits,
+        *,
+        umask: int | None = None,
+        opened: Callable[[str], Workspace] | None = None,
+        rule: CopyRule | None = None,
+    ) -> None:
+        """``opened`` opens workspaces on other hosts, whose files are compared and put back there. ``rule`` says whose
+        files may be looked at."""
+        self._rule = rule
+        self._places = RunWorkspaces(database)
+        self._opened = opened
+        self._home = home
+        self._limits = limits
+        self._umask = umask
+
+    def every(self, run_id: str) -> Sequence[CheckpointView]:
+        """All of the run's workspace, the newest first. Raises ``RunNotFound``, ``CheckpointsAway``."""
+        return [_view(each) for each in reversed(self._shadow(self._places.of(run_id)).kept())]
+
+    def diff(self, run_id: str, written: str | None = None) -> CheckpointDiff:
+        """What has changed since a checkpoint; without one, since the first of the run. Raises ``RunNotFound``,
+        ``NoCheckpoint``, ``CheckpointsAway``."""
+        store = self._store(self._places.of(run_id))
+        wanted = _chosen(store, run_id, written)
+        try:
+            changes = store.changes(wanted)
+            text, is_cut = _unified(store, changes)
+        except NotKept as error:
+            raise CheckpointsAway(str(error)) from None
+        return CheckpointDiff(
+            checkpoint_id=wanted.id,
+            files=[FileChange(path=_shown(each.path), change=_kind(each)) for each in changes[:_PATHS_SHOWN_MAX]],
+            files_total=len(changes),
+            text=redact(text),
+            is_cut=is_cut,
+        )
+
+    def restore(self, run_id: str, written: str, paths: Sequence[str] = ()) -> RestoreOutcome:
+        """Put back what was there; with ``paths`` only these files and folders. Raises ``RunNotFound``,
+        ``NoCheckpoint``, ``CheckpointsAway``, and ``WorkspaceBusy`` while any run works there."""
+        place = self._places.of(run_id)
+        store = self._store(place)
+        wanted = _chosen(store, run_id, written)
+        try:
+            meant = [plain_path(path) for path in paths]
+        except NotKept as error:
+            raise NoCheckpoint(str(error)) from None
+        if at_work := self._places.at_work(place):
+            raise WorkspaceBusy(f"run {at_work[0]!r} works in these files; stop it first")
+        moment = Moment(session_id=place.session_id, run_id=run_id, iteration=0, tool="restore")
+        try:
+            done = store.restore(wanted, moment, paths=meant, umask=self._umask)
+        except NotKept as error:
+            raise CheckpointsAway(str(error)) from None
+        self._places.record_restore(
+            run_id, wanted.id, before=done.before.id, files=len(done.written) + len(done.removed)
+        )
+        return RestoreOutcome(
+            checkpoint_id=wanted.id,
+            before=done.before.id,
+            written=[_shown(path) for path in done.written[:_PATHS_SHOWN_MAX]],
+            removed=[_shown(path) for path in done.removed[:_PATHS_SHOWN_MAX]],
+            failed=[f"{_shown(path)}: {why}" for path, why in list(done.failed.items())[:_PATHS_SHOWN_MAX]],
+        )
+
+    def at_work(self, run_id: str) -> Sequence[str]:
+        """The runs that work in the run's workspace now. Raises ``RunNotFound``."""
+        return self._places.at_work(self._places.of(run_id))
+
+    def _shadow(self, place: RunWorkspace) -> ShadowStore:
+        try:
+            store = store_of(self._home, place.tenant, place.workspace, self._limits, opened=self._opened)
+        except ValueError:
+            raise CheckpointsAway("where the session works cannot be read") from None
+        if store is None:
+            raise CheckpointsAway("no checkpoints are made of workspaces that extensions bring")
+        return store
+
+    def _store(self, place: RunWorkspace) -> ShadowStore:
+        """With the files beside it."""
+        store = self._shadow(place)
+        try:
+            if self._rule is not None:
+                self._rule.require_own(WorkspaceRef.from_json(place.workspace))
+            store.require_there()
+        except (NotKept, WorkspaceError) as error:
+            raise CheckpointsAway(str(error)) from None
+        return store
+
+
+def checkpoints_of(database: Database, settings: Settings) -> RunCheckpoints:
+    """As the settings say; on other hosts where this process reaches them."""
+    rule = copy_rule(settings, database)
+    return RunCheckpoints(
+        database,
+        settings.home,
+        checkpoint_limits(settings),
+        umask=settings.terminal.umask,
+        opened=opening_workspaces(settings, None, rule),
+        rule=rule,
+    )
+
+
+def _chosen(store: ShadowStore, run_id: str, written: str | None) -> Checkpoint:
+    if written is not None:
+        try:
+            return store.get(written)
+        except CheckpointNotFound as error:
+            raise NoCheckpoint(str(error)) from None
+    found = [each for each in store.kept() if each.moment.run_id == run_id]
+    if not found:
+        raise NoCheckpoint("there is no checkpoint of this run: it changed no files, or it is too long ago")
+    return found[0]
+
+
+def _view(found: Checkpoint) -> CheckpointView:
+    return CheckpointView(
+        checkpoint_id=found.id,
+        created_at=found.at,
+        run_id=found.moment.run_id,
+        iteration=found.moment.iteration,
+        tool=_shown(found.moment.tool),
+        files=found.files,
+        left_out=found.left_out_total,
+    )
+
+
+def _kind(change: ChangedFile) -> str:
+    if change.before is None:
+        return "added"
+    return "removed" if change.after is None else "changed"
+
+
+def _shown(path: str) -> str:
+    """Names are bytes; what is no text is shown as such."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _unified(store: ShadowStore, changes: Sequence[ChangedFile]) -> tuple[str, bool]:
+    parts: list[str] = []
+    left = DIFF_CHARS_MAX
+    for number, change in enumerate(changes):
+        if number >= DIFF_FILES_MAX or left <= 0:
+            return "".join(parts), True
+        text = "".join(_file_diff(store, change))
+        parts.append(text[:left])
+        left -= len(text)
+    return "".join(parts), left < 0
+
+
+def _file_diff(store: ShadowStore, change: ChangedFile) -> Iterator[str]:
+    path = _shown(change.path).replace("\n", "\\n")
+    yield f"diff {_kind(change)} {path}{_mode_note(change.before, change.after)}\n"
+    sides = [_lines(store, each) for each in (change.before, change.after)]
+    before, after = sides
+    if before is None or after is None:
+        yield "the content is not text, or too long to compare\n"
+        return
+    for line in difflib.unified_diff(before, after, f"a/{path}", f"b/{path}"):
+        yield line if line.endswith("\n") else f"{line}\n"
+
+
+def _mode_note(before: TreeEntry | None, after: TreeEntry | None) -> str:
+    modes = [each.mode for each in (before, after) if each is not None]
+    if LINK in modes:
+        return " (a link)"
+    return " (may be executed)" if EXECUTABLE in modes and len(set(modes)) == 2 else ""
+
+
+def _lines(store: ShadowStore, entry: TreeEntry | None) -> list[str] | None:
+    if entry is None:
+        return []
+    content = store.content(entry.sha)
+    if len(content) > _FILE_BYTES_MAX or b"\0" in content:
+        return None
+    lines = content.decode("utf-8", "replace").split("\n")
+    return (
+        None
+        if len(lines) > _FILE_LINES_MAX
+        else [f"{line}\n" for line in lines[:-1]] + [each for each in lines[-1:] if each]
+    )

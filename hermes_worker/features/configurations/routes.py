@@ -1,0 +1,165 @@
+"""The configuration of the fleet and of its tenants: read, written and looked up again, by operators."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from hermes_worker.api import schema
+from hermes_worker.api.auth import FOR_OPERATORS, Caller
+from hermes_worker.api.bodies import JsonRoute
+from hermes_worker.api.context import Context
+from hermes_worker.api.errors import ApiError, invalid, tenant_not_found
+from hermes_worker.api.formats import NO_NUL, TENANT_FORM
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.principals import Principal
+from hermes_worker.features.configurations.rows import (
+    VERSIONS_KEPT,
+    ConfigurationMoved,
+    Configurations,
+    ConfigurationVersion,
+)
+from hermes_worker.features.configurations.service import write_configuration
+from hermes_worker.settings.overriding import TEXT_CHARS_MAX
+from hermes_worker.store.access.principals import TenantNotFound
+
+router = APIRouter(
+    prefix="/v1", tags=["settings"], route_class=JsonRoute, dependencies=[FOR_OPERATORS], responses=schema.errors(503)
+)
+_VERSION_MAX = 10**9
+
+
+class ConfigurationBody(BaseModel):
+    """The configuration that there is to be."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    text: str = Field(
+        max_length=TEXT_CHARS_MAX, pattern=NO_NUL, description="As config.yaml is written; no secrets, no variables."
+    )
+    version: Annotated[int, schema.WHOLE] = Field(
+        ge=0,
+        le=_VERSION_MAX,
+        description="The version that was read; 0 when there was none. Another one is not replaced.",
+    )
+
+
+class ConfigurationObject(BaseModel):
+    """A version of a configuration."""
+
+    object: Literal["hermes.configuration"] = "hermes.configuration"
+    tenant: str | None
+    """Whose it is; ``null`` for that of the fleet."""
+    version: int
+    """0 while there is none."""
+    text: str
+    written_by: str | None
+    created_at: float | None
+    """Epoch seconds."""
+
+
+class ConfigurationList(BaseModel):
+    """The versions that are kept, the newest first."""
+
+    object: Literal["list"] = "list"
+    data: list[ConfigurationObject]
+
+
+_Tenant = Annotated[str, Path(pattern=TENANT_FORM)]
+_Limit = Annotated[int, Query(ge=1, le=VERSIONS_KEPT)]
+
+
+@router.get("/configuration")
+async def show_configuration(context: Context) -> ConfigurationObject:
+    """The configuration of the fleet."""
+    return await _shown(context, None)
+
+
+@router.put("/configuration", responses=schema.errors(400, 409))
+async def write_fleet_configuration(context: Context, caller: Caller, body: ConfigurationBody) -> ConfigurationObject:
+    """Write the configuration of the fleet. What a run reads when it is accepted counts for all that are accepted a
+    second later; the rest when processes are started again. A text that cannot be used is not written."""
+    return await _written(context, caller, None, body)
+
+
+@router.get("/configuration/versions")
+async def list_configuration_versions(context: Context, limit: _Limit = 20) -> ConfigurationList:
+    """The versions of the configuration of the fleet."""
+    return await _versions(context, None, limit)
+
+
+@router.get("/tenants/{tenant}/configuration", responses=schema.errors(400, 404))
+async def show_tenant_configuration(context: Context, tenant: _Tenant) -> ConfigurationObject:
+    """What is overridden for a tenant."""
+    return await _shown(context, tenant)
+
+
+@router.put("/tenants/{tenant}/configuration", responses=schema.errors(400, 404, 409))
+async def write_tenant_configuration(
+    context: Context, caller: Caller, tenant: _Tenant, body: ConfigurationBody
+) -> ConfigurationObject:
+    """Override settings for the runs of a tenant that are accepted a second later. Its sessions and runs may say less
+    of each limit, and never more."""
+    return await _written(context, caller, tenant, body)
+
+
+@router.get("/tenants/{tenant}/configuration/versions", responses=schema.errors(400, 404))
+async def list_tenant_configuration_versions(
+    context: Context, tenant: _Tenant, limit: _Limit = 20
+) -> ConfigurationList:
+    """The versions of what was overridden for a tenant."""
+    return await _versions(context, tenant, limit)
+
+
+async def _shown(context: Context, tenant: str | None) -> ConfigurationObject:
+    await _require(context, tenant)
+    found = await context.store(Configurations(context.client.database).find, tenant)
+    if found is None:
+        return ConfigurationObject(tenant=tenant, version=0, text="", written_by=None, created_at=None)
+    return _object(found)
+
+
+async def _versions(context: Context, tenant: str | None, limit: int) -> ConfigurationList:
+    await _require(context, tenant)
+    found = await context.store(Configurations(context.client.database).history, tenant, limit)
+    return ConfigurationList(data=[_object(each) for each in found])
+
+
+async def _written(
+    context: Context, caller: Principal, tenant: str | None, body: ConfigurationBody
+) -> ConfigurationObject:
+    await _require(context, tenant)
+    try:
+        made = await context.store(
+            write_configuration,
+            context.client.database,
+            tenant,
+            body.text,
+            expected=body.version,
+            written_by=caller.name or caller.tenant,
+        )
+    except ConfigurationError as error:
+        raise invalid("text", str(error)) from None
+    except ConfigurationMoved as error:
+        raise ApiError(409, f"{error}.", code="configuration_moved", param="version") from None
+    return _object(made)
+
+
+async def _require(context: Context, tenant: str | None) -> None:
+    try:
+        if tenant is not None:
+            await context.store(context.tenants.require_tenant, tenant)
+    except TenantNotFound:
+        raise tenant_not_found(tenant) from None
+
+
+def _object(row: ConfigurationVersion) -> ConfigurationObject:
+    return ConfigurationObject(
+        tenant=row.of_tenant or None,
+        version=row.version,
+        text=row.text,
+        written_by=row.written_by,
+        created_at=row.created_at,
+    )

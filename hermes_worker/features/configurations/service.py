@@ -1,0 +1,84 @@
+"""Looking at configurations and writing them, whoever asks: the API, the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.overrides import OverrideLevel
+from hermes_worker.features.configurations.rows import Configurations, ConfigurationVersion
+from hermes_worker.live_settings import ChosenSettings, LiveSettings
+from hermes_worker.settings.overriding import (
+    bounded_overrides,
+    checked_overrides,
+    configuration_values,
+    require_overridable,
+)
+from hermes_worker.store.access.principals import Tenants
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.runs.listing import Listing
+from hermes_worker.wiring import Client
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """For whom settings are looked at: at most one of these, for the installation without any."""
+
+    tenant: str | None = None
+    session_id: str | None = None
+    run_id: str | None = None
+
+    @property
+    def is_ambiguous(self) -> bool:
+        return sum(each is not None for each in (self.tenant, self.session_id, self.run_id)) > 1
+
+
+def effective(live: LiveSettings, database: Database, about: About) -> ChosenSettings:
+    """What a run is accepted with now, or was. Raises ``TenantNotFound``, ``SessionNotFound``, ``RunNotFound``,
+    ``UnavailableError``."""
+    if about.run_id is not None:
+        began = Listing(database).notes(about.run_id).began_with
+        return live.recorded(began.overrides, began.overridden_by)
+    if about.session_id is not None:
+        tenant, said = Configurations(database).of_anybodys_session(about.session_id)
+        return live.chosen(tenant, said)
+    if about.tenant is not None:
+        Tenants(database).require_tenant(about.tenant)
+        return live.chosen(about.tenant)
+    return live.chosen("")
+
+
+def say_for_session(
+    client: Client, tenant: str, session_id: str, said: Mapping[str, str | None], source: str = "api"
+) -> dict[str, str]:
+    """Override settings of a session; ``None`` takes one back. ``source`` is whose names of sessions are meant.
+    Raises ``ConfigurationError``, ``SessionNotFound``."""
+    place = "settings"
+    given = {key: value for key, value in said.items() if value is not None}
+    require_overridable(said, OverrideLevel.SESSION)
+    checked = checked_overrides(given, OverrideLevel.SESSION, place=place)
+    bounded_overrides(client.live_settings.chosen(tenant).settings, checked, place=place)
+    return Configurations(client.database).say_for_session(tenant, session_id, {**said, **checked}, source)
+
+
+def write_configuration(
+    database: Database, tenant: str | None, text: str, *, expected: int, written_by: str
+) -> ConfigurationVersion:
+    """Write the version behind ``expected`` of the fleet's configuration (``None``), or of a tenant's. Raises
+    ``ConfigurationError``, ``ConfigurationMoved``, ``TenantNotFound``, ``UnavailableError``."""
+    after = configuration_values(text, tenant)
+    rows = Configurations(database)
+    newest = rows.find(tenant)
+    before = _values_of(newest)
+    changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+    return rows.write(tenant, text, expected=expected, written_by=written_by, changed=changed)
+
+
+def _values_of(row: ConfigurationVersion | None) -> dict[str, str]:
+    if row is None:
+        return {}
+    try:
+        return configuration_values(row.text, row.of_tenant or None)
+    except ConfigurationError:
+        return {}

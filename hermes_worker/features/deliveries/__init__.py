@@ -1,0 +1,23 @@
+"""What was sent where."""
+
+from __future__ import annotations
+
+from hermes_worker.extension import Extension, RouterDeclaration
+
+EXTENSION = Extension(
+    name="hermes-deliveries",
+    version="1",
+    summary="What was sent where",
+    routers=(
+        RouterDeclaration(
+            name="deliveries",
+            implementation="hermes_worker.features.deliveries.routes:router",
+            paths=(
+                "/v1/deliveries",
+                "/v1/deliveries/{delivery_id}",
+                "/v1/deliveries/{delivery_id}/retry",
+                "/v1/dead-targets",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,23 @@
+"""MCP servers kept as rows."""
+
+from __future__ import annotations
+
+from hermes_worker.extension import Extension, RouterDeclaration
+
+EXTENSION = Extension(
+    name="hermes-mcp-servers",
+    version="1",
+    summary="MCP servers kept as rows",
+    routers=(
+        RouterDeclaration(
+            name="mcp_servers",
+            implementation="hermes_worker.features.mcp_servers.routes:router",
+            paths=(
+                "/v1/mcp-servers",
+                "/v1/mcp-servers/{mcp_server}",
+                "/v1/mcp-servers/{mcp_server}/approve",
+                "/v1/mcp-servers/{mcp_server}/test",
+            ),
+        ),
+    ),
+)

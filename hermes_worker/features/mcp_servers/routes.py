@@ -1,0 +1,231 @@
+"""MCP servers that a tenant keeps for its own agents, for whoever administers the tenant (docs/mcp.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, WithJsonSchema
+
+from hermes_worker.api import schema
+from hermes_worker.api.auth import Caller, needs
+from hermes_worker.api.bodies import JsonRoute
+from hermes_worker.api.context import ApiContext, Context
+from hermes_worker.api.errors import ApiError
+from hermes_worker.api.formats import NO_NUL
+from hermes_worker.core.errors import HermesError
+from hermes_worker.core.principals import KeyScope
+from hermes_worker.features.mcp_servers.rows import (
+    McpServerChanged,
+    McpServerExists,
+    McpServerNotFound,
+    McpServers,
+    McpServersFull,
+)
+from hermes_worker.features.mcp_servers.service import (
+    TOKEN_CHARS_MAX,
+    McpOfferChanged,
+    McpRowsOff,
+    McpServerInvalid,
+    ShownMcpServer,
+    WantedMcpServer,
+    approve_mcp_server,
+    ask_mcp_server_again,
+    keep_mcp_server,
+    shown_mcp_server,
+)
+from hermes_worker.features.provider_keys.rows import TextsInClear
+
+router = APIRouter(
+    prefix="/v1/mcp-servers",
+    tags=["mcp"],
+    route_class=JsonRoute,
+    dependencies=[needs(KeyScope.ADMIN)],
+    responses=schema.errors(503),
+)
+_NAME = r"^[a-z][a-z0-9-]{0,23}$"
+_ServerName = Annotated[str, Path(pattern=_NAME)]
+_Word = Annotated[str, Field(min_length=1, max_length=4_000, pattern=NO_NUL)]
+_TOKEN = {"type": "string", "pattern": f"^[ -~]{{1,{TOKEN_CHARS_MAX}}}$", "writeOnly": True}
+_CODES: dict[type[HermesError], tuple[int, str]] = {
+    McpServerNotFound: (404, "mcp_server_not_found"),
+    McpServerInvalid: (400, "mcp_server_invalid"),
+    McpRowsOff: (409, "mcp_rows_off"),
+    McpOfferChanged: (409, "mcp_offer_changed"),
+    McpServerChanged: (409, "mcp_server_changed"),
+    McpServerExists: (409, "mcp_server_exists"),
+    McpServersFull: (409, "too_many_mcp_servers"),
+    TextsInClear: (409, "texts_in_clear"),
+}
+
+
+class McpServerBody(BaseModel):
+    """A server that is to be kept: one with an address, or one with a command that the operator allows."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+
+    name: str = Field(pattern=_NAME)
+    url: str = Field("", max_length=2_000, pattern=NO_NUL, description="Its address; empty for one with a command.")
+    command: list[_Word] = Field(
+        default_factory=list, max_length=100, description="A command of mcp.row_commands, word for word."
+    )
+    token: Annotated[SecretStr, WithJsonSchema(_TOKEN)] | None = Field(
+        None,
+        max_length=TOKEN_CHARS_MAX,
+        description="Sent to the address, or given to the command. Left out where a server is replaced: the one that "
+        "it has stays, if the server stays where it is.",
+    )
+    token_as: str | None = Field(
+        None, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$", description="The variable in which a command finds its token."
+    )
+    trusted: bool = Field(False, description="Believe what the server says about repeating its tools.")
+    timeout_s: float = Field(60.0, ge=1, le=600, description="Of one call.")
+    replace: bool = Field(False, description="Change the server of this name, if there is one.")
+
+
+class McpApprovalBody(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    offer: str = Field(pattern=r"^[0-9a-f]{16}$", description="The offer that was looked at.")
+
+
+class McpToolObject(BaseModel):
+    """A tool as its server defined it when it was last asked: text of strangers."""
+
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+    annotations: dict[str, Any] | None
+    is_approved: bool
+
+
+class McpLeftOutTool(BaseModel):
+    """A tool that its server has to mend before agents can have it: text of strangers."""
+
+    name: str
+    """Empty for a tool without a name."""
+    reason: str
+    """Completes the sentence that begins with the name."""
+
+
+class McpServerObject(BaseModel):
+    """A server without its token. Times are epoch seconds."""
+
+    object: Literal["hermes.mcp_server"] = "hermes.mcp_server"
+    name: str
+    toolset: str
+    """The toolset of its tools."""
+    state: Literal["unasked", "failing", "waiting", "ready"]
+    """``unasked``: nobody has asked it yet; ``waiting``: a tool waits for approval."""
+    url: str | None
+    command: list[str]
+    token_as: str | None
+    protocol: str
+    trusted: bool
+    timeout_s: float
+    has_token: bool
+    offer: str | None
+    """What is to be named when its tools are approved; ``null`` before it was asked."""
+    tools: list[McpToolObject]
+    gone: list[str]
+    """Approved tools that it does not offer any more."""
+    left_out: list[McpLeftOutTool]
+    """Tools that it offered when it was last asked and that agents cannot have."""
+    problem: str | None
+    """Why it could not be asked the last time."""
+    created_at: float
+    changed_at: float
+    looked_at: float | None
+
+
+class McpServerList(BaseModel):
+    """By name."""
+
+    object: Literal["list"] = "list"
+    data: Sequence[McpServerObject]
+
+
+class McpServerRemoved(BaseModel):
+    name: str
+    removed: Literal[True] = True
+
+
+@router.get("")
+async def list_mcp_servers(context: Context, caller: Caller) -> McpServerList:
+    """The MCP servers that the tenant keeps. None is asked."""
+    found = await context.store(_rows(context).of_tenant, caller.tenant)
+    return McpServerList(data=[_object(shown_mcp_server(row)) for row in found])
+
+
+@router.get("/{mcp_server}", responses=schema.errors(404))
+async def get_mcp_server(context: Context, caller: Caller, mcp_server: _ServerName) -> McpServerObject:
+    """One of them, with what it offered when it was last asked."""
+    return await _answer(context, lambda: shown_mcp_server(_rows(context).require(caller.tenant, mcp_server)))
+
+
+@router.post("", status_code=201, responses=schema.errors(400, 409))
+async def add_mcp_server(context: Context, caller: Caller, body: McpServerBody) -> McpServerObject:
+    """Keep a server. A worker or a host asks it within some seconds what it offers; nothing of it is offered to agents
+    before that is approved. A token is encrypted, and none is taken in where texts are not."""
+    wanted = WantedMcpServer(
+        url=body.url,
+        command=tuple(body.command),
+        token=None if body.token is None else body.token.get_secret_value(),
+        token_as=body.token_as,
+        trusted=body.trusted,
+        timeout_s=body.timeout_s,
+        replaces=body.replace,
+    )
+    settings = context.client.settings.mcp
+    return await _answer(context, lambda: keep_mcp_server(_rows(context), settings, caller.tenant, body.name, wanted))
+
+
+@router.post("/{mcp_server}/approve", responses=schema.errors(404, 409))
+async def approve_mcp_server_tools(
+    context: Context, caller: Caller, mcp_server: _ServerName, body: McpApprovalBody
+) -> McpServerObject:
+    """Approve all that the server offered when ``offer`` was looked at. Sessions that begin some seconds later have
+    it. Idempotent."""
+    settings = context.client.settings.mcp
+    return await _answer(
+        context, lambda: approve_mcp_server(_rows(context), settings, caller.tenant, mcp_server, body.offer)
+    )
+
+
+@router.post("/{mcp_server}/test", responses=schema.errors(404, 409))
+async def test_mcp_server(context: Context, caller: Caller, mcp_server: _ServerName) -> McpServerObject:
+    """Have the server be asked at once what it offers; ``looked_at`` says when that was done."""
+    settings = context.client.settings.mcp
+    return await _answer(context, lambda: ask_mcp_server_again(_rows(context), settings, caller.tenant, mcp_server))
+
+
+@router.delete("/{mcp_server}", responses=schema.errors(404))
+async def remove_mcp_server(context: Context, caller: Caller, mcp_server: _ServerName) -> McpServerRemoved:
+    """Forget a server, with its token. Its processes are ended, and sessions that have its tools are told that they
+    are gone."""
+    try:
+        await context.store(_rows(context).remove, caller.tenant, mcp_server)
+    except McpServerNotFound as error:
+        raise _refused(error) from None
+    return McpServerRemoved(name=mcp_server)
+
+
+async def _answer(context: ApiContext, work: Callable[[], ShownMcpServer]) -> McpServerObject:
+    try:
+        return _object(await context.store(work))
+    except tuple(_CODES) as error:
+        raise _refused(error) from None
+
+
+def _refused(error: HermesError) -> ApiError:
+    status, code = _CODES[type(error)]
+    return ApiError(status, str(error), code=code, param="mcp_server")
+
+
+def _rows(context: ApiContext) -> McpServers:
+    return McpServers(context.client.database)
+
+
+def _object(shown: ShownMcpServer) -> McpServerObject:
+    return McpServerObject.model_validate(shown, from_attributes=True)

@@ -1,0 +1,301 @@
+"""MCP servers of tenants as rows: kept, approved and removed by people, and looked at by workers and hosts.
+
+A person's change makes a new version and makes the row due. Whoever looks at due rows takes one for ``TAKEN_S``, asks
+the server without a transaction, and writes what it found for the version that it looked at: a look that a person's
+change overtook writes nothing, and the row is due still. Several may look at once.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.errors import HermesError
+from hermes_worker.features.mcp_servers.rules import source_of_row
+from hermes_worker.features.provider_keys.rows import require_sealed
+from hermes_worker.store.access.audit import Act, Facts, record
+from hermes_worker.store.access.principals import lock_tenant
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import row_of, rows_of
+from hermes_worker.store.resources import ResourceKind
+from hermes_worker.store.rows import insert_ignoring, plain
+from hermes_worker.store.tables import mcp_servers, resources, tool_sources
+from hermes_worker.store.tool_sources import write_source
+
+SERVERS_MAX: Final = 50
+"""Of one tenant."""
+TAKEN_S: Final = 120.0
+"""A look that has not ended by then is made by somebody else."""
+PROBLEM_CHARS_MAX: Final = 500
+
+
+class McpServerNotFound(HermesError):
+    """The tenant has no MCP server of this name."""
+
+
+class McpServerExists(HermesError):
+    """The tenant has another MCP server of this name."""
+
+
+class McpServerChanged(HermesError):
+    """Somebody else changed the server at the same time."""
+
+
+class McpServersFull(HermesError):
+    """The tenant has as many MCP servers as it may have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpServerRow:
+    """A server as its row has it. Times are epoch seconds."""
+
+    tenant: str
+    name: str
+    version: int
+    is_process: bool
+    server: str = field(repr=False)
+    """``mcp.servers.McpServer`` as JSON."""
+    offered: str | None = field(repr=False)
+    """The definitions of what it offered when it was last asked, as JSON."""
+    problem: str | None
+    """Why it could not be asked the last time."""
+    has_token: bool
+    created_at: float
+    changed_at: float
+    looked_at: float | None
+    """When somebody last asked it; ``None`` since it got another address or command."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewMcpServer:
+    """What is to stand in a row."""
+
+    server: str = field(repr=False)
+    is_process: bool
+    token: str | None = field(default=None, repr=False)
+    """A new one."""
+    keeps_token: bool = False
+    """The one that it has stays."""
+    is_elsewhere: bool = False
+    """It has another address or command than before: what was seen of it is forgotten."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldMcpServer:
+    """A server, to be asked."""
+
+    row: McpServerRow
+    token: str | None = field(repr=False)
+
+
+class _ServerRow(NamedTuple):
+    tenant: str
+    name: str
+    version: int
+    is_process: bool
+    server: str
+    offered: str | None
+    problem: str | None
+    created_at: float
+    changed_at: float
+    looked_at: float | None
+    has_token: bool
+
+
+class _ServerToken(NamedTuple):
+    token: str | None
+
+
+class _DueServer(NamedTuple):
+    tenant: str
+    name: str
+    due_at: float
+
+
+_WANTED = sa.select(
+    *(mcp_servers.c[name] for name in _ServerRow._fields if name != "has_token"),
+    mcp_servers.c.token.is_not(None).label("has_token"),
+)
+
+
+class McpServers:
+    """The MCP servers of one database's tenants. Thread-safe; every method raises ``UnavailableError``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # --- for people --------------------------------------------------------------------------------------------------
+
+    def of_tenant(self, tenant: str) -> list[McpServerRow]:
+        """By name."""
+        wanted = _WANTED.where(mcp_servers.c.tenant == tenant).order_by(mcp_servers.c.name)
+        with self._database.read() as connection:
+            return [_view(row) for row in rows_of(connection.execute(wanted), _ServerRow)]
+
+    def every(self) -> list[McpServerRow]:
+        """Of all tenants, by tenant and name: for whoever runs the installation."""
+        wanted = _WANTED.order_by(mcp_servers.c.tenant, mcp_servers.c.name)
+        with self._database.read() as connection:
+            return [_view(row) for row in rows_of(connection.execute(wanted), _ServerRow)]
+
+    def find(self, tenant: str, name: str) -> McpServerRow | None:
+        with self._database.read() as connection:
+            return _found(connection, tenant, name)
+
+    def require(self, tenant: str, name: str) -> McpServerRow:
+        """Raises ``McpServerNotFound``."""
+        found = self.find(tenant, name)
+        if found is None:
+            raise _unknown(name)
+        return found
+
+    def keep(self, tenant: str, name: str, new: NewMcpServer, *, before: McpServerRow | None, facts: Facts) -> None:
+        """Make a row, or change the one that was seen as ``before``. Processes of its old command are ended. Raises
+        ``McpServerChanged``, ``McpServersFull``, ``TextsInClear``, ``TenantNotFound``."""
+        if new.token is not None:
+            require_sealed(self._database, "token")
+        values: dict[str, object] = {"server": plain(new.server), "is_process": new.is_process}
+        if not new.keeps_token:
+            values["token"] = new.token
+        if new.is_elsewhere:
+            values |= {"offered": None, "problem": None, "looked_at": None}
+        with self._database.write() as connection:
+            if before is None:
+                self._insert(connection, tenant, name, values)
+            else:
+                _change(connection, before, values)
+            _end_processes(connection, tenant, name)
+            if new.is_elsewhere:
+                _forget_tools(connection, tenant, name)
+            record(connection, Act.MCP_SERVER_KEEP, name, tenant=tenant, after=facts)
+
+    def approve(self, before: McpServerRow, server: str, *, facts: Facts) -> None:
+        """Write the server with what is approved of it now. Its processes begin anew. Raises ``McpServerChanged``."""
+        with self._database.write() as connection:
+            _change(connection, before, {"server": plain(server)})
+            _end_processes(connection, before.tenant, before.name)
+            record(connection, Act.MCP_SERVER_APPROVE, before.name, tenant=before.tenant, after=facts)
+
+    def ask_again(self, tenant: str, name: str) -> None:
+        """Have the server be asked at once. Idempotent. Raises ``McpServerNotFound``."""
+        with self._database.write() as connection:
+            asked = sa.update(mcp_servers).where(_is(tenant, name)).values(due_at=db_now())
+            if connection.execute(asked).rowcount == 0:
+                raise _unknown(name)
+            record(connection, Act.MCP_SERVER_TEST, name, tenant=tenant)
+
+    def remove(self, tenant: str, name: str) -> None:
+        """Forget a server, with its token, its tools and its processes. Raises ``McpServerNotFound``."""
+        with self._database.write() as connection:
+            if connection.execute(sa.delete(mcp_servers).where(_is(tenant, name))).rowcount == 0:
+                raise _unknown(name)
+            _end_processes(connection, tenant, name)
+            _forget_tools(connection, tenant, name)
+            record(connection, Act.MCP_SERVER_REMOVE, name, tenant=tenant)
+
+    def _insert(self, connection: Connection, tenant: str, name: str, values: dict[str, object]) -> None:
+        lock_tenant(connection, tenant)
+        count = sa.select(sa.func.count()).select_from(mcp_servers).where(mcp_servers.c.tenant == tenant)
+        if connection.execute(count).scalar_one() >= SERVERS_MAX:
+            raise McpServersFull(f"the tenant {tenant!r} has {SERVERS_MAX} MCP servers; remove one first")
+        times = {"created_at": db_now(), "changed_at": db_now(), "due_at": db_now()}
+        # Drawn, so that a look at a row of this name that was removed is not about this one.
+        version = secrets.randbelow(2**30) + 1
+        row = insert_ignoring(connection, mcp_servers).values(
+            tenant=tenant, name=name, version=version, **values, **times
+        )
+        if connection.execute(row.returning(mcp_servers.c.version)).first() is None:
+            raise _changed(name)
+
+    # --- for workers and hosts ---------------------------------------------------------------------------------------
+
+    def held(self, tenant: str, name: str) -> HeldMcpServer | None:
+        """The server with its token, to be asked now. Raises ``KeyMissing``, ``TextTampered``."""
+        with self._database.read() as connection:
+            row = _found(connection, tenant, name)
+            if row is None:
+                return None
+            token = row_of(connection.execute(sa.select(mcp_servers.c.token).where(_is(tenant, name))), _ServerToken)
+        return HeldMcpServer(row=row, token=None if token is None else token.token)
+
+    def take_due(self, *, is_process: bool) -> tuple[str, str] | None:
+        """The tenant and name of a server that is to be asked, the one that waits longest; nobody else gets it for
+        ``TAKEN_S`` unless a person asks again."""
+        due = (mcp_servers.c.is_process == sa.literal(is_process)) & (mcp_servers.c.due_at <= db_now())
+        wanted = sa.select(mcp_servers.c.tenant, mcp_servers.c.name, mcp_servers.c.due_at).where(due)
+        with self._database.read() as connection:
+            row = row_of(connection.execute(wanted.order_by(mcp_servers.c.due_at).limit(1)), _DueServer)
+        if row is None:
+            return None
+        with self._database.statement() as connection:
+            mine = _is(row.tenant, row.name) & (mcp_servers.c.due_at == row.due_at)
+            taken = connection.execute(sa.update(mcp_servers).where(mine).values(due_at=db_now() + TAKEN_S))
+        return (row.tenant, row.name) if taken.rowcount == 1 else None
+
+    def looked(
+        self, row: McpServerRow, *, offered: str, server: str, definitions: Sequence[str], again_s: float
+    ) -> bool:
+        """Write what a server offers now; ``definitions`` are those that sessions may have. False when a person changed
+        it meanwhile. Idempotent."""
+        values = {"offered": plain(offered), "server": plain(server), "problem": None}
+        with self._database.write() as connection:
+            if not _note(connection, row, values, again_s):
+                return False
+            write_source(connection, source_of_row(row.name), definitions, tenant=row.tenant)
+            return True
+
+    def failed(self, row: McpServerRow, problem: str, *, again_s: float) -> bool:
+        """Write why a server could not be asked; what sessions may have of it stays. False as above."""
+        with self._database.write() as connection:
+            return _note(connection, row, {"problem": plain(problem)[:PROBLEM_CHARS_MAX]}, again_s)
+
+
+def _is(tenant: str, name: str) -> sa.ColumnElement[bool]:
+    return sa.and_(mcp_servers.c.tenant == tenant, mcp_servers.c.name == name)
+
+
+def _found(connection: Connection, tenant: str, name: str) -> McpServerRow | None:
+    row = row_of(connection.execute(_WANTED.where(_is(tenant, name))), _ServerRow)
+    return None if row is None else _view(row)
+
+
+def _view(row: _ServerRow) -> McpServerRow:
+    return McpServerRow(**{**row._asdict(), "is_process": bool(row.is_process), "has_token": bool(row.has_token)})
+
+
+def _change(connection: Connection, before: McpServerRow, values: dict[str, object]) -> None:
+    this = _is(before.tenant, before.name) & (mcp_servers.c.version == before.version)
+    times = {"changed_at": db_now(), "due_at": db_now()}
+    changed = sa.update(mcp_servers).where(this).values(version=before.version + 1, **values, **times)
+    if connection.execute(changed).rowcount == 0:
+        raise _changed(before.name)
+
+
+def _note(connection: Connection, row: McpServerRow, values: dict[str, str | None], again_s: float) -> bool:
+    this = _is(row.tenant, row.name) & (mcp_servers.c.version == row.version)
+    times = {"looked_at": db_now(), "due_at": db_now() + again_s}
+    return connection.execute(sa.update(mcp_servers).where(this).values(**values, **times)).rowcount == 1
+
+
+def _end_processes(connection: Connection, tenant: str, name: str) -> None:
+    """Their host finds the rows gone and ends them."""
+    of = (resources.c.kind == ResourceKind.MCP_STDIO.value) & (resources.c.name == source_of_row(name))
+    connection.execute(sa.delete(resources).where(of, resources.c.tenant == tenant))
+
+
+def _forget_tools(connection: Connection, tenant: str, name: str) -> None:
+    of = (tool_sources.c.tenant == tenant) & (tool_sources.c.source == source_of_row(name))
+    connection.execute(sa.delete(tool_sources).where(of))
+
+
+def _unknown(name: str) -> McpServerNotFound:
+    return McpServerNotFound(f"there is no MCP server {name!r}")
+
+
+def _changed(name: str) -> McpServerChanged:
+    return McpServerChanged(f"somebody else changed the MCP server {name!r} at the same time; look at it again")

@@ -1,0 +1,358 @@
+"""What agents remember: read, changed, taken back and redacted by people (docs/memory.md)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from hermes_worker.api import schema
+from hermes_worker.api.auth import Caller, needs
+from hermes_worker.api.bodies import JsonRoute
+from hermes_worker.api.context import ApiContext, Context
+from hermes_worker.api.errors import ApiError
+from hermes_worker.core.principals import KeyScope, Principal
+from hermes_worker.features.memory.rows import (
+    HISTORY_MAX,
+    Memories,
+    MemoryNotFound,
+    MemoryVersionStands,
+    MemoryView,
+)
+from hermes_worker.features.memory.rules import (
+    OPERATIONS_MAX,
+    MemoryAuthor,
+    MemoryChanged,
+    MemoryEntry,
+    MemoryPlace,
+    MemoryPolicy,
+    MemoryRefused,
+    MemoryRules,
+    MemoryTarget,
+    chars_of,
+    operations_of,
+    usage_of,
+)
+from hermes_worker.wiring import memory_policy_of
+
+router = APIRouter(
+    prefix="/v1/memory",
+    tags=["memory"],
+    route_class=JsonRoute,
+    dependencies=[needs(KeyScope.MEMORY)],
+    responses=schema.errors(400, 503),
+)
+
+_CHARS_MAX = 100_000
+_Profile = Annotated[
+    str | None,
+    Query(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,59}$", description="Whose memory. Default: that of `memory.profile`."),
+]
+_Target = Annotated[Literal["memory", "user"], Path(description="The agent's own notes, or what it knows of the user.")]
+_EntryId = Annotated[str, Field(pattern=r"^mem_[0-9a-f]{12}$")]
+
+
+class MemoryEntryObject(BaseModel):
+    """An entry as it stands."""
+
+    entry_id: str
+    version: int
+    """Counted from 1."""
+    content: str
+
+
+class MemoryVersionObject(BaseModel):
+    """What an entry said from some moment on."""
+
+    object: Literal["hermes.memory.version"] = "hermes.memory.version"
+    number: int
+    """Grows with time."""
+    target: str
+    entry_id: str
+    version: int
+    act: str
+    """``add``, ``replace``, ``remove``, ``undo``, or ``propose`` for a change that waits or waited for a person."""
+    state: str
+    """``current``, ``past``, ``staged``, ``approved`` or ``declined``."""
+    content: str | None
+    """``null`` for an entry that was removed, and for a text that was redacted."""
+    author: str
+    run_id: str | None
+    at: float
+    """Epoch seconds."""
+    redacted_at: float | None
+
+
+class StagedObject(BaseModel):
+    """A change that waits for a person."""
+
+    staged_id: str
+    number: int
+    """Grows with time."""
+    target: str
+    operations: list[dict[str, Any]]
+    author: str
+    run_id: str | None
+    at: float
+    """Epoch seconds."""
+
+
+class OneMemory(BaseModel):
+    """One of the two memories."""
+
+    entries: list[MemoryVersionObject]
+    chars: int
+    """Of all entries together, with the delimiters between them."""
+    limit: int
+
+
+class MemoryObject(BaseModel):
+    """Both memories of a profile."""
+
+    object: Literal["hermes.memory"] = "hermes.memory"
+    profile: str
+    memory: OneMemory
+    user: OneMemory
+    staged: list[StagedObject]
+
+
+class ChangedEntry(BaseModel):
+    """An entry with the version that a change made of it."""
+
+    entry_id: str
+    version: int
+
+
+class MemoryChangedObject(BaseModel):
+    """What a change came to."""
+
+    object: Literal["hermes.memory.changed"] = "hermes.memory.changed"
+    target: str
+    message: str
+    changed: list[ChangedEntry]
+    entries: list[MemoryEntryObject]
+    """As they stand now."""
+    usage: str
+
+
+class MemoryVersionList(BaseModel):
+    """Versions, the newest first."""
+
+    object: Literal["list"] = "list"
+    data: list[MemoryVersionObject]
+
+
+class OperationBody(BaseModel):
+    """One wish. An entry is meant by a piece of its text or by its id, and then only in ``version`` where that is
+    given."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    action: Literal["add", "replace", "remove"]
+    content: str | None = Field(default=None, max_length=_CHARS_MAX)
+    old_text: str | None = Field(default=None, max_length=_CHARS_MAX)
+    entry_id: _EntryId | None = None
+    version: Annotated[int, Field(strict=True, ge=1, le=2**31 - 1), schema.WHOLE] | None = None
+
+
+class ChangeBody(BaseModel):
+    """A change: all of it is made, or nothing."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    operations: list[OperationBody] = Field(min_length=1, max_length=OPERATIONS_MAX)
+
+
+class UndoBody(BaseModel):
+    """What is to be taken back."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    entry_id: _EntryId | None = Field(default=None, description="Default: the entry that was changed last.")
+
+
+class SettleBody(BaseModel):
+    """A person's word about a staged change."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    staged_id: str = Field(pattern=r"^mst_[0-9a-f]{12}$")
+    approve: bool = Field(strict=True)
+
+
+class RedactBody(BaseModel):
+    """Which past text is to be emptied."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    entry_id: _EntryId
+    version: Annotated[int, Field(strict=True, ge=1, le=2**31 - 1), schema.WHOLE]
+
+
+@router.get("")
+async def show_memory(context: Context, caller: Caller, profile: _Profile = None) -> MemoryObject:
+    """Both memories of the tenant as they stand, with who wrote what, and the changes that wait for a person."""
+    policy = await _policy(context, caller)
+    views = await context.store(_memories(context).views, caller.tenant, profile or policy.profile)
+    return MemoryObject(
+        profile=profile or policy.profile,
+        memory=_one(views, MemoryTarget.MEMORY, policy),
+        user=_one(views, MemoryTarget.USER, policy),
+        staged=[_staged(view) for view in views if view.state == "staged"],
+    )
+
+
+@router.post("/{target}", responses=schema.errors(409))
+async def change_memory(
+    context: Context, caller: Caller, target: _Target, body: ChangeBody, profile: _Profile = None
+) -> MemoryChangedObject:
+    """Add, replace and remove entries, all together or nothing. A change that was made for what has changed meanwhile,
+    and one that would be too much, is refused with what stands there (409, ``current_entries``)."""
+    place, rules, author = await _asked(context, caller, target, profile)
+    try:
+        operations = operations_of([one.model_dump(exclude_none=True) for one in body.operations])
+        changed = await context.store(_memories(context).change, place, operations, rules, author)
+    except MemoryRefused as refused:
+        raise _refused(refused) from None
+    return _changed(changed, target, rules)
+
+
+@router.post("/{target}/undo", responses=schema.errors(404, 409))
+async def undo_memory(
+    context: Context, caller: Caller, target: _Target, body: UndoBody, profile: _Profile = None
+) -> MemoryChangedObject:
+    """Have an entry be what it was before its last change. Undoing that does it again."""
+    place, rules, author = await _asked(context, caller, target, profile)
+    try:
+        changed = await context.store(_memories(context).undo, place, rules, author, entry_id=body.entry_id)
+    except MemoryRefused as refused:
+        raise _refused(refused) from None
+    except MemoryNotFound as error:
+        raise _not_found(error) from None
+    return _changed(changed, target, rules)
+
+
+@router.post("/{target}/settle", responses=schema.errors(404, 409))
+async def settle_memory(context: Context, caller: Caller, target: _Target, body: SettleBody) -> MemoryChangedObject:
+    """Make a change that waits for a person, or drop it."""
+    _, rules, author = await _asked(context, caller, target, None)
+    policy = await _policy(context, caller)
+    settle = _memories(context).settle_staged
+    try:
+        changed = await context.store(
+            settle, caller.tenant, body.staged_id, policy.rules, author, approves=body.approve
+        )
+    except MemoryRefused as refused:
+        raise _refused(refused) from None
+    except MemoryNotFound as error:
+        raise _not_found(error) from None
+    return _changed(changed, target, rules)
+
+
+@router.post("/{target}/redact", responses=schema.errors(404, 409))
+async def redact_memory(context: Context, caller: Caller, target: _Target, body: RedactBody) -> MemoryVersionObject:
+    """Empty the text of a past version. That it was there, who wrote it and when, stays."""
+    try:
+        view = await context.store(_memories(context).redact, caller.tenant, body.entry_id, body.version)
+    except MemoryNotFound as error:
+        raise _not_found(error) from None
+    except MemoryVersionStands as error:
+        raise ApiError(409, f"{error}.", code="version_stands") from None
+    return _version(view)
+
+
+@router.get("/{target}/history")
+async def memory_history(
+    context: Context,
+    caller: Caller,
+    target: _Target,
+    profile: _Profile = None,
+    entry_id: Annotated[str | None, Query(pattern=r"^mem_[0-9a-f]{12}$", description="Of this entry only.")] = None,
+    behind: Annotated[int | None, Query(ge=1, le=2**53, description="Behind this number.")] = None,
+    limit: Annotated[int, Query(ge=1, le=HISTORY_MAX)] = 100,
+) -> MemoryVersionList:
+    """Who made what of a memory, the newest first."""
+    place = (await _asked(context, caller, target, profile))[0]
+    history = _memories(context).history
+    found = await context.store(history, place, entry_id=entry_id, before=behind, limit=limit)
+    return MemoryVersionList(data=[_version(view) for view in found])
+
+
+def _memories(context: ApiContext) -> Memories:
+    return Memories(context.client.database)
+
+
+async def _policy(context: ApiContext, caller: Principal) -> MemoryPolicy:
+    """What holds for the memories of the caller's tenant now."""
+    chosen = await context.store(context.client.live_settings.chosen, caller.tenant)
+    return memory_policy_of(chosen.settings)
+
+
+async def _asked(
+    context: ApiContext, caller: Principal, target: str, profile: str | None
+) -> tuple[MemoryPlace, MemoryRules, MemoryAuthor]:
+    policy = await _policy(context, caller)
+    place = MemoryPlace(tenant=caller.tenant, profile=profile or policy.profile, target=MemoryTarget(target))
+    return place, policy.rules(place.target), MemoryAuthor(name=caller.known_as)
+
+
+def _one(views: Sequence[MemoryView], target: MemoryTarget, policy: MemoryPolicy) -> OneMemory:
+    found = [view for view in views if view.target == target and view.state == "current"]
+    return OneMemory(
+        entries=[_version(view) for view in found],
+        chars=chars_of([view.content or "" for view in found]),
+        limit=policy.limits[target],
+    )
+
+
+def _staged(view: MemoryView) -> StagedObject:
+    return StagedObject(
+        staged_id=view.entry_id,
+        number=view.number,
+        target=view.target,
+        operations=json.loads(view.content or "[]"),
+        author=view.author,
+        run_id=view.run_id,
+        at=view.at,
+    )
+
+
+def _version(view: MemoryView) -> MemoryVersionObject:
+    return MemoryVersionObject.model_validate(dict(zip(MemoryView._fields, view, strict=True)))
+
+
+def _entry(entry: MemoryEntry) -> MemoryEntryObject:
+    return MemoryEntryObject(entry_id=entry.entry_id, version=entry.version, content=entry.content)
+
+
+def _changed(changed: MemoryChanged, target: str, rules: MemoryRules) -> MemoryChangedObject:
+    return MemoryChangedObject(
+        target=target,
+        message=changed.message,
+        changed=[ChangedEntry(entry_id=entry_id, version=version) for entry_id, version in changed.changed],
+        entries=[_entry(entry) for entry in changed.entries],
+        usage=usage_of([entry.content for entry in changed.entries], rules.limit),
+    )
+
+
+class MemoryConflict(ApiError):
+    """A change does not fit what stands there, which the answer tells, or must not be kept."""
+
+    def __init__(self, refused: MemoryRefused) -> None:
+        super().__init__(409, str(refused), code=f"memory_{refused.kind.value}", param="operations")
+        self._entries = [_entry(entry).model_dump() for entry in refused.entries]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return {**super().document, "current_entries": self._entries}
+
+
+def _refused(refused: MemoryRefused) -> ApiError:
+    return MemoryConflict(refused)
+
+
+def _not_found(error: MemoryNotFound) -> ApiError:
+    return ApiError(404, f"{error}.", code="memory_not_found")

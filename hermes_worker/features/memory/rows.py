@@ -1,0 +1,474 @@
+"""What agents remember, as rows: every version of every entry, who made it and in which run.
+
+Whoever changes a memory holds it (a lock of the transaction on PostgreSQL, the one writer on SQLite), reads what stands
+there, asks ``features.memory.rules`` and writes new versions. So limits hold for what is there afterwards, whoever else
+writes, and a change that was made for an entry that is another by now is refused with what stands there. A change that
+names the call that asked for it is made once, also when its worker vanished and another one asks again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.errors import HermesError
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.principals import KeyScope, scopes_of
+from hermes_worker.features.memory.rules import (
+    EntryChange,
+    MemoryAction,
+    MemoryAuthor,
+    MemoryChanged,
+    MemoryEntry,
+    MemoryOperation,
+    MemoryPlace,
+    MemoryRefusal,
+    MemoryRefused,
+    MemoryRules,
+    MemoryTarget,
+    MemoryWriter,
+    decide,
+    operations_of,
+    writers_of,
+)
+from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
+from hermes_worker.store.rows import plain
+from hermes_worker.store.tables import api_keys, memory_versions, runs
+
+_CURRENT, _PAST, _STAGED, _APPROVED, _DECLINED = "current", "past", "staged", "approved", "declined"
+_PROPOSE = "propose"
+HISTORY_MAX = 500
+STAGED_MAX = 100
+"""Changes that wait for a person in one memory."""
+
+
+class MemoryNotFound(HermesError):
+    """There is no such entry, version or staged change."""
+
+
+class MemoryVersionStands(HermesError):
+    """The text of a version is what is remembered now; it cannot be taken out of the history alone."""
+
+
+class MemoryView(NamedTuple):
+    """A version of an entry. ``at`` in epoch seconds by the database's clock."""
+
+    number: int
+    """Grows with time within an installation."""
+    target: str
+    entry_id: str
+    version: int
+    act: str
+    """``add``, ``replace``, ``remove``, ``undo``, or ``propose`` for a change that waited for a person."""
+    state: str
+    """``current``, ``past``, ``staged``, ``approved`` or ``declined``."""
+    content: str | None
+    """``None`` for an entry that was removed, and for a text that was redacted."""
+    author: str
+    run_id: str | None
+    at: float
+    redacted_at: float | None
+
+
+class _VersionRow(NamedTuple):
+    pk: int
+    target: str
+    entry_id: str
+    version: int
+    position: int
+    content: str | None
+
+
+class _AskingRun(NamedTuple):
+    origin: str | None
+    parent_pk: int | None
+    principal: str | None
+    tenant: str
+    overrides: str | None
+
+
+class MemoryAsker(NamedTuple):
+    """A run that wants to write memories."""
+
+    writers: frozenset[MemoryWriter]
+    """What it is to whoever decides if it may."""
+    overrides: Mapping[str, str]
+    """The settings that it was accepted with and its processes were not started with."""
+
+
+_VIEW = sa.select(
+    memory_versions.c.pk.label("number"),
+    *(memory_versions.c[name] for name in MemoryView._fields[1:]),
+)
+_ROW = sa.select(*columns_for(memory_versions, _VersionRow))
+
+
+def standing(connection: Connection, tenant: str, profile: str) -> Mapping[MemoryTarget, tuple[MemoryEntry, ...]]:
+    """Both memories of a profile as they stand, in one statement."""
+    theirs = _in_profile(tenant, profile) & (memory_versions.c.state == _CURRENT)
+    wanted = _ROW.where(theirs, memory_versions.c.past_at.is_(None)).order_by(*_ORDER)
+    rows = rows_of(connection.execute(wanted), _VersionRow)
+    return {target: tuple(_entry(row) for row in rows if row.target == target) for target in MemoryTarget}
+
+
+def is_guest(connection: Connection, tenant: str, principal: str | None) -> bool:
+    """Whether ``principal`` is a key that was given to somebody without the scope. Keys of the installation, and people
+    at the machine, are no guests; that costs no statement."""
+    key_id = (principal or "").rpartition("/")[2]
+    if not (principal or "").startswith("api:") or not key_id.startswith("key_"):
+        return False
+    this = sa.and_(api_keys.c.tenant == tenant, api_keys.c.key_id == key_id)
+    words = connection.execute(sa.select(api_keys.c.scopes).where(this)).scalar()
+    scopes = scopes_of((words or "").split())
+    return KeyScope.MEMORY not in scopes and KeyScope.ADMIN not in scopes
+
+
+class Memories:
+    """The memories of one database. Thread-safe; every method raises ``UnavailableError``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # --- reading ---
+
+    def entries(self, tenant: str, profile: str) -> Mapping[MemoryTarget, tuple[MemoryEntry, ...]]:
+        """Both memories of a profile as they stand, in one statement."""
+        with self._database.read() as connection:
+            return standing(connection, tenant, profile)
+
+    def views(self, tenant: str, profile: str) -> list[MemoryView]:
+        """What stands in both, and what waits for a person, each with who wrote it and when."""
+        wanted = _VIEW.where(_in_profile(tenant, profile), memory_versions.c.past_at.is_(None)).order_by(*_ORDER)
+        with self._database.read() as connection:
+            return rows_of(connection.execute(wanted), MemoryView)
+
+    def history(
+        self,
+        place: MemoryPlace,
+        *,
+        entry_id: str | None = None,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> list[MemoryView]:
+        """Versions of a memory, or of one entry, the newest first; behind the number ``before``."""
+        wanted = _VIEW.where(_at(place)).order_by(memory_versions.c.pk.desc()).limit(min(limit, HISTORY_MAX))
+        if entry_id is not None:
+            wanted = wanted.where(memory_versions.c.entry_id == entry_id)
+        if before is not None:
+            wanted = wanted.where(memory_versions.c.pk < before)
+        with self._database.read() as connection:
+            return rows_of(connection.execute(wanted), MemoryView)
+
+    def writers(self, run_id: str) -> frozenset[MemoryWriter]:
+        """What a run is to whoever decides if it may write (``features.memory.rules.require_writer``), from its rows
+        alone."""
+        return self.asker(run_id).writers
+
+    def asker(self, run_id: str) -> MemoryAsker:
+        """The same, with the settings that count for the run."""
+        root = runs.alias("root")
+        wanted = (
+            sa.select(runs.c.origin, runs.c.parent_pk, root.c.principal, runs.c.tenant, runs.c.overrides)
+            .join(root, root.c.pk == sa.func.coalesce(runs.c.root_pk, runs.c.pk))
+            .where(runs.c.run_id == run_id)
+        )
+        with self._database.read() as connection:
+            asker = row_of(connection.execute(wanted), _AskingRun)
+            if asker is None:
+                return MemoryAsker(frozenset({MemoryWriter.GUEST}), {})
+            guest = is_guest(connection, asker.tenant, asker.principal)
+        writers = writers_of(asker.origin or "", is_child=asker.parent_pk is not None, is_guest=guest)
+        return MemoryAsker(writers, json.loads(asker.overrides) if asker.overrides else {})
+
+    # --- changing ---
+
+    def change(
+        self, place: MemoryPlace, operations: Sequence[MemoryOperation], rules: MemoryRules, author: MemoryAuthor
+    ) -> MemoryChanged:
+        """Apply all of ``operations`` or none. Idempotent for an author with a ``call_key``. Raises
+        ``MemoryRefused``."""
+        with self._database.write() as connection:
+            _hold(connection, place)
+            if (known := _made_by(connection, place, author)) is not None:
+                return known
+            rows = _rows_at(connection, place)
+            decision = decide(tuple(map(_entry, rows)), [_as_stored(one) for one in operations], rules)
+            made = _write(connection, place, rows, decision.changes, author)
+            if made:
+                _record(connection, Act.MEMORY_CHANGE, place, made)
+            entries = tuple(map(_entry, _rows_at(connection, place)))
+            return MemoryChanged(entries=entries, message=decision.message, changed=made)
+
+    def stage(
+        self, place: MemoryPlace, operations: Sequence[MemoryOperation], rules: MemoryRules, author: MemoryAuthor
+    ) -> MemoryChanged:
+        """Leave a change for a person, if it could be made now. Idempotent like ``change``. Raises
+        ``MemoryRefused``."""
+        with self._database.write() as connection:
+            _hold(connection, place)
+            if (known := _made_by(connection, place, author)) is not None:
+                return known
+            entries = tuple(map(_entry, _rows_at(connection, place)))
+            kept = [_as_stored(one) for one in operations]
+            decide(entries, kept, rules)
+            waiting = sa.select(sa.func.count()).select_from(memory_versions)
+            waiting = waiting.where(_at(place), memory_versions.c.state == _STAGED)
+            if connection.execute(waiting).scalar_one() >= STAGED_MAX:
+                raise MemoryRefused(MemoryRefusal.OVER_LIMIT, "Too many changes wait for a person; make no more.")
+            staged_id = _new_id("mst_")
+            _insert(
+                connection,
+                place,
+                author,
+                {
+                    "entry_id": staged_id,
+                    "version": 1,
+                    "position": 0,
+                    "state": _STAGED,
+                    "act": _PROPOSE,
+                    "content": canonical_json([one.as_document() for one in kept]),
+                    "past_at": None,
+                },
+                ordinal=0,
+            )
+            return MemoryChanged(entries=entries, message="The change waits for a person.", staged_id=staged_id)
+
+    def settle_staged(
+        self,
+        tenant: str,
+        staged_id: str,
+        rules: Callable[[MemoryTarget], MemoryRules],
+        author: MemoryAuthor,
+        *,
+        approves: bool,
+    ) -> MemoryChanged:
+        """Make a staged change, or drop it. What cannot be made any more stays staged. Raises ``MemoryNotFound``,
+        ``MemoryRefused``."""
+        with self._database.write() as connection:
+            this = sa.and_(memory_versions.c.tenant == tenant, memory_versions.c.entry_id == staged_id)
+            this = sa.and_(this, memory_versions.c.state == _STAGED)
+            found = connection.execute(
+                sa.select(memory_versions.c.profile, memory_versions.c.target, memory_versions.c.content).where(this)
+            ).first()
+            if found is None:
+                raise MemoryNotFound(f"there is no staged change {staged_id[:40]!r}; 'hermes-worker memory list' shows")
+            place = MemoryPlace(tenant=tenant, profile=found[0], target=MemoryTarget(found[1]))
+            _hold(connection, place)
+            ended = _APPROVED if approves else _DECLINED
+            if connection.execute(sa.update(memory_versions).where(this).values(**_ended(ended))).rowcount == 0:
+                raise MemoryNotFound(f"the staged change {staged_id!r} was settled by somebody else")
+            rows = _rows_at(connection, place)
+            made: tuple[tuple[str, int], ...] = ()
+            if approves:
+                operations = operations_of(json.loads(found[2]))
+                decision = decide(tuple(map(_entry, rows)), operations, rules(place.target))
+                made = _write(connection, place, rows, decision.changes, author)
+            _record(connection, Act.MEMORY_DECIDE, place, made, staged_id=staged_id, approved=approves)
+            entries = tuple(map(_entry, _rows_at(connection, place)))
+            said = "approved" if approves else "declined"
+            return MemoryChanged(entries=entries, message=f"{staged_id} {said}.", changed=made, staged_id=staged_id)
+
+    def undo(
+        self, place: MemoryPlace, rules: MemoryRules, author: MemoryAuthor, *, entry_id: str | None = None
+    ) -> MemoryChanged:
+        """Have an entry be what it was before its last change: of ``entry_id``, or of the one that was changed last.
+        Undoing that does it again. Raises ``MemoryNotFound``, ``MemoryRefused``."""
+        with self._database.write() as connection:
+            _hold(connection, place)
+            last, before = self._last_two(connection, place, entry_id)
+            rows = _rows_at(connection, place)
+            if last.version > 1 and before is None:
+                raise MemoryNotFound(f"what {last.entry_id} was before is not kept any more")
+            if before is not None and before.redacted_at is not None:
+                raise MemoryNotFound(f"what {last.entry_id} was before was redacted")
+            content = None if before is None else before.content
+            others = [_entry(row) for row in rows if row.entry_id != last.entry_id]
+            if content is not None:
+                # As if it were added to what else stands there: the same limit, and the same look at the text.
+                try:
+                    decide(others, [MemoryOperation(action=MemoryAction.ADD, content=content)], rules)
+                except MemoryRefused as refused:
+                    refused.entries = tuple(map(_entry, rows))
+                    raise
+                if any(one.content == content for one in others):
+                    content = None
+            made = ((last.entry_id, last.version + 1),)
+            position = self._position(connection, last)
+            _end_current(connection, last.entry_id)
+            values = {"entry_id": last.entry_id, "version": last.version + 1, "position": position, "act": "undo"}
+            _insert(connection, place, author, {**values, **_standing(content)}, ordinal=0)
+            _record(connection, Act.MEMORY_UNDO, place, made)
+            entries = tuple(map(_entry, _rows_at(connection, place)))
+            return MemoryChanged(entries=entries, message=f"{last.entry_id} is what it was.", changed=made)
+
+    def redact(self, tenant: str, entry_id: str, version: int) -> MemoryView:
+        """Empty the text of a past version. Idempotent. Raises ``MemoryNotFound``, ``MemoryVersionStands``."""
+        this = sa.and_(memory_versions.c.tenant == tenant, memory_versions.c.entry_id == entry_id)
+        this = sa.and_(this, memory_versions.c.version == version)
+        with self._database.write() as connection:
+            found = row_of(connection.execute(_VIEW.where(this).with_for_update()), MemoryView)
+            if found is None:
+                raise MemoryNotFound(f"there is no version {version} of {entry_id[:40]!r}")
+            if found.state in (_CURRENT, _STAGED):
+                raise MemoryVersionStands(
+                    f"version {version} of {entry_id} is what is remembered; remove or replace the entry first"
+                )
+            if found.redacted_at is None:
+                connection.execute(sa.update(memory_versions).where(this).values(content=None, redacted_at=db_now()))
+                after = {"target": found.target, "version": version}
+                record(connection, Act.MEMORY_REDACT, entry_id, tenant=tenant, after=after)
+            view = row_of(connection.execute(_VIEW.where(this)), MemoryView)
+        return view or found
+
+    def _last_two(
+        self, connection: Connection, place: MemoryPlace, entry_id: str | None
+    ) -> tuple[MemoryView, MemoryView | None]:
+        """The last version of the entry, and the one before where it is kept."""
+        theirs = _VIEW.where(_at(place), memory_versions.c.act != _PROPOSE)
+        if entry_id is not None:
+            theirs = theirs.where(memory_versions.c.entry_id == entry_id)
+        last = row_of(connection.execute(theirs.order_by(memory_versions.c.pk.desc()).limit(1)), MemoryView)
+        if last is None:
+            raise MemoryNotFound("there is nothing to undo" if entry_id is None else f"there is no {entry_id[:40]!r}")
+        this = sa.and_(memory_versions.c.entry_id == last.entry_id, memory_versions.c.version == last.version - 1)
+        return last, row_of(connection.execute(_VIEW.where(this)), MemoryView)
+
+    def _position(self, connection: Connection, last: MemoryView) -> int:
+        wanted = sa.select(memory_versions.c.position).where(memory_versions.c.pk == last.number)
+        return int(connection.execute(wanted).scalar_one())
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+_ORDER = (memory_versions.c.target, memory_versions.c.position, memory_versions.c.pk)
+
+
+def _in_profile(tenant: str, profile: str) -> sa.ColumnElement[bool]:
+    return sa.and_(memory_versions.c.tenant == tenant, memory_versions.c.profile == profile)
+
+
+def _at(place: MemoryPlace) -> sa.ColumnElement[bool]:
+    return sa.and_(_in_profile(place.tenant, place.profile), memory_versions.c.target == place.target.value)
+
+
+def _hold(connection: Connection, place: MemoryPlace) -> None:
+    """Nobody else changes this memory until the transaction ends. On SQLite nobody else writes at all."""
+    if connection.dialect.name == "postgresql":
+        named = f"memory\0{place.tenant}\0{place.profile}\0{place.target.value}"
+        key = int.from_bytes(hashlib.sha256(named.encode()).digest()[:8], "big", signed=True)
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.cast(key, sa.BigInteger()))))
+
+
+def _rows_at(connection: Connection, place: MemoryPlace) -> list[_VersionRow]:
+    standing = sa.and_(memory_versions.c.past_at.is_(None), memory_versions.c.state == _CURRENT)
+    return rows_of(connection.execute(_ROW.where(_at(place), standing).order_by(*_ORDER)), _VersionRow)
+
+
+def _entry(row: _VersionRow) -> MemoryEntry:
+    return MemoryEntry(entry_id=row.entry_id, version=row.version, content=row.content or "")
+
+
+def _as_stored(operation: MemoryOperation) -> MemoryOperation:
+    """With texts as the database gives them back, so that equal ones are found equal."""
+    content = None if operation.content is None else plain(operation.content)
+    return replace(
+        operation, content=content, old_text=None if operation.old_text is None else plain(operation.old_text)
+    )
+
+
+def _made_by(connection: Connection, place: MemoryPlace, author: MemoryAuthor) -> MemoryChanged | None:
+    """What this very call made before."""
+    if author.call_key is None:
+        return None
+    wanted = sa.select(memory_versions.c.entry_id, memory_versions.c.version, memory_versions.c.act)
+    this = sa.and_(memory_versions.c.tenant == place.tenant, memory_versions.c.call_key == author.call_key)
+    wanted = wanted.where(this).order_by(memory_versions.c.ordinal)
+    made = connection.execute(wanted).all()
+    if not made:
+        return None
+    return MemoryChanged(
+        entries=tuple(map(_entry, _rows_at(connection, place))),
+        message="This was done before the call was made again.",
+        changed=tuple((row[0], int(row[1])) for row in made if row[2] != _PROPOSE),
+        is_repeated=True,
+        staged_id=next((str(row[0]) for row in made if row[2] == _PROPOSE), None),
+    )
+
+
+def _write(
+    connection: Connection,
+    place: MemoryPlace,
+    rows: Sequence[_VersionRow],
+    changes: Sequence[EntryChange],
+    author: MemoryAuthor,
+) -> tuple[tuple[str, int], ...]:
+    """New versions; which. The memory is held, so what was read is what is there."""
+    positions = {row.entry_id: row.position for row in rows}
+    last = max(positions.values(), default=0)
+    made: list[tuple[str, int]] = []
+    for ordinal, change in enumerate(changes):
+        if change.entry is None:
+            last += 1
+            entry_id, version, position, act = _new_id("mem_"), 1, last, "add"
+        else:
+            _end_current(connection, change.entry.entry_id)
+            entry_id, version = change.entry.entry_id, change.entry.version + 1
+            position, act = positions[entry_id], "remove" if change.content is None else "replace"
+        values = {"entry_id": entry_id, "version": version, "position": position, "act": act}
+        _insert(connection, place, author, {**values, **_standing(change.content)}, ordinal=ordinal)
+        made.append((entry_id, version))
+    return tuple(made)
+
+
+def _standing(content: str | None) -> dict[str, object]:
+    """The columns of a new version by what it says."""
+    if content is None:
+        return {"content": None, "state": _PAST, "past_at": db_now()}
+    return {"content": content, "state": _CURRENT, "past_at": None}
+
+
+def _ended(state: str) -> dict[str, object]:
+    return {"state": state, "past_at": db_now()}
+
+
+def _end_current(connection: Connection, entry_id: str) -> None:
+    current = sa.and_(memory_versions.c.entry_id == entry_id, memory_versions.c.state == _CURRENT)
+    connection.execute(sa.update(memory_versions).where(current).values(**_ended(_PAST)))
+
+
+def _insert(
+    connection: Connection, place: MemoryPlace, author: MemoryAuthor, values: Mapping[str, object], *, ordinal: int
+) -> None:
+    connection.execute(
+        sa.insert(memory_versions).values(
+            tenant=place.tenant,
+            profile=place.profile,
+            target=place.target.value,
+            author=plain(author.name)[:200],
+            run_id=author.run_id,
+            call_key=author.call_key,
+            ordinal=ordinal,
+            at=db_now(),
+            **values,
+        )
+    )
+
+
+def _new_id(prefix: str) -> str:
+    return f"{prefix}{secrets.token_hex(6)}"
+
+
+def _record(
+    connection: Connection, act: Act, place: MemoryPlace, made: Sequence[tuple[str, int]], **more: object
+) -> None:
+    after = {"profile": place.profile, "entries": [f"{entry_id}@{version}" for entry_id, version in made], **more}
+    record(connection, act, place.target.value, tenant=place.tenant, after=after)

@@ -1,0 +1,246 @@
+"""``hermes-worker memory``: what agents remember, for the people whom it is about."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO, TypeVar
+
+import click
+
+from hermes_worker.cli.layout import moment, table
+from hermes_worker.cli.options import TEXT, of_tenant, reachable
+from hermes_worker.cli.screen import one_line
+from hermes_worker.core.errors import HermesError
+from hermes_worker.features.memory.backend import MemoryTold, StandingMemory, open_memory
+from hermes_worker.features.memory.rows import MemoryView
+from hermes_worker.features.memory.rules import (
+    FILES,
+    OPERATIONS_MAX,
+    MemoryAction,
+    MemoryOperation,
+    MemoryTarget,
+    parsed,
+    usage_of,
+    written,
+)
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_TEXT_CHARS = 80
+_FILE_BYTES_MAX = 1_000_000
+
+
+class MemoryFileUnreadable(HermesError):
+    """A file is too large for a memory, or is no text."""
+
+
+def _of_one(command: _Command) -> _Command:
+    option = click.option(
+        "--user",
+        "target",
+        flag_value=MemoryTarget.USER.value,
+        help="What agents know about the user. Default: their own notes.",
+    )
+    return option(_of_profile(command))
+
+
+def _of_profile(command: _Command) -> _Command:
+    option = click.option("--profile", type=TEXT, help="Whose memory. Default: that of memory.profile.")
+    found: _Command = reachable(of_tenant(option(command)))
+    return found
+
+
+def _target(word: str | None) -> MemoryTarget:
+    return MemoryTarget(word) if word else MemoryTarget.MEMORY
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def memory() -> None:
+    """Show and change what agents remember, undo changes, and move memories in and out."""
+
+
+@memory.command("list")
+@_of_profile
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def list_entries(home: Path | None, profile: str | None, as_json: bool) -> None:
+    """Both memories entry by entry, and the changes that wait for a person."""
+    standing = open_memory(home, profile).standing()
+    found = [view for target in MemoryTarget for view in standing.entries(target)] + standing.staged
+    if as_json:
+        _as_json(found)
+        return
+    if found:
+        rows = [_row(view) for view in found]
+        click.echo(table(rows, ("ID", "OF", "VERSION", "CHANGED", "BY", "TEXT"), ids=(0,), whole=(0, 1, 2, 3)))
+    for target in MemoryTarget:
+        click.echo(f"{target.value}: {_usage(standing, target)}", err=True)
+    if standing.staged:
+        click.echo("'hermes-worker memory approve ID' makes a change that waits; 'decline ID' drops it", err=True)
+
+
+@memory.command("show")
+@_of_profile
+def show(home: Path | None, profile: str | None) -> None:
+    """Both memories whole, as agents read them."""
+    standing = open_memory(home, profile).standing()
+    for target in MemoryTarget:
+        click.echo(f"# {FILES[target]} ({_usage(standing, target)})")
+        for view in standing.entries(target):
+            click.echo(f"\n{view.content}")
+        click.echo()
+
+
+@memory.command("add", epilog='Example: hermes-worker memory add --user "Prefers short answers."')
+@_of_one
+@click.argument("content", type=TEXT)
+def add(home: Path | None, profile: str | None, target: str | None, content: str) -> None:
+    """Remember CONTENT. New conversations know it."""
+    wanted = MemoryOperation(action=MemoryAction.ADD, content=content)
+    _say(open_memory(home, profile).change(_target(target), [wanted]))
+
+
+@memory.command("replace", epilog='Example: hermes-worker memory replace mem_0123456789ab "Prefers long answers."')
+@_of_one
+@click.option("--version", type=click.IntRange(1), help="Only if the entry has this version still.")
+@click.argument("entry", type=TEXT)
+@click.argument("content", type=TEXT)
+def replace(
+    home: Path | None, profile: str | None, target: str | None, version: int | None, entry: str, content: str
+) -> None:
+    """Put CONTENT in the place of ENTRY: its id, or a piece of its text that only it has."""
+    wanted = _meaning(MemoryAction.REPLACE, entry, version, content)
+    _say(open_memory(home, profile).change(_target(target), [wanted]))
+
+
+@memory.command("remove")
+@_of_one
+@click.option("--version", type=click.IntRange(1), help="Only if the entry has this version still.")
+@click.argument("entry", type=TEXT)
+def remove(home: Path | None, profile: str | None, target: str | None, version: int | None, entry: str) -> None:
+    """Forget ENTRY: its id, or a piece of its text that only it has. 'undo' brings it back."""
+    wanted = _meaning(MemoryAction.REMOVE, entry, version, None)
+    _say(open_memory(home, profile).change(_target(target), [wanted]))
+
+
+@memory.command("undo")
+@_of_one
+@click.argument("entry_id", type=TEXT, required=False)
+def undo(home: Path | None, profile: str | None, target: str | None, entry_id: str | None) -> None:
+    """Have an entry be what it was before its last change; without ENTRY_ID the one that was changed last. Undoing that
+    does it again."""
+    _say(open_memory(home, profile).undo(_target(target), entry_id))
+
+
+@memory.command("history")
+@_of_one
+@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="At most so many.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@click.argument("entry_id", type=TEXT, required=False)
+def history(
+    home: Path | None, profile: str | None, target: str | None, limit: int, as_json: bool, entry_id: str | None
+) -> None:
+    """Who changed what, in which run, the newest first; of one entry with ENTRY_ID."""
+    found = open_memory(home, profile).history(_target(target), entry_id, limit)
+    if as_json:
+        _as_json(found)
+    elif found:
+        rows = [
+            (f"{view.entry_id}@{view.version}", view.act, moment(view.at), view.author, view.run_id or "-", _text(view))
+            for view in found
+        ]
+        click.echo(table(rows, ("VERSION", "WHAT", "WHEN", "BY", "RUN", "TEXT"), ids=(0, 4), whole=(0, 1, 2)))
+    else:
+        click.echo("nothing was remembered yet", err=True)
+
+
+@memory.command("redact", epilog="Example: hermes-worker memory redact mem_0123456789ab@1")
+@_of_one
+@click.argument("version", type=TEXT)
+def redact(home: Path | None, profile: str | None, target: str | None, version: str) -> None:
+    """Empty the text of a past VERSION, as 'history' names it. That it was there stays."""
+    entry_id, _, number = version.partition("@")
+    if not number.isascii() or not number.isdigit() or len(number) > 9:
+        raise click.UsageError("name a version as 'hermes-worker memory history' does: mem_0123456789ab@1")
+    view = open_memory(home, profile).redact(_target(target), entry_id, int(number))
+    click.echo(f"{view.entry_id}@{view.version} holds no text any more")
+
+
+@memory.command("approve")
+@_of_profile
+@click.argument("staged_id", type=TEXT)
+def approve(home: Path | None, profile: str | None, staged_id: str) -> None:
+    """Make a change that waits for a person."""
+    _say(open_memory(home, profile).settle(staged_id, approves=True))
+
+
+@memory.command("decline")
+@_of_profile
+@click.argument("staged_id", type=TEXT)
+def decline(home: Path | None, profile: str | None, staged_id: str) -> None:
+    """Drop a change that waits for a person."""
+    _say(open_memory(home, profile).settle(staged_id, approves=False))
+
+
+@memory.command("import", epilog="Example: hermes-worker memory import --user ~/.hermes/memories/USER.md")
+@_of_one
+@click.argument("file", type=click.File("rb"))
+def import_file(home: Path | None, profile: str | None, target: str | None, file: BinaryIO) -> None:
+    """Add the entries of a MEMORY.md or USER.md that are not there yet, all of them or none. FILE may be '-'."""
+    data = file.read(_FILE_BYTES_MAX + 1)
+    if len(data) > _FILE_BYTES_MAX:
+        raise MemoryFileUnreadable(f"{file.name!r} is larger than a memory can be")
+    try:
+        entries = parsed(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise MemoryFileUnreadable(f"{file.name!r} is no UTF-8 text") from error
+    if not entries:
+        click.echo("there are no entries in it", err=True)
+        return
+    if len(entries) > OPERATIONS_MAX:
+        raise MemoryFileUnreadable(f"{file.name!r} has {len(entries)} entries; at most {OPERATIONS_MAX} come at once")
+    wanted = [MemoryOperation(action=MemoryAction.ADD, content=content) for content in entries]
+    told = open_memory(home, profile).change(_target(target), wanted)
+    click.echo(f"{len(told.changed)} of {len(entries)} entries added; the others were there")
+
+
+@memory.command("export")
+@_of_one
+@click.argument("file", type=click.File("w", encoding="utf-8", lazy=False), required=False)
+def export(home: Path | None, profile: str | None, target: str | None, file: TextIO | None) -> None:
+    """Write a memory as the original's MEMORY.md or USER.md; without FILE to the terminal."""
+    standing = open_memory(home, profile).standing()
+    contents = [view.content or "" for view in standing.entries(_target(target))]
+    click.echo(written(contents), file=file, nl=bool(contents))
+
+
+def _meaning(action: MemoryAction, entry: str, version: int | None, content: str | None) -> MemoryOperation:
+    if entry.startswith("mem_") and len(entry) == len("mem_0123456789ab"):
+        return MemoryOperation(action=action, content=content, entry_id=entry, version=version)
+    if version is not None:
+        raise click.UsageError("--version goes with the id of an entry")
+    return MemoryOperation(action=action, content=content, old_text=entry)
+
+
+def _say(told: MemoryTold) -> None:
+    click.echo(f"{told.message} {' '.join(told.changed)}".rstrip())
+
+
+def _usage(standing: StandingMemory, target: MemoryTarget) -> str:
+    return usage_of([view.content or "" for view in standing.entries(target)], standing.limits[target])
+
+
+def _row(view: MemoryView) -> tuple[str, ...]:
+    version = "waits" if view.state == "staged" else str(view.version)
+    return view.entry_id, view.target, version, moment(view.at), view.author, _text(view)
+
+
+def _text(view: MemoryView) -> str:
+    if view.content is None:
+        return "(redacted)" if view.redacted_at is not None else "-"
+    return one_line(view.content, _TEXT_CHARS)
+
+
+def _as_json(views: Sequence[MemoryView]) -> None:
+    for view in views:
+        click.echo(json.dumps(dict(zip(MemoryView._fields, view, strict=True))))

@@ -1,0 +1,55 @@
+"""What runs do to memories: who they are stands in their rows, and decides whether they may."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hermes_worker.agent.tools.base import ToolContext
+from hermes_worker.features.memory.rows import Memories
+from hermes_worker.features.memory.rules import (
+    MemoryAuthor,
+    MemoryChanged,
+    MemoryOperation,
+    MemoryPlace,
+    MemoryRefusal,
+    MemoryRefused,
+    MemoryRules,
+    MemoryTarget,
+    require_writer,
+)
+from hermes_worker.observe import count, log
+from hermes_worker.store.access.audit import Actor, acting
+
+
+class AgentMemories:
+    """``features.memory.tool.AgentMemory`` of one database. Thread-safe."""
+
+    def __init__(self, memories: Memories) -> None:
+        self._memories = memories
+
+    def rules(self, target: MemoryTarget, context: ToolContext) -> MemoryRules:
+        """Raises ``MemoryRefused`` for a memory that is not in use."""
+        policy = context.policies.memory
+        if target not in policy.targets:
+            raise MemoryRefused(MemoryRefusal.NOT_ALLOWED, f"The memory {target.value!r} is not in use here.")
+        return policy.rules(target)
+
+    def change(
+        self, target: MemoryTarget, operations: Sequence[MemoryOperation], context: ToolContext
+    ) -> MemoryChanged:
+        """Raises ``MemoryRefused``, ``UnavailableError``."""
+        rules, policy = self.rules(target, context), context.policies.memory
+        try:
+            require_writer(self._memories.writers(context.run_id), policy.writers)
+        except MemoryRefused as refused:
+            count("memory.refused")
+            log.info("memory.refused", reason=str(refused))
+            raise
+        tenant, name = context.origin.tenant, f"agent:{context.session_id}"
+        place = MemoryPlace(tenant=tenant, profile=policy.profile, target=target)
+        author = MemoryAuthor(name=name, run_id=context.run_id, call_key=context.idempotency_key)
+        act = self._memories.stage if policy.is_staged else self._memories.change
+        with acting(Actor(tenant=tenant, name=name)):
+            changed = act(place, operations, rules, author)
+        count("memory.changed")
+        return changed

@@ -1,0 +1,21 @@
+"""Provider keys that tenants bring."""
+
+from __future__ import annotations
+
+from hermes_worker.extension import Extension, RouterDeclaration
+
+EXTENSION = Extension(
+    name="hermes-provider-keys",
+    version="1",
+    summary="Provider keys that tenants bring",
+    routers=(
+        RouterDeclaration(
+            name="provider_keys",
+            implementation="hermes_worker.features.provider_keys.routes:router",
+            paths=(
+                "/v1/tenants/{tenant}/provider-keys",
+                "/v1/tenants/{tenant}/provider-keys/{provider_key_id}",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,121 @@
+"""Keys of providers that tenants bring: added, listed and removed by operators, and never shown."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, WithJsonSchema
+
+from hermes_worker.api import schema
+from hermes_worker.api.auth import FOR_OPERATORS
+from hermes_worker.api.bodies import JsonRoute
+from hermes_worker.api.context import Context
+from hermes_worker.api.errors import ApiError, tenant_not_found
+from hermes_worker.features.provider_keys.rows import (
+    KEY_CHARS_MAX,
+    ProviderKeyInvalid,
+    ProviderKeyNotFound,
+    ProviderKeys,
+    ProviderKeysFull,
+    ProviderKeyView,
+    TextsInClear,
+)
+from hermes_worker.features.provider_keys.service import ProviderUnknown, add_provider_key
+from hermes_worker.store.access.principals import TenantNotFound
+
+router = APIRouter(prefix="/v1/tenants", tags=["tenants"], route_class=JsonRoute, responses=schema.errors(503))
+
+
+_KEY = {"type": "string", "pattern": f"^[!-~]{{8,{KEY_CHARS_MAX}}}$", "writeOnly": True}
+
+
+class ProviderKeyBody(BaseModel):
+    """A key that a tenant brings."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    provider: str = Field(min_length=1, max_length=100, description="A name of the catalogue, or an alias in it.")
+    key: Annotated[SecretStr, WithJsonSchema(_KEY)] = Field(min_length=8, max_length=KEY_CHARS_MAX)
+
+
+class ProviderKeyObject(BaseModel):
+    """A provider's key of a tenant. The key itself is never shown."""
+
+    object: Literal["hermes.provider_key"] = "hermes.provider_key"
+    key_id: str
+    tenant: str
+    provider: str
+    fingerprint: str
+    """Tells keys apart, and says nothing about them."""
+    created_at: float
+    """Epoch seconds."""
+
+
+class ProviderKeyList(BaseModel):
+    """The provider keys of a tenant, the oldest first."""
+
+    object: Literal["list"] = "list"
+    data: list[ProviderKeyObject]
+
+
+_Tenant = Annotated[str, Path(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")]
+_KeyId = Annotated[str, Path(pattern=r"^pkey_[0-9a-f]{12}$")]
+
+
+@router.get("/{tenant}/provider-keys", dependencies=[FOR_OPERATORS], responses=schema.errors(400, 404))
+async def list_provider_keys(context: Context, tenant: _Tenant) -> ProviderKeyList:
+    """The provider keys that a tenant brought, without the keys."""
+    try:
+        await context.store(context.tenants.require_tenant, tenant)
+    except TenantNotFound:
+        raise tenant_not_found(tenant) from None
+    found = await context.store(ProviderKeys(context.client.database).of_tenant, tenant)
+    return ProviderKeyList(data=[_object(view) for view in found])
+
+
+@router.post(
+    "/{tenant}/provider-keys", status_code=201, dependencies=[FOR_OPERATORS], responses=schema.errors(400, 404, 409)
+)
+async def create_provider_key(context: Context, tenant: _Tenant, body: ProviderKeyBody) -> ProviderKeyObject:
+    """Have a tenant be asked for with a key of its own at a provider, and with no key of the installation from then on.
+    Workers know within two seconds. A key that is there already stays as it is. Texts in the database have to be
+    encrypted, so that the key is."""
+    database = context.client.database
+    try:
+        made = await context.store(add_provider_key, database, tenant, body.provider, body.key.get_secret_value())
+    except TenantNotFound:
+        raise tenant_not_found(tenant) from None
+    except ProviderUnknown as error:
+        raise ApiError(404, f"{error}.", code="provider_unknown", param="provider") from None
+    except ProviderKeyInvalid as error:
+        raise ApiError(400, f"{error}.", code="key_invalid", param="key") from None
+    except TextsInClear as error:
+        raise ApiError(409, f"{error}.", code="texts_in_clear") from None
+    except ProviderKeysFull as error:
+        raise ApiError(409, f"{error}.", code="too_many_keys") from None
+    return _object(made)
+
+
+@router.delete(
+    "/{tenant}/provider-keys/{provider_key_id}", dependencies=[FOR_OPERATORS], responses=schema.errors(400, 404)
+)
+async def delete_provider_key(context: Context, tenant: _Tenant, provider_key_id: _KeyId) -> ProviderKeyObject:
+    """Delete a provider key of a tenant; it is answered once more, without the key. When it was the last, the tenant's
+    runs are asked for with keys of the installation."""
+    try:
+        gone = await context.store(ProviderKeys(context.client.database).remove, tenant, provider_key_id)
+    except ProviderKeyNotFound:
+        message = f"Provider key not found: {provider_key_id}"
+        raise ApiError(404, message, code="key_not_found", param="provider_key_id") from None
+    return _object(gone)
+
+
+def _object(view: ProviderKeyView) -> ProviderKeyObject:
+    return ProviderKeyObject(
+        key_id=view.key_id,
+        tenant=view.tenant,
+        provider=view.provider,
+        fingerprint=view.fingerprint,
+        created_at=view.created_at,
+    )

@@ -1,0 +1,112 @@
+"""What ``export`` and ``erase`` ask the API, as typed calls."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hermes_worker.cli.options import chosen_tenant
+from hermes_worker.cli.reaching import api_client
+from hermes_worker.cli.short_ids import whole_session
+from hermes_worker.core.principals import DEFAULT_TENANT
+from hermes_worker.features.retention.erasure_rows import NotYetErased, RunsAtWork
+from hermes_worker.features.retention.erasure_rules import ErasureReceipt, Person, read_receipt
+
+if TYPE_CHECKING:
+    from hermes_worker.client import HermesClient
+
+_LOOK_EVERY_S = 0.2
+Progress = Callable[[Counter[str]], None]
+
+
+class ForetoldView(NamedTuple):
+    """What an erasure would be, as it is printed."""
+
+    would_erase: Mapping[str, int]
+    open_runs: Sequence[str]
+    shared: int
+    held_by: Sequence[int]
+    unknown: Sequence[str]
+
+
+def open_erasures(home: Path | None, told: Progress) -> ErasureRows:
+    """``told`` hears what was done so far. Raises ``ConfigurationError``, ``UnavailableError``."""
+    return ErasureRows(api_client(home, names_tenant=True), chosen_tenant(), told)
+
+
+def _not_ended(at_work: Sequence[str]) -> RunsAtWork:
+    return RunsAtWork(
+        f"{len(at_work)} runs were told to stop and have not ended, {at_work[0]} among them; call 'hermes-worker erase "
+        "--resume --stop' when a worker has ended them"
+    )
+
+
+class ErasureRows:
+    """Exports and erasures of one tenant. The API works for some seconds at each request. ``stops_within_s`` is how
+    long runs are waited for that were asked to stop; ``None`` stops nothing."""
+
+    def __init__(self, client: HermesClient, tenant: str, told: Progress) -> None:
+        self._client = client
+        self._tenant = None if tenant == DEFAULT_TENANT else tenant
+        self._told = told
+
+    def exported(self, person: Person) -> Iterator[tuple[str, str]]:
+        for line in self._client.export(self._whom(person), tenant=self._tenant):
+            yield str(json.loads(line)["kind"]), line
+
+    def receipts(self, receipt_id: str | None) -> Sequence[Mapping[str, Any]]:
+        if receipt_id is None:
+            return self._client.erasure_receipts(tenant=self._tenant)
+        return [self._client.erasure_receipt(receipt_id, tenant=self._tenant)]
+
+    def foretell(self, person: Person) -> ForetoldView:
+        told = self._client.foretell_erasure(self._whom(person), tenant=self._tenant)
+        return ForetoldView(told["would_erase"], told["open_runs"], told["shared"], told["held_by"], told["unknown"])
+
+    def erase(self, person: Person, *, shared: bool, stops_within_s: float | None) -> ErasureReceipt:
+        stops = stops_within_s is not None
+        begun = self._client.begin_erasure(self._whom(person), shared=shared, stop=stops, tenant=self._tenant)
+        return self._finish(begun["receipt_id"], stops_within_s)
+
+    def resume(self, *, stops_within_s: float | None) -> Sequence[ErasureReceipt]:
+        found = self._client.erasures(tenant=self._tenant)
+        return [self._finish(each["receipt_id"], stops_within_s) for each in found]
+
+    def replay(self, receipts: Sequence[ErasureReceipt], *, stops_within_s: float | None) -> Sequence[ErasureReceipt]:
+        done = []
+        for receipt in receipts:
+            begun = self._client.replay_erasure(json.dumps(receipt.to_document()), tenant=self._tenant)
+            done.append(self._finish(begun["receipt_id"], stops_within_s))
+        return done
+
+    def _finish(self, receipt_id: str, stops_within_s: float | None) -> ErasureReceipt:
+        """Raises ``RunsAtWork``, ``NotYetErased``, and what the server refuses with; what was done is done."""
+        told: Counter[str] = Counter()
+        deadline = None if stops_within_s is None else time.monotonic() + stops_within_s
+        while True:
+            work = self._client.work_on_erasure(receipt_id, stop=deadline is not None, tenant=self._tenant)
+            if work["done"]:
+                return read_receipt(json.dumps(work["receipt"]))
+            told.update(work["did"])
+            self._told(told)
+            if work["open_runs"]:
+                if deadline is not None and time.monotonic() > deadline:
+                    raise _not_ended(work["open_runs"])
+                time.sleep(_LOOK_EVERY_S)
+            elif work["waits_for"]:
+                raise NotYetErased(str(work["waits_for"]))
+
+    def _whom(self, person: Person) -> dict[str, Any]:
+        """Whom the API is asked about. Raises ``AmbiguousId``."""
+        return {
+            "sessions": [whole_session(self._client, each) for each in person.sessions],
+            "named": [list(each) for each in person.named],
+            "principals": list(person.principals),
+            "holders": list(person.holders),
+            "targets": list(person.targets),
+            "everybody": person.is_everybody,
+        }

@@ -1,0 +1,362 @@
+"""Everything of a person, a session or a tenant: to hand out, and to delete with a receipt."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import redis
+from fastapi import APIRouter, BackgroundTasks
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from hermes_worker.api import schema
+from hermes_worker.api.auth import Caller, needs
+from hermes_worker.api.bodies import JsonRoute
+from hermes_worker.api.context import ApiContext, Context
+from hermes_worker.api.errors import ApiError, invalid
+from hermes_worker.api.exporting import DECLARED, lines_of
+from hermes_worker.api.formats import NO_NUL
+from hermes_worker.api.owners import ActsFor
+from hermes_worker.broker.queue import NoBroker
+from hermes_worker.core.errors import HermesError
+from hermes_worker.core.principals import KeyScope, Principal
+from hermes_worker.features.retention.erasure_rows import (
+    Erasure,
+    ErasureHeld,
+    ErasureNotFound,
+    Erasures,
+    NotYetErased,
+    RunsAtWork,
+    SharedWithOthers,
+)
+from hermes_worker.features.retention.erasure_rules import (
+    ErasureReceipt,
+    InvalidReceipt,
+    NobodyNamed,
+    Person,
+    read_receipt,
+)
+from hermes_worker.features.retention.export_rows import exported
+from hermes_worker.features.retention.naming_rows import NothingNamed, resolve_person
+from hermes_worker.stream.live import forget
+from hermes_worker.wiring import remove_files_here
+
+router = APIRouter(
+    prefix="/v1",
+    tags=["retention"],
+    route_class=JsonRoute,
+    dependencies=[needs(KeyScope.ADMIN)],
+    responses=schema.errors(503),
+)
+_AT_IT_S = 5.0
+"""How long one request erases; the next goes on."""
+_STOPPED_AT_ONCE = 100
+_NAMED_MAX = 1_000
+_Word = Annotated[str, Field(min_length=1, max_length=300, pattern=NO_NUL)]
+_Words = Annotated[list[_Word], Field(max_length=_NAMED_MAX)]
+_NOT_REACHED = "the broker did not answer: previews there go within ten minutes by themselves"
+
+
+class Whom(BaseModel):
+    """Whom it is about: everything that any of these leads to."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    sessions: _Words = Field(default_factory=list, description="Sessions by id, or by the name that lists show.")
+    named: list[Annotated[list[_Word], Field(min_length=2, max_length=2)]] = Field(
+        default_factory=list, max_length=_NAMED_MAX, description="Sessions by source and name: ['webhook:chat', '47']."
+    )
+    principals: _Words = Field(default_factory=list, description="Who asked, as runs record it: 'cli:alice'.")
+    holders: _Words = Field(default_factory=list, description="Holders of keys, with the keys.")
+    targets: _Words = Field(default_factory=list, description="Addresses of deliveries: 'telegram:47'.")
+    everybody: bool = Field(False, description="The whole tenant; for operators, who name it in the query.")
+
+    def person(self) -> Person:
+        """Raises ``ApiError``."""
+        found = Person(
+            sessions=tuple(self.sessions),
+            named=tuple((source, name) for source, name in self.named),
+            principals=tuple(self.principals),
+            holders=tuple(self.holders),
+            targets=tuple(self.targets),
+            is_everybody=self.everybody,
+        )
+        try:
+            found.require_somebody()
+        except NobodyNamed:
+            raise invalid("body", "Nobody is named: say whom it is about.") from None
+        return found
+
+
+class BeginErasure(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    whom: Whom
+    shared: bool = Field(False, description="Also sessions in which others asked for something.")
+    stop: bool = Field(False, description="Begin although runs have not ended: the work stops them.")
+
+
+class ReplayErasure(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    receipt: str = Field(max_length=1_000_000, description="A receipt as it was given out, as text.")
+
+
+class WorkOnErasure(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    stop: bool = Field(False, description="Stop runs that have not ended.")
+
+
+class ForetoldErasure(BaseModel):
+    """What an erasure would be. Nothing was changed."""
+
+    object: Literal["hermes.foretold"] = "hermes.foretold"
+    would_erase: Mapping[str, int]
+    open_runs: Sequence[str]
+    shared: int
+    """Runs in the same sessions for which others asked."""
+    held_by: Sequence[int]
+    """Numbers of legal holds."""
+    unknown: Sequence[str]
+    """Sentences about what of it names nothing."""
+
+
+class ErasureObject(BaseModel):
+    """One that has begun and is not finished."""
+
+    object: Literal["hermes.erasure"] = "hermes.erasure"
+    receipt_id: str
+    tenant: str
+    by: str
+    began_at: float
+    """Epoch seconds."""
+
+
+class ErasureList(BaseModel):
+    """Oldest first."""
+
+    object: Literal["list"] = "list"
+    data: Sequence[ErasureObject]
+
+
+class ErasureWork(BaseModel):
+    """What one request has done. Repeat it while ``done`` is false."""
+
+    done: bool
+    did: Mapping[str, int]
+    open_runs: Sequence[str]
+    """Runs that were asked to stop and have not ended."""
+    waits_for: str | None
+    """What keeps the end from being reached now."""
+    receipt: Mapping[str, Any] | None
+    """Once it is done."""
+
+
+class ReceiptList(BaseModel):
+    """Receipts, oldest first."""
+
+    object: Literal["list"] = "list"
+    data: Sequence[Mapping[str, Any]]
+
+
+# --- before ----------------------------------------------------------------------------------------------------------
+
+
+@router.post("/exports", response_class=StreamingResponse, responses={**schema.errors(404), 200: DECLARED})
+async def export_everything(context: Context, caller: Caller, tenant: ActsFor, body: Whom) -> StreamingResponse:
+    """Everything of somebody as JSON Lines, one row each: ``kind``, which is its table, and ``row``. An export that
+    breaks off ends without the end of a body."""
+    person, _ = await _known(context, caller, tenant, body)
+    return lines_of(context, lambda: _rows(context, tenant, person))
+
+
+async def _known(context: ApiContext, caller: Principal, tenant: str, whom: Whom) -> tuple[Person, Sequence[str]]:
+    """Whom a request means, with ids in the place of names, and what of it names nothing. Raises ``ApiError`` where all
+    of it does, or a session."""
+    try:
+        return await context.store(resolve_person, context.client.database, tenant, caller.source, whom.person())
+    except NothingNamed as error:
+        code = "session_not_found" if error.field in ("sessions", "named") else "nothing_named"
+        message = f"Invalid {error.field!r}: {error}. Nothing was exported or erased."
+        raise ApiError(404, message, code=code, param=error.field) from None
+
+
+def _rows(context: ApiContext, tenant: str, person: Person) -> Iterator[str]:
+    return (row.to_json() for row in exported(context.client.database, tenant, person))
+
+
+@router.post("/erasures/foretold", responses=schema.errors(404))
+async def foretell_erasure(context: Context, caller: Caller, tenant: ActsFor, body: Whom) -> ForetoldErasure:
+    """Say what an erasure would erase. Changes nothing."""
+    person, unknown = await _known(context, caller, tenant, body)
+    foretold = await context.store(Erasures(context.client.database).foretell, tenant, person)
+    return ForetoldErasure(
+        would_erase=foretold.counts,
+        open_runs=foretold.open_runs,
+        shared=foretold.selected.shared,
+        held_by=foretold.held,
+        unknown=unknown,
+    )
+
+
+@router.post("/erasures", status_code=201, responses=schema.errors(404, 409))
+async def begin_erasure(context: Context, caller: Caller, tenant: ActsFor, body: BeginErasure) -> ErasureObject:
+    """Mark everything of somebody, so that nothing new begins. The work that follows erases it."""
+    person, _ = await _known(context, caller, tenant, body.whom)
+    if person.is_everybody and tenant == caller.tenant and not caller.is_of_operators:
+        raise invalid("everybody", "Invalid 'everybody': an operator erases a whole tenant.")
+    try:
+        return _object(await context.store(_begin, context, caller, tenant, person, body))
+    except (ErasureHeld, SharedWithOthers, RunsAtWork) as error:
+        raise _in_the_way(error) from None
+
+
+def _begin(context: ApiContext, caller: Principal, tenant: str, person: Person, body: BeginErasure) -> Erasure:
+    every = Erasures(context.client.database)
+    open_runs = every.foretell(tenant, person).open_runs
+    if open_runs and not body.stop:
+        raise RunsAtWork(f"{len(open_runs)} runs have not ended, {open_runs[0]} among them; add --stop")
+    return every.begin(tenant, person, by=caller.known_as, takes_shared=body.shared)
+
+
+@router.post("/erasures/replayed", status_code=201, responses=schema.errors(404, 409))
+async def replay_erasure(context: Context, caller: Caller, tenant: ActsFor, body: ReplayErasure) -> ErasureObject:
+    """Begin to erase again, as after a restore, what a receipt of the tenant tells of."""
+    try:
+        receipt = read_receipt(body.receipt)
+        if receipt.tenant != tenant:
+            raise InvalidReceipt(f"this is no receipt of the tenant {tenant!r}")
+        return _object(await context.store(_again, context, caller, receipt))
+    except InvalidReceipt as error:
+        raise invalid("receipt", f"Invalid 'receipt': {error}.") from None
+    except ErasureHeld as error:
+        raise _in_the_way(error) from None
+
+
+def _again(context: ApiContext, caller: Principal, receipt: ErasureReceipt) -> Erasure:
+    every = Erasures(context.client.database)
+    found = every.again(receipt)
+    person = Person(sessions=("none",)) if found == Person() else found  # nothing of them is there
+    by, replays = caller.known_as, receipt.receipt_id
+    return every.begin(receipt.tenant, person, by=by, takes_shared=True, replays=replays)
+
+
+# --- at it -----------------------------------------------------------------------------------------------------------
+
+
+@router.get("/erasures", responses=schema.errors(404))
+async def list_erasures(context: Context, tenant: ActsFor) -> ErasureList:
+    """Erasures of the tenant that have begun and are not finished."""
+    found = await context.store(Erasures(context.client.database).unfinished, tenant)
+    return ErasureList(data=[_object(erasure) for erasure in found])
+
+
+@router.post("/erasures/{receipt_id}/work", responses=schema.errors(404, 409))
+async def work_on_erasure(
+    context: Context,
+    caller: Caller,
+    tenant: ActsFor,
+    receipt_id: str,
+    body: WorkOnErasure,
+    later: BackgroundTasks,
+) -> ErasureWork:
+    """Erase for some seconds. It may be interrupted anywhere and repeated; the last one brings the receipt."""
+    every = Erasures(context.client.database)
+    found = [each for each in await context.store(every.unfinished, tenant) if each.receipt_id == receipt_id]
+    try:
+        if not found:
+            return await context.store(_finished, every, tenant, receipt_id)
+        if body.stop and (at_work := await context.store(_stop_some, context, caller, every, found[0], later)):
+            return ErasureWork(done=False, did={}, open_runs=at_work, waits_for="runs that end", receipt=None)
+        return await context.store(_work, context, every, found[0])
+    except (RunsAtWork, ErasureHeld) as error:
+        raise _in_the_way(error) from None
+    except ErasureNotFound:
+        raise _no_erasure(receipt_id) from None
+
+
+def _stop_some(
+    context: ApiContext, caller: Principal, every: Erasures, erasure: Erasure, later: BackgroundTasks
+) -> Sequence[str]:
+    """Those that have not ended."""
+    at_work = every.open_runs(erasure)
+    asked = context.client.runs.stopping(at_work)
+    for run_id in [each for each in at_work if each not in asked][:_STOPPED_AT_ONCE]:
+        told = context.client.runs.stop_tree(run_id, by=caller.name)
+        later.add_task(context.tell_broker, context.client.publisher.tell_stopped, told.run_ids, told.hints)
+    return every.open_runs(erasure)
+
+
+def _finished(every: Erasures, tenant: str, receipt_id: str) -> ErasureWork:
+    """For whoever lost the last answer. Raises ``ErasureNotFound``."""
+    receipt = every.receipt(receipt_id)
+    if receipt.tenant != tenant:
+        raise ErasureNotFound(receipt_id)
+    return ErasureWork(done=True, did={}, open_runs=[], waits_for=None, receipt=receipt.to_document())
+
+
+def _work(context: ApiContext, every: Erasures, erasure: Erasure) -> ErasureWork:
+    did: Counter[str] = Counter()
+    ends_at = time.monotonic() + _AT_IT_S
+    try:
+        for what in every.steps(erasure, patience_s=_AT_IT_S):
+            did[what] += 1
+            # Only behind what is gone for good: the first steps are done again by every request.
+            if what in ("runs", "sessions") and time.monotonic() > ends_at:
+                return ErasureWork(done=False, did=did, open_runs=[], waits_for=None, receipt=None)
+        removed = remove_files_here(context.client.settings.home, erasure.tenant, erasure.sessions, erasure.jobs)
+        previews, not_reached = _forget(context, every.run_ids(erasure))
+        more = {**removed, **({"previews": previews} if previews else {})}
+        receipt = every.finish(erasure, more=more, not_reached=not_reached)
+    except NotYetErased as error:
+        return ErasureWork(done=False, did=did, open_runs=[], waits_for=str(error), receipt=None)
+    return ErasureWork(done=True, did=did, open_runs=[], waits_for=None, receipt=receipt.to_document())
+
+
+def _forget(context: ApiContext, run_ids: Sequence[str]) -> tuple[int, Sequence[str]]:
+    """Previews in the broker; where it cannot be reached they go by themselves."""
+    try:
+        return forget(context.client.redis, run_ids), ()
+    except NoBroker:
+        return 0, ()
+    except (redis.RedisError, OSError):
+        return 0, (_NOT_REACHED,)
+
+
+# --- afterwards ------------------------------------------------------------------------------------------------------
+
+
+@router.get("/erasure-receipts", responses=schema.errors(404))
+async def list_receipts(context: Context, tenant: ActsFor) -> ReceiptList:
+    """The receipts of the tenant's erasures."""
+    found = await context.store(Erasures(context.client.database).receipts)
+    return ReceiptList(data=[each.to_document() for each in found if each.tenant == tenant])
+
+
+@router.get("/erasure-receipts/{receipt_id}", response_model=dict[str, Any], responses=schema.errors(404))
+async def get_receipt(context: Context, tenant: ActsFor, receipt_id: str) -> Mapping[str, Any]:
+    """One receipt, once it was seen that nobody changed it."""
+    try:
+        receipt = await context.store(Erasures(context.client.database).receipt, receipt_id)
+    except ErasureNotFound:
+        raise _no_erasure(receipt_id) from None
+    if receipt.tenant != tenant:
+        raise _no_erasure(receipt_id)
+    return receipt.to_document()
+
+
+def _object(erasure: Erasure) -> ErasureObject:
+    return ErasureObject(receipt_id=erasure.receipt_id, tenant=erasure.tenant, by=erasure.by, began_at=erasure.began_at)
+
+
+def _no_erasure(receipt_id: str) -> ApiError:
+    message = f"there is no receipt {receipt_id[:80]!r}; 'hermes-worker erase --receipts' lists them"
+    return ApiError(404, message, code="erasure_not_found", param="receipt_id")
+
+
+def _in_the_way(error: HermesError) -> ApiError:
+    return ApiError(409, str(error), code="erasure_in_the_way")

@@ -1,0 +1,607 @@
+"""The erasure of a person, a session or a tenant: marked first, then deleted in small transactions, then told.
+
+Theory of operation. ``begin`` writes the row that says whom it is about, and marks their sessions: from then on nothing
+begins there. The caller stops what is at work. ``work`` deletes chains and sessions as retention does
+(``features.retention.deleting_rows``), each under its lock and only while nothing holds it; strips what has to stay;
+and ends with a receipt, which takes the place of the plan. It may be interrupted anywhere and called again: what is
+gone is not found again, and the row is there until the receipt is.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.errors import HermesError
+from hermes_worker.core.run_events import RunEventName
+from hermes_worker.features.retention import deleting_rows as deleting
+from hermes_worker.features.retention.erasure_rules import (
+    ErasureReceipt,
+    Person,
+    hashed,
+    new_receipt_id,
+    read_receipt,
+    without_author,
+)
+from hermes_worker.features.retention.export_rows import counts
+from hermes_worker.features.retention.fact_rows import chains, members, sessions_of
+from hermes_worker.features.retention.hold_rows import holds_of
+from hermes_worker.features.retention.selection_rows import (
+    OF_TENANT,
+    Selected,
+    filters_of,
+    in_parts,
+    kept_for,
+    person_again,
+    remembered_by,
+    runs_of,
+    select,
+)
+from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import columns_for, one_of, rows_of
+from hermes_worker.store.rows import insert_ignoring, store_blob
+from hermes_worker.store.search.indexing import merge_forgotten
+from hermes_worker.store.statistics import count_what_is_over
+from hermes_worker.store.tables import (
+    api_keys,
+    dead_targets,
+    deleted_runs,
+    deliveries,
+    erasures,
+    events,
+    firings,
+    jobs,
+    kept_answers,
+    legal_holds,
+    memory_versions,
+    page_logins,
+    principals,
+    runs,
+    saved_filters,
+    sessions,
+    tenants,
+    waits,
+)
+
+_NOBODY = "-"
+"""The tenant of rows that stand for numbers. No tenant can be called so."""
+_PATIENCE_S = 60.0
+"""How long transactions from before the deletion may take to end."""
+_LOOK_EVERY_S = 0.1
+_EVENTS_AT_ONCE = 1_000
+_LOG_WAIT_S = 1.0
+"""For those who read SQLite's log. Who writes waits as well meanwhile."""
+_WORDS_S = 5.0
+"""To write SQLite's index of words anew; what is left then is done by workers."""
+IN_THE_LOG: Final = (
+    "the write-ahead log of the database, which somebody was reading: it holds what was erased until that reader ends "
+    "and a worker empties the log, which is tried once a minute"
+)
+
+
+class ErasureHeld(HermesError):
+    """A legal hold keeps some of it."""
+
+
+class RunsAtWork(HermesError):
+    """Runs have not ended, so what they write could not be erased."""
+
+
+class SharedWithOthers(HermesError):
+    """Somebody else asked for runs in the same sessions."""
+
+
+class ErasureNotFound(HermesError):
+    """There is no erasure with this receipt."""
+
+
+class NotYetErased(HermesError):
+    """Something is still at it; the erasure goes on where it stopped when it is called again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foretold:
+    """What an erasure would be."""
+
+    selected: Selected
+    counts: Mapping[str, int]
+    open_runs: tuple[str, ...]
+    held: tuple[int, ...]
+    """The numbers of legal holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erasure:
+    """One that has begun."""
+
+    pk: int
+    receipt_id: str
+    tenant: str
+    person: Person
+    by: str
+    began_at: float
+    sessions: tuple[str, ...]
+    jobs: tuple[str, ...]
+    counts: Mapping[str, int]
+    replays: str | None = None
+
+
+class _HeldBy(NamedTuple):
+    pk: int
+    root_pk: int | None
+    session_pk: int | None
+
+
+class _BegunErasure(NamedTuple):
+    pk: int
+    receipt_id: str
+    tenant: str
+    began_at: float
+    plan: str | None
+
+
+class _AuthoredEvent(NamedTuple):
+    run_pk: int
+    seq: int
+    data: str
+
+
+class Erasures:
+    """Those of one database. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # --- before ---
+
+    def foretell(self, tenant: str, person: Person) -> Foretold:
+        """What would be erased. Changes nothing. Raises ``NobodyNamed``."""
+        with self._database.read() as connection:
+            selected = select(connection, tenant, person)
+            return Foretold(
+                selected=selected,
+                counts=counts(connection, selected),
+                open_runs=tuple(_open_runs(connection, selected)),
+                held=tuple(_holds(connection, selected)),
+            )
+
+    def begin(
+        self, tenant: str, person: Person, *, by: str, takes_shared: bool = False, replays: str | None = None
+    ) -> Erasure:
+        """Mark everything of a person, so that nothing new begins. Raises ``NobodyNamed``, ``ErasureHeld``,
+        ``SharedWithOthers``."""
+        with self._database.write() as connection:
+            selected = select(connection, tenant, person)
+            if held := _holds(connection, selected):
+                raise ErasureHeld(_held_sentence(held, tenant))
+            if selected.shared and not takes_shared:
+                raise SharedWithOthers(
+                    f"others asked for {selected.shared} runs in the same sessions; look at the export, and add "
+                    "--shared to erase these sessions with what the others said"
+                )
+            plan: dict[str, object] = {
+                "person": person.to_json(),
+                "by": by,
+                "replays": replays,
+                "counts": counts(connection, selected),
+            }
+            plan |= {"sessions": _session_ids(connection, selected), "jobs": _job_ids(connection, selected)}
+            values = {"receipt_id": new_receipt_id(), "tenant": tenant, "plan": json.dumps(plan)}
+            made = sa.insert(erasures).values(began_at=db_now(), **values).returning(erasures.c.pk)
+            pk = int(connection.execute(made).scalar_one())
+            _mark(connection, selected, pk)
+            record(connection, Act.ERASURE_BEGIN, values["receipt_id"], tenant=tenant, after={"rows": plan["counts"]})
+        return self._begun(pk)
+
+    def unfinished(self, tenant: str | None = None) -> list[Erasure]:
+        """Oldest first."""
+        wanted = sa.select(erasures.c.pk).where(erasures.c.ended_at.is_(None)).order_by(erasures.c.pk)
+        wanted = wanted if tenant is None else wanted.where(erasures.c.tenant == tenant)
+        with self._database.read() as connection:
+            pks = connection.execute(wanted).scalars().all()
+        return [self._begun(pk) for pk in pks]
+
+    def open_runs(self, erasure: Erasure) -> list[str]:
+        """Runs of it that have not ended: whoever erases stops them first."""
+        with self._database.read() as connection:
+            return _open_runs(connection, self._selected(connection, erasure))
+
+    def run_ids(self, erasure: Erasure) -> list[str]:
+        """Of the runs that it has deleted."""
+        gone = sa.select(deleted_runs.c.run_id).where(deleted_runs.c.tenant == erasure.tenant)
+        with self._database.read() as connection:
+            wanted = gone.where(deleted_runs.c.erasure_pk == erasure.pk)
+            return list(connection.execute(wanted).scalars())
+
+    # --- at it ---
+
+    def steps(self, erasure: Erasure, *, patience_s: float = _PATIENCE_S) -> Iterator[str]:
+        """Delete, transaction by transaction; yields what was done. ``patience_s`` is how long transactions from before
+        may take to end. Raises ``RunsAtWork``, ``ErasureHeld``, ``NotYetErased``; then it can be called again."""
+        while count_what_is_over(self._database):
+            pass
+        with self._database.read() as connection:
+            selected = self._selected(connection, erasure)
+            if at_work := _open_runs(connection, selected):
+                raise RunsAtWork(f"{len(at_work)} runs have not ended, {at_work[0]!r} among them; add --stop")
+            if held := _holds(connection, selected):
+                raise ErasureHeld(_held_sentence(held, erasure.tenant))
+        with self._database.write() as connection:
+            _mark(connection, selected, erasure.pk)  # with those that came meanwhile
+        with self._database.write() as connection:
+            for this in kept_for(connection, selected):  # they are found by runs that are still there
+                connection.execute(sa.delete(kept_answers).where(this))
+            for this in list(remembered_by(connection, selected)):
+                connection.execute(sa.delete(memory_versions).where(this))
+        yield "answers"
+        self._keep_numbers(selected)
+        yield "numbers"
+        for root in selected.roots:
+            self._strip_firings(root)
+            deleting.delete_chain(
+                self._database, root, partial(_chain_may_go, erasure.tenant, root), erasure_pk=erasure.pk
+            )
+            yield "runs"
+        for session in selected.sessions:
+            may_go = partial(_session_may_go, erasure.tenant, session)
+            deleting.delete_session(self._database, session, may_go)
+            yield "sessions"
+        self._erase_rows(erasure, selected)
+        yield "rows"
+        self._erase_authorship(selected.authors)
+        yield "authors"
+        self._erase_blobs(patience_s)
+        yield "blobs"
+        deadline = time.monotonic() + _WORDS_S
+        while time.monotonic() < deadline and merge_forgotten(self._database):
+            pass
+        yield "words"
+
+    def finish(
+        self, erasure: Erasure, *, more: Mapping[str, int] | None = None, not_reached: Sequence[str] = ()
+    ) -> ErasureReceipt:
+        """Look whether everything is gone, and write the receipt. Raises ``NotYetErased``."""
+        with self._database.write() as connection:
+            left = counts(connection, self._selected(connection, erasure)) - Counter({"jobs": 10**9, "firings": 10**9})
+            if left:
+                told = ", ".join(f"{number} {name}" for name, number in sorted(left.items()))
+                raise NotYetErased(f"there are still {told}; call 'hermes-worker erase --resume' again")
+            ended_at = float(connection.execute(sa.select(db_now())).scalar_one())
+            receipt = ErasureReceipt(
+                receipt_id=erasure.receipt_id,
+                tenant=erasure.tenant,
+                by=erasure.by,
+                began_at=erasure.began_at,
+                ended_at=ended_at,
+                person=hashed(erasure.person),
+                sessions=erasure.sessions,
+                jobs=erasure.jobs,
+                erased={**erasure.counts, **(more or {})},
+                not_reached=tuple(not_reached),
+                replays=erasure.replays,
+            )
+            text = _document_of(self._before_log(receipt))
+            this = (erasures.c.pk == erasure.pk) & erasures.c.ended_at.is_(None)
+            done = sa.update(erasures).where(this).values(ended_at=ended_at, plan=None, receipt=text)
+            if connection.execute(done).rowcount == 0:
+                raise ErasureNotFound(f"the erasure {erasure.receipt_id!r} was finished by somebody else")
+        return self._with_empty_log(receipt)
+
+    def _before_log(self, receipt: ErasureReceipt) -> ErasureReceipt:
+        """What the receipt says until the log is empty, and for ever if that is never seen: the log holds the deletions
+        and the plan until then."""
+        if not self._database.is_sqlite:
+            return receipt
+        return replace(receipt, not_reached=(*receipt.not_reached, IN_THE_LOG))
+
+    def _with_empty_log(self, receipt: ErasureReceipt) -> ErasureReceipt:
+        """Empty SQLite's log, and have the receipt say whether that could be done."""
+        if not self._database.is_sqlite or not self._database.empty_log(wait_s=_LOG_WAIT_S):
+            return self._before_log(receipt)
+        with self._database.write() as connection:
+            this = erasures.c.receipt_id == receipt.receipt_id
+            connection.execute(sa.update(erasures).where(this).values(receipt=_document_of(receipt)))
+        return receipt
+
+    # --- afterwards ---
+
+    def receipt(self, receipt_id: str) -> ErasureReceipt:
+        """Raises ``ErasureNotFound``, ``InvalidReceipt`` for one that was changed."""
+        this = sa.select(erasures.c.receipt).where(erasures.c.receipt_id == receipt_id)
+        with self._database.read() as connection:
+            text = connection.execute(this).scalar()
+        if text is None:
+            raise ErasureNotFound(f"there is no receipt {receipt_id!r}; 'hermes-worker erase --receipts' lists them")
+        return read_receipt(text)
+
+    def receipts(self) -> list[ErasureReceipt]:
+        """All of them, oldest first. Raises ``InvalidReceipt``."""
+        wanted = sa.select(erasures.c.receipt).where(erasures.c.receipt.is_not(None)).order_by(erasures.c.pk)
+        with self._database.read() as connection:
+            texts = connection.execute(wanted).scalars().all()
+        return [read_receipt(text) for text in texts if text is not None]
+
+    def again(self, receipt: ErasureReceipt) -> Person:
+        """Whom a receipt was about, as far as they are in this database."""
+        with self._database.read() as connection:
+            return person_again(connection, receipt)
+
+    # --- parts ---
+
+    def _begun(self, pk: int) -> Erasure:
+        this = sa.select(*columns_for(erasures, _BegunErasure)).where(erasures.c.pk == pk)
+        with self._database.read() as connection:
+            row = one_of(connection.execute(this), _BegunErasure)
+        plan = json.loads(row.plan or "{}")
+        return Erasure(
+            pk=row.pk,
+            receipt_id=row.receipt_id,
+            tenant=row.tenant,
+            person=Person.from_json(plan["person"]),
+            by=plan["by"],
+            began_at=row.began_at,
+            sessions=tuple(plan["sessions"]),
+            jobs=tuple(plan["jobs"]),
+            counts=plan["counts"],
+            replays=plan["replays"],
+        )
+
+    def _selected(self, connection: Connection, erasure: Erasure) -> Selected:
+        """What is left of it. Its jobs have no definition any more by which they could be found."""
+        person = erasure.person
+        marked = sa.select(sessions.c.session_id).where(sessions.c.erasure_pk == erasure.pk)
+        ids = tuple(connection.execute(marked).scalars())
+        everything = Person(
+            sessions=ids or ("-",),
+            named=person.named,
+            principals=person.principals,
+            holders=person.holders,
+            targets=person.targets,
+            is_everybody=person.is_everybody,
+        )
+        return select(connection, erasure.tenant, everything)
+
+    def _keep_numbers(self, selected: Selected) -> None:
+        """SQLite gives the number of a last row that was deleted to the next one, and numbers are in messages. So rows
+        that say nothing take the highest ones, and go when they are not the last any more."""
+        if not self._database.is_sqlite:
+            return
+        with self._database.write() as connection:
+            last_run = connection.execute(sa.select(sa.func.max(runs.c.pk))).scalar()
+            last_session = connection.execute(sa.select(sa.func.max(sessions.c.pk))).scalar()
+            theirs = set(runs_of(connection, selected.roots))
+            old = sa.select(runs.c.pk).where(runs.c.tenant == _NOBODY, runs.c.pk < (last_run or 0))
+            stale = connection.execute(old).scalars().all()
+            if last_run in theirs or last_session in selected.sessions:
+                _stand_in(connection)
+            elif not stale:
+                return
+            connection.execute(sa.delete(runs).where(runs.c.pk.in_(stale)))
+            used = sa.exists().where(runs.c.session_pk == sessions.c.pk)
+            connection.execute(sa.delete(sessions).where(sessions.c.tenant == _NOBODY, sa.not_(used)))
+
+    def _strip_firings(self, root: int) -> None:
+        """Of runs that go: the slot stays settled, and nothing else of it."""
+        with self._database.write() as connection:
+            theirs = sa.select(runs.c.pk).where(members([root]))
+            connection.execute(_stripped(firings.c.run_pk.in_(theirs)))
+
+    def _erase_rows(self, erasure: Erasure, selected: Selected) -> None:
+        """What is no conversation: jobs, keys, addresses, and everything that only a tenant has."""
+        with self._database.write() as connection:
+            for part in in_parts(selected.jobs):
+                connection.execute(sa.delete(deliveries).where(deliveries.c.job_pk.in_(part)))
+                connection.execute(_stripped(firings.c.job_pk.in_(part)))
+                connection.execute(_forgotten(jobs.c.pk.in_(part)))
+            for first in in_parts(range(len(erasure.jobs))):
+                ids = [erasure.jobs[each] for each in first]
+                connection.execute(_forgotten(jobs.c.job_id.in_(ids)))
+            for first in in_parts(range(len(erasure.sessions))):
+                ids = [erasure.sessions[each] for each in first]
+                # Not every session is called as a run of its own: a fork is not.
+                tombstones = [
+                    {"run_id": each, "tenant": erasure.tenant, "deleted_at": erasure.began_at} for each in ids
+                ]
+                connection.execute(insert_ignoring(connection, deleted_runs), tombstones)
+                gone = deleted_runs.c.run_id.in_(ids) & (deleted_runs.c.tenant == erasure.tenant)
+                connection.execute(sa.update(deleted_runs).where(gone).values(erasure_pk=erasure.pk))
+            for part in in_parts(selected.holders):
+                held = sa.select(api_keys.c.key_id).where(api_keys.c.principal_pk.in_(part))
+                connection.execute(sa.delete(page_logins).where(page_logins.c.key_id.in_(held)))
+                connection.execute(sa.delete(api_keys).where(api_keys.c.principal_pk.in_(part)))
+                connection.execute(sa.delete(principals).where(principals.c.pk.in_(part)))
+            for this in filters_of(selected):
+                connection.execute(sa.delete(saved_filters).where(this))
+            marked = dead_targets.c.key.in_(selected.person.targets) & (dead_targets.c.tenant == erasure.tenant)
+            connection.execute(sa.delete(dead_targets).where(marked))
+            for table in OF_TENANT if selected.person.is_everybody else ():
+                connection.execute(sa.delete(table).where(table.c.tenant == erasure.tenant))
+
+    def _erase_authorship(self, authors: Sequence[str]) -> None:
+        """That they answered, stopped or steered what others had asked for."""
+        if not authors:
+            return
+        with self._database.write() as connection:
+            answered = waits.c.answered_by.in_(authors)
+            connection.execute(sa.update(waits).where(answered).values(answered_by=None))
+        mark = (0, 0)
+        while True:
+            beyond = sa.tuple_(events.c.run_pk, events.c.seq) > sa.tuple_(*map(sa.literal, mark))
+            wanted = (
+                sa.select(*columns_for(events, _AuthoredEvent)).where(beyond).order_by(events.c.run_pk, events.c.seq)
+            )
+            with self._database.write() as connection:
+                rows = rows_of(connection.execute(wanted.limit(_EVENTS_AT_ONCE)), _AuthoredEvent)
+                for row in rows:
+                    kept = without_author(json.loads(row.data), authors) if '"by"' in row.data else None
+                    if kept is not None:
+                        this = (events.c.run_pk == row.run_pk) & (events.c.seq == row.seq)
+                        connection.execute(sa.update(events).where(this).values(data=json.dumps(kept)))
+            if len(rows) < _EVENTS_AT_ONCE:
+                return
+            mark = (rows[-1].run_pk, rows[-1].seq)
+
+    def _erase_blobs(self, patience_s: float) -> None:
+        """Texts to which nothing refers any more go now and not in an hour: as soon as every transaction that may have
+        seen them as known has ended."""
+        released_at = self._database.now()
+        deadline = time.monotonic() + patience_s
+        while not self._have_ended(released_at):
+            if time.monotonic() > deadline:
+                raise NotYetErased(
+                    f"a transaction of the database is older than {patience_s:g} s, so long texts cannot be deleted "
+                    "yet; call 'hermes-worker erase --resume' when it has ended"
+                )
+            time.sleep(_LOOK_EVERY_S)
+        while deleting.delete_blobs(self._database, _EVENTS_AT_ONCE, released_before=released_at)[0]:
+            pass
+
+    def _have_ended(self, at: float) -> bool:
+        """Whether all transactions from before ``at`` have. SQLite has one that writes at a time."""
+        if self._database.is_sqlite:
+            return True
+        older = sa.text(
+            "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() "
+            "and backend_type = 'client backend' and state <> 'idle' and extract(epoch from xact_start) <= :at"
+        )
+        with self._database.read() as connection:
+            return int(connection.execute(older, {"at": at}).scalar_one()) == 0
+
+
+def _open_runs(connection: Connection, selected: Selected) -> list[str]:
+    found: list[str] = []
+    for part in in_parts(runs_of(connection, selected.roots)):
+        is_open = sa.and_(runs.c.pk.in_(part), runs.c.exit_reason.is_(None))
+        found += connection.execute(sa.select(runs.c.run_id).where(is_open).order_by(runs.c.pk)).scalars()
+    return found
+
+
+def _session_ids(connection: Connection, selected: Selected) -> list[str]:
+    found: list[str] = []
+    for part in in_parts(selected.sessions):
+        wanted = sa.select(sessions.c.session_id).where(sessions.c.pk.in_(part)).order_by(sessions.c.pk)
+        found += connection.execute(wanted).scalars()
+    return found
+
+
+def _job_ids(connection: Connection, selected: Selected) -> list[str]:
+    found: list[str] = []
+    for part in in_parts(selected.jobs):
+        found += connection.execute(sa.select(jobs.c.job_id).where(jobs.c.pk.in_(part)).order_by(jobs.c.pk)).scalars()
+    return found
+
+
+# --- holds -----------------------------------------------------------------------------------------------------------
+
+
+def _holds(connection: Connection, selected: Selected) -> list[int]:
+    """The numbers of the legal holds that keep some of it."""
+    wanted = sa.select(*columns_for(legal_holds, _HeldBy)).where(legal_holds.c.tenant == selected.tenant)
+    rows, roots, within = rows_of(connection.execute(wanted), _HeldBy), set(selected.roots), set(selected.sessions)
+    return [
+        row.pk
+        for row in rows
+        if (row.root_pk is None and row.session_pk is None) or row.root_pk in roots or row.session_pk in within
+    ]
+
+
+def _held_sentence(held: Sequence[int], tenant: str) -> str:
+    named = ", ".join(map(str, held))
+    release = f"hermes-worker retention release {held[0]} --tenant {tenant}"
+    return f"legal holds keep some of it ({named}); look at 'hermes-worker retention holds', and '{release}' lifts one"
+
+
+def _chain_may_go(tenant: str, root: int, connection: Connection) -> bool:
+    """Under its lock: whatever the rules say, unless a hold was placed or something is at work."""
+    found = chains(connection, [root], holds_of(connection, tenant))
+    return bool(found) and not found[0].is_held and not found[0].open_runs
+
+
+def _session_may_go(tenant: str, session: int, connection: Connection) -> bool:
+    found = sessions_of(connection, [session], holds_of(connection, tenant))
+    return bool(found) and not found[0].is_held and not found[0].is_at_work
+
+
+# --- statements ------------------------------------------------------------------------------------------------------
+
+
+def _mark(connection: Connection, selected: Selected, pk: int) -> None:
+    """From now on nothing begins: no run in these sessions, no slot of these jobs, nothing with these keys."""
+    for part in in_parts(selected.sessions):
+        connection.execute(sa.update(sessions).where(sessions.c.pk.in_(part)).values(erasure_pk=pk))
+    for part in in_parts(selected.jobs):
+        connection.execute(_removed(jobs.c.pk.in_(part)))
+    for part in in_parts(selected.holders):
+        mine = sa.and_(api_keys.c.principal_pk.in_(part), api_keys.c.revoked_at.is_(None))
+        connection.execute(sa.update(api_keys).where(mine).values(revoked_at=db_now()))
+    if selected.person.is_everybody:
+        ours = (tenants.c.name == selected.tenant) & tenants.c.disabled_at.is_(None)
+        connection.execute(sa.update(tenants).where(ours).values(disabled_at=db_now()))
+
+
+def _removed(which: sa.ColumnElement[bool]) -> sa.Update:
+    at = sa.func.coalesce(jobs.c.removed_at, db_now())
+    return sa.update(jobs).where(which).values(removed_at=at, next_slot=None, next_fire_at=None, updated_at=db_now())
+
+
+def _forgotten(which: sa.ColumnElement[bool]) -> sa.Update:
+    texts = {"name": "", "definition": "{}", "paused_reason": None, "last_error": None}
+    return _removed(which).values(**texts)
+
+
+def _stripped(which: sa.ColumnElement[bool]) -> sa.Update:
+    """Firings without texts. One that had a run becomes one whose execution is over."""
+    had_run = firings.c.run_pk.is_not(None)
+    is_open = sa.or_(firings.c.execution.is_(None), firings.c.execution.in_(("pending", "running")))
+    over = sa.case((sa.and_(is_open, sa.or_(had_run, firings.c.execution.is_not(None))), "completed"))
+    return (
+        sa.update(firings)
+        .where(which)
+        .values(
+            reason="",
+            collected=None,
+            remark=None,
+            owes_note=False,
+            run_pk=None,
+            is_waiting=False,
+            hinted_at=None,
+            lease_token=None,
+            lease_owner=None,
+            claimed_at=None,
+            execution=sa.func.coalesce(over, firings.c.execution),
+            ended_at=sa.func.coalesce(firings.c.ended_at, db_now()),
+        )
+    )
+
+
+def _stand_in(connection: Connection) -> None:
+    run_id = f"run_{uuid.uuid4().hex}"
+    opened = {"session_id": run_id, "tenant": _NOBODY, "system_prompt": "", "workspace": "{}"}
+    opened |= {"tools_hash": store_blob(connection, "[]")}
+    session = sa.insert(sessions).values(created_at=db_now(), **opened).returning(sessions.c.pk)
+    pk = connection.execute(session).scalar_one()
+    ended = {"run_id": run_id, "session_pk": pk, "tenant": _NOBODY, "model": "", "status": "completed"}
+    limits = {"state_version": 1, "iterations_max": 0, "attempts_max": 0, "exit_reason": "completed", "is_counted": 1}
+    times = {"created_at": db_now(), "updated_at": db_now(), "finished_at": db_now()}
+    made = sa.insert(runs).values(**ended, **limits, **times, event_seq=1).returning(runs.c.pk)
+    end = {
+        "run_pk": connection.execute(made).scalar_one(),
+        "seq": 1,
+        "event": RunEventName.RUN_COMPLETED.value,
+        "data": "{}",
+    }
+    connection.execute(sa.insert(events).values(**end, at=db_now()))
+
+
+def _document_of(receipt: ErasureReceipt) -> str:
+    return json.dumps(receipt.to_document())

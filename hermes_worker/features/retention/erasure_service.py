@@ -1,0 +1,39 @@
+"""Delete a session because its owner asks for it: at once, and whatever the rules of retention say."""
+
+from __future__ import annotations
+
+from hermes_worker.core.errors import HermesError
+from hermes_worker.features.retention.erasure_rows import Erasures
+from hermes_worker.features.retention.erasure_rules import Person
+from hermes_worker.store.runs.runs import SessionActive
+from hermes_worker.store.sessions import Sessions
+from hermes_worker.wiring import Client
+
+_LAST_STEP = "authors"
+"""Of an erasure, before texts that others may share: those go by themselves within the hour."""
+
+
+class SessionOfChild(HermesError):
+    """The session belongs to work that was delegated, and goes with the session that delegated it."""
+
+
+def delete_session(client: Client, tenant: str, reference: str, *, by: str, source: str = "api") -> str:
+    """Delete a session with its runs and the sessions of what they delegated; returns its id. ``source`` is whose
+    names of sessions are meant. A fork of it stays.
+    Raises ``SessionNotFound``, ``SessionActive`` while a run is at work in it, ``SessionOfChild``, ``ErasureHeld`` and
+    ``NotYetErased``; after the last it can be called again."""
+    sessions = Sessions(client.database, tenant, source)
+    view = sessions.get(reference)
+    if view.is_of_child:
+        raise SessionOfChild("this session belongs to delegated work: delete the session that delegated it")
+    person = Person(sessions=(view.label.id,))
+    erasures = Erasures(client.database)
+    if at_work := erasures.foretell(tenant, person).open_runs:
+        raise SessionActive(f"run {at_work[0]!r} is at work in this session, or for it; stop it first")
+    sessions.let_forks_stay(reference)
+    erasure = erasures.begin(tenant, person, by=by, takes_shared=True)
+    for step in erasures.steps(erasure):
+        if step == _LAST_STEP:
+            break
+    erasures.finish(erasure)
+    return view.label.id

@@ -1,0 +1,158 @@
+"""Everything of a person, a session or a tenant, row by row."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.features.retention.erasure_rules import Person
+from hermes_worker.features.retention.selection_rows import (
+    AT_ONCE,
+    BY_RUN,
+    BY_SESSION,
+    OF_TENANT,
+    Selected,
+    filters_of,
+    in_parts,
+    kept_for,
+    remembered_by,
+    runs_of,
+    select,
+)
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.tables import (
+    api_keys,
+    artifacts,
+    audit_log,
+    blobs,
+    dead_targets,
+    deliveries,
+    firings,
+    jobs,
+    kept_answers,
+    memory_versions,
+    messages,
+    page_logins,
+    principals,
+    saved_filters,
+)
+
+_NOT_TOLD = frozenset({"lease_token", "lease_owner", "erasure_pk"})
+"""Columns that are nobody's data: claims of workers, and marks of ours."""
+_SECRET = frozenset({"api_keys.hash", "mcp_servers.token", "page_logins.hash", "webhook_routes.secret"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedRow:
+    """A row. ``kind`` is its table."""
+
+    kind: str
+    row: Mapping[str, object]
+
+    def to_json(self) -> str:
+        return json.dumps({"kind": self.kind, "row": dict(self.row)}, ensure_ascii=False, default=str)
+
+
+def wheres(connection: Connection, selected: Selected) -> Iterator[tuple[sa.Table, sa.ColumnElement[bool]]]:
+    """Which rows belong to a selection, in parts that one statement takes. No row is in two of them."""
+    for column in BY_RUN:
+        for part in in_parts(runs_of(connection, selected.roots)):
+            yield column.table, column.in_(part)
+    for column in BY_SESSION:
+        for part in in_parts(selected.sessions):
+            yield column.table, column.in_(part)
+    for part in in_parts(selected.jobs):
+        yield jobs, jobs.c.pk.in_(part)
+    yield from _wheres_of_both(connection, selected)
+    if selected.person.is_everybody:
+        for table in OF_TENANT:
+            ours = table.c.tenant == selected.tenant
+            yield table, sa.and_(ours, table.c.run_pk.is_(None)) if "run_pk" in table.c else ours
+        return
+    for this in kept_for(connection, selected):
+        yield kept_answers, this
+    for this in remembered_by(connection, selected):
+        yield memory_versions, this
+    for part in in_parts(selected.holders):
+        held = sa.select(api_keys.c.key_id).where(api_keys.c.principal_pk.in_(part))
+        yield page_logins, page_logins.c.key_id.in_(held)
+        yield api_keys, api_keys.c.principal_pk.in_(part)
+        yield principals, principals.c.pk.in_(part)
+    for this in filters_of(selected):
+        yield saved_filters, this
+    if selected.person.targets:
+        marked = dead_targets.c.key.in_(selected.person.targets)
+        yield dead_targets, sa.and_(dead_targets.c.tenant == selected.tenant, marked)
+
+
+def _wheres_of_both(connection: Connection, selected: Selected) -> Iterator[tuple[sa.Table, sa.ColumnElement[bool]]]:
+    """Firings and deliveries name a run, a job, or both."""
+    for table in (firings, deliveries):
+        for part in in_parts(selected.jobs):
+            yield table, table.c.job_pk.in_(part)
+        of_others = [table.c.job_pk.not_in(part) for part in in_parts(selected.jobs)]
+        is_others = sa.or_(table.c.job_pk.is_(None), sa.and_(sa.true(), *of_others))
+        for part in in_parts(runs_of(connection, selected.roots)):
+            yield table, sa.and_(table.c.run_pk.in_(part), is_others)
+
+
+def counts(connection: Connection, selected: Selected) -> Counter[str]:
+    """How many rows of each table belong to a selection; ``blobs`` are those that their messages and artifacts name."""
+    found: Counter[str] = Counter()
+    for table, where in wheres(connection, selected):
+        found[table.name] += connection.execute(sa.select(sa.func.count()).select_from(table).where(where)).scalar_one()
+    for part in in_parts(selected.sessions):
+        named = sa.select(sa.func.count(sa.distinct(messages.c.blob_hash))).where(messages.c.session_pk.in_(part))
+        found["blobs"] += connection.execute(named).scalar_one()
+    for part in in_parts(runs_of(connection, selected.roots)):
+        kept = sa.select(sa.func.count(sa.distinct(artifacts.c.blob_hash))).where(artifacts.c.run_pk.in_(part))
+        found["blobs"] += connection.execute(kept).scalar_one()
+    return +found
+
+
+def exported(database: Database, tenant: str, person: Person) -> Iterator[ExportedRow]:
+    """Every row, as of one moment, in an order in which a row comes before those that name it. Raises
+    ``NobodyNamed``."""
+    with database.snapshot() as connection:
+        selected = select(connection, tenant, person)
+        for table, where in wheres(connection, selected):
+            told = [column for column in table.columns if f"{table.name}.{column.name}" not in _SECRET]
+            told = [column for column in told if column.name not in _NOT_TOLD]
+            wanted = sa.select(*told).where(where).order_by(*table.primary_key.columns)
+            for row in connection.execution_options(yield_per=AT_ONCE).execute(wanted).mappings():
+                yield ExportedRow(kind=table.name, row=dict(row))
+        yield from _blobs(connection, selected)
+        yield from _deeds(connection, selected)
+
+
+def _deeds(connection: Connection, selected: Selected) -> Iterator[ExportedRow]:
+    """What they did. It is no part of an erasure: nobody can change the log, and its rows go by their rule."""
+    theirs = audit_log.c.tenant == selected.tenant
+    if not selected.person.is_everybody:
+        theirs = sa.and_(theirs, audit_log.c.actor.in_(selected.authors))
+    for row in connection.execute(sa.select(audit_log).where(theirs).order_by(audit_log.c.pk)).mappings():
+        yield ExportedRow(kind=audit_log.name, row=dict(row))
+
+
+def _blobs(connection: Connection, selected: Selected) -> Iterator[ExportedRow]:
+    """Long texts of messages, and the files that runs left, as Base64."""
+    told: set[str] = set()
+    named = [
+        sa.select(messages.c.blob_hash).where(messages.c.session_pk.in_(part), messages.c.blob_hash.is_not(None))
+        for part in in_parts(selected.sessions)
+    ]
+    named += [
+        sa.select(artifacts.c.blob_hash).where(artifacts.c.run_pk.in_(part))
+        for part in in_parts(runs_of(connection, selected.roots))
+    ]
+    for wanted in named:
+        for digest in connection.execute(wanted.distinct()).scalars().all():
+            if digest is not None and digest not in told:
+                told.add(digest)
+                body = connection.execute(sa.select(blobs.c.body).where(blobs.c.hash == digest)).scalar_one()
+                yield ExportedRow(kind=blobs.name, row={"hash": digest, "body": body})

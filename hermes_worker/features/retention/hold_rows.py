@@ -1,0 +1,215 @@
+"""Rules of tenants, legal holds, and the tombstones of deleted runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.errors import HermesError
+from hermes_worker.core.principals import DEFAULT_TENANT
+from hermes_worker.features.retention.rules import RetentionKind, RetentionRule, rule_of
+from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import columns_for, rows_of
+from hermes_worker.store.rows import plain
+from hermes_worker.store.runs.runs import RunNotFound, SessionNotFound, find
+from hermes_worker.store.session_references import find_session
+from hermes_worker.store.tables import legal_holds, retention_marks, retention_rules, runs, sessions, tenants
+
+
+class _HoldRow(NamedTuple):
+    pk: int
+    tenant: str
+    reason: str
+    placed_by: str
+    placed_at: float
+    run_id: str | None
+    session_id: str | None
+
+
+class _HeldThing(NamedTuple):
+    root_pk: int | None
+    session_pk: int | None
+
+
+class _RuleRow(NamedTuple):
+    kind: str
+    rule: str
+
+
+class HoldNotFound(HermesError):
+    """The tenant has no legal hold of this number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldView:
+    """A legal hold. ``placed_at`` in epoch seconds."""
+
+    number: int
+    tenant: str
+    run_id: str | None
+    """The first run of the chain that is held."""
+    session_id: str | None
+    reason: str
+    placed_by: str
+    placed_at: float
+
+
+class Retention:
+    """The rules and legal holds in one database. Thread-safe."""
+
+    def __init__(self, database: Database, defaults: Mapping[RetentionKind, RetentionRule]) -> None:
+        """``defaults`` hold for tenants without a rule of their own."""
+        self._database = database
+        self._defaults = defaults
+
+    def rules(self, tenant: str) -> dict[RetentionKind, RetentionRule]:
+        """What holds for a tenant."""
+        with self._database.read() as connection:
+            return rules_for(connection, tenant, self._defaults)
+
+    def set_rule(self, tenant: str, kind: RetentionKind, rule: RetentionRule) -> None:
+        this = _of_kind(tenant, kind)
+        with self._database.write() as connection:
+            kept = rules_for(connection, tenant, self._defaults)[kind]
+            connection.execute(sa.delete(retention_rules).where(this))
+            before, after = {"rule": str(kept)}, {"rule": str(rule)}
+            record(connection, Act.RULE_SET, kind.value, tenant=tenant, before=before, after=after)
+            values = {"tenant": tenant, "kind": kind.value, "rule": str(rule)}
+            connection.execute(sa.insert(retention_rules).values(values))
+
+    def unset_rule(self, tenant: str, kind: RetentionKind) -> None:
+        """Let the installation's rule hold again. Idempotent."""
+        with self._database.write() as connection:
+            connection.execute(sa.delete(retention_rules).where(_of_kind(tenant, kind)))
+            record(connection, Act.RULE_UNSET, kind.value, tenant=tenant)
+
+    def hold(
+        self,
+        tenant: str,
+        *,
+        reason: str,
+        by: str,
+        run_id: str | None = None,
+        session_id: str | None = None,
+        source: str = "api",
+    ) -> HoldView:
+        """Keep the chain of a run, a session with all its chains, or without both everything of a tenant, until it is
+        released. ``session_id`` may be a name (``find_session``). Raises ``RunNotFound``, ``SessionNotFound``."""
+        with self._database.write() as connection:
+            if session_id is not None:
+                session_id = find_session(connection, tenant, source, session_id)[1]
+            values = {
+                "tenant": tenant,
+                "root_pk": None if run_id is None else _root_of(connection, run_id, tenant),
+                "session_pk": None if session_id is None else _session_pk(connection, session_id, tenant),
+                "reason": plain(reason),
+                "placed_by": by,
+                "placed_at": db_now(),
+            }
+            made = connection.execute(sa.insert(legal_holds).values(values).returning(legal_holds.c.pk)).scalar_one()
+            held = {"run": run_id, "session": session_id}
+            record(connection, Act.HOLD_PLACE, made, tenant=tenant, after=held)
+        return next(view for view in self.holds(tenant) if view.number == made)
+
+    def holds(self, tenant: str) -> list[HoldView]:
+        """Oldest first."""
+        wanted = (
+            sa.select(
+                legal_holds.c.pk,
+                legal_holds.c.tenant,
+                legal_holds.c.reason,
+                legal_holds.c.placed_by,
+                legal_holds.c.placed_at,
+                runs.c.run_id,
+                sessions.c.session_id,
+            )
+            .outerjoin(runs, runs.c.pk == legal_holds.c.root_pk)
+            .outerjoin(sessions, sessions.c.pk == legal_holds.c.session_pk)
+            .where(legal_holds.c.tenant == tenant)
+            .order_by(legal_holds.c.pk)
+        )
+        with self._database.read() as connection:
+            return [
+                HoldView(
+                    number=row.pk,
+                    tenant=row.tenant,
+                    run_id=row.run_id,
+                    session_id=row.session_id,
+                    reason=row.reason,
+                    placed_by=row.placed_by,
+                    placed_at=row.placed_at,
+                )
+                for row in rows_of(connection.execute(wanted), _HoldRow)
+            ]
+
+    def release(self, tenant: str, number: int) -> None:
+        """End a legal hold. What it kept is looked at again from the beginning. Raises ``HoldNotFound``."""
+        this = (legal_holds.c.tenant == tenant) & (legal_holds.c.pk == number)
+        with self._database.write() as connection:
+            if connection.execute(sa.delete(legal_holds).where(this)).rowcount == 0:
+                raise HoldNotFound(f"there is no hold {number} of the tenant {tenant!r}")
+            connection.execute(sa.delete(retention_marks).where(retention_marks.c.tenant == tenant))
+            record(connection, Act.HOLD_RELEASE, number, tenant=tenant)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holds:
+    """What is held of a tenant, by the numbers of rows."""
+
+    is_whole: bool
+    """Everything is."""
+    roots: frozenset[int]
+    sessions: frozenset[int]
+
+
+def holds_of(connection: Connection, tenant: str) -> Holds:
+    held = sa.select(*columns_for(legal_holds, _HeldThing)).where(legal_holds.c.tenant == tenant)
+    rows = rows_of(connection.execute(held), _HeldThing)
+    return Holds(
+        is_whole=any(row.root_pk is None and row.session_pk is None for row in rows),
+        roots=frozenset(row.root_pk for row in rows if row.root_pk is not None),
+        sessions=frozenset(row.session_pk for row in rows if row.session_pk is not None),
+    )
+
+
+def rules_for(
+    connection: Connection, tenant: str, defaults: Mapping[RetentionKind, RetentionRule]
+) -> dict[RetentionKind, RetentionRule]:
+    """The rules of a tenant, over those of the installation."""
+    wanted = sa.select(*columns_for(retention_rules, _RuleRow)).where(retention_rules.c.tenant == tenant)
+    own = rows_of(connection.execute(wanted), _RuleRow)
+    known = {kind.value: kind for kind in RetentionKind}
+    return {**defaults, **{known[row.kind]: rule_of(known[row.kind], row.rule) for row in own if row.kind in known}}
+
+
+def every_tenant(connection: Connection) -> list[str]:
+    """The default one first."""
+    others = connection.execute(sa.select(tenants.c.name).where(tenants.c.name != DEFAULT_TENANT)).scalars()
+    return [DEFAULT_TENANT, *sorted(others)]
+
+
+def _of_kind(tenant: str, kind: RetentionKind) -> sa.ColumnElement[bool]:
+    return sa.and_(retention_rules.c.tenant == tenant, retention_rules.c.kind == kind.value)
+
+
+def _root_of(connection: Connection, run_id: str, tenant: str) -> int:
+    pk = find(connection, run_id, tenant)
+    root = sa.select(sa.func.coalesce(runs.c.root_pk, runs.c.pk)).where(runs.c.pk == pk).scalar_subquery()
+    # Whoever is deleting the chain holds this lock: then it is too late, and the run is not there any more.
+    locked = connection.execute(sa.select(runs.c.pk).where(runs.c.pk == root).with_for_update()).scalar()
+    if locked is None:
+        raise RunNotFound(f"there is no run {run_id!r}")
+    return int(locked)
+
+
+def _session_pk(connection: Connection, session_id: str, tenant: str) -> int:
+    this = (sessions.c.session_id == session_id) & (sessions.c.tenant == tenant)
+    pk = connection.execute(sa.select(sessions.c.pk).where(this).with_for_update()).scalar()
+    if pk is None:
+        raise SessionNotFound(f"there is no session {session_id!r}")
+    return int(pk)

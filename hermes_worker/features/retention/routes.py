@@ -1,0 +1,230 @@
+"""How long things are kept, what is held whatever the rules say, and the deletion of what they let go."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, ConfigDict, Field
+
+from hermes_worker.api import schema
+from hermes_worker.api.auth import Caller, needs
+from hermes_worker.api.bodies import JsonRoute
+from hermes_worker.api.context import ApiContext, Context
+from hermes_worker.api.errors import ApiError, invalid
+from hermes_worker.api.formats import NO_NUL, NOT_BLANK
+from hermes_worker.core.principals import DEFAULT_TENANT, KeyScope
+from hermes_worker.features.retention.hold_rows import HoldNotFound, HoldView, Retention
+from hermes_worker.features.retention.rows import Pruned, note_prune
+from hermes_worker.features.retention.rules import InvalidRule, RetentionKind, RetentionRule, rule_of
+from hermes_worker.store.runs.runs import RunNotFound, SessionNotFound
+from hermes_worker.wiring import prune_files_here, pruner_of, retention_rules_of
+
+router = APIRouter(
+    prefix="/v1",
+    tags=["retention"],
+    route_class=JsonRoute,
+    dependencies=[needs(KeyScope.ADMIN)],
+    responses=schema.errors(503),
+)
+_AT_IT_S = 5.0
+"""How long one request deletes; the next goes on."""
+_Number = Annotated[int, Path(ge=1, le=2**53)]
+
+
+class RulesObject(BaseModel):
+    """The rules that hold for the tenant, by kind: ``never``, ``30d``, ``12h``, ``/1000``, ``30d/1000``."""
+
+    object: Literal["hermes.retention"] = "hermes.retention"
+    rules: Mapping[str, str]
+
+
+class ChangedRules(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    rules: dict[
+        Literal[
+            "idempotency_keys",
+            "webhook_events",
+            "inbound",
+            "tombstones",
+            "deliveries",
+            "firings",
+            "artifacts",
+            "memory",
+            "events",
+            "runs",
+            "transcripts",
+            "audit",
+            "outputs",
+            "workspaces",
+        ],
+        Annotated[str, Field(max_length=40)] | None,
+    ] = Field(description="By kind; null lets the installation's rule hold again.")
+
+
+class HoldList(BaseModel):
+    """What is held of the tenant, oldest first."""
+
+    object: Literal["list"] = "list"
+    data: Sequence[HoldView]
+
+
+class NewHold(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    reason: str = Field(
+        min_length=1, max_length=2_000, pattern=NOT_BLANK, description="Why, for whoever wants to release it."
+    )
+    run_id: str | None = Field(None, max_length=200, pattern=NO_NUL, description="Hold the chain of this run.")
+    session_id: str | None = Field(
+        None, max_length=300, pattern=NO_NUL, description="Hold this session. Without both, everything is held."
+    )
+
+
+class HoldReleased(BaseModel):
+    number: int
+    released: Literal[True] = True
+
+
+class PrunedPlace(BaseModel):
+    """Where a deletion stopped, for the request that goes on."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    within: str = Field(max_length=40, pattern=NO_NUL)
+    is_through: bool
+    tenant: str = Field(max_length=40, pattern=NO_NUL)
+
+
+class PruneBody(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    dry_run: bool = Field(True, description="Only count what would be deleted.")
+    all_tenants: bool = Field(False, description="Those of every tenant; for operators.")
+    after: PrunedPlace | None = Field(None, description="The 'next' of the answer before.")
+
+
+class PruneObject(BaseModel):
+    """What was deleted, or would be, within some seconds."""
+
+    object: Literal["hermes.prune"] = "hermes.prune"
+    dry_run: bool
+    counts: Mapping[str, int]
+    done: bool
+    """Nothing is left that the rules let go; of a dry run: all was counted."""
+    next: PrunedPlace | None
+    """Send it as ``after`` to go on; none when all is done, and of a dry run."""
+
+
+@router.get("/retention")
+async def show_rules(context: Context, caller: Caller) -> RulesObject:
+    """The rules that hold for the tenant."""
+    return await context.store(_rules, _retention(context), caller.tenant)
+
+
+@router.patch("/retention")
+async def change_rules(context: Context, caller: Caller, body: ChangedRules) -> RulesObject:
+    """Give the tenant rules of its own, and take them back."""
+    try:
+        wanted = {
+            RetentionKind(kind): None if text is None else rule_of(RetentionKind(kind), text)
+            for kind, text in body.rules.items()
+        }
+    except InvalidRule as error:
+        raise invalid("rules", f"{error}.") from None
+    return await context.store(_change, _retention(context), caller.tenant, wanted)
+
+
+def _change(retention: Retention, tenant: str, wanted: Mapping[RetentionKind, RetentionRule | None]) -> RulesObject:
+    for kind, rule in wanted.items():
+        if rule is None:
+            retention.unset_rule(tenant, kind)
+        else:
+            retention.set_rule(tenant, kind, rule)
+    return _rules(retention, tenant)
+
+
+def _rules(retention: Retention, tenant: str) -> RulesObject:
+    return RulesObject(rules={kind.value: str(rule) for kind, rule in retention.rules(tenant).items()})
+
+
+def _retention(context: ApiContext) -> Retention:
+    return Retention(context.client.database, retention_rules_of(context.client.settings))
+
+
+# --- holds -----------------------------------------------------------------------------------------------------------
+
+
+@router.get("/holds")
+async def list_holds(context: Context, caller: Caller) -> HoldList:
+    """What is held of the tenant."""
+    return HoldList(data=await context.store(_retention(context).holds, caller.tenant))
+
+
+@router.post("/holds", status_code=201, response_model=HoldView, responses=schema.errors(404))
+async def place_hold(context: Context, caller: Caller, body: NewHold) -> HoldView:
+    """Keep something whatever the rules say, until it is released."""
+    if body.run_id is not None and body.session_id is not None:
+        raise invalid("session_id", "Invalid 'session_id': name a run or a session, not both.")
+    try:
+        return await context.store(
+            _retention(context).hold,
+            caller.tenant,
+            reason=body.reason,
+            by=caller.known_as,
+            run_id=body.run_id,
+            session_id=body.session_id,
+            source=caller.source,
+        )
+    except RunNotFound:
+        message = f"Run not found: {body.run_id}. Nothing is held; 'hermes-worker runs list' shows the runs there are."
+        raise ApiError(404, message, code="run_not_found", param="run_id") from None
+    except SessionNotFound as error:
+        message = f"Session not found: {error}. Nothing is held."
+        raise ApiError(404, message, code="session_not_found", param="session_id") from None
+
+
+@router.delete("/holds/{number}", responses=schema.errors(404))
+async def release_hold(context: Context, caller: Caller, number: _Number) -> HoldReleased:
+    """End a hold."""
+    try:
+        await context.store(_retention(context).release, caller.tenant, number)
+    except HoldNotFound:
+        raise ApiError(404, "There is no such hold.", code="hold_not_found", param="number") from None
+    return HoldReleased(number=number)
+
+
+# --- deletion --------------------------------------------------------------------------------------------------------
+
+
+@router.post("/prunes")
+async def prune(context: Context, caller: Caller, body: PruneBody) -> PruneObject:
+    """Delete for some seconds what the rules let go, or count it. Workers do the same by themselves."""
+    if body.all_tenants and not caller.is_of_operators:
+        message = f"'all_tenants' is about the whole installation: it needs a key of the tenant {DEFAULT_TENANT!r}."
+        raise ApiError(403, message, code="missing_scope", param="all_tenants")
+    return await context.store(_prune, context, None if body.all_tenants else caller.tenant, body)
+
+
+def _prune(context: ApiContext, tenant: str | None, body: PruneBody) -> PruneObject:
+    database, settings = context.client.database, context.client.settings
+    if not body.dry_run and body.after is None:
+        note_prune(database, tenant)
+    counts: Counter[str] = Counter()
+    ends_at = time.monotonic() + _AT_IT_S
+    after = Pruned(what="", count=0, **body.after.model_dump()) if body.after else None
+    for batch in pruner_of(database, settings).steps(tenant=tenant, acts=not body.dry_run, after=after):
+        counts[batch.what] += batch.count
+        # The texts to which nothing refers come last, and belong to nobody.
+        may_stop = batch.within if batch.tenant else batch.count
+        if may_stop and time.monotonic() > ends_at:
+            place = PrunedPlace(within=batch.within, is_through=batch.is_through, tenant=batch.tenant)
+            goes_on = None if body.dry_run else place
+            return PruneObject(dry_run=body.dry_run, counts=counts, done=False, next=goes_on)
+    if not body.dry_run and tenant in (None, DEFAULT_TENANT):
+        counts.update({kind.value: count for kind, count in prune_files_here(database, settings).items()})
+    return PruneObject(dry_run=body.dry_run, counts=counts, done=True, next=None)

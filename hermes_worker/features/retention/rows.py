@@ -1,0 +1,566 @@
+"""One pass after another over what may be old, in small batches, for as long as the caller allows.
+
+Every kind of row is gone through in the order of its end. A batch reads some rows, asks ``features.retention.rules``
+what may go, and deletes that in transactions of its own; then the caller may stop. Where a pass stands is written down,
+so that a look that has little time gets through in the end, whatever is held or needed on the way. Any number of
+processes may do this at once: they skip what another is at.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.home_paths import same_place
+from hermes_worker.core.principals import DEFAULT_TENANT
+from hermes_worker.features.retention import deleting_rows as deleting
+from hermes_worker.features.retention.fact_rows import chains, held_runs, is_needed_firing, members, sessions_of
+from hermes_worker.features.retention.hold_rows import Holds, every_tenant, holds_of, rules_for
+from hermes_worker.features.retention.rules import (
+    COUNTABLE,
+    RetentionKind,
+    RetentionRule,
+    before,
+    chain_may_go,
+    is_over,
+)
+from hermes_worker.features.skills import rows as skills
+from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
+from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.statistics import count_what_is_over
+from hermes_worker.store.tables import (
+    RUN_IS_OPEN,
+    artifacts,
+    audit_log,
+    deleted_runs,
+    deliveries,
+    firings,
+    idempotency_keys,
+    inbound,
+    jobs,
+    kept_answers,
+    maintenance,
+    memory_versions,
+    messages,
+    retention_marks,
+    runs,
+    sessions,
+    webhook_events,
+)
+
+_TURN = "prune"
+_CHAINS_AT_ONCE = 25
+_SESSIONS_AT_ONCE = 25
+_JOBS_AT_ONCE = 50
+_ENDED_AT_ONCE = 25
+_ROWS_AT_ONCE = 1_000
+LOOK_EVERY_S = 55.0
+_LOOK_S = 0.5
+_PAUSE_S = 0.01
+BLOBS = "blobs"
+"""What ``Pruned`` calls texts that nothing refers to; there is no rule for them."""
+SKILL_CONTENTS = "skill_contents"
+"""What it calls folders and sets of skills that nothing refers to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """What one batch deleted, or would delete."""
+
+    what: str
+    """A ``RetentionKind``, ``blobs`` or ``skill_contents``."""
+    tenant: str
+    """Empty for what belongs to nobody."""
+    count: int
+    within: str = ""
+    """Whose pass it was, with the last word on a batch: a stop behind it leaves nothing uncounted."""
+    is_through: bool = False
+    """It was the last batch of that pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    at: float = 0.0
+    pk: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    count: int
+    """What was deleted, or would be."""
+    next: _Mark | None
+    """Where the pass goes on; ``None`` when it is through."""
+    runs: int = 0
+    """That went with what was counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scope:
+    """A tenant, as one pass sees it."""
+
+    tenant: str
+    rules: Mapping[RetentionKind, RetentionRule]
+    holds: Holds
+    now: float
+    going: set[int]
+    """The chains that would be gone, when nothing is really deleted."""
+    acts: bool
+
+
+class _EndedInPass(NamedTuple):
+    pk: int
+    at: float
+
+
+class _SettledRow(NamedTuple):
+    pk: int
+    at: float
+    run_pk: int | None
+
+
+class _FiredRow(NamedTuple):
+    pk: int
+    run_pk: int | None
+
+
+class _PlaceInPass(NamedTuple):
+    at: float
+    pk: int
+
+
+class _KnownSession(NamedTuple):
+    pk: int
+    session_id: str
+
+
+class _HasEnd(Protocol):
+    @property
+    def pk(self) -> int: ...
+
+    @property
+    def at(self) -> float: ...
+
+
+_Row = TypeVar("_Row", _EndedInPass, _SettledRow)
+_Step = Callable[[_Scope, float | None, _Mark], _Batch]
+
+
+def _place_of(after: Pruned, named: Sequence[str]) -> int:
+    """Of the tenant at which somebody stopped; behind all of them for what belongs to nobody, which comes last."""
+    if not after.tenant:
+        return len(named)
+    return named.index(after.tenant) if after.tenant in named else 0
+
+
+def note_prune(database: Database, tenant: str | None) -> None:
+    """Record that somebody has what rules let go deleted now: a tenant's, or with ``None`` everybody's."""
+    with database.write() as connection:
+        record(connection, Act.PRUNE, tenant or "all", tenant=tenant or DEFAULT_TENANT)
+
+
+class Pruner:
+    """Deletes what the rules let go. Thread-safe."""
+
+    def __init__(self, database: Database, defaults: Mapping[RetentionKind, RetentionRule]) -> None:
+        """``defaults`` hold for tenants without a rule of their own."""
+        self._database = database
+        self._defaults = defaults
+        self._looks = 0
+        self._steps: Mapping[RetentionKind, _Step] = {
+            RetentionKind.IDEMPOTENCY_KEYS: self._requests,
+            RetentionKind.WEBHOOK_EVENTS: partial(self._rows, webhook_events, webhook_events.c.received_at),
+            RetentionKind.TOMBSTONES: partial(self._rows, deleted_runs, deleted_runs.c.deleted_at),
+            RetentionKind.DELIVERIES: self._deliveries,
+            RetentionKind.FIRINGS: self._firings,
+            RetentionKind.ARTIFACTS: self._artifacts,
+            RetentionKind.EVENTS: self._events,
+            RetentionKind.RUNS: self._runs,
+            RetentionKind.TRANSCRIPTS: self._transcripts,
+            RetentionKind.MEMORY: partial(self._rows, memory_versions, memory_versions.c.past_at),
+            RetentionKind.INBOUND: partial(self._rows, inbound, inbound.c.received_at),
+            RetentionKind.AUDIT: partial(self._rows, audit_log, audit_log.c.at),
+        }
+
+    def take_turn(self, interval_s: float) -> bool:
+        """Whether nobody looked in this interval: of many processes that ask, one is to look."""
+        with self._database.write() as connection:
+            fresh = {"name": _TURN, "ran_at": 0.0}
+            connection.execute(insert_ignoring(connection, maintenance), fresh)
+            due = sa.and_(maintenance.c.name == _TURN, maintenance.c.ran_at <= db_now() - interval_s)
+            return connection.execute(sa.update(maintenance).where(due).values(ran_at=db_now())).rowcount == 1
+
+    def look(self, seconds: float = _LOOK_S) -> Counter[str] | None:
+        """Delete for so long, if it is time for that; what, by kind. ``None`` when somebody else did it in this
+        interval. Between two batches others get the database."""
+        if not self.take_turn(LOOK_EVERY_S):
+            return None
+        ends_at = time.monotonic() + seconds
+        deleted: Counter[str] = Counter()
+        for batch in self.steps():
+            deleted[batch.what] += batch.count
+            if time.monotonic() > ends_at:
+                break
+            if batch.count:
+                time.sleep(_PAUSE_S)
+        return deleted
+
+    def steps(self, *, tenant: str | None = None, acts: bool = True, after: Pruned | None = None) -> Iterator[Pruned]:
+        """Delete batch after batch, until all that may go is gone; stop between two of them when you like. One
+        ``tenant``, or all. Without ``acts`` nothing is deleted, and every batch says what would be. To go on where
+        somebody stopped, give the batch ``after`` which that was."""
+        self._looks += 1
+        with self._database.read() as connection:
+            named = every_tenant(connection) if tenant is None else [tenant]
+        count_what_is_over(self._database)  # what is deleted was counted before
+        first = self._looks % len(named)
+        # A look that is out of time in the middle has not always served the same ones.
+        order = [*named[first:], *named[:first]] if after is None else named[_place_of(after, named) :]
+        for each in order:
+            scope = self._scope(each, acts)
+            for kind in self._kinds(each, after):
+                for batch in self._pass(scope, kind):
+                    if batch.runs:
+                        yield Pruned(what=RetentionKind.RUNS.value, tenant=each, count=batch.runs)
+                    is_through = batch.next is None
+                    yield Pruned(
+                        what=kind.value, tenant=each, count=batch.count, within=kind.value, is_through=is_through
+                    )
+        yield from self._blobs(acts)
+        if unused := skills.prune(self._database, acts=acts):
+            yield Pruned(what=SKILL_CONTENTS, tenant="", count=unused)
+
+    def _kinds(self, tenant: str, after: Pruned | None) -> Sequence[RetentionKind]:
+        """Of a tenant, behind those that are through."""
+        kinds = list(self._steps)
+        if after is None or after.tenant != tenant or after.within not in kinds:
+            return kinds
+        return kinds[kinds.index(RetentionKind(after.within)) + after.is_through :]
+
+    def rules(self, tenant: str) -> dict[RetentionKind, RetentionRule]:
+        """What holds for a tenant."""
+        with self._database.read() as connection:
+            return rules_for(connection, tenant, self._defaults)
+
+    def tenants(self) -> list[str]:
+        """All of them."""
+        with self._database.read() as connection:
+            return every_tenant(connection)
+
+    def over_workspaces(self, tenant: str, session_ids: Collection[str]) -> set[str]:
+        """Those of these sessions whose own workspace may go: quiet for as long as the rule says, or deleted. A session
+        that this database never knew is none of them. Those of erased sessions go whatever the rules say, but for those
+        in which a fork works that stays."""
+        with self._database.read() as connection:
+            forks = self._workspaces_of_forks(connection, tenant)
+        erased = self._erased(tenant, session_ids) - set(forks.values())
+        rule = self.rules(tenant)[RetentionKind.WORKSPACES]
+        if rule.age_s is None:
+            return erased
+        quiet_before = self._database.now() - rule.age_s
+        with self._database.read() as connection:
+            holds = holds_of(connection, tenant)
+            ours = sa.and_(sessions.c.tenant == tenant, sessions.c.session_id.in_(session_ids))
+            wanted = sa.select(*columns_for(sessions, _KnownSession)).where(ours)
+            known = {row.pk: row.session_id for row in rows_of(connection.execute(wanted), _KnownSession)}
+            facts = sessions_of(connection, sorted(known), holds)
+            # A session is called as the run that opened it.
+            gone = sa.and_(deleted_runs.c.tenant == tenant, deleted_runs.c.run_id.in_(session_ids))
+            deleted = set(connection.execute(sa.select(deleted_runs.c.run_id).where(gone)).scalars())
+            quiet = {
+                each.session_pk for each in sessions_of(connection, sorted(forks), holds) if is_over(each, quiet_before)
+            }
+            shared = {name for pk, name in forks.items() if pk not in quiet}
+        if holds.is_whole:
+            return erased
+        over = {known[each.session_pk] for each in facts if is_over(each, quiet_before)}
+        return ((over | deleted - set(known.values())) - shared) | erased
+
+    def idle_workspaces(self, session_ids: Collection[str], idle_s: float) -> set[str]:
+        """Those of these sessions, of any tenant, whose workspace nobody used for ``idle_s`` and nobody uses: neither
+        the session nor a child or a fork that works in it has a run that is not over."""
+        before = self._database.now() - idle_s
+        return {name for name, (at_work, since) in self._uses(session_ids).items() if not at_work and since < before}
+
+    def workspace_states(self, session_ids: Collection[str]) -> dict[str, str]:
+        """Of each of these sessions that there is: ``at work`` or ``quiet``."""
+        return {name: "at work" if busy else "quiet" for name, (busy, _) in self._uses(session_ids).items()}
+
+    def _uses(self, session_ids: Collection[str]) -> dict[str, tuple[bool, float]]:
+        """Whether the workspace of a session is in use, and since when its own session is quiet."""
+        last_message = (
+            sa.select(messages.c.created_at)
+            .where(messages.c.session_pk == sessions.c.pk, messages.c.seq == sessions.c.message_seq)
+            .scalar_subquery()
+        )
+        since = sa.func.coalesce(last_message, sessions.c.created_at)
+        wanted = sa.select(sessions.c.session_id, sessions.c.workspace, since)
+        at_work = (
+            sa.select(sessions.c.workspace).join(runs, runs.c.session_pk == sessions.c.pk).where(RUN_IS_OPEN).distinct()
+        )
+        with self._database.read() as connection:
+            # In this order: a run that begins in between is seen.
+            found = connection.execute(wanted.where(sessions.c.session_id.in_(session_ids))).all()
+            busy = set(map(same_place, connection.execute(at_work).scalars()))
+        return {name: (same_place(workspace) in busy, float(quiet)) for name, workspace, quiet in found}
+
+    def _workspaces_of_forks(self, connection: Connection, tenant: str) -> dict[int, str]:
+        """The names of directories in which forks work, by the numbers of the forks: they were given to others."""
+        forked = sa.and_(sessions.c.tenant == tenant, sessions.c.forked_from.is_not(None))
+        wanted = sa.select(sessions.c.pk, sessions.c.workspace).where(forked)
+        found = {int(pk): str(json.loads(text).get("root", "")) for pk, text in connection.execute(wanted)}
+        return {pk: PurePosixPath(root).name for pk, root in found.items()}
+
+    def has_erased(self, tenant: str) -> bool:
+        """Whether something of a tenant was erased, of which another machine may have files."""
+        is_erased = sa.exists().where(deleted_runs.c.tenant == tenant, deleted_runs.c.erasure_pk.is_not(None))
+        with self._database.read() as connection:
+            return bool(connection.execute(sa.select(is_erased)).scalar_one())
+
+    def _erased(self, tenant: str, session_ids: Collection[str]) -> set[str]:
+        ours = sa.and_(deleted_runs.c.tenant == tenant, deleted_runs.c.erasure_pk.is_not(None))
+        wanted = sa.select(deleted_runs.c.run_id).where(ours, deleted_runs.c.run_id.in_(session_ids))
+        with self._database.read() as connection:
+            return set(connection.execute(wanted).scalars())
+
+    def _scope(self, tenant: str, acts: bool) -> _Scope:
+        now = self._database.now()
+        with self._database.read() as connection:
+            rules, holds = rules_for(connection, tenant, self._defaults), holds_of(connection, tenant)
+        return _Scope(tenant=tenant, rules=rules, holds=holds, now=now, going=set(), acts=acts)
+
+    def _pass(self, scope: _Scope, kind: RetentionKind) -> Iterator[_Batch]:
+        """From where the last pass over this kind stopped to the end; a dry one begins at the beginning."""
+        rule = scope.rules[kind]
+        if scope.holds.is_whole or rule.is_for_ever:
+            return
+        cut = before(rule, scope.now, self._newest_beyond(scope.tenant, kind, rule))
+        if cut is None and kind is not RetentionKind.FIRINGS:
+            return
+        mark = self._mark(scope.tenant, kind) if scope.acts else _Mark()
+        while True:
+            batch = self._steps[kind](scope, cut, mark)
+            # Old events are gone once and for all; in the other passes something may have stayed that can go later.
+            resting = mark if kind is RetentionKind.EVENTS else _Mark()
+            if scope.acts and (batch.next or resting) != mark:
+                self._set_mark(scope.tenant, kind, batch.next or resting)
+            yield batch
+            if batch.next is None:
+                return
+            mark = batch.next
+
+    def _newest_beyond(self, tenant: str, kind: RetentionKind, rule: RetentionRule) -> float | None:
+        """The end of the newest thing that is beyond a rule's count. Of firings it is the job that counts."""
+        if rule.count is None or kind not in COUNTABLE or kind is RetentionKind.FIRINGS:
+            return None
+        at = deliveries.c.settled_at if kind is RetentionKind.DELIVERIES else runs.c.finished_at
+        is_root = sa.true() if kind is RetentionKind.DELIVERIES else runs.c.root_pk.is_(None)
+        ordered = sa.select(at).where(at.table.c.tenant == tenant, at.is_not(None), is_root).order_by(at.desc())
+        with self._database.read() as connection:
+            found = connection.execute(ordered.offset(rule.count).limit(1)).scalar()
+        return None if found is None else float(found)
+
+    # --- kinds of rows ---
+
+    def _rows(self, table: sa.Table, at: sa.Column[float], scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
+        """Rows to which nothing refers, and that nothing holds."""
+        old = sa.and_(table.c.tenant == scope.tenant, at < cut)
+        if not scope.acts:
+            with self._database.read() as connection:
+                counted = sa.select(sa.func.count()).select_from(table).where(old)
+                return _Batch(int(connection.execute(counted).scalar_one()), None)
+        keys = list(table.primary_key.columns)
+        some = sa.select(*keys).where(old).order_by(at).limit(_ROWS_AT_ONCE).with_for_update(skip_locked=True)
+        with self._database.write() as connection:
+            deleted = connection.execute(sa.delete(table).where(sa.tuple_(*keys).in_(some))).rowcount
+        return _Batch(deleted, mark if deleted == _ROWS_AT_ONCE else None)
+
+    def _requests(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
+        """What is known of requests: those that began runs, and those whose answer was kept."""
+        tables = (idempotency_keys, kept_answers)
+        batches = [self._rows(table, table.c.created_at, scope, cut, mark) for table in tables]
+        later = mark if any(batch.next is not None for batch in batches) else None
+        return _Batch(sum(batch.count for batch in batches), later)
+
+    def _deliveries(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
+        at = deliveries.c.settled_at
+        old = sa.select(deliveries.c.pk, at.label("at"), deliveries.c.run_pk).where(deliveries.c.is_counted == 1)
+        rows = self._page(_SettledRow, old, at, scope, cut, mark, _ROWS_AT_ONCE)
+        with self._database.read() as connection:
+            held = held_runs(connection, sorted({row.run_pk for row in rows if row.run_pk is not None}), scope.holds)
+        going = [row.pk for row in rows if row.run_pk not in held]
+        if scope.acts and going:
+            # One that is being sent again meanwhile is not settled any more.
+            gone = sa.delete(deliveries).where(
+                deliveries.c.pk.in_(going), at.is_not(None), deliveries.c.is_counted == 1
+            )
+            with self._database.write() as connection:
+                return _Batch(connection.execute(gone).rowcount, _after(rows, _ROWS_AT_ONCE))
+        return _Batch(len(going), _after(rows, _ROWS_AT_ONCE))
+
+    def _artifacts(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
+        """Files that runs left, by when they were kept; their contents follow when nothing else refers to them."""
+        at = artifacts.c.created_at
+        kept = sa.select(artifacts.c.pk, at.label("at"), artifacts.c.run_pk)
+        rows = self._page(_SettledRow, kept, at, scope, cut, mark, _ROWS_AT_ONCE)
+        with self._database.read() as connection:
+            held = held_runs(connection, sorted({row.run_pk for row in rows if row.run_pk is not None}), scope.holds)
+        going = [row.pk for row in rows if row.run_pk not in held]
+        if scope.acts and going:
+            with self._database.write() as connection:
+                count = deleting.delete_artifacts(connection, artifacts.c.pk.in_(going))
+            return _Batch(count, _after(rows, _ROWS_AT_ONCE))
+        return _Batch(len(going), _after(rows, _ROWS_AT_ONCE))
+
+    def _events(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
+        ended = sa.select(runs.c.pk, runs.c.finished_at.label("at"))
+        rows = self._page(_EndedInPass, ended, runs.c.finished_at, scope, cut, mark, _ENDED_AT_ONCE)
+        with self._database.read() as connection:
+            held = held_runs(connection, [row.pk for row in rows], scope.holds)
+            going = [row.pk for row in rows if row.pk not in held]
+            count = int(connection.execute(deleting.old_events(going)).scalar_one()) if going else 0
+        if scope.acts and count:
+            with self._database.write() as connection:
+                count = deleting.delete_events(connection, going)
+        return _Batch(count, _after(rows, _ENDED_AT_ONCE))
+
+    def _firings(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
+        """Of some jobs, those that the job does not read any more and whose run is not held."""
+        wanted = sa.select(jobs.c.pk).where(jobs.c.tenant == scope.tenant, jobs.c.pk > mark.pk).order_by(jobs.c.pk)
+        with self._database.read() as connection:
+            found = connection.execute(wanted.limit(_JOBS_AT_ONCE)).scalars().all()
+        count = sum(self._firings_of(scope, job_pk, cut) for job_pk in found)
+        return _Batch(count, _Mark(0.0, found[-1]) if len(found) == _JOBS_AT_ONCE else None)
+
+    def _firings_of(self, scope: _Scope, job_pk: int, cut: float | None) -> int:
+        of_job = firings.c.job_pk == job_pk
+        kept = scope.rules[RetentionKind.FIRINGS].count
+        with self._database.read() as connection:
+            if kept is not None:
+                newest = sa.select(firings.c.settled_at).where(of_job).order_by(firings.c.slot.desc())
+                beyond = connection.execute(newest.offset(kept).limit(1)).scalar()
+                cut = before(scope.rules[RetentionKind.FIRINGS], scope.now, beyond)
+            if cut is None:
+                return 0
+            old = sa.and_(of_job, firings.c.settled_at < cut, sa.not_(is_needed_firing()))
+            wanted = sa.select(*columns_for(firings, _FiredRow)).where(old).order_by(firings.c.slot)
+            rows = rows_of(connection.execute(wanted.limit(_ROWS_AT_ONCE)), _FiredRow)
+            held = held_runs(connection, [row.run_pk for row in rows if row.run_pk is not None], scope.holds)
+        going = [row.pk for row in rows if row.run_pk not in held]
+        if not scope.acts or not going:
+            return len(going)
+        with self._database.write() as connection:
+            return connection.execute(sa.delete(firings).where(firings.c.pk.in_(going), old)).rowcount
+
+    def _runs(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
+        ended = sa.select(runs.c.pk, runs.c.finished_at.label("at")).where(runs.c.root_pk.is_(None))
+        rows = self._page(_EndedInPass, ended, runs.c.finished_at, scope, cut, mark, _CHAINS_AT_ONCE)
+        count = self._delete_chains(scope, [row.pk for row in rows], cut, frozenset())
+        return _Batch(count, _after(rows, _CHAINS_AT_ONCE))
+
+    def _delete_chains(self, scope: _Scope, roots: Sequence[int], cut: float | None, over: frozenset[int]) -> int:
+        """Those of these chains that may go; returns how many runs that was. ``over``: sessions that go as well."""
+
+        keys_before = before(scope.rules[RetentionKind.IDEMPOTENCY_KEYS], scope.now, None)
+
+        def going(connection: Connection, wanted: Sequence[int]) -> list[int]:
+            found = chains(connection, wanted, holds_of(connection, scope.tenant), keys_before=keys_before)
+            return [each.root_pk for each in found if chain_may_go(each, cut, over, scope.now)]
+
+        with self._database.read() as connection:
+            chosen = [root for root in going(connection, roots) if root not in scope.going]
+            if not scope.acts:
+                scope.going.update(chosen)
+                wanted = sa.select(sa.func.count()).where(members(chosen))
+                return int(connection.execute(wanted).scalar_one()) if chosen else 0
+
+        def may_go(root: int, connection: Connection) -> bool:
+            return going(connection, [root]) == [root]
+
+        return sum(deleting.delete_chain(self._database, root, partial(may_go, root)) for root in chosen)
+
+    def _transcripts(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
+        """Quiet sessions, each after its chains."""
+        old = sa.and_(sessions.c.tenant == scope.tenant, sessions.c.created_at < cut, sessions.c.pk > mark.pk)
+        wanted = sa.select(sessions.c.pk).where(old).order_by(sessions.c.pk).limit(_SESSIONS_AT_ONCE)
+
+        def over(connection: Connection, wanted: Sequence[int]) -> set[int]:
+            found = sessions_of(connection, wanted, holds_of(connection, scope.tenant))
+            return {each.session_pk for each in found if is_over(each, cut)}
+
+        with self._database.read() as connection:
+            page = connection.execute(wanted).scalars().all()
+            facts = [each for each in sessions_of(connection, page, scope.holds) if is_over(each, cut)]
+            roots = sorted({root for each in facts for root in each.runs})
+            others = {pk for each in chains(connection, roots, scope.holds) for pk in each.sessions}
+            quiet = frozenset(over(connection, sorted(others)))
+        gone = self._delete_chains(scope, roots, None, quiet)
+
+        def may_go(pk: int, connection: Connection) -> bool:
+            return over(connection, [pk]) == {pk}
+
+        if scope.acts:
+            free = [each.session_pk for each in facts]
+            count = sum(deleting.delete_session(self._database, pk, partial(may_go, pk)) for pk in free)
+        else:
+            count = sum(each.runs <= scope.going for each in facts)
+        return _Batch(count, _Mark(0.0, page[-1]) if len(page) == _SESSIONS_AT_ONCE else None, gone)
+
+    def _blobs(self, acts: bool) -> Iterator[Pruned]:
+        if not acts:
+            with self._database.read() as connection:
+                yield Pruned(what=BLOBS, tenant="", count=deleting.unused_blobs(connection))
+            return
+        while True:
+            seen, deleted = deleting.delete_blobs(self._database, _ROWS_AT_ONCE // 10)
+            if seen == 0:
+                return
+            yield Pruned(what=BLOBS, tenant="", count=deleted)
+
+    # --- where a pass stands ---
+
+    def _page(
+        self,
+        row: type[_Row],
+        wanted: sa.Select[Any],
+        at: sa.Column[Any],
+        scope: _Scope,
+        cut: float | None,
+        mark: _Mark,
+        most: int,
+    ) -> list[_Row]:
+        """The next rows of the table of ``at`` that ended before ``cut``, by their end."""
+        table = at.table
+        old = sa.and_(table.c.tenant == scope.tenant, at.is_not(None), at < cut)
+        beyond = sa.tuple_(at, table.c.pk) > sa.tuple_(sa.literal(mark.at, sa.Double()), sa.literal(mark.pk))
+        with self._database.read() as connection:
+            return rows_of(connection.execute(wanted.where(old, beyond).order_by(at, table.c.pk).limit(most)), row)
+
+    def _mark(self, tenant: str, kind: RetentionKind) -> _Mark:
+        this = (retention_marks.c.tenant == tenant) & (retention_marks.c.kind == kind.value)
+        with self._database.read() as connection:
+            place = sa.select(*columns_for(retention_marks, _PlaceInPass)).where(this)
+            row = row_of(connection.execute(place), _PlaceInPass)
+        return _Mark() if row is None else _Mark(float(row.at), int(row.pk))
+
+    def _set_mark(self, tenant: str, kind: RetentionKind, mark: _Mark) -> None:
+        this = (retention_marks.c.tenant == tenant) & (retention_marks.c.kind == kind.value)
+        values = {"tenant": tenant, "kind": kind.value, "at": mark.at, "pk": mark.pk}
+        with self._database.write() as connection:
+            if connection.execute(sa.update(retention_marks).where(this).values(at=mark.at, pk=mark.pk)).rowcount == 0:
+                connection.execute(insert_ignoring(connection, retention_marks), values)
+
+
+def _after(rows: Sequence[_HasEnd], most: int) -> _Mark | None:
+    """Where the pass goes on after a page of at most ``most`` rows."""
+    return _Mark(float(rows[-1].at), int(rows[-1].pk)) if len(rows) == most else None

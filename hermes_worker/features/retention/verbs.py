@@ -1,0 +1,147 @@
+"""``hermes-worker prune`` and ``retention``: delete what is old, say how long it is kept, and hold what must stay."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from hermes_worker.cli.entry import EXIT_INTERRUPTED, was_interrupted
+from hermes_worker.cli.layout import moment, table
+from hermes_worker.cli.options import TEXT, of_tenant, reachable
+from hermes_worker.cli.screen import one_line
+from hermes_worker.features.retention.backend import open_retention
+from hermes_worker.features.retention.hold_rows import HoldView
+from hermes_worker.features.retention.rules import RetentionKind, kind_of, rule_of
+
+
+@click.command(
+    epilog="Workers do the same by themselves, for five seconds a minute. Ctrl-C stops between two batches: what is "
+    "deleted is deleted, and nothing is left half-way."
+)
+@reachable
+@of_tenant
+@click.option("--all-tenants", is_flag=True, help="Those of every tenant.")
+@click.option("--dry-run", is_flag=True, help="Only count what would be deleted.")
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def prune(home: Path | None, all_tenants: bool, dry_run: bool, as_json: bool) -> int:
+    """Delete what the rules of retention let go."""
+    kept = open_retention(home)
+    counts: Counter[str] = Counter({kind.value: 0 for kind in RetentionKind})
+    status = 0
+    try:
+        for what, count in kept.prune(is_dry=dry_run, all_tenants=all_tenants):
+            counts[what] += count
+            if count:
+                _show_progress(counts)
+    except BaseException as error:
+        if not was_interrupted(error):
+            raise
+        status = EXIT_INTERRUPTED
+    _clear_progress()
+    if as_json:
+        click.echo(json.dumps({"dry_run": dry_run, "interrupted": bool(status), "deleted": dict(counts)}))
+        return status
+    rows = [(what, str(count)) for what, count in counts.items()]
+    click.echo(table(rows, ("KIND", "WOULD BE DELETED" if dry_run else "DELETED"), whole=(0, 1)))
+    return status
+
+
+def _show_progress(counts: Counter[str]) -> None:
+    if sys.stderr.isatty():
+        told = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+        click.echo(f"\r\x1b[K{one_line(told, 110)}", err=True, nl=False)
+
+
+def _clear_progress() -> None:
+    if sys.stderr.isatty():
+        click.echo("\r\x1b[K", err=True, nl=False)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def retention() -> None:
+    """Show and change how long things are kept, and hold what must stay."""
+
+
+@retention.command()
+@reachable
+@of_tenant
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def show(home: Path | None, as_json: bool) -> None:
+    """The rules that hold for a tenant."""
+    rules = open_retention(home).rules()
+    if as_json:
+        click.echo(json.dumps({kind.value: str(rule) for kind, rule in rules.items()}))
+        return
+    click.echo(table([(kind.value, str(rule)) for kind, rule in rules.items()], ("KIND", "GOES AFTER"), whole=(0, 1)))
+
+
+@retention.command("set", epilog="Example: hermes-worker retention set runs 365d/100000 --tenant acme")
+@reachable
+@of_tenant
+@click.argument("kind", type=TEXT)
+@click.argument("rule", type=TEXT)
+def set_rule(home: Path | None, kind: str, rule: str) -> None:
+    """Give a tenant a rule of its own: never, 30d, 12h, /1000 or 30d/1000."""
+    chosen = kind_of(kind)
+    open_retention(home).set_rule(chosen, rule_of(chosen, rule))
+    click.echo(f"{kind} {rule_of(chosen, rule)}")
+
+
+@retention.command("unset")
+@reachable
+@of_tenant
+@click.argument("kind", type=TEXT)
+def unset_rule(home: Path | None, kind: str) -> None:
+    """Let the installation's rule hold for a tenant again."""
+    open_retention(home).unset_rule(kind_of(kind))
+    click.echo(f"{kind} as for everybody")
+
+
+@retention.command(epilog="Without --run and --session everything of the tenant is held.")
+@reachable
+@of_tenant
+@click.option("--run", "run_id", type=TEXT, help="Hold the chain of this run.")
+@click.option("--session", "session_id", type=TEXT, help="Hold this session with all its runs.")
+@click.option("--reason", type=TEXT, required=True, help="Why, for whoever wants to release it.")
+def hold(home: Path | None, run_id: str | None, session_id: str | None, reason: str) -> None:
+    """Keep something whatever the rules say, until it is released."""
+    if run_id is not None and session_id is not None:
+        raise click.UsageError("give --run or --session, not both")
+    placed = open_retention(home).hold(reason, run_id, session_id)
+    click.echo(f"{placed.number} holds {_held(placed)}")
+
+
+@retention.command()
+@reachable
+@of_tenant
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def holds(home: Path | None, as_json: bool) -> None:
+    """What is held of a tenant."""
+    found = open_retention(home).holds()
+    if as_json:
+        for view in found:
+            click.echo(json.dumps(asdict(view)))
+    elif found:
+        rows = [(str(v.number), _held(v), moment(v.placed_at), v.placed_by, one_line(v.reason, 60)) for v in found]
+        click.echo(table(rows, ("HOLD", "OF", "SINCE", "BY", "REASON"), whole=(0, 1)))
+    else:
+        click.echo("no holds", err=True)
+
+
+@retention.command()
+@reachable
+@of_tenant
+@click.argument("number", type=click.IntRange(1))
+def release(home: Path | None, number: int) -> None:
+    """End a hold."""
+    open_retention(home).release(number)
+    click.echo(f"{number} released")
+
+
+def _held(view: HoldView) -> str:
+    return view.run_id or view.session_id or f"everything of {view.tenant}"

@@ -1,0 +1,175 @@
+"""One skill of the tenant, for people (docs/skills.md)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from functools import partial
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from hermes_worker.api import schema
+from hermes_worker.api.auth import READS, Caller, needs
+from hermes_worker.api.bodies import JsonRoute
+from hermes_worker.api.context import Context
+from hermes_worker.api.errors import ApiError
+from hermes_worker.core.principals import KeyScope
+from hermes_worker.features.skills.rules import (
+    FILE_BYTES_MAX,
+    FILES_MAX,
+    PATH_CHARS_MAX,
+    SkillError,
+    SkillFile,
+    SkillMoved,
+    SkillNotFound,
+    checked_files,
+)
+from hermes_worker.features.skills.service import SkillSheet, skill_sheet
+
+router = APIRouter(prefix="/v1/skills", tags=["skills"], route_class=JsonRoute, responses=schema.errors(503))
+
+_CHANGES = needs(KeyScope.MEMORY)
+_Name = Annotated[str, Path(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,129}$", description="As lists name it.")]
+
+_Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class SkillFileObject(BaseModel):
+    """A file of a skill."""
+
+    path: str
+    size: int
+    """Bytes."""
+    is_executable: bool
+
+
+class SkillSheetObject(BaseModel):
+    """The newest version of a skill."""
+
+    object: Literal["hermes.skill"] = "hermes.skill"
+    name: str
+    description: str
+    category: str | None
+    hash: str
+    """SHA-256 of its folder."""
+    origin: str
+    """Who brought it: ``people`` or ``agents`` through the product, ``home:...`` a directory, ``plugin:...``."""
+    changed_at: float
+    """Epoch seconds."""
+    tags: list[str]
+    related: list[str]
+    version: str
+    """As its front matter says."""
+    license: str
+    compatibility: str
+    bundle: list[str]
+    """What a bundle stands for; empty for a skill."""
+    is_usable: bool
+    """Runs can be given it: it is neither disabled nor for another platform."""
+    threats: list[str]
+    """What in its texts looks like an attack: path and pattern."""
+    files: list[SkillFileObject]
+    file: str
+    """The file that ``content`` is of."""
+    content: str | None
+    """``null`` for a file that is no text."""
+
+
+class GivenFile(BaseModel):
+    """A file of a skill, as ``text`` or as ``base64``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    path: str = Field(min_length=1, max_length=PATH_CHARS_MAX)
+    text: str | None = Field(default=None, max_length=FILE_BYTES_MAX)
+    base64: str | None = Field(default=None, max_length=2 * FILE_BYTES_MAX)
+    is_executable: bool = Field(default=False, strict=True)
+
+
+class KeepBody(BaseModel):
+    """A version of a skill: all of its files."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    files: list[GivenFile] = Field(min_length=1, max_length=FILES_MAX)
+    category: str | None = Field(default=None, pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.-]{0,63})?$")
+    expects: _Hash | None = Field(default=None, description="Only if this is the newest version.")
+
+
+class RemovedSkill(BaseModel):
+    """That a skill is gone; runs that began with it go on with it."""
+
+    object: Literal["hermes.skill.removed"] = "hermes.skill.removed"
+    name: str
+
+
+@router.get("/{skill}", responses=schema.errors(404), dependencies=[READS])
+async def show_skill(
+    context: Context,
+    caller: Caller,
+    skill: _Name,
+    file: Annotated[
+        str | None, Query(min_length=1, max_length=PATH_CHARS_MAX, description="Show this file instead of SKILL.md.")
+    ] = None,
+) -> SkillSheetObject:
+    """The newest version of a skill or bundle of the tenant, whatever runs see of it, with the text of one file."""
+    try:
+        sheet = await context.store(skill_sheet, context.client.skills, caller.tenant, skill, file)
+    except SkillNotFound as error:
+        raise ApiError(404, f"{error}.", code="skill_not_found") from None
+    return _object(sheet)
+
+
+@router.put("/{skill}", responses=schema.errors(400, 404, 409), dependencies=[_CHANGES])
+async def keep_skill(context: Context, caller: Caller, skill: _Name, body: KeepBody) -> SkillSheetObject:
+    """Add a skill, or make this its newest version. It must be one of agentskills.io, and no text in it may look like
+    an attack; what is not is refused (409, ``invalid_skill``). Runs that began before go on with what they have."""
+    shelf = context.client.skills
+    try:
+        files = checked_files([_given(each) for each in body.files])
+        keep = partial(shelf.keep, by="people", category=body.category, expects=body.expects)
+        await context.store(keep, caller.tenant, skill, lambda _: files)
+        sheet = await context.store(skill_sheet, shelf, caller.tenant, skill)
+    except SkillNotFound as error:
+        raise ApiError(404, f"{error}.", code="skill_not_found") from None
+    except SkillMoved as error:
+        raise ApiError(409, f"{error}.", code="skill_changed", param="expects") from None
+    except SkillError as error:
+        raise ApiError(409, f"{error}.", code="invalid_skill", param="files") from None
+    return _object(sheet)
+
+
+@router.delete("/{skill}", responses=schema.errors(404, 409), dependencies=[_CHANGES])
+async def remove_skill(
+    context: Context,
+    caller: Caller,
+    skill: _Name,
+    expects: Annotated[
+        str | None, Query(pattern=r"^[0-9a-f]{64}$", description="Only if this is the newest version.")
+    ] = None,
+) -> RemovedSkill:
+    """Take a skill away. One that a folder brought stays away until the folder changes."""
+    try:
+        await context.store(partial(context.client.skills.remove, expects=expects), caller.tenant, skill)
+    except SkillNotFound as error:
+        raise ApiError(404, f"{error}.", code="skill_not_found") from None
+    except SkillError as error:
+        raise ApiError(409, f"{error}.", code="skill_changed") from None
+    return RemovedSkill(name=skill)
+
+
+def _given(file: GivenFile) -> SkillFile:
+    """Raises ``SkillError``."""
+    if (file.text is None) == (file.base64 is None):
+        raise SkillError(f"the file {file.path!r} needs either 'text' or 'base64'")
+    try:
+        body = file.text.encode() if file.text is not None else base64.b64decode(file.base64 or "", validate=True)
+    except (binascii.Error, ValueError):
+        raise SkillError(f"the file {file.path!r} is neither text nor base64") from None
+    return SkillFile(path=file.path, body=body, is_executable=file.is_executable)
+
+
+def _object(sheet: SkillSheet) -> SkillSheetObject:
+    return SkillSheetObject.model_validate(sheet, from_attributes=True)

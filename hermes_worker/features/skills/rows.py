@@ -1,0 +1,371 @@
+"""Skills as rows: the newest version of each, every folder under its hash, and the sets that runs were begun with.
+
+Theory of operation. ``skills`` says which version of a skill is the newest. A *set* is all of them at one moment, kept
+under its own hash; a run's row names one, so what it may see never changes, whoever edits what. Folders and sets are
+never written twice nor changed. Each says when it was last used; who stores a set marks its folders as used in the same
+transaction, so that nothing goes that a run may yet ask for (``prune``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.principals import DEFAULT_TENANT
+from hermes_worker.features.skills.rules import (
+    SKILLS_MAX,
+    SkillEntry,
+    SkillError,
+    SkillFacts,
+    SkillFile,
+    SkillMoved,
+    SkillNotFound,
+    SkillSet,
+    content_hash,
+    folder_json,
+    folder_of,
+)
+from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
+from hermes_worker.store.rows import insert_ignoring, plain
+from hermes_worker.store.tables import runs, skill_changes, skill_contents, skills
+
+__all__ = ["KEPT_S", "CallOfAgent", "KeptSkill", "RunOfSkills", "SkillChange", "SkillRow", "Skills", "prune"]
+
+KEPT_S = 86_400.0
+"""How long a folder or a set stays that nothing refers to: longer than any run takes to begin after it was put
+together."""
+_SEEN_S = 600.0
+"""How old a mark of use may be before it is renewed."""
+_TRIES = 5
+
+
+class SkillRow(NamedTuple):
+    """The newest version of a skill. ``changed_at`` in epoch seconds."""
+
+    name: str
+    category: str
+    hash: str
+    facts: str
+    origin: str
+    source_hash: str | None
+    version: int
+    is_removed: int
+    changed_at: float
+
+    @property
+    def entry(self) -> SkillEntry:
+        return SkillEntry(category=self.category, hash=self.hash, facts=SkillFacts.from_json(self.facts))
+
+
+class SkillChange(NamedTuple):
+    """What a call made of a skill; ``hash`` is ``None`` where it removed it."""
+
+    name: str
+    hash: str | None
+
+
+class RunOfSkills(NamedTuple):
+    """What decides which skills a run sees."""
+
+    pk: int
+    skills_hash: str | None
+    """The set that it was begun with, or the first run of its chain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallOfAgent:
+    """The tool call that changes a skill."""
+
+    run_pk: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptSkill:
+    """A version that is to be kept."""
+
+    facts: SkillFacts
+    files: Sequence[SkillFile]
+    category: str = ""
+    origin: str = "people"
+    source_hash: str | None = None
+
+
+class _SetRow(NamedTuple):
+    pk: int
+    tenant: str
+    body: str
+
+
+class _FolderRow(NamedTuple):
+    pk: int
+    tenant: str
+    hash: str
+
+
+class Skills:
+    """The skills of one tenant. Thread-safe; every method raises ``UnavailableError``."""
+
+    def __init__(self, database: Database, tenant: str = DEFAULT_TENANT) -> None:
+        self._database = database
+        self.tenant = tenant
+
+    def of(self, tenant: str) -> Skills:
+        """Those of another tenant."""
+        return Skills(self._database, tenant)
+
+    # --- the newest versions ---
+
+    def rows(self, *, with_removed: bool = False) -> list[SkillRow]:
+        """All of them by name."""
+        wanted = sa.select(*columns_for(skills, SkillRow)).where(skills.c.tenant == self.tenant)
+        if not with_removed:
+            wanted = wanted.where(skills.c.is_removed == 0)
+        with self._database.read() as connection:
+            return rows_of(connection.execute(wanted.order_by(skills.c.name)), SkillRow)
+
+    def find(self, name: str) -> SkillRow | None:
+        """The newest version of a skill."""
+        with self._database.read() as connection:
+            row = self._row(connection, name)
+        return row if row is not None and not row.is_removed else None
+
+    def fingerprint(self) -> Sequence[tuple[str, str, str, int]]:
+        """Name, category, hash and number of the version of every skill by name: equal only where the sets are. Opens
+        no text."""
+        wanted = sa.select(skills.c.name, skills.c.category, skills.c.hash, skills.c.version)
+        wanted = wanted.where(skills.c.tenant == self.tenant, skills.c.is_removed == 0).order_by(skills.c.name)
+        with self._database.read() as connection:
+            return [tuple(row) for row in connection.execute(wanted)]
+
+    def keep(
+        self, kept: KeptSkill, *, expects: str | None, is_new: bool = False, call: CallOfAgent | None = None
+    ) -> SkillChange:
+        """Make this the newest version of a skill. ``expects`` is the hash of the version before, where only that may
+        be replaced; ``is_new``: there must be none. Under ``call`` it happens once, and a repetition is told what the
+        first time did. Raises ``SkillMoved``, ``SkillError``."""
+        name, digest = kept.facts.name, content_hash(kept.files)
+        with self._database.write() as connection:
+            if call is not None and (before := self._claimed(connection, call, name, digest)) is not None:
+                return before
+            row = self._row(connection, name, locks=True)
+            _require_expected(name, row, expects=expects, is_new=is_new)
+            self._store(connection, digest, folder_json(kept.files), is_set=False)
+            values = {
+                "category": kept.category,
+                "hash": digest,
+                "facts": plain(kept.facts.to_json()),
+                "origin": kept.origin,
+                "source_hash": kept.source_hash,
+                "is_removed": 0,
+                "changed_at": db_now(),
+            }
+            if row is None:
+                self._require_room(connection)
+                added = insert_ignoring(connection, skills).values(tenant=self.tenant, name=name, **values)
+                if connection.execute(added.returning(skills.c.pk)).first() is None:
+                    raise SkillMoved(f"somebody else made the skill {name!r} at the same time; look and try again")
+            else:
+                self._release(connection, row.hash)
+                changed = sa.update(skills).where(self._is(name)).values(**values, version=skills.c.version + 1)
+                connection.execute(changed)
+            was = None if row is None or row.is_removed else row.hash
+            facts = {"hash": digest, "origin": kept.origin}
+            record(connection, Act.SKILL_KEEP, name, tenant=self.tenant, before={"hash": was}, after=facts)
+        return SkillChange(name=name, hash=digest)
+
+    def remove(self, name: str, *, expects: str | None = None, call: CallOfAgent | None = None) -> SkillChange:
+        """Take a skill away; runs that were begun with it go on with it. Raises ``SkillNotFound``, ``SkillMoved``."""
+        with self._database.write() as connection:
+            if call is not None and (before := self._claimed(connection, call, name, None)) is not None:
+                return before
+            row = self._row(connection, name, locks=True)
+            if row is None or row.is_removed:
+                raise SkillNotFound(f"there is no skill {name!r}")
+            _require_expected(name, row, expects=expects, is_new=False)
+            self._release(connection, row.hash)
+            if row.source_hash is None:
+                connection.execute(sa.delete(skills).where(self._is(name)))
+            else:  # its folder is still there, and would bring it back
+                gone = sa.update(skills).where(self._is(name))
+                connection.execute(gone.values(is_removed=1, version=skills.c.version + 1, changed_at=db_now()))
+            record(connection, Act.SKILL_REMOVE, name, tenant=self.tenant, before={"hash": row.hash})
+        return SkillChange(name=name, hash=None)
+
+    def forget(self, name: str, origin: str) -> bool:
+        """Take away what came from a folder that is not there any more; whether there was something."""
+        with self._database.write() as connection:
+            row = self._row(connection, name, locks=True)
+            if row is None or row.origin != origin:
+                return False
+            self._release(connection, row.hash)
+            connection.execute(sa.delete(skills).where(self._is(name)))
+            return True
+
+    def change_of(self, key: str) -> SkillChange | None:
+        """What a call did; ``None`` when it did nothing yet."""
+        with self._database.read() as connection:
+            return self._change(connection, key)
+
+    def made_by(self, run_pk: int, name: str) -> frozenset[str]:
+        """The versions of a skill that a run's own calls made."""
+        wanted = sa.select(skill_changes.c.hash).where(skill_changes.c.run_pk == run_pk, skill_changes.c.name == name)
+        with self._database.read() as connection:
+            return frozenset(connection.execute(wanted.where(skill_changes.c.hash.is_not(None))).scalars())
+
+    # --- what runs use ---
+
+    def current_set(self) -> SkillSet | None:
+        """All skills as they are now, stored so that a run may name the set; ``None`` where there are none."""
+        for _ in range(_TRIES):
+            found = SkillSet(entries=tuple(row.entry for row in self.rows()))
+            if not found.entries:
+                return None
+            if self._keep_set(found):
+                return found
+        raise SkillMoved("the skills change faster than they can be read; try again")
+
+    def _keep_set(self, found: SkillSet) -> bool:
+        """``False`` when one of its folders went meanwhile."""
+        hashes = sorted({entry.hash for entry in found.entries})
+        with self._database.write() as connection:
+            ours = (skill_contents.c.tenant == self.tenant) & skill_contents.c.hash.in_(hashes)
+            held = connection.execute(sa.select(skill_contents.c.hash).where(ours).order_by("hash").with_for_update())
+            if len(held.all()) < len(hashes):
+                return False
+            stale = skill_contents.c.used_at < db_now() - _SEEN_S
+            connection.execute(sa.update(skill_contents).where(ours, stale).values(used_at=db_now()))
+            self._store(connection, found.hash, found.to_json(), is_set=True)
+        return True
+
+    def stored_set(self, digest: str) -> SkillSet:
+        """A set by its hash. Raises ``SkillNotFound``."""
+        found = SkillSet.from_json(self._body(digest, is_set=True))
+        if found.hash != digest:
+            raise SkillError(f"the stored set of skills {digest[:12]} is not what its hash says")
+        return found
+
+    def folder(self, digest: str) -> tuple[SkillFile, ...]:
+        """The files of one version of a skill. Raises ``SkillNotFound``, ``SkillError`` for what was changed."""
+        return folder_of(self._body(digest, is_set=False), digest)
+
+    def run(self, run_id: str) -> RunOfSkills:
+        """What a run was begun with. Raises ``SkillNotFound`` for one that is not there."""
+        first = runs.alias("first")
+        wanted = (
+            sa.select(
+                runs.c.pk,
+                sa.func.coalesce(runs.c.skills_hash, first.c.skills_hash).label("skills_hash"),
+            )
+            .select_from(runs.outerjoin(first, first.c.pk == runs.c.root_pk))
+            .where(runs.c.run_id == run_id, runs.c.tenant == self.tenant)
+        )
+        with self._database.read() as connection:
+            row = row_of(connection.execute(wanted), RunOfSkills)
+        if row is None:
+            raise SkillNotFound(f"there is no run {run_id!r}")
+        return row
+
+    def _body(self, digest: str, *, is_set: bool) -> str:
+        this = (skill_contents.c.tenant == self.tenant) & (skill_contents.c.hash == digest)
+        wanted = sa.select(skill_contents.c.body).where(this, skill_contents.c.is_set == int(is_set))
+        with self._database.read() as connection:
+            body = connection.execute(wanted).scalar()
+        if body is None:
+            raise SkillNotFound(f"the skills {digest[:12]} are not in the database any more")
+        return str(body)
+
+    # --- parts ---
+
+    def _is(self, name: str) -> sa.ColumnElement[bool]:
+        return sa.and_(skills.c.tenant == self.tenant, skills.c.name == name)
+
+    def _row(self, connection: Connection, name: str, *, locks: bool = False) -> SkillRow | None:
+        wanted = sa.select(*columns_for(skills, SkillRow)).where(self._is(name))
+        return row_of(connection.execute(wanted.with_for_update() if locks else wanted), SkillRow)
+
+    def _require_room(self, connection: Connection) -> None:
+        ours = sa.select(sa.func.count()).select_from(skills).where(skills.c.tenant == self.tenant)
+        if connection.execute(ours).scalar_one() >= SKILLS_MAX:
+            raise SkillError(f"there are {SKILLS_MAX} skills already; remove one first")
+
+    def _store(self, connection: Connection, digest: str, body: str, *, is_set: bool) -> None:
+        """Keep a text under its hash, and mark it as used. Idempotent."""
+        this = (skill_contents.c.tenant == self.tenant) & (skill_contents.c.hash == digest)
+        seen = sa.select(skill_contents.c.used_at - db_now()).where(this).with_for_update()
+        age = connection.execute(seen).scalar()
+        if age is None:
+            values = {"tenant": self.tenant, "hash": digest, "is_set": int(is_set), "body": plain(body)}
+            connection.execute(insert_ignoring(connection, skill_contents).values(**values, used_at=db_now()))
+        elif age < -_SEEN_S:
+            connection.execute(sa.update(skill_contents).where(this).values(used_at=db_now()))
+
+    def _release(self, connection: Connection, digest: str) -> None:
+        """A version that is not the newest any more stays for a day, and for as long as runs need it."""
+        this = (skill_contents.c.tenant == self.tenant) & (skill_contents.c.hash == digest)
+        connection.execute(sa.update(skill_contents).where(this).values(used_at=db_now()))
+
+    def _change(self, connection: Connection, key: str) -> SkillChange | None:
+        this = skill_changes.c.call_key == key
+        return row_of(connection.execute(sa.select(*columns_for(skill_changes, SkillChange)).where(this)), SkillChange)
+
+    def _claimed(self, connection: Connection, call: CallOfAgent, name: str, digest: str | None) -> SkillChange | None:
+        """Say that the call does this; what it did before, where it did. Another worker at the same call waits here."""
+        values = {"run_pk": call.run_pk, "call_key": call.key, "name": name, "hash": digest}
+        added = insert_ignoring(connection, skill_changes).values(**values, changed_at=db_now())
+        if connection.execute(added.returning(skill_changes.c.pk)).first() is not None:
+            return None
+        return self._change(connection, call.key)
+
+
+def _require_expected(name: str, row: SkillRow | None, *, expects: str | None, is_new: bool) -> None:
+    is_there = row is not None and not row.is_removed
+    if is_new and is_there:
+        raise SkillMoved(f"there is a skill {name!r} already")
+    if expects is not None and (row is None or not is_there or row.hash != expects):
+        raise SkillMoved(f"the skill {name!r} was changed or removed in between; look at it and try again")
+
+
+def prune(database: Database, *, acts: bool = True, older_than_s: float = KEPT_S) -> int:
+    """Delete sets that no run names and folders that nothing refers to, a day after their last use; how many. Without
+    ``acts`` only the sets are looked at, and nothing is deleted. Safe for several at once."""
+    old = skill_contents.c.used_at < db_now() - older_than_s
+    is_named = sa.exists().where(runs.c.skills_hash == skill_contents.c.hash, runs.c.skills_hash.is_not(None))
+    sets = sa.and_(skill_contents.c.is_set == 1, old, sa.not_(is_named))
+    if not acts:
+        with database.read() as connection:
+            wanted = sa.select(sa.func.count()).select_from(skill_contents).where(sets)
+            return int(connection.execute(wanted).scalar_one())
+    with database.write() as connection:
+        deleted = connection.execute(sa.delete(skill_contents).where(sets)).rowcount
+    return deleted + _prune_folders(database, old)
+
+
+def _prune_folders(database: Database, old: sa.ColumnElement[bool]) -> int:
+    is_newest = sa.exists().where(skills.c.tenant == skill_contents.c.tenant, skills.c.hash == skill_contents.c.hash)
+    folders = sa.and_(skill_contents.c.is_set == 0, old, sa.not_(is_newest))
+    with database.read() as connection:
+        wanted = sa.select(*columns_for(skill_contents, _FolderRow)).where(folders).order_by("pk").limit(1_000)
+        found = rows_of(connection.execute(wanted), _FolderRow)
+        if not found:
+            return 0
+        tenants = {row.tenant for row in found}
+        named = sa.select(*columns_for(skill_contents, _SetRow))
+        named = named.where(skill_contents.c.is_set == 1, skill_contents.c.tenant.in_(tenants))
+        used = {
+            (row.tenant, entry.hash)
+            for row in rows_of(connection.execute(named), _SetRow)
+            for entry in SkillSet.from_json(row.body).entries
+        }
+    kept = [row.pk for row in found if (row.tenant, row.hash) in used]
+    free = [row.pk for row in found if (row.tenant, row.hash) not in used]
+    with database.write() as connection:
+        # Those in use are looked at again in a day. Who used one of the others meanwhile marked it, so it stays.
+        connection.execute(sa.update(skill_contents).where(skill_contents.c.pk.in_(kept)).values(used_at=db_now()))
+        return connection.execute(sa.delete(skill_contents).where(skill_contents.c.pk.in_(free), folders)).rowcount

@@ -1,0 +1,18 @@
+"""What runs cost."""
+
+from __future__ import annotations
+
+from hermes_worker.extension import Extension, RouterDeclaration
+
+EXTENSION = Extension(
+    name="hermes-spend",
+    version="1",
+    summary="What runs cost",
+    routers=(
+        RouterDeclaration(
+            name="spend",
+            implementation="hermes_worker.features.spend.routes:router",
+            paths=("/v1/spend",),
+        ),
+    ),
+)

@@ -1,0 +1,86 @@
+"""``hermes-worker spend``: what runs cost."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hermes_worker.cli.layout import table
+from hermes_worker.cli.listing import AGO
+from hermes_worker.cli.options import OneOf, of_tenant, reachable
+from hermes_worker.cli.reaching import api_client
+from hermes_worker.cli.screen import one_line
+from hermes_worker.cli.server import read
+from hermes_worker.features.spend.rows import GROUPS_MAX, SpendBy
+from hermes_worker.services.shown import SpendLine
+
+_DAYS = 30
+
+
+@click.command(
+    epilog="Example: hermes-worker spend --by model --since 7d   A run counts on the day (UTC) that accepted it."
+)
+@reachable
+@of_tenant
+@click.option(
+    "--by", type=OneOf([by.value for by in SpendBy]), default=SpendBy.DAY.value, show_default=True, help="Tell apart."
+)
+@click.option("--since", type=AGO, help=f"Of runs made since then: 3d ago, or 2027-01-01. Default: {_DAYS} days.")
+@click.option("--until", type=AGO, help="Of runs made before then, likewise.")
+@click.option("--all-tenants", is_flag=True, help="Of all tenants.")
+@click.option("--limit", type=click.IntRange(1, GROUPS_MAX), default=100, show_default=True, help="At most so many.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def spend(
+    home: Path | None,
+    by: str,
+    since: float | None,
+    until: float | None,
+    all_tenants: bool,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """What runs cost, by day, model, tenant, job or session.
+
+    What a run delegated counts for the job and the session in which its tree began.
+    """
+    before = time.time() + 1 if until is None else until
+    after = max(0.0, before - _DAYS * 86_400) if since is None else since
+    asked: dict[str, Any] = {"by": by, "created_after": after, "created_before": before, "limit": limit}
+    found: list[SpendLine] = read(list[SpendLine], api_client(home).spend(**asked, all_tenants=all_tenants or None))
+    if as_json:
+        for line in found:
+            click.echo(json.dumps(asdict(line)))
+    elif found:
+        header = (by.upper(), "RUNS", "USD", "TOKENS IN", "OUT", "CACHED", "NOT KNOWN")
+        click.echo(table([_row(line) for line in found], header, whole=(0,) if by != "session" else ()))
+    else:
+        click.echo("no run was accepted in this time", err=True)
+
+
+def _row(line: SpendLine) -> tuple[str, ...]:
+    shown = line.key or "-"
+    if line.name is not None:
+        shown = f"{shown} ({one_line(line.name, 40)})"
+    ratio = line.cache_hit_ratio
+    return (
+        shown,
+        f"{line.runs:,}",
+        "?" if line.cost_usd is None else f"{line.cost_usd:.4f}",
+        f"{line.input_tokens + line.cache_read_tokens + line.cache_write_tokens:,}",
+        f"{line.output_tokens:,}",
+        "-" if ratio is None else f"{ratio:.0%}",
+        _unknown(line),
+    )
+
+
+def _unknown(line: SpendLine) -> str:
+    """What the cost leaves out."""
+    if not line.unknown_runs:
+        return "-"
+    runs = f"{line.unknown_runs:,} run{'' if line.unknown_runs == 1 else 's'}"
+    return f"{runs}, ${line.doubtful_cost_usd:.4f}" if line.doubtful_cost_usd else runs

@@ -1,0 +1,234 @@
+"""``hermes-worker tenants`` and ``hermes-worker keys``: whose work it is, and who may ask for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+
+import click
+
+from hermes_worker.cli.layout import moment, table
+from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
+from hermes_worker.cli.screen import one_line
+from hermes_worker.core.budget import NANO
+from hermes_worker.core.limits import LimitName
+from hermes_worker.core.principals import KeyScope
+from hermes_worker.features.tenants.key_backend import ChangedLimits, open_keys
+from hermes_worker.store.access.principals import KeyView, NewKey
+from hermes_worker.store.runs.limits import LimitView
+
+_DAY_S = 86_400.0
+_HOUR_S = 3_600.0
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def tenants() -> None:
+    """List, create, disable and enable tenants: each has runs, jobs, routes and keys of its own."""
+
+
+@tenants.command("list")
+@reachable
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def list_tenants(home: Path | None, as_json: bool) -> None:
+    """All tenants, with the number of their runs and of their keys that can be used."""
+    found = open_keys(home).tenants()
+    if as_json:
+        for view in found:
+            click.echo(json.dumps(asdict(view)))
+        return
+    rows = [(v.name, str(v.keys), str(v.runs), moment(v.created_at), moment(v.disabled_at)) for v in found]
+    click.echo(table(rows, ("TENANT", "KEYS", "RUNS", "CREATED", "DISABLED"), whole=(0,)))
+
+
+@tenants.command(epilog="Example: hermes-worker tenants create acme && hermes-worker keys create ci --tenant acme")
+@reachable
+@click.argument("name", type=TEXT)
+def create(home: Path | None, name: str) -> None:
+    """Make a tenant. Its commands must be confined from then on, and those of all others as well."""
+    open_keys(home).create_tenant(name)
+    click.echo(f"{name} created; give somebody a key with 'hermes-worker keys create HOLDER --tenant {name}'")
+
+
+@tenants.command(epilog="Example: hermes-worker tenants disable acme --stop")
+@reachable
+@click.argument("name", type=TEXT)
+@click.option("--stop", "stops", is_flag=True, help="Stop its runs that have not ended as well.")
+def disable(home: Path | None, name: str, stops: bool) -> None:
+    """Let nothing new begin for a tenant: its keys and routes are refused, and its schedule holds. What was accepted
+    before goes on to its end, unless it is stopped."""
+    stopped = open_keys(home).disable_tenant(name, stops=stops)
+    click.echo(f"{name} disabled{f'; {stopped} runs stopped' if stops else ''}")
+
+
+@tenants.command()
+@reachable
+@click.argument("name", type=TEXT)
+def enable(home: Path | None, name: str) -> None:
+    """Let a disabled tenant work again. Jobs that became due meanwhile are treated as after an outage."""
+    open_keys(home).enable_tenant(name)
+    click.echo(f"{name} enabled")
+
+
+class LimitWord(click.ParamType[tuple[LimitName, int | None]]):
+    """``NAME=NUMBER``, or ``NAME=none`` to take a limit away."""
+
+    name = "limit"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[LimitName, int | None]:
+        word, _, number = str(value).partition("=")
+        try:
+            limit = LimitName(word)
+            if number == "none":
+                return limit, None
+            amount = Decimal(number) * (NANO if limit.is_money else 1)
+            if not amount.is_finite() or not 0 <= amount <= 10**18 or amount != int(amount):
+                raise ValueError
+        except (ValueError, InvalidOperation):
+            names = ", ".join(LimitName)
+            self.fail(f"{value!r} is no limit: write NAME=NUMBER or NAME=none, with a name of {names}", param, ctx)
+        return limit, int(amount)
+
+
+@tenants.command("limits", epilog="Example: hermes-worker tenants limits acme --set runs=8 --set usd_per_day=50")
+@reachable
+@click.argument("name", type=TEXT)
+@click.option("--set", "changes", type=LimitWord(), multiple=True, help="NAME=NUMBER, or NAME=none. May be repeated.")
+@click.option("--waits", is_flag=True, help="What is beyond the limits of this command waits, and is not refused.")
+@click.option("--key", "key_id", type=TEXT, default="", help="For one key of the tenant, beside the tenant's own.")
+@click.option("--weight", type=click.FloatRange(0.001, 1000), help="Its part of the fleet beside those of others: 1.")
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def set_limits(
+    home: Path | None,
+    name: str,
+    changes: tuple[tuple[LimitName, int | None], ...],
+    waits: bool,
+    key_id: str,
+    weight: float | None,
+    as_json: bool,
+) -> None:
+    """Show what a tenant may use, or change it; every process knows within a second.
+
+    runs: runs at work at once. queued: runs that wait for a place. model_calls: those in flight. submits_per_min.
+    tokens_per_day, tokens_per_month, usd_per_day, usd_per_month: what its runs may spend, by days and months of UTC.
+    """
+    asked = ChangedLimits(limits=dict(changes), waits=waits, weight=weight, key_id=key_id)
+    _show_limits(*open_keys(home).limits(name, asked), as_json)
+
+
+@tenants.command(epilog="Example: hermes-worker tenants places 64")
+@reachable
+@click.argument("number", type=TEXT)
+def places(home: Path | None, number: str) -> None:
+    """How many runs may be at work at once in the whole fleet, where tenants share it: a NUMBER, or 'auto' for two for
+    each model call that its workers can make at once."""
+    if number != "auto" and not (number.isascii() and number.isdigit() and 1 <= int(number[:8]) <= 1_000_000):
+        raise click.UsageError("the number of places is a number from 1 to 1,000,000, or 'auto'")
+    open_keys(home).set_places(None if number == "auto" else int(number))
+    click.echo(f"places: {number}")
+
+
+def _show_limits(found: Sequence[LimitView], weight: float, as_json: bool) -> None:
+    if as_json:
+        shown = [dict(zip(LimitView.__annotations__, view, strict=True)) for view in found]
+        click.echo(json.dumps({"weight": weight, "limits": shown}))
+        return
+    click.echo(f"weight {weight:g}")
+    rows = [(v.name, _amount(v), "waits" if v.waits else "refused", v.key_id or "-") for v in found]
+    click.echo(table(rows, ("LIMIT", "AT MOST", "BEYOND IT", "KEY"), whole=(0,)) if rows else "no limits")
+
+
+def _amount(view: LimitView) -> str:
+    return f"{view.value / NANO:g} USD" if view.name.startswith("usd_") else f"{view.value}"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def keys() -> None:
+    """Create, list, rotate and revoke keys of the HTTP API."""
+
+
+@keys.command("create", epilog="Example: hermes-worker keys create ci --scope runs:write --scope runs:read --days 90")
+@reachable
+@of_tenant
+@click.argument("holder", type=TEXT)
+@click.option(
+    "--scope",
+    "scopes",
+    type=OneOf([scope.value for scope in KeyScope]),
+    multiple=True,
+    help="What its holder may do. May be repeated. Default: runs:read and runs:write.",
+)
+@click.option("--days", type=click.FloatRange(0, min_open=True), help="It ends after so many days. Default: never.")
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def create_key(home: Path | None, holder: str, scopes: tuple[str, ...], days: float | None, as_json: bool) -> None:
+    """Make a key for HOLDER and show it, once: only a hash of it is kept."""
+    chosen = [KeyScope(word) for word in scopes] or [KeyScope.RUNS_READ, KeyScope.RUNS_WRITE]
+    expires_in_s = None if days is None else days * _DAY_S
+    _show_new(open_keys(home).create_key(holder, chosen, expires_in_s), as_json)
+
+
+@keys.command("list")
+@reachable
+@of_tenant
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def list_keys(home: Path | None, as_json: bool) -> None:
+    """The keys of a tenant, without what makes them keys."""
+    found = open_keys(home).keys()
+    if as_json:
+        for view in found:
+            click.echo(json.dumps(asdict(view)))
+    elif found:
+        header = ("KEY", "HOLDER", "SCOPES", "CREATED", "LAST USED", "ENDS")
+        click.echo(table([_row(view) for view in found], header, ids=(0,), whole=(0,)))
+    else:
+        click.echo("no keys but that of the installation", err=True)
+
+
+@keys.command(epilog="Example: hermes-worker keys rotate key_0123456789ab --overlap-hours 1")
+@reachable
+@of_tenant
+@click.argument("key_id", type=TEXT)
+@click.option(
+    "--overlap-hours",
+    type=click.FloatRange(0),
+    default=24.0,
+    show_default=True,
+    help="How long the old key can still be used.",
+)
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def rotate(home: Path | None, key_id: str, overlap_hours: float, as_json: bool) -> None:
+    """Make a key with the same holder and scopes in the place of another."""
+    _show_new(open_keys(home).rotate_key(key_id, overlap_hours * _HOUR_S), as_json)
+
+
+@keys.command(epilog="Servers that have just seen the key take it for five more seconds.")
+@reachable
+@of_tenant
+@click.argument("key_id", type=TEXT)
+def revoke(home: Path | None, key_id: str) -> None:
+    """End a key now."""
+    open_keys(home).revoke_key(key_id)
+    click.echo(f"{key_id} revoked")
+
+
+def _show_new(made: NewKey, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({**asdict(made.view), "key": made.token}))
+        return
+    click.echo(f"{made.view.key_id}  {made.token}")
+    click.echo("keep it now: it is not shown again", err=True)
+
+
+def _row(view: KeyView) -> tuple[str, ...]:
+    return (
+        view.key_id,
+        one_line(view.holder, 30),
+        ",".join(view.scopes),
+        moment(view.created_at),
+        moment(view.last_used_at),
+        "revoked" if view.revoked_at is not None else moment(view.expires_at),
+    )

@@ -1,0 +1,24 @@
+"""Events of others that start runs."""
+
+from __future__ import annotations
+
+from hermes_worker.extension import Extension, RouterDeclaration
+
+EXTENSION = Extension(
+    name="hermes-webhooks",
+    version="1",
+    summary="Events of others that start runs",
+    routers=(
+        RouterDeclaration(name="webhooks", implementation="hermes_worker.features.webhooks.management_routes:router"),
+        RouterDeclaration(name="inbound", implementation="hermes_worker.features.webhooks.event_routes:router"),
+        RouterDeclaration(
+            name="webhook_routes",
+            implementation="hermes_worker.features.webhooks.routes:router",
+            paths=(
+                "/v1/webhook-routes",
+                "/v1/webhook-routes/{name}",
+                "/v1/webhook-routes/{name}/signature",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,192 @@
+"""Routes on which others may send events, for whoever administers a tenant."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from hermes_worker.api import schema
+from hermes_worker.api.auth import Caller, needs
+from hermes_worker.api.bodies import JsonRoute
+from hermes_worker.api.context import ApiContext, Context
+from hermes_worker.api.errors import ApiError, invalid
+from hermes_worker.api.formats import NO_NUL
+from hermes_worker.channels.signature import sign
+from hermes_worker.core.principals import KeyScope
+from hermes_worker.features.webhooks.rows import RouteExists, RouteNotFound, RouteRow, Webhooks, place_of_route
+from hermes_worker.features.webhooks.rules.route import (
+    BODY_BYTES_MAX,
+    PROMPT_CHARS_MAX,
+    RATE_PER_MIN,
+    Route,
+    RouteError,
+)
+from hermes_worker.features.webhooks.rules.route import checked as checked_route
+from hermes_worker.features.webhooks.rules.sealed import opened_secret, sealed_secret
+from hermes_worker.settings.sealing import SealedElsewhere
+from hermes_worker.settings.server_key import keyring_of
+
+router = APIRouter(
+    prefix="/v1/webhook-routes",
+    tags=["webhooks"],
+    route_class=JsonRoute,
+    dependencies=[needs(KeyScope.ADMIN)],
+    responses=schema.errors(503),
+)
+_NAME = r"^[a-z0-9][a-z0-9_-]{0,63}$"
+_Word = Annotated[str, Field(min_length=1, max_length=200, pattern=NO_NUL)]
+_Skill = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}$")]
+
+
+class RouteBody(BaseModel):
+    """A route that is to be kept. What its fields mean is said in docs/webhooks.md."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str = Field(pattern=_NAME)
+    secret: str | None = Field(
+        None,
+        pattern=r"^[\x21-\x7e]{16,1000}$",
+        description="Signs the events; INSECURE_NO_AUTH for none. It may be left out only where one is replaced.",
+    )
+    prompt: str = Field("", max_length=PROMPT_CHARS_MAX, pattern=NO_NUL)
+    events: list[_Word] = Field(default_factory=list, max_length=100)
+    filters: list[dict[str, Any]] = Field(default_factory=list, max_length=100)
+    deliver: list[_Word] = Field(default_factory=list, max_length=100)
+    deliver_only: bool = False
+    skills: list[_Skill] = Field(default_factory=list, max_length=50)
+    toolsets: list[_Word] = Field(default_factory=list, max_length=50)
+    model: str | None = Field(None, pattern=schema.MODEL_FORM)
+    rate_per_min: Annotated[int, schema.WHOLE] = Field(RATE_PER_MIN, ge=1, le=10_000)
+    description: str = Field("", max_length=2_000, pattern=NO_NUL)
+    enabled: bool = True
+    replace: bool = Field(False, description="Replace the route of this name; its secret stays if none is given.")
+
+
+class RouteObject(BaseModel):
+    """A route, without its secret."""
+
+    object: Literal["hermes.webhook_route"] = "hermes.webhook_route"
+    name: str
+    path: str
+    """Where its events are sent to, relative to the server."""
+    state: Literal["enabled", "disabled", "locked"]
+    """``locked``: the server has not the key with which its secret was sealed."""
+    definition: str
+    """The route as JSON."""
+    created_at: float
+
+
+class RouteList(BaseModel):
+    """By name."""
+
+    object: Literal["list"] = "list"
+    data: Sequence[RouteObject]
+
+
+class RouteRemoved(BaseModel):
+    name: str
+    removed: Literal[True] = True
+
+
+class EventBody(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    payload: str = Field(max_length=BODY_BYTES_MAX // 4, description="The body of the event, as it will be sent.")
+
+
+class EventSignature(BaseModel):
+    """What proves that an event came from the holder of the route's secret, for some minutes."""
+
+    path: str
+    headers: dict[str, str]
+
+
+@router.get("")
+async def list_webhook_routes(context: Context, caller: Caller) -> RouteList:
+    """Every route of the tenant."""
+    found = await context.store(Webhooks(context.client.database, caller.tenant).all)
+    return RouteList(data=[_route_object(context, row) for row in found])
+
+
+@router.post("", status_code=201, responses=schema.errors(409))
+async def add_webhook_route(context: Context, caller: Caller, body: RouteBody) -> RouteObject:
+    """Keep a route. Its secret is sealed with the server's key and shown to nobody."""
+    try:
+        return _route_object(context, await context.store(_add, context, caller.tenant, body))
+    except RouteError as error:
+        raise invalid("body", str(error)) from None
+    except RouteExists as error:
+        raise ApiError(409, str(error), code="route_exists", param="name") from None
+
+
+def _add(context: ApiContext, tenant: str, body: RouteBody) -> RouteRow:
+    """Raises ``RouteError``, ``RouteExists``."""
+    webhooks = Webhooks(context.client.database, tenant)
+    before = webhooks.find(body.name) if body.replace else None
+    kept = None
+    if before is not None and body.secret is None:
+        try:
+            kept = opened_secret(context.keyring, before.place, before.secret)
+        except SealedElsewhere as error:
+            raise RouteError(f"The secret of the route cannot be kept: {error}.") from None
+    secret = body.secret or kept
+    if secret is None:
+        raise RouteError("A new route needs a secret: give one of at least 16 characters.")
+    route = checked_route(Route(secret=secret, **body.model_dump(exclude={"secret", "replace"})))
+    keyring = keyring_of(context.client.settings, makes=True)  # the first route of a home may need the first key
+    sealed = sealed_secret(keyring, place_of_route(tenant, route.name), route.secret)
+    webhooks.add(route.name, sealed, route.to_json(), replaces=body.replace)
+    made = webhooks.find(route.name)
+    if made is None:
+        raise RouteExists(f"the route {route.name!r} was removed by somebody else at the same time")
+    return made
+
+
+@router.delete("/{name}", responses=schema.errors(404))
+async def remove_webhook_route(context: Context, caller: Caller, name: str) -> RouteRemoved:
+    """Forget a route; its runs stay."""
+    try:
+        await context.store(Webhooks(context.client.database, caller.tenant).remove, name)
+    except RouteNotFound as error:
+        raise _no_route(error) from None
+    return RouteRemoved(name=name)
+
+
+@router.post("/{name}/signature", responses=schema.errors(404, 409))
+async def sign_webhook_event(context: Context, caller: Caller, name: str, body: EventBody) -> EventSignature:
+    """Sign an event as the holder of the route's secret would, to try the route. Changes nothing."""
+    row = await context.store(Webhooks(context.client.database, caller.tenant).find, name)
+    if row is None:
+        raise _no_route(RouteNotFound(f"there is no route {name!r}"))
+    try:
+        secret = opened_secret(context.keyring, row.place, row.secret)
+    except SealedElsewhere as error:
+        raise ApiError(409, str(error), code="route_locked", param="name") from None
+    headers = sign(body.payload.encode("utf-8", "replace"), secret, datetime.now(UTC))
+    return EventSignature(path=f"/webhooks/{row.place}", headers=dict(headers))
+
+
+def _no_route(error: RouteNotFound) -> ApiError:
+    return ApiError(404, str(error), code="route_not_found", param="name")
+
+
+def _route_object(context: ApiContext, row: RouteRow) -> RouteObject:
+    state: Literal["enabled", "disabled", "locked"] = "enabled"
+    try:
+        opened_secret(context.keyring, row.place, row.secret)
+        state = "enabled" if json.loads(row.definition).get("enabled", True) else "disabled"
+    except SealedElsewhere:
+        state = "locked"
+    return RouteObject(
+        name=row.name,
+        path=f"/webhooks/{row.place}",
+        state=state,
+        definition=row.definition,
+        created_at=row.created_at,
+    )

@@ -1,0 +1,127 @@
+"""Routes of inbound webhooks, and how often events came."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+
+import sqlalchemy as sa
+
+from hermes_worker.core.errors import HermesError
+from hermes_worker.core.principals import DEFAULT_TENANT
+from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.rows import insert_ignoring, plain
+from hermes_worker.store.tables import webhook_events, webhook_routes
+
+WINDOW_S = 60.0
+
+
+class RouteExists(HermesError):
+    """Another route has this name."""
+
+
+class RouteNotFound(HermesError):
+    """No route has this name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteRow:
+    """A route. ``created_at`` in epoch seconds."""
+
+    tenant: str
+    name: str
+    secret: str = field(repr=False)
+    """Encrypted with the server key (``features.webhooks.rules.sealed``)."""
+    definition: str
+    created_at: float
+
+    @property
+    def place(self) -> str:
+        """What it is called in addresses, and among the routes of everybody."""
+        return place_of_route(self.tenant, self.name)
+
+
+_COLUMNS = tuple(webhook_routes.c[each.name] for each in fields(RouteRow))
+
+
+def place_of_route(tenant: str, name: str) -> str:
+    """What a route is called in addresses, and among the routes of everybody."""
+    return name if tenant == DEFAULT_TENANT else f"{tenant}/{name}"
+
+
+class Webhooks:
+    """The routes of one tenant. Thread-safe."""
+
+    def __init__(self, database: Database, tenant: str = DEFAULT_TENANT) -> None:
+        self._database = database
+        self._tenant = tenant
+
+    def add(self, name: str, secret: str, definition: str, *, replaces: bool = False) -> None:
+        """Keep a route. Raises ``RouteExists`` unless it may replace the one of its name."""
+        values = {"tenant": self._tenant, "name": name, "secret": plain(secret), "definition": plain(definition)}
+        with self._database.write() as connection:
+            if replaces:
+                connection.execute(sa.delete(webhook_routes).where(self._is(name)))
+            added = insert_ignoring(connection, webhook_routes).values(**values, created_at=db_now())
+            if connection.execute(added.returning(webhook_routes.c.name)).first() is None:
+                raise RouteExists(f"there is a route {name!r} already; replace it with --replace")
+            record(connection, Act.ROUTE_ADD, name, tenant=self._tenant, after={"replaces": replaces})
+
+    def find(self, name: str) -> RouteRow | None:
+        with self._database.read() as connection:
+            found = connection.execute(sa.select(*_COLUMNS).where(self._is(name))).mappings().first()
+        return RouteRow(**found) if found is not None else None
+
+    def all(self) -> list[RouteRow]:
+        return self._read(sa.select(*_COLUMNS).where(webhook_routes.c.tenant == self._tenant))
+
+    def of_everybody(self) -> list[RouteRow]:
+        """The routes of all tenants."""
+        return self._read(sa.select(*_COLUMNS))
+
+    def _read(self, wanted: sa.Select[tuple[object, ...]]) -> list[RouteRow]:
+        with self._database.read() as connection:
+            found = connection.execute(wanted.order_by("tenant", "name")).mappings()
+            return [RouteRow(**each) for each in found]
+
+    def reseal(self, change: Callable[[RouteRow], str | None]) -> int:
+        """Store what ``change`` makes of the secret of each route of everybody; ``None`` leaves it. A route that was
+        changed at the same time stays as it is. How many were changed; safe for several at once."""
+        changed = 0
+        for row in self.of_everybody():
+            if (secret := change(row)) is None:
+                continue
+            with self._database.write() as connection:
+                same = (webhook_routes.c.tenant == row.tenant) & (webhook_routes.c.name == row.name)
+                same &= webhook_routes.c.secret == row.secret
+                update = sa.update(webhook_routes).where(same).values(secret=plain(secret))
+                changed += connection.execute(update).rowcount
+        return changed
+
+    def remove(self, name: str) -> None:
+        """Raises ``RouteNotFound``."""
+        with self._database.write() as connection:
+            removed = connection.execute(sa.delete(webhook_routes).where(self._is(name)))
+            if removed.rowcount == 0:
+                raise RouteNotFound(f"there is no route {name!r}")
+            record(connection, Act.ROUTE_REMOVE, name, tenant=self._tenant)
+
+    def admit(self, name: str, rate_per_min: int) -> bool:
+        """Count an event that came just now, unless too many came in the last minute. Exact, whichever servers they
+        came to: the route's row is locked."""
+        recent = sa.select(sa.func.count()).where(
+            webhook_events.c.tenant == self._tenant,
+            webhook_events.c.route == name,
+            webhook_events.c.received_at > db_now() - WINDOW_S,
+        )
+        with self._database.write() as connection:
+            connection.execute(sa.select(webhook_routes.c.name).where(self._is(name)).with_for_update()).first()
+            if connection.execute(recent).scalar_one() >= rate_per_min:
+                return False
+            event = {"tenant": self._tenant, "route": name}
+            connection.execute(sa.insert(webhook_events).values(**event, received_at=db_now()))
+        return True
+
+    def _is(self, name: str) -> sa.ColumnElement[bool]:
+        return sa.and_(webhook_routes.c.tenant == self._tenant, webhook_routes.c.name == name)

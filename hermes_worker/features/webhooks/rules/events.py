@@ -1,0 +1,153 @@
+"""From a request that was found to be genuine to the event it reports, and to what is to be done about it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl
+
+from hermes_worker.channels.targets import ChatRef, TargetError, parse_targets, text_of
+from hermes_worker.features.webhooks.rules.filters import EventFacts, matches
+from hermes_worker.features.webhooks.rules.route import Route
+from hermes_worker.features.webhooks.rules.template import (
+    PLACEHOLDER,
+    default_template,
+    missing_fields,
+    prompt_of,
+    render,
+)
+from hermes_worker.safety.untrusted import Marked
+
+FIELDS_MAX = 1_000
+EVENT_CHARS_MAX = 100
+
+_SAFE_ID = re.compile(r"(?!.*\.\.)[A-Za-z0-9._-]{1,100}")
+_CHAT_PART = re.compile(r"[A-Za-z0-9_@.+=/-]{1,128}")
+_ID_HEADERS = ("x-github-delivery", "svix-id", "x-request-id")
+_EVENT_HEADERS = ("x-github-event", "x-gitlab-event")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """An event that something is done about."""
+
+    event: str
+    event_id: str | None
+    """The sender's name for this delivery of it: the same when it is repeated. ``None`` when it gave none."""
+    prompt: str = field(repr=False)
+    deliver: Sequence[str] = ()
+    threats: Sequence[str] = ()
+    """What looks like an attack in the payload's part of the prompt (``safety.threats``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ignored:
+    """An event that the route does not want."""
+
+    event: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableEvent:
+    """A request that is no event; the reason is for its sender."""
+
+    reason: str
+
+
+def read_event(
+    route: Route, headers: Mapping[str, str], body: bytes, lists: Mapping[str, Collection[str]] | None = None
+) -> Accepted | Ignored | UnreadableEvent:
+    """What ``body`` is to ``route``. Names of headers are lower case; ``lists`` are the files that filters name."""
+    payload = _payload(body, headers.get("content-type", ""))
+    if payload is None:
+        return UnreadableEvent(reason="The body is neither a JSON object nor a form.")
+    event = _event_of(headers, payload)
+    if route.events and event not in route.events:
+        return Ignored(event=event)
+    facts = EventFacts(payload=payload, event=event, headers=headers, lists=lists or {})
+    if not all(matches(spec, facts) for spec in route.filters):
+        return Ignored(event=event, reason="filter")
+    deliver = [_rendered_target(target, payload, event) for target in route.deliver]
+    if not all(deliver):
+        return UnreadableEvent(reason=_unnamed_chat(route, payload, event))
+    template = route.prompt if route.prompt.strip() else default_template(route.name)
+    # A person who gets the text is told what it says; a model is told who says it.
+    prompt = (
+        Marked(text=render(template, payload, event))
+        if route.deliver_only
+        else prompt_of(template, payload, event, route.name)
+    )
+    return Accepted(
+        event=event,
+        event_id=_event_id(headers),
+        prompt=prompt.text,
+        threats=prompt.threats,
+        deliver=[target for target in deliver if target],
+    )
+
+
+def _unnamed_chat(route: Route, payload: Mapping[str, Any], event: str) -> str:
+    """Why an event has nowhere to go: what its payload lacks, or what it has in a field that has to name a chat."""
+    templates = [target for target in route.deliver if _rendered_target(target, payload, event) is None]
+    if missing := missing_fields(" ".join(templates), payload):
+        return f"This route delivers to {', '.join(templates)}, and the payload has no {', '.join(missing)}."
+    fields = dict.fromkeys(match["path"] for template in templates for match in PLACEHOLDER.finditer(template))
+    return (
+        f"This route delivers to {', '.join(templates)}, and what the payload has as {', '.join(fields)} does not make "
+        "a chat of that platform."
+    )
+
+
+def _payload(body: bytes, content_type: str) -> Mapping[str, Any] | None:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return _form(body, content_type)
+    return value if isinstance(value, dict) else None
+
+
+def _form(body: bytes, content_type: str) -> Mapping[str, Any] | None:
+    if content_type.partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
+        return None
+    try:
+        fields = dict(parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=FIELDS_MAX))
+        # GitHub's form has the JSON in one field.
+        inner = json.loads(fields["payload"]) if list(fields) == ["payload"] else None
+    except (ValueError, RecursionError):
+        return None
+    return inner if isinstance(inner, dict) else fields
+
+
+def _event_of(headers: Mapping[str, str], payload: Mapping[str, Any]) -> str:
+    named = (headers.get(name) for name in _EVENT_HEADERS)
+    said = (payload.get(name) for name in ("event_type", "type"))
+    found = next((value for value in (*named, *said) if isinstance(value, str) and value.strip()), "unknown")
+    return "".join(character for character in found.strip() if character.isprintable())[:EVENT_CHARS_MAX]
+
+
+def _event_id(headers: Mapping[str, str]) -> str | None:
+    given = next((headers[name] for name in _ID_HEADERS if headers.get(name, "").strip()), None)
+    if given is None:
+        return None
+    given = given.strip()
+    return given if _SAFE_ID.fullmatch(given) else hashlib.sha256(given.encode("utf-8", "replace")).hexdigest()[:32]
+
+
+def _rendered_target(target: str, payload: Mapping[str, Any], event: str) -> str | None:
+    """A target with the parts that the payload gives; ``None`` when they do not make one chat of its platform."""
+    if not PLACEHOLDER.search(target):
+        return target
+    platform, _, chat = target.partition(":")
+    values = [render(match[0], payload, event) for match in PLACEHOLDER.finditer(chat)]
+    if not all(_CHAT_PART.fullmatch(value) for value in values):
+        return None
+    try:
+        references = parse_targets(f"{platform}:{render(chat, payload, event)}")
+    except TargetError:
+        return None
+    return text_of(references[0]) if len(references) == 1 and isinstance(references[0], ChatRef) else None

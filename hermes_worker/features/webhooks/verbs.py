@@ -1,0 +1,166 @@
+"""``hermes-worker webhook``: routes on which others may send events."""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hermes_worker.channels.targets import shown
+from hermes_worker.cli.entry import EXIT_FAILED
+from hermes_worker.cli.layout import table
+from hermes_worker.cli.options import TEXT, of_tenant, reachable
+from hermes_worker.cli.screen import one_line
+from hermes_worker.core.errors import ConfigurationError, reason_of
+from hermes_worker.features.webhooks.backend import RouteView, open_routes
+from hermes_worker.features.webhooks.rules.route import NO_AUTH, RATE_PER_MIN, RouteError
+from hermes_worker.features.webhooks.rules.template import PLACEHOLDER, missing_fields
+from hermes_worker.net.http import HttpRequest, NoAnswer
+from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
+from hermes_worker.net.wire import send
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def webhook() -> None:
+    """Let others start runs: add, list, remove and try routes for their events."""
+
+
+@webhook.command(
+    epilog="Example: hermes-worker webhook add review --events pull_request --prompt 'Review {pull_request.html_url}' "
+    "--deliver telegram:-1001"
+)
+@reachable
+@of_tenant
+@click.argument("name", type=TEXT)
+@click.option("--prompt", type=TEXT, default="", help="What to do; {a.b} stands for a part of the payload.")
+@click.option("--events", type=TEXT, default="", help="Types of events that count, with commas. Default: all.")
+@click.option("--filter", "filters", type=TEXT, multiple=True, help="A condition on the payload, as JSON.")
+@click.option(
+    "--secret",
+    type=TEXT,
+    help=f"Signs the events; - reads it. Default: a new one. {NO_AUTH}: anything on this machine may send.",
+)
+@click.option("--deliver", type=TEXT, multiple=True, help="Where the answer goes: 'telegram:123', ...")
+@click.option("--deliver-only", is_flag=True, help="Deliver the prompt itself; no agent runs.")
+@click.option("--skill", "skills", type=TEXT, multiple=True, help="A skill to follow; the first there is is used.")
+@click.option("--toolsets", type=TEXT, default="", help="Toolsets of the runs, with commas.")
+@click.option("--model", type=TEXT, help="Model of the runs.")
+@click.option("--rate", "rate_per_min", type=int, default=RATE_PER_MIN, show_default=True, help="Events a minute.")
+@click.option("--description", type=TEXT, default="")
+@click.option("--disabled", is_flag=True, help="Take no events for now.")
+@click.option("--replace", is_flag=True, help="Replace the route of this name; its secret stays if none is given.")
+def add(home: Path | None, name: str, replace: bool, secret: str | None, disabled: bool, **given: Any) -> None:
+    """Keep a route, and say where to send events and how to sign them."""
+    secret = sys.stdin.readline().strip() if secret == "-" else secret
+    fields = {
+        "name": name,
+        "prompt": given["prompt"],
+        "events": _list(given["events"]),
+        "filters": [_condition(text) for text in given["filters"]],
+        "deliver": given["deliver"],
+        "deliver_only": given["deliver_only"],
+        "skills": given["skills"],
+        "toolsets": _list(given["toolsets"]),
+        "model": given["model"],
+        "rate_per_min": given["rate_per_min"],
+        "description": given["description"],
+        "enabled": not disabled,
+    }
+    kept = open_routes(home).add(fields, secret=secret, replaces=replace)
+    click.echo(f"url     {kept.url}")
+    click.echo(f"secret  {kept.secret or '(as before)'}")
+
+
+@webhook.command("list")
+@reachable
+@of_tenant
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def list_routes(home: Path | None, as_json: bool) -> None:
+    """Every route, without its secret."""
+    found = open_routes(home).all()
+    if as_json:
+        for view in found:
+            click.echo(json.dumps({"name": view.name, **json.loads(view.definition), "created_at": view.created_at}))
+    elif found:
+        click.echo(table([_line(view) for view in found], ("ROUTE", "STATE", "EVENTS", "DELIVER", "PROMPT")))
+    else:
+        click.echo("no routes", err=True)
+
+
+@webhook.command()
+@reachable
+@of_tenant
+@click.argument("name", type=TEXT)
+def remove(home: Path | None, name: str) -> None:
+    """Forget a route; its runs stay."""
+    open_routes(home).remove(name)
+    click.echo(f"{name} removed")
+
+
+@webhook.command(epilog="The request looks like GitHub's, and is signed with a timestamp.")
+@reachable
+@of_tenant
+@click.argument("name", type=TEXT)
+@click.option("--payload", type=TEXT, default='{"test": true}', show_default=True, help="A JSON object.")
+@click.option("--event", type=TEXT, default="test", show_default=True, help="The type of the event.")
+@click.option("--url", type=TEXT, help="The server's address. Default: the one that runs here.")
+@click.pass_context
+def test(ctx: click.Context, home: Path | None, name: str, payload: str, event: str, url: str | None) -> None:
+    """Send an event to a route of a running server, and show its answer."""
+    routes = open_routes(home)
+    view, event_to = routes.get(name), routes.signed(name, payload, url)
+    headers = {
+        "Content-Type": "application/json",
+        "X-GitHub-Event": event,
+        "X-GitHub-Delivery": str(uuid.uuid4()),
+        # With a timestamp: a body that is signed without one is taken once a day.
+        **event_to.headers,
+    }
+    request = HttpRequest(method="POST", url=event_to.url, headers=headers, body=payload.encode())
+    try:
+        response = send(request, UrlPolicy(allows_private=True))
+    except (NoAnswer, UnsafeUrl) as error:
+        raise ConfigurationError(f"{event_to.url} cannot be asked: {reason_of(error)}; start it with 'up'") from None
+    click.echo(f"{response.status} {one_line(response.body.decode('utf-8', 'replace'), 500)}")
+    if missing := _missing_in_prompt(view, payload):
+        click.echo(f"note: the payload has no {', '.join(missing)}; the prompt shows such names unfilled", err=True)
+    if response.status >= 400:
+        ctx.exit(EXIT_FAILED)
+
+
+def _missing_in_prompt(view: RouteView, payload: str) -> list[str]:
+    """Fields that the route's prompt shows and the payload does not have."""
+    try:
+        document = json.loads(payload)
+    except (ValueError, RecursionError):
+        return []
+    prompt = view.route.prompt
+    return missing_fields(prompt, document) if isinstance(document, dict) else []
+
+
+def _list(text: str) -> Sequence[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _condition(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RouteError(f"A filter is a JSON object: {error}.") from None
+
+
+def _line(view: RouteView) -> tuple[str, ...]:
+    route = view.route
+    deliver = ",".join(target if PLACEHOLDER.search(target) else shown(target) for target in route.deliver)
+    return (
+        view.name,
+        view.state,
+        one_line(",".join(route.events) or "(all)", 30),
+        one_line(deliver or "-", 40),
+        one_line(route.prompt or "(the payload)", 50),
+    )
