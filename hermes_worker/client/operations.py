@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from hermes_worker.client.documents import (
@@ -48,6 +48,9 @@ from hermes_worker.client.documents import (
 from hermes_worker.client.exchange import KEY_HEADER, ApiAnswer, ApiRequest
 from hermes_worker.core.errors import UnavailableError
 
+if TYPE_CHECKING:
+    from hermes_worker.features.memory.schema import MemoryChangedObject, MemoryObject, MemoryVersionObject
+
 T = TypeVar("T")
 
 PAGE = 100
@@ -66,19 +69,26 @@ def _adapter(kind: Any) -> Any:
 
 
 def _checked(kind: type[T], document: Any) -> T:
-    """``document`` as it came, once it was seen to have the fields of ``kind``. Raises ``UnavailableError``."""
+    """Return ``document`` as a ``kind``. Raises ``UnavailableError`` when it has not the fields of one."""
     from pydantic import ValidationError
 
     try:
-        _adapter(cast("Any", kind)).validate_python(document)
+        found: T = _adapter(cast("Any", kind)).validate_python(document, extra="allow")
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the answer"
         raise UnavailableError(
             f"the server's answer cannot be read ({where[:80]}: {first['msg']}): use the same version on both sides"
         ) from None
-    checked: T = document
+    # A resource is a model; what is a dictionary is returned as it came, with its own numbers.
+    checked: T = found if _is_resource(found) else document
     return checked
+
+
+def _is_resource(found: object) -> bool:
+    from hermes_worker.resource import Resource
+
+    return isinstance(found[0] if isinstance(found, list) and found else found, Resource)
 
 
 def _reads(kind: type[T], *path: str) -> Callable[[ApiAnswer], T]:
@@ -662,9 +672,11 @@ def audit(**filters: Any) -> ApiRequest[Portion[DeedDocument]]:
     return _listed(request, DeedDocument, "data", onwards)
 
 
-def memory(*, profile: str | None = None) -> ApiRequest[dict[str, Any]]:
+def memory(*, profile: str | None = None) -> ApiRequest[MemoryObject]:
     """What agents of the tenant remember, with who wrote what, and the changes that wait for a person."""
-    return _get("/v1/memory", _reads(dict[str, Any]), profile=profile)
+    from hermes_worker.features.memory.schema import MemoryObject
+
+    return _get("/v1/memory", _reads(MemoryObject), profile=profile)
 
 
 def change_memory(
@@ -673,12 +685,14 @@ def change_memory(
     *,
     profile: str | None = None,
     idempotency_key: str | None = None,
-) -> ApiRequest[dict[str, Any]]:
+) -> ApiRequest[MemoryChangedObject]:
     """Add, replace and remove entries of ``memory`` or ``user``, all together or nothing:
     ``[{"action": "add", "content": "likes tea"}]``."""
+    from hermes_worker.features.memory.schema import MemoryChangedObject
+
     return _post(
         "/v1/memory/{target}",
-        _reads(dict[str, Any]),
+        _reads(MemoryChangedObject),
         {"target": target},
         body={"operations": [dict(each) for each in operations]},
         key=idempotency_key,
@@ -688,12 +702,14 @@ def change_memory(
 
 def undo_memory(
     target: str, *, entry_id: str | None = None, profile: str | None = None, idempotency_key: str | None = None
-) -> ApiRequest[dict[str, Any]]:
+) -> ApiRequest[MemoryChangedObject]:
     """Take the last change of an entry back, or of the one that was changed last."""
     body = {"entry_id": entry_id}
+    from hermes_worker.features.memory.schema import MemoryChangedObject
+
     return _post(
         "/v1/memory/{target}/undo",
-        _reads(dict[str, Any]),
+        _reads(MemoryChangedObject),
         {"target": target},
         body=body,
         key=idempotency_key,
@@ -703,21 +719,25 @@ def undo_memory(
 
 def settle_memory(
     target: str, staged_id: str, approve: bool, *, idempotency_key: str | None = None
-) -> ApiRequest[dict[str, Any]]:
+) -> ApiRequest[MemoryChangedObject]:
     """Make a change that waits for a person, or drop it."""
     body = {"staged_id": staged_id, "approve": approve}
+    from hermes_worker.features.memory.schema import MemoryChangedObject
+
     return _post(
-        "/v1/memory/{target}/settle", _reads(dict[str, Any]), {"target": target}, body=body, key=idempotency_key
+        "/v1/memory/{target}/settle", _reads(MemoryChangedObject), {"target": target}, body=body, key=idempotency_key
     )
 
 
 def redact_memory(
     target: str, entry_id: str, version: int, *, idempotency_key: str | None = None
-) -> ApiRequest[dict[str, Any]]:
+) -> ApiRequest[MemoryVersionObject]:
     """Empty the text of a past version of an entry."""
     body = {"entry_id": entry_id, "version": version}
+    from hermes_worker.features.memory.schema import MemoryVersionObject
+
     return _post(
-        "/v1/memory/{target}/redact", _reads(dict[str, Any]), {"target": target}, body=body, key=idempotency_key
+        "/v1/memory/{target}/redact", _reads(MemoryVersionObject), {"target": target}, body=body, key=idempotency_key
     )
 
 
@@ -728,11 +748,13 @@ def memory_history(
     behind: int | None = None,
     limit: int = 100,
     profile: str | None = None,
-) -> ApiRequest[list[dict[str, Any]]]:
+) -> ApiRequest[list[MemoryVersionObject]]:
     """Who made what of ``memory`` or ``user``, the newest first; behind a number."""
+    from hermes_worker.features.memory.schema import MemoryVersionObject
+
     return _get(
         "/v1/memory/{target}/history",
-        _reads(list[dict[str, Any]], "data"),
+        _reads(list[MemoryVersionObject], "data"),
         {"target": target},
         entry_id=entry_id,
         behind=behind,

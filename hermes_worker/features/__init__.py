@@ -9,6 +9,7 @@ A module's last word says its floor, so a folder reads from the top down::
     tool     what a model may call                              as agent
     work     what a worker does for it, and its upkeep          as tasks
     service  what routes and other entries share                as services
+    schema   its resources, for API, client and commands        as client
     routes   its part of the HTTP API                           as api
     backend  what its commands ask the API                      as cli
     verbs    its commands                                       as cli

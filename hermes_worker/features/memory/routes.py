@@ -36,6 +36,16 @@ from hermes_worker.features.memory.rules import (
     operations_of,
     usage_of,
 )
+from hermes_worker.features.memory.schema import (
+    ChangedEntry,
+    MemoryChangedObject,
+    MemoryEntryObject,
+    MemoryObject,
+    MemoryVersionList,
+    MemoryVersionObject,
+    OneMemory,
+    StagedObject,
+)
 from hermes_worker.wiring import memory_policy_of
 
 router = APIRouter(
@@ -53,96 +63,6 @@ _Profile = Annotated[
 ]
 _Target = Annotated[Literal["memory", "user"], Path(description="The agent's own notes, or what it knows of the user.")]
 _EntryId = Annotated[str, Field(pattern=r"^mem_[0-9a-f]{12}$")]
-
-
-class MemoryEntryObject(BaseModel):
-    """An entry as it stands."""
-
-    entry_id: str
-    version: int
-    """Counted from 1."""
-    content: str
-
-
-class MemoryVersionObject(BaseModel):
-    """What an entry said from some moment on."""
-
-    object: Literal["hermes.memory.version"] = "hermes.memory.version"
-    number: int
-    """Grows with time."""
-    target: str
-    entry_id: str
-    version: int
-    act: str
-    """``add``, ``replace``, ``remove``, ``undo``, or ``propose`` for a change that waits or waited for a person."""
-    state: str
-    """``current``, ``past``, ``staged``, ``approved`` or ``declined``."""
-    content: str | None
-    """``null`` for an entry that was removed, and for a text that was redacted."""
-    author: str
-    run_id: str | None
-    at: float
-    """Epoch seconds."""
-    redacted_at: float | None
-
-
-class StagedObject(BaseModel):
-    """A change that waits for a person."""
-
-    staged_id: str
-    number: int
-    """Grows with time."""
-    target: str
-    operations: list[dict[str, Any]]
-    author: str
-    run_id: str | None
-    at: float
-    """Epoch seconds."""
-
-
-class OneMemory(BaseModel):
-    """One of the two memories."""
-
-    entries: list[MemoryVersionObject]
-    chars: int
-    """Of all entries together, with the delimiters between them."""
-    limit: int
-
-
-class MemoryObject(BaseModel):
-    """Both memories of a profile."""
-
-    object: Literal["hermes.memory"] = "hermes.memory"
-    profile: str
-    memory: OneMemory
-    user: OneMemory
-    staged: list[StagedObject]
-
-
-class ChangedEntry(BaseModel):
-    """An entry with the version that a change made of it."""
-
-    entry_id: str
-    version: int
-
-
-class MemoryChangedObject(BaseModel):
-    """What a change came to."""
-
-    object: Literal["hermes.memory.changed"] = "hermes.memory.changed"
-    target: str
-    message: str
-    changed: list[ChangedEntry]
-    entries: list[MemoryEntryObject]
-    """As they stand now."""
-    usage: str
-
-
-class MemoryVersionList(BaseModel):
-    """Versions, the newest first."""
-
-    object: Literal["list"] = "list"
-    data: list[MemoryVersionObject]
 
 
 class OperationBody(BaseModel):

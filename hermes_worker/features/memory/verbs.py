@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, TypeVar
 
 import click
 
 from hermes_worker.cli.layout import moment, table
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
+from hermes_worker.cli.reaching import api_client
 from hermes_worker.cli.screen import one_line
 from hermes_worker.core.errors import HermesError
-from hermes_worker.features.memory.backend import MemoryTold, StandingMemory, open_memory
-from hermes_worker.features.memory.rows import MemoryView
+from hermes_worker.core.messages import canonical_json
 from hermes_worker.features.memory.rules import (
     FILES,
     OPERATIONS_MAX,
@@ -25,6 +25,15 @@ from hermes_worker.features.memory.rules import (
     usage_of,
     written,
 )
+
+if TYPE_CHECKING:
+    from hermes_worker.features.memory.schema import (
+        MemoryChangedObject,
+        MemoryObject,
+        MemoryVersionObject,
+        OneMemory,
+        StagedObject,
+    )
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _TEXT_CHARS = 80
@@ -65,16 +74,16 @@ def memory() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_entries(home: Path | None, profile: str | None, as_json: bool) -> None:
     """Both memories entry by entry, and the changes that wait for a person."""
-    standing = open_memory(home, profile).standing()
-    found = [view for target in MemoryTarget for view in standing.entries(target)] + standing.staged
+    standing = api_client(home).memory(profile=profile)
+    found = [*standing.memory.entries, *standing.user.entries, *map(_proposed_version, standing.staged)]
     if as_json:
-        _as_json(found)
+        _print_json(found)
         return
     if found:
-        rows = [_row(view) for view in found]
+        rows = [_format_row(version) for version in found]
         click.echo(table(rows, ("ID", "OF", "VERSION", "CHANGED", "BY", "TEXT"), ids=(0,), whole=(0, 1, 2, 3)))
     for target in MemoryTarget:
-        click.echo(f"{target.value}: {_usage(standing, target)}", err=True)
+        click.echo(f"{target.value}: {_format_usage(_pick(standing, target))}", err=True)
     if standing.staged:
         click.echo("'hermes-worker memory approve ID' makes a change that waits; 'decline ID' drops it", err=True)
 
@@ -83,11 +92,12 @@ def list_entries(home: Path | None, profile: str | None, as_json: bool) -> None:
 @_of_profile
 def show(home: Path | None, profile: str | None) -> None:
     """Both memories whole, as agents read them."""
-    standing = open_memory(home, profile).standing()
+    standing = api_client(home).memory(profile=profile)
     for target in MemoryTarget:
-        click.echo(f"# {FILES[target]} ({_usage(standing, target)})")
-        for view in standing.entries(target):
-            click.echo(f"\n{view.content}")
+        kept = _pick(standing, target)
+        click.echo(f"# {FILES[target]} ({_format_usage(kept)})")
+        for version in kept.entries:
+            click.echo(f"\n{version.content}")
         click.echo()
 
 
@@ -96,8 +106,7 @@ def show(home: Path | None, profile: str | None) -> None:
 @click.argument("content", type=TEXT)
 def add(home: Path | None, profile: str | None, target: str | None, content: str) -> None:
     """Remember CONTENT. New conversations know it."""
-    wanted = MemoryOperation(action=MemoryAction.ADD, content=content)
-    _say(open_memory(home, profile).change(_target(target), [wanted]))
+    _change(home, profile, target, [MemoryOperation(action=MemoryAction.ADD, content=content)])
 
 
 @memory.command("replace", epilog='Example: hermes-worker memory replace mem_0123456789ab "Prefers long answers."')
@@ -109,8 +118,7 @@ def replace(
     home: Path | None, profile: str | None, target: str | None, version: int | None, entry: str, content: str
 ) -> None:
     """Put CONTENT in the place of ENTRY: its id, or a piece of its text that only it has."""
-    wanted = _meaning(MemoryAction.REPLACE, entry, version, content)
-    _say(open_memory(home, profile).change(_target(target), [wanted]))
+    _change(home, profile, target, [_build_operation(MemoryAction.REPLACE, entry, version, content)])
 
 
 @memory.command("remove")
@@ -119,8 +127,7 @@ def replace(
 @click.argument("entry", type=TEXT)
 def remove(home: Path | None, profile: str | None, target: str | None, version: int | None, entry: str) -> None:
     """Forget ENTRY: its id, or a piece of its text that only it has. 'undo' brings it back."""
-    wanted = _meaning(MemoryAction.REMOVE, entry, version, None)
-    _say(open_memory(home, profile).change(_target(target), [wanted]))
+    _change(home, profile, target, [_build_operation(MemoryAction.REMOVE, entry, version, None)])
 
 
 @memory.command("undo")
@@ -129,7 +136,7 @@ def remove(home: Path | None, profile: str | None, target: str | None, version: 
 def undo(home: Path | None, profile: str | None, target: str | None, entry_id: str | None) -> None:
     """Have an entry be what it was before its last change; without ENTRY_ID the one that was changed last. Undoing that
     does it again."""
-    _say(open_memory(home, profile).undo(_target(target), entry_id))
+    _print_change(api_client(home).undo_memory(_target(target), entry_id=entry_id, profile=profile))
 
 
 @memory.command("history")
@@ -141,13 +148,13 @@ def history(
     home: Path | None, profile: str | None, target: str | None, limit: int, as_json: bool, entry_id: str | None
 ) -> None:
     """Who changed what, in which run, the newest first; of one entry with ENTRY_ID."""
-    found = open_memory(home, profile).history(_target(target), entry_id, limit)
+    found = api_client(home).memory_history(_target(target), entry_id=entry_id, limit=limit, profile=profile)
     if as_json:
-        _as_json(found)
+        _print_json(found)
     elif found:
         rows = [
-            (f"{view.entry_id}@{view.version}", view.act, moment(view.at), view.author, view.run_id or "-", _text(view))
-            for view in found
+            (f"{one.entry_id}@{one.version}", one.act, moment(one.at), one.author, one.run_id or "-", _format_text(one))
+            for one in found
         ]
         click.echo(table(rows, ("VERSION", "WHAT", "WHEN", "BY", "RUN", "TEXT"), ids=(0, 4), whole=(0, 1, 2)))
     else:
@@ -162,8 +169,8 @@ def redact(home: Path | None, profile: str | None, target: str | None, version: 
     entry_id, _, number = version.partition("@")
     if not number.isascii() or not number.isdigit() or len(number) > 9:
         raise click.UsageError("name a version as 'hermes-worker memory history' does: mem_0123456789ab@1")
-    view = open_memory(home, profile).redact(_target(target), entry_id, int(number))
-    click.echo(f"{view.entry_id}@{view.version} holds no text any more")
+    emptied = api_client(home).redact_memory(_target(target), entry_id, int(number))
+    click.echo(f"{emptied.entry_id}@{emptied.version} holds no text any more")
 
 
 @memory.command("approve")
@@ -171,7 +178,7 @@ def redact(home: Path | None, profile: str | None, target: str | None, version: 
 @click.argument("staged_id", type=TEXT)
 def approve(home: Path | None, profile: str | None, staged_id: str) -> None:
     """Make a change that waits for a person."""
-    _say(open_memory(home, profile).settle(staged_id, approves=True))
+    _print_change(api_client(home).settle_memory(MemoryTarget.MEMORY, staged_id, approve=True))
 
 
 @memory.command("decline")
@@ -179,7 +186,7 @@ def approve(home: Path | None, profile: str | None, staged_id: str) -> None:
 @click.argument("staged_id", type=TEXT)
 def decline(home: Path | None, profile: str | None, staged_id: str) -> None:
     """Drop a change that waits for a person."""
-    _say(open_memory(home, profile).settle(staged_id, approves=False))
+    _print_change(api_client(home).settle_memory(MemoryTarget.MEMORY, staged_id, approve=False))
 
 
 @memory.command("import", epilog="Example: hermes-worker memory import --user ~/.hermes/memories/USER.md")
@@ -200,8 +207,9 @@ def import_file(home: Path | None, profile: str | None, target: str | None, file
     if len(entries) > OPERATIONS_MAX:
         raise MemoryFileUnreadable(f"{file.name!r} has {len(entries)} entries; at most {OPERATIONS_MAX} come at once")
     wanted = [MemoryOperation(action=MemoryAction.ADD, content=content) for content in entries]
-    told = open_memory(home, profile).change(_target(target), wanted)
-    click.echo(f"{len(told.changed)} of {len(entries)} entries added; the others were there")
+    documents = [operation.as_document() for operation in wanted]
+    came = api_client(home).change_memory(_target(target), documents, profile=profile)
+    click.echo(f"{len(came.changed)} of {len(entries)} entries added; the others were there")
 
 
 @memory.command("export")
@@ -209,12 +217,12 @@ def import_file(home: Path | None, profile: str | None, target: str | None, file
 @click.argument("file", type=click.File("w", encoding="utf-8", lazy=False), required=False)
 def export(home: Path | None, profile: str | None, target: str | None, file: TextIO | None) -> None:
     """Write a memory as the original's MEMORY.md or USER.md; without FILE to the terminal."""
-    standing = open_memory(home, profile).standing()
-    contents = [view.content or "" for view in standing.entries(_target(target))]
+    kept = _pick(api_client(home).memory(profile=profile), _target(target))
+    contents = [version.content or "" for version in kept.entries]
     click.echo(written(contents), file=file, nl=bool(contents))
 
 
-def _meaning(action: MemoryAction, entry: str, version: int | None, content: str | None) -> MemoryOperation:
+def _build_operation(action: MemoryAction, entry: str, version: int | None, content: str | None) -> MemoryOperation:
     if entry.startswith("mem_") and len(entry) == len("mem_0123456789ab"):
         return MemoryOperation(action=action, content=content, entry_id=entry, version=version)
     if version is not None:
@@ -222,25 +230,54 @@ def _meaning(action: MemoryAction, entry: str, version: int | None, content: str
     return MemoryOperation(action=action, content=content, old_text=entry)
 
 
-def _say(told: MemoryTold) -> None:
-    click.echo(f"{told.message} {' '.join(told.changed)}".rstrip())
+def _change(home: Path | None, profile: str | None, target: str | None, operations: Sequence[MemoryOperation]) -> None:
+    documents = [operation.as_document() for operation in operations]
+    _print_change(api_client(home).change_memory(_target(target), documents, profile=profile))
 
 
-def _usage(standing: StandingMemory, target: MemoryTarget) -> str:
-    return usage_of([view.content or "" for view in standing.entries(target)], standing.limits[target])
+def _print_change(change: MemoryChangedObject) -> None:
+    versions = " ".join(f"{entry.entry_id}@{entry.version}" for entry in change.changed)
+    click.echo(f"{change.message} {versions}".rstrip())
 
 
-def _row(view: MemoryView) -> tuple[str, ...]:
-    version = "waits" if view.state == "staged" else str(view.version)
-    return view.entry_id, view.target, version, moment(view.at), view.author, _text(view)
+def _pick(standing: MemoryObject, target: MemoryTarget) -> OneMemory:
+    return standing.user if target is MemoryTarget.USER else standing.memory
 
 
-def _text(view: MemoryView) -> str:
-    if view.content is None:
-        return "(redacted)" if view.redacted_at is not None else "-"
-    return one_line(view.content, _TEXT_CHARS)
+def _format_usage(kept: OneMemory) -> str:
+    return usage_of([version.content or "" for version in kept.entries], kept.limit)
 
 
-def _as_json(views: Sequence[MemoryView]) -> None:
-    for view in views:
-        click.echo(json.dumps(dict(zip(MemoryView._fields, view, strict=True))))
+def _proposed_version(staged: StagedObject) -> MemoryVersionObject:
+    """Return a change that waits for a person as the version that ``--json`` prints of it."""
+    from hermes_worker.features.memory.schema import MemoryVersionObject
+
+    return MemoryVersionObject(
+        number=staged.number,
+        target=staged.target,
+        entry_id=staged.staged_id,
+        version=1,
+        act="propose",
+        state="staged",
+        content=canonical_json(staged.operations),
+        author=staged.author,
+        run_id=staged.run_id,
+        at=staged.at,
+        redacted_at=None,
+    )
+
+
+def _format_row(version: MemoryVersionObject) -> tuple[str, ...]:
+    number = "waits" if version.state == "staged" else str(version.version)
+    return version.entry_id, version.target, number, moment(version.at), version.author, _format_text(version)
+
+
+def _format_text(version: MemoryVersionObject) -> str:
+    if version.content is None:
+        return "(redacted)" if version.redacted_at is not None else "-"
+    return one_line(version.content, _TEXT_CHARS)
+
+
+def _print_json(versions: Sequence[MemoryVersionObject]) -> None:
+    for version in versions:
+        click.echo(json.dumps(version.model_dump(exclude={"object"})))

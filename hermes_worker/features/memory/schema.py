@@ -1,0 +1,97 @@
+"""What agents remember, as the API answers it, the client returns it and commands print it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from hermes_worker.resource import Resource
+
+
+class MemoryEntryObject(Resource):
+    """An entry as it stands."""
+
+    entry_id: str
+    version: int
+    """Counted from 1."""
+    content: str
+
+
+class MemoryVersionObject(Resource):
+    """What an entry said from some moment on."""
+
+    object: Literal["hermes.memory.version"] = "hermes.memory.version"
+    number: int
+    """Grows with time."""
+    target: str
+    entry_id: str
+    version: int
+    act: str
+    """``add``, ``replace``, ``remove``, ``undo``, or ``propose`` for a change that waits or waited for a person."""
+    state: str
+    """``current``, ``past``, ``staged``, ``approved`` or ``declined``."""
+    content: str | None
+    """``null`` for an entry that was removed, and for a text that was redacted."""
+    author: str
+    run_id: str | None
+    at: float
+    """Epoch seconds."""
+    redacted_at: float | None
+
+
+class StagedObject(Resource):
+    """A change that waits for a person."""
+
+    staged_id: str
+    number: int
+    """Grows with time."""
+    target: str
+    operations: list[dict[str, Any]]
+    author: str
+    run_id: str | None
+    at: float
+    """Epoch seconds."""
+
+
+class OneMemory(Resource):
+    """One of the two memories."""
+
+    entries: list[MemoryVersionObject]
+    chars: int
+    """Of all entries together, with the delimiters between them."""
+    limit: int
+
+
+class MemoryObject(Resource):
+    """Both memories of a profile."""
+
+    object: Literal["hermes.memory"] = "hermes.memory"
+    profile: str
+    memory: OneMemory
+    user: OneMemory
+    staged: list[StagedObject]
+
+
+class ChangedEntry(Resource):
+    """An entry with the version that a change made of it."""
+
+    entry_id: str
+    version: int
+
+
+class MemoryChangedObject(Resource):
+    """What a change came to."""
+
+    object: Literal["hermes.memory.changed"] = "hermes.memory.changed"
+    target: str
+    message: str
+    changed: list[ChangedEntry]
+    entries: list[MemoryEntryObject]
+    """As they stand now."""
+    usage: str
+
+
+class MemoryVersionList(Resource):
+    """Versions, the newest first."""
+
+    object: Literal["list"] = "list"
+    data: list[MemoryVersionObject]
