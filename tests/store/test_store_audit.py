@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from support.store import Store, asks, new_run
 from test_store_retention import pruned
 
-import hermes_worker.store
+import hermes_worker
 from hermes_worker.core.gateway import ChatRole
 from hermes_worker.core.key_states import Finding, KeyCondition
 from hermes_worker.core.limits import Limit, LimitName
@@ -263,10 +263,11 @@ def test_a_page_is_of_one_tenant_and_goes_on_behind_a_number(store: Store) -> No
 
 def test_whatever_a_person_can_do_records_it() -> None:
     """The places that call ``record`` are those that ``Act`` names, and each names one."""
-    room = Path(hermes_worker.store.__file__).parent
+    product = Path(hermes_worker.__file__).parent
     named = {
         node.attr
-        for path in room.rglob("*.py")
+        for room in ("store", "features")
+        for path in (product / room).rglob("*.py")
         if path.name != "audit.py"
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Act"

@@ -52,9 +52,11 @@ _NO_COLUMNS = {
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(STORE.rglob("*.py")):
+    """The modules that hold SQL: those of the store, and the rows of features."""
+    for path in sorted([*STORE.rglob("*.py"), *STORE.parent.glob("features/*/*rows.py")]):
         if "migrations" not in path.parts:
-            yield str(path.relative_to(STORE)), ast.parse(path.read_text(encoding="utf-8"))
+            place = path.relative_to(STORE if STORE in path.parents else STORE.parent)
+            yield place.as_posix(), ast.parse(path.read_text(encoding="utf-8"))
 
 
 def places_of_any(file: str, tree: ast.Module) -> Iterator[str]:
