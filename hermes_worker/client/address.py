@@ -13,8 +13,6 @@ from urllib.parse import quote, urlsplit
 from hermes_worker import __version__
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.principals import TENANT_HEADER, USER_HEADER
-from hermes_worker.settings import is_loopback, load
-from hermes_worker.settings.server_key import find_server_key
 
 _READ_TIMEOUT_S = 60.0
 """Longer than the server's pauses between signs of life, and than a request that waits."""
@@ -73,12 +71,25 @@ def address_of(
         raise ConfigurationError(f"{without_user(base_url)!r} is no address of a server: write http://HOST:PORT")
     if parts.username is not None or parts.password is not None:
         raise ConfigurationError(f"{without_user(base_url)!r} bears a password; give the key by itself, not in the URL")
-    if api_key is None and (home is not None or is_loopback(parts.hostname)):
-        found = find_server_key(load(home=home))
-        api_key = found.reveal() if found else None
+    if api_key is None:
+        api_key = _find_key(parts.hostname, home)
     if api_key is not None and not _KEY.fullmatch(api_key):
         raise ConfigurationError("the API key is no key: it has spaces, line breaks or other signs that no key has")
     return Address(url=base_url.rstrip("/"), key=api_key, tls=tls, acting=acting or {})
+
+
+def _find_key(host: str, home: Path | None) -> str | None:
+    """Return the key of the installation in ``home``, for a server of this machine or a ``home`` that was named."""
+    try:
+        # Here and not above: the thin client has no settings, and a program that brings its key need not load them.
+        from hermes_worker.settings import is_loopback, load
+        from hermes_worker.settings.server_key import find_server_key
+    except ImportError:
+        return None
+    if home is None and not is_loopback(host):
+        return None
+    found = find_server_key(load(home=home))
+    return found.reveal() if found else None
 
 
 def without_user(url: str) -> str:

@@ -3,6 +3,7 @@ answer that a callback gives comes back as the request that would send it."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,6 @@ from hermes_worker.client.events import (
     ToolStarted,
 )
 from hermes_worker.client.exchange import ApiRequest
-from hermes_worker.observe import log
 
 _NOBODY_ANSWERED = "The model is asked again: its reply was cut short or empty."
 
@@ -153,5 +153,14 @@ def _call(callback: Callable[..., Any] | None, *arguments: Any, **facts: Any) ->
     try:
         return callback(*arguments, **facts)
     except Exception as error:
-        log.warning("callback.failed", callback=getattr(callback, "__name__", "?"), error=repr(error))
+        _log_failure(getattr(callback, "__name__", "?"), error)
         return None
+
+
+def _log_failure(callback: str, error: Exception) -> None:
+    try:
+        from hermes_worker.observe import log
+    except ImportError:  # the thin client has no log of the product's
+        logging.getLogger(__name__).warning("the callback %s failed: %r", callback, error)
+    else:
+        log.warning("callback.failed", callback=callback, error=repr(error))
