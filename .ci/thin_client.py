@@ -24,6 +24,8 @@ from release import ROOT, version
 NAME, PACKAGE = "hermes-worker-client", "hermes_worker_client"
 NEEDS = ("httpx2", "pydantic", "typing_extensions")
 _OURS = re.compile(r"\bhermes_worker\.(?=\w)|\bhermes_worker(?= import )")
+_CLIENT = "hermes_worker.client"
+_FUTURE = "from __future__ import annotations\n"
 _LEFT_OUT = ("hermes_worker.settings", "hermes_worker.observe")
 """What the client imports where it is installed with the server, and does without elsewhere."""
 
@@ -58,6 +60,10 @@ def lay_out(place: Path) -> None:
         target = place / PACKAGE / source.relative_to(ROOT / "hermes_worker")
         target.parent.mkdir(parents=True, exist_ok=True)
         text = source.read_text(encoding="utf-8")
+        if module == _CLIENT:
+            # What the client exports is what the package exports. Modules of the client ask for the version.
+            target = place / PACKAGE / "__init__.py"
+            text = text.replace(_FUTURE, f'{_FUTURE}\n__version__ = "{version()}"\n', 1)
         target.write_text(_OURS.sub(lambda found: found[0].replace("hermes_worker", PACKAGE), text), encoding="utf-8")
     for folder in {path.parent for path in (place / PACKAGE).rglob("*.py")}:
         (folder / "__init__.py").touch()
@@ -66,12 +72,6 @@ def lay_out(place: Path) -> None:
     needs = [one for one in whole if re.split(r"[<>=!~\[ ]", one)[0].replace("-", "_") in NEEDS]
     if len(needs) != len(NEEDS):
         sys.exit(f"pyproject.toml does not name all of {', '.join(NEEDS)}: it names {', '.join(needs)}")
-    (place / PACKAGE / "__init__.py").write_text(
-        # The version first: modules of the client ask for it.
-        f'"""A client of the HTTP API of Hermes worker."""\n\n__version__ = "{version()}"\n\n'
-        f"from {PACKAGE}.client import *\n",
-        encoding="utf-8",
-    )
     (place / "pyproject.toml").write_text(
         f'[build-system]\nrequires = ["setuptools>=77"]\nbuild-backend = "setuptools.build_meta"\n\n'
         f'[project]\nname = "{NAME}"\nversion = "{version()}"\nrequires-python = ">=3.11"\n'
@@ -84,7 +84,7 @@ def lay_out(place: Path) -> None:
 
 def needed_modules() -> list[str]:
     """Return the modules that the client imports, directly or by others, in the order of their names."""
-    wanted, found = ["hermes_worker.client"], set[str]()
+    wanted, found = [_CLIENT, f"{_CLIENT}.awaiting"], set[str]()
     while wanted:
         module = wanted.pop()
         if module not in found:
@@ -107,7 +107,7 @@ def _imports_of(module: str) -> list[str]:
 
 def _path_of(module: str) -> Path:
     path = ROOT.joinpath(*module.split("."))
-    return path / "__init__.py" if path.is_dir() and module == "hermes_worker.client" else path.with_suffix(".py")
+    return path / "__init__.py" if path.is_dir() and module == _CLIENT else path.with_suffix(".py")
 
 
 if __name__ == "__main__":

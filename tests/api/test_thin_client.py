@@ -14,7 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 _USE = """
 import sys
 sys.modules["hermes_worker"] = None  # importing the server's package fails
-from hermes_worker_client import HermesClient, RefusedError
+from hermes_worker_client import AsyncHermesClient, HermesClient, RefusedError
+
+assert AsyncHermesClient.memory
 
 with HermesClient(sys.argv[1], api_key=sys.argv[2]) as client:
     [changed] = client.change_memory("user", [{"action": "add", "content": "likes tea"}]).changed
