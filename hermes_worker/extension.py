@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -552,17 +553,12 @@ def fold(
         raise ExtensionConflict("; ".join(found))
     return Installed(
         extensions=tuple(extensions),
-        tools=_by_name(one.tools for one in extensions),
-        tool_sources=_by_name(one.tool_sources for one in extensions),
         bundles=_bundles(extensions),
-        providers=_by_name(one.providers for one in extensions),
-        wires=_by_name(one.wires for one in extensions),
-        channels=_by_name(one.channels for one in extensions),
-        workspaces=_by_name(one.workspaces for one in extensions),
-        routers=_by_name(one.routers for one in extensions),
-        commands=_by_name(one.commands for one in extensions),
-        context_sources=_by_name(one.context_sources for one in extensions),
-        compactors=_by_name(one.compactors for one in extensions),
+        **{
+            name: _by_name(getattr(one, name) for one in extensions)
+            for name in _KINDS
+            if name not in ("settings", "hooks")
+        },
         settings=MappingProxyType({item.variable: item for one in extensions for item in one.settings}),
         hooks=_by_name([sorted((hook for one in extensions for hook in one.hooks), key=lambda hook: hook.order)]),
         secret_variables=_secrets_by_variable(extensions),
@@ -608,19 +604,16 @@ def _conflicts(extensions: Sequence[Extension]) -> Iterator[str]:
     names = [one.name for one in extensions]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"two extensions are named {name!r}: disable one of them"
-    for kind, claims in _CLAIMS.items():
-        claimed: dict[str, str] = {}
-        for one in extensions:
-            for name in claims(one):
-                if name not in claimed:
-                    claimed[name] = one.name
-                elif claimed[name] == one.name:
-                    yield f"the extension {one.name!r} brings the {kind} {name!r} twice"
-                else:
-                    yield (
-                        f"the extensions {claimed[name]!r} and {one.name!r} both bring the {kind} {name!r}: "
-                        "disable one of them"
-                    )
+    claimed: dict[tuple[str, str], str] = {}
+    for one in extensions:
+        for kind, name in _claims(one):
+            other = claimed.setdefault((kind, name), one.name)
+            if other != one.name:
+                yield f"the extensions {other!r} and {one.name!r} both bring the {kind} {name!r}: disable one of them"
+        twice = Counter(_claims(one))
+        yield from (
+            f"the extension {one.name!r} brings the {kind} {name!r} twice" for (kind, name), n in twice.items() if n > 1
+        )
 
 
 def _unusable(one: Extension) -> Iterator[str]:
@@ -683,48 +676,52 @@ def _unusable_hook(hook: HookDeclaration, extension: str) -> Iterator[str]:
         yield f"{whose} must have a timeout_s above 0 and at most {HOOK_TIMEOUT_S_MAX:g}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """One kind of plug: a field of ``Extension`` that holds rows."""
+
+    word: str
+    """What one of them is called in sentences."""
+    claims: Callable[[Any], Iterable[str]] = lambda row: (row.name,)
+    """The names of a row, which no other row of the kind may have."""
+
+
+def _claim_with_aliases(row: Any) -> Iterable[str]:
+    return (row.name, *row.aliases)
+
+
+_KINDS: Mapping[str, _Kind] = MappingProxyType(
+    {
+        "tools": _Kind(word="tool"),
+        "tool_sources": _Kind(word="tool source"),
+        "providers": _Kind(word="provider", claims=_claim_with_aliases),
+        "wires": _Kind(word="wire"),
+        "channels": _Kind(word="channel", claims=_claim_with_aliases),
+        "workspaces": _Kind(word="kind of workspace"),
+        "routers": _Kind(word="router"),
+        "commands": _Kind(word="command"),
+        "context_sources": _Kind(word="context source"),
+        "compactors": _Kind(word="compactor"),
+        "settings": _Kind(word="setting", claims=lambda row: (row.variable,)),
+        "hooks": _Kind(word="hook"),
+    }
+)
+"""The kinds of plugs, by the field of ``Extension`` that holds them."""
+
+
 def _references(one: Extension) -> Iterator[Reference]:
-    for tool in one.tools:
-        yield tool.implementation
-    for wire in one.wires:
-        yield wire.implementation
-    for kind in one.workspaces:
-        yield kind.implementation
-    for router in one.routers:
-        yield router.implementation
-    for command in one.commands:
-        yield command.implementation
-    for source in one.context_sources:
-        yield source.implementation
-    for compactor in one.compactors:
-        yield compactor.implementation
-    for tool_source in one.tool_sources:
-        yield tool_source.implementation
-    for hook in one.hooks:
-        yield hook.implementation
+    rows = (row for name in _KINDS for row in getattr(one, name))
+    yield from (row.implementation for row in rows if hasattr(row, "implementation"))
     for provider in one.memory_providers:
         yield provider.prefetch
         yield from (part for part in (provider.on_memory_write, provider.prompt_block) if part is not None)
 
 
-_CLAIMS: Mapping[str, Callable[[Extension], Iterable[str]]] = MappingProxyType(
-    {
-        "tool": lambda one: (tool.name for tool in one.tools),
-        "tool source": lambda one: (source.name for source in one.tool_sources),
-        "bundle of toolsets": lambda one: (*one.toolsets, *(source.name for source in one.tool_sources)),
-        "provider": lambda one: (name for row in one.providers for name in (row.name, *row.aliases)),
-        "wire": lambda one: (wire.name for wire in one.wires),
-        "channel": lambda one: (name for row in one.channels for name in (row.name, *row.aliases)),
-        "kind of workspace": lambda one: (kind.name for kind in one.workspaces),
-        "router": lambda one: (router.name for router in one.routers),
-        "command": lambda one: (command.name for command in one.commands),
-        "context source": lambda one: (source.name for source in one.context_sources),
-        "compactor": lambda one: (compactor.name for compactor in one.compactors),
-        "setting": lambda one: (item.variable for item in one.settings),
-        "hook": lambda one: (hook.name for hook in one.hooks),
-    }
-)
-"""What only one extension may claim."""
+def _claims(one: Extension) -> Iterator[tuple[str, str]]:
+    """Yield each kind and name that no other extension may bring."""
+    for name, kind in _KINDS.items():
+        yield from ((kind.word, claimed) for row in getattr(one, name) for claimed in kind.claims(row))
+    yield from (("bundle of toolsets", name) for name in (*one.toolsets, *(source.name for source in one.tool_sources)))
 
 
 def missing(
