@@ -45,17 +45,16 @@ BLOCKED_PORTS = frozenset(_FETCH_BLOCKED_PORTS + _DATA_STORE_PORTS)
 # Cloud metadata and link-local: never, whatever the settings allow. 168.63.129.16 is Azure's host agent, 192.0.0.192
 # Oracle's metadata service, 100.100.100.200 Alibaba's. AWS answers in fd00:ec2::/32, Google at fd20:ce::254, and
 # Scaleway at fd00:42::42.
-_NEVER_V4 = tuple(
-    IPv4Network(text)
-    for text in (
-        *("169.254.0.0/16", "100.100.100.200/32", "192.0.0.192/32", "168.63.129.16/32"),
-        *("224.0.0.0/4", "255.255.255.255/32"),
-    )
+_METADATA_V4 = tuple(
+    IPv4Network(text) for text in ("169.254.0.0/16", "100.100.100.200/32", "192.0.0.192/32", "168.63.129.16/32")
 )
-_NEVER_V6 = tuple(
-    IPv6Network(text) for text in ("fd00:ec2::/32", "fd20:ce::254/128", "fd00:42::42/128", "fe80::/10", "ff00::/8")
+_METADATA_V6 = tuple(
+    IPv6Network(text) for text in ("fd00:ec2::/32", "fd20:ce::254/128", "fd00:42::42/128", "fe80::/10")
 )
-_METADATA_V4 = frozenset(
+_MANY_V4 = tuple(IPv4Network(text) for text in ("224.0.0.0/4", "255.255.255.255/32"))
+_MANY_V6 = (IPv6Network("ff00::/8"),)
+"""Multicast and broadcast."""
+_SERVICES_V4 = frozenset(
     int(IPv4Address(text))
     for text in ("169.254.169.254", "169.254.170.2", "169.254.170.23", "100.100.100.200", "192.0.0.192")
 )
@@ -71,11 +70,50 @@ _PRIVATE_V4 = tuple(
 )
 _GLOBAL_V6 = IPv6Network("2000::/3")
 _SPECIAL_V6 = tuple(IPv6Network(text) for text in ("2001::/23", "2001:db8::/32", "3fff::/20"))
+_MAPPED_V6 = IPv6Network("::ffff:0:0/96")
 _NAT64_V6 = IPv6Network("64:ff9b::/96")
 _NAT64_OF_A_SITE = IPv6Network("64:ff9b:1::/48")
-_ENDS_IN_IPV4 = (_NAT64_V6, *(IPv6Network(text) for text in ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96")))
-_ISATAP = frozenset({0x00005EFE, 0x02005EFE})
+_ENDS_IN_IPV4 = (_MAPPED_V6, _NAT64_V6, *(IPv6Network(text) for text in ("::/96", "::ffff:0:0:0/96")))
+_SIX_TO_FOUR, _TEREDO = IPv6Network("2002::/16"), IPv6Network("2001::/32")
+_ISATAP = (0x00005EFE, 0x02005EFE)
 """The bits before the IPv4 address in the interface identifier of ISATAP (RFC 5214, 6.1)."""
+
+_LOW_32 = (1 << 32) - 1
+
+
+def _spell_all(v4: Iterable[IPv4Network], v6: Iterable[IPv6Network]) -> Iterator[tuple[int, int]]:
+    """Every way to write an address of these networks in 128 bits, as a mask and what is left under it."""
+    yield from ((int(network.netmask), int(network.network_address)) for network in v6)
+    for network in v4:
+        mask, value = int(network.netmask), int(network.network_address)
+        for holder in _ENDS_IN_IPV4:
+            yield _carry(holder, mask, value)
+        for before in _ISATAP:
+            yield _LOW_32 << 32 | mask, before << 32 | value
+        yield _carry(_SIX_TO_FOUR, mask << 80, value << 80)
+        yield _carry(_TEREDO, mask << 64, value << 64)
+        yield _carry(_TEREDO, mask, ~value & mask)
+        yield _carry(_NAT64_OF_A_SITE, mask, value)
+        # RFC 6052, 2.2: behind a prefix of 48, 56 or 64 bits, and around the eight bits from the 64th on.
+        for shift in (40, 32, 24):
+            yield _carry(_NAT64_OF_A_SITE, _around_octet(mask << shift), _around_octet(value << shift))
+
+
+def _carry(holder: IPv6Network, mask: int, value: int) -> tuple[int, int]:
+    return int(holder.netmask) | mask, int(holder.network_address) | value
+
+
+def _around_octet(bits: int) -> int:
+    return bits >> 56 << 64 | bits & (1 << 56) - 1
+
+
+METADATA_SPELLINGS = (
+    *_spell_all(_METADATA_V4, _METADATA_V6),
+    *((_LOW_32, address) for address in _SERVICES_V4),
+)
+"""What no command reaches, in every spelling, as pairs: an address is one if its 128 bits (an IPv4 address counts as
+``::ffff:0:0/96``) and the first number are the second. Multicast is none of them."""
+_MANY_SPELLINGS = tuple(_spell_all(_MANY_V4, _MANY_V6))
 
 _NUMERIC_HOST = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)(?:\.(?:0x[0-9a-f]*|[0-9]+)){0,3}")
 _CONTROL_OR_SPACE = re.compile(r"[\x00-\x20\x7f-\xa0\\]")
@@ -162,12 +200,12 @@ def address_refusal(address: str, policy: UrlPolicy) -> str | None:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:
         return f"{address[:60]!r} is not an address"
-    inner = tuple(_embedded(parsed)) if isinstance(parsed, IPv6Address) else ()
-    if any(_is_never_allowed(candidate) for candidate in (parsed, *inner)):
+    bits = int(parsed) if isinstance(parsed, IPv6Address) else int(_MAPPED_V6.network_address) | int(parsed)
+    if any(bits & mask == value for mask, value in (*METADATA_SPELLINGS, *_MANY_SPELLINGS)):
         return f"{address} is a metadata, link-local or multicast address"
     if policy.allows_private:
         return None
-    is_public = _is_public(inner[0]) if inner and _is_translation(parsed) else _is_public(parsed)
+    is_public = _is_public(IPv4Address(bits & _LOW_32)) if _is_translation(parsed) else _is_public(parsed)
     return None if is_public else f"{address} is not a public address"
 
 
@@ -236,35 +274,11 @@ def _as_address(text: str) -> IPv4Address | IPv6Address | None:
         return None
 
 
-def _embedded(address: IPv6Address) -> Iterator[IPv4Address]:
-    """Every IPv4 address that some network or kernel reads in an IPv6 one."""
-    bits = int(address)
-    last = bits & 0xFFFFFFFF
-    is_isatap = bits >> 32 & 0xFFFFFFFF in _ISATAP
-    if is_isatap or last in _METADATA_V4 or any(address in network for network in _ENDS_IN_IPV4):
-        yield IPv4Address(last)
-    if address.sixtofour is not None:
-        yield address.sixtofour
-    if address.teredo is not None:
-        yield from address.teredo
-    if address in _NAT64_OF_A_SITE:
-        # RFC 6052, 2.2: behind a prefix of 48, 56, 64 or 96 bits, and around the eight bits from the 64th on.
-        left = bits >> 64 << 56 | bits & (1 << 56) - 1
-        yield from (IPv4Address(left >> shift & 0xFFFFFFFF) for shift in (40, 32, 24))
-        yield IPv4Address(last)
-
-
 def _is_translation(address: IPv4Address | IPv6Address) -> bool:
     """Only another spelling of the IPv4 address inside. NAT64 is how an IPv6-only cluster reaches IPv4 hosts."""
     if not isinstance(address, IPv6Address):
         return False
     return address.ipv4_mapped is not None or address in _NAT64_V6
-
-
-def _is_never_allowed(address: IPv4Address | IPv6Address) -> bool:
-    if isinstance(address, IPv4Address):
-        return any(address in network for network in _NEVER_V4)
-    return any(address in network for network in _NEVER_V6)
 
 
 def _is_public(address: IPv4Address | IPv6Address) -> bool:
