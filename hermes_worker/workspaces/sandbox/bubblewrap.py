@@ -13,11 +13,12 @@ import stat
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path, PurePosixPath
 
-from hermes_worker.workspaces.sandbox import probing, seccomp
+from hermes_worker.workspaces.sandbox import seccomp
 from hermes_worker.workspaces.sandbox.base import DOOR_FD, ENVIRON_FD, SECCOMP_FD, Confinement
+from hermes_worker.workspaces.sandbox.connecting import plan_connector, tell_open_addresses, try_with_connector
 from hermes_worker.workspaces.sandbox.helper.keeper import LISTENS, landlock_abi
 from hermes_worker.workspaces.sandbox.network import PROXY_PORT, PROXY_VARIABLES, Network
 from hermes_worker.workspaces.sandbox.policy import (
@@ -58,6 +59,8 @@ class Bubblewrap:
 
     def __init__(self, programs: Sequence[str] | None = None) -> None:
         self._programs = programs
+        self._no_connector: str | None = None
+        """Why addresses are not judged; known once a program was tried."""
 
     def unavailable(self) -> str | None:
         if not self._candidates():
@@ -71,10 +74,10 @@ class Bubblewrap:
         program = self._program()
         if program is None:
             raise OSError(self._reason)
-        return self._confined(program, policy)
+        return self._confined(program, policy, has_connector=self._no_connector is None)
 
     def uncovered(self) -> Sequence[str]:
-        missing = ["addresses, link-local ones among them, while the network is open", "programs that root left setuid"]
+        missing = [tell_open_addresses(self._no_connector), "programs that root left setuid"]
         return [*missing, *(["abstract sockets of other programs"] if landlock_abi() < 6 else [])]
 
     def _program(self) -> str | None:
@@ -83,7 +86,7 @@ class Bubblewrap:
             self._found: str | None = None
             self._reason = "bubblewrap is not installed"
             for program in self._candidates():
-                reason = probing.failure(self._confined(program, SandboxPolicy()))
+                reason, self._no_connector = try_with_connector(partial(self._probe, program))
                 if reason is None:
                     self._found = program
                     break
@@ -93,7 +96,10 @@ class Bubblewrap:
     def _candidates(self) -> Sequence[str]:
         return _installed() if self._programs is None else self._programs
 
-    def _confined(self, program: str, policy: SandboxPolicy) -> Confinement:
+    def _probe(self, program: str, has_connector: bool) -> Confinement:
+        return self._confined(program, SandboxPolicy(), has_connector=has_connector)
+
+    def _confined(self, program: str, policy: SandboxPolicy, *, has_connector: bool) -> Confinement:
         words = [program, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
         has_proxy = policy.network is Network.PROXY
         if has_proxy:
@@ -115,7 +121,13 @@ class Bubblewrap:
         scoped = {"abi": abi, "files": 0, "network": 0, "scopes": _SCOPES, "rules": []}
         return Confinement(
             prefix=tuple(words),
-            plan={"landlock": scoped if abi >= 6 else None},
+            plan={
+                # The keeper's, too: it connects for the command.
+                "domain": scoped if abi >= 6 else None,
+                "connector": plan_connector(serves_paths=True)
+                if has_connector and policy.network is Network.OPEN
+                else None,
+            },
             program=seccomp.program(_FAMILIES),
             variables={
                 "TMPDIR": "/tmp",

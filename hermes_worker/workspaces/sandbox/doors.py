@@ -24,11 +24,11 @@ import struct
 from pathlib import Path
 from typing import Final, Protocol, Self
 
+from hermes_worker.workspaces.sandbox.helper.connector import ANSWER, IS_VALID, NOTICE, RECEIVE, REPLY
 from hermes_worker.workspaces.sandbox.helper.keeper import LISTENS
 
-_RECEIVE, _ANSWER, _IS_VALID, _ADD = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103
-"""SECCOMP_IOCTL_NOTIF_RECV, _SEND, _ID_VALID and _ADDFD."""
-_NOTICE_BYTES: Final = 80
+_ADD: Final = 0x40182103
+"""SECCOMP_IOCTL_NOTIF_ADDFD"""
 _IN_PLACE: Final = 1
 """SECCOMP_ADDFD_FLAG_SETFD"""
 
@@ -105,16 +105,16 @@ class _ConnectAsking:
 
     def _answered(self) -> socket.socket | None:
         """Answer one ``connect``; the worker's end when it was given a connection."""
-        notice = bytearray(_NOTICE_BYTES)
+        notice = bytearray(NOTICE.size)
         try:
-            fcntl.ioctl(self._descriptor, _RECEIVE, notice)
+            fcntl.ioctl(self._descriptor, RECEIVE, notice)
         except OSError:
             return None  # whoever asked is gone
-        number, task = struct.unpack_from("=QI", notice)
-        (wanted,) = struct.unpack_from("=i", notice, 32)
+        number, task, _, _, _, _, first, *_ = NOTICE.unpack(notice)
+        wanted = first & 0xFFFFFFFF
         ours, refusal = self._given(number, task, wanted)
         try:
-            fcntl.ioctl(self._descriptor, _ANSWER, struct.pack("=QqiI", number, 0, -refusal, 0))
+            fcntl.ioctl(self._descriptor, ANSWER, REPLY.pack(number, 0, -refusal, 0))
         except OSError:
             if ours is not None:
                 ours.close()
@@ -126,7 +126,7 @@ class _ConnectAsking:
         try:
             flags = _flags_of_socket(task, wanted)
             # The task may have ended and its number may mean another, unless it still waits for this answer.
-            fcntl.ioctl(self._descriptor, _IS_VALID, struct.pack("=Q", number))
+            fcntl.ioctl(self._descriptor, IS_VALID, struct.pack("=Q", number))
             ours, theirs = _connected_pair()
         except OSError as error:
             return None, error.errno or errno.EACCES

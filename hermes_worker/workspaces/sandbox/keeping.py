@@ -149,6 +149,8 @@ class Kept:
             "bounds_processes": self._group is not None and self._group.bounds_processes,
             "oom_score": OOM_SCORE,
             "drops_capabilities": False,
+            "domain": None,
+            "connector": None,
             "landlock": None,
             "seccomp": b"",
             "door": door,

@@ -14,6 +14,7 @@ from pathlib import Path
 from hermes_worker.system.own_folders import make_temporary_folder
 from hermes_worker.workspaces.sandbox import probing, seccomp
 from hermes_worker.workspaces.sandbox.base import Confinement
+from hermes_worker.workspaces.sandbox.connecting import plan_connector, tell_open_addresses, try_with_connector
 from hermes_worker.workspaces.sandbox.helper.keeper import landlock_abi
 from hermes_worker.workspaces.sandbox.network import PROXY_VARIABLES, Network
 from hermes_worker.workspaces.sandbox.policy import (
@@ -57,6 +58,8 @@ class Landlock:
 
     def __init__(self) -> None:
         self._sight = _Sight()
+        self._no_connector: str | None = None
+        """Why addresses are not judged; known once a command was tried."""
 
     def unavailable(self) -> str | None:
         if not hasattr(self, "_unavailable"):
@@ -79,6 +82,9 @@ class Landlock:
         return None
 
     def confine(self, policy: SandboxPolicy) -> Confinement:
+        return self._confined(policy, has_connector=self._no_connector is None)
+
+    def _confined(self, policy: SandboxPolicy, *, has_connector: bool) -> Confinement:
         abi = landlock_abi()
         tmp = make_temporary_folder("command-")
         is_open = policy.network is Network.OPEN
@@ -95,6 +101,7 @@ class Landlock:
                     "rules": rules,
                 },
                 "seccomp": seccomp.proxied_program() if has_proxy else seccomp.program(families, spares_others=True),
+                "connector": plan_connector(serves_paths=False) if has_connector and is_open else None,
                 "drops_capabilities": True,
             },
             variables={
@@ -110,7 +117,7 @@ class Landlock:
         abi = landlock_abi()
         return [
             "names, sizes and times of hidden files, and who runs what",
-            "addresses while the network is open",
+            tell_open_addresses(self._no_connector),
             *(["truncating files of others that the user may write"] if abi < 3 else []),
             *(["signals to other processes of the user"] if abi < 6 else []),
         ]
@@ -127,7 +134,9 @@ class Landlock:
         if not seccomp.is_known_machine():
             return "the system calls of this processor are not known to the seccomp filter"
         try:
-            reason = probing.failure(self.confine(SandboxPolicy()))
+            reason, self._no_connector = try_with_connector(
+                lambda has_connector: self._confined(SandboxPolicy(), has_connector=has_connector)
+            )
         except OSError as error:
             reason = str(error)
         return f"Landlock does not work here: {reason}" if reason else None

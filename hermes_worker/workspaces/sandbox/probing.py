@@ -21,6 +21,8 @@ _WORD = "confined"
 def failure(confinement: Confinement) -> str | None:
     """Why no command can be started this way; ``None`` when one was."""
     tried = replace(confinement, door=_BlindDoor()) if confinement.needs_door else confinement
+    if connector := tried.plan.get("connector"):
+        tried = replace(tried, plan={**tried.plan, "connector": {**connector, "is_tried": True}})
     try:
         with kept(tried, tag="probe") as prepared:
             return _ran(prepared)

@@ -128,7 +128,7 @@ _X32_BIT: Final = 0x40000000
 _X86_64_SOCKETS: Final = {"connect": 42, "sendto": 44, "sendmsg": 46, "bind": 49, "listen": 50, "sendmmsg": 307}
 _AARCH64_SOCKETS: Final = {"connect": 203, "sendto": 206, "sendmsg": 211, "bind": 200, "listen": 201, "sendmmsg": 269}
 _SOCKET_CALLS: Final = {"x86_64": _X86_64_SOCKETS, "aarch64": _AARCH64_SOCKETS}
-"""What is judged besides where sockets lead to the proxy only."""
+"""What is judged besides where connections are somebody else's to make."""
 _FLAGS_AT: Final = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
 """Which argument holds the flags."""
 _FAST_OPEN: Final = 0x20000000
@@ -158,7 +158,10 @@ _OF_PROCESSES: Final = {"setpriority": 0, "ioprio_set": 1}
 """The kind of number that means a process: PRIO_PROCESS, IOPRIO_WHO_PROCESS."""
 _TCP_PROTOCOLS: Final = (0, 6)
 """And not MPTCP, SCTP or SMC, which connect elsewhere and otherwise."""
-_SOCK_STREAM, _TYPE_MASK = 1, 0xF
+_MPTCP: Final = 262
+_SOCK_STREAM, _SOCK_DGRAM, _SOCK_RAW, _TYPE_MASK = 1, 2, 3, 0xF
+_INTERNET_ADDRESS_BYTES: Final = 16
+"""``struct sockaddr_in``, the shortest that the kernel takes for an internet address."""
 
 _NOT_THERE: Final = frozenset({"clone3", "io_uring_enter", "io_uring_register", "io_uring_setup"})
 """Libraries do without these when the kernel says it does not have them. ``clone3`` hides its flags from a filter."""
@@ -205,15 +208,73 @@ def proxied_program(machine: str | None = None) -> bytes:
     calls = {**_SOCKET_CALLS[name], **_OTHERS[name]}
     bodies: dict[str, list[_Instruction]] = {
         "socket": _tcp_only(),
-        "connect": [(_RETURN, 0, 0, _ASK)],
+        "connect": [_ask()],
         # What listens on the machine's own loopback, others could connect to.
         "bind": [_refuse(errno.EACCES)],
         "listen": [_refuse(errno.EACCES)],
     }
-    for call, position in _FLAGS_AT.items():
-        flags = (_LOAD, 0, 0, _ARGUMENT_AT + 8 * position)
-        bodies[call] = [flags, (_ANY_BIT, 0, 1, _FAST_OPEN), _refuse(errno.EOPNOTSUPP), _allow()]
+    for call in _FLAGS_AT:
+        bodies[call] = [*_no_fast_open(call), _allow()]
     return _assembled(name, {**bodies, **_own_only()}, calls)
+
+
+def connecting_program(machine: str | None = None) -> bytes:
+    """The filter for a network whose addresses are judged: whoever holds its listener answers each ``connect`` and
+    ``sendto`` that may name an internet address. It refuses nothing else, so ``program`` belongs beside it.
+
+    It does not see addresses of ``sendmsg``, which stand in the memory of the command; what is left of that are
+    datagrams, because nothing else connects by it. Raises ``KeyError`` as ``program``.
+    """
+    name = machine or platform.machine()
+    bodies: dict[str, list[_Instruction]] = {
+        "socket": _without_strange_transports(),
+        "connect": _ask_about_an_address(2),
+        "sendto": [
+            *_no_fast_open("sendto"),
+            (_LOAD, 0, 0, _ARGUMENT_AT + 8 * 4),
+            (_EQUAL, 0, 3, 0),
+            (_LOAD, 0, 0, _ARGUMENT_AT + 8 * 4 + 4),
+            (_EQUAL, 0, 1, 0),
+            _allow(),
+            *_ask_about_an_address(5),
+        ],
+        "sendmsg": [*_no_fast_open("sendmsg"), _allow()],
+        "sendmmsg": [*_no_fast_open("sendmmsg"), _allow()],
+    }
+    return _packed([*_own_numbers_only(name), *_judging(bodies, {**_MACHINES[name].numbers, **_SOCKET_CALLS[name]})])
+
+
+def _ask_about_an_address(length_at: int) -> list[_Instruction]:
+    """``length_at`` says which argument holds its length. No family of the internet takes a shorter one, and netlink's
+    are: every look for the addresses of a host makes such a call."""
+    return [(_LOAD, 0, 0, _ARGUMENT_AT + 8 * length_at), (_AT_LEAST, 1, 0, _INTERNET_ADDRESS_BYTES), _allow(), _ask()]
+
+
+def _no_fast_open(call: str) -> list[_Instruction]:
+    flags = (_LOAD, 0, 0, _ARGUMENT_AT + 8 * _FLAGS_AT[call])
+    return [flags, (_ANY_BIT, 0, 1, _FAST_OPEN), _refuse(errno.EOPNOTSUPP)]
+
+
+def _without_strange_transports() -> list[_Instruction]:
+    """SCTP and DCCP connect by ``sendmsg`` and ``setsockopt``, too."""
+    stream = [(_LOAD, 0, 0, _ARGUMENT_AT + 16)]
+    for protocol in (*_TCP_PROTOCOLS, _MPTCP):
+        stream += [(_EQUAL, 0, 1, protocol), _allow()]
+    stream.append(_refuse(errno.EPROTONOSUPPORT))
+    return [
+        (_LOAD, 0, 0, _ARGUMENT_AT),
+        (_EQUAL, 2, 0, AF_INET),
+        (_EQUAL, 1, 0, AF_INET6),
+        _allow(),
+        (_LOAD, 0, 0, _ARGUMENT_AT + 8),
+        (_AND, 0, 0, _TYPE_MASK),
+        (_EQUAL, 0, len(stream), _SOCK_STREAM),
+        *stream,
+        (_EQUAL, 2, 0, _SOCK_DGRAM),
+        (_EQUAL, 1, 0, _SOCK_RAW),
+        _refuse(errno.EPROTONOSUPPORT),
+        _allow(),
+    ]
 
 
 def _own_only() -> dict[str, list[_Instruction]]:
@@ -262,23 +323,35 @@ def _assembled(
     machine: str, judged: Mapping[str, list[_Instruction]], more_numbers: Mapping[str, int] = MappingProxyType({})
 ) -> bytes:
     """``judged`` says what becomes of the system calls that are allowed or not by their arguments."""
-    audit, known = _MACHINES[machine]
-    numbers = {**known, **more_numbers}
-    lines: list[_Instruction] = [
+    known = _MACHINES[machine].numbers
+    lines = _own_numbers_only(machine)
+    for name, number in sorted(known.items()):
+        if name not in _JUDGED:
+            lines += [(_EQUAL, 0, 1, number), _refuse(errno.ENOSYS if name in _NOT_THERE else errno.EPERM)]
+    clone = [(_LOAD, 0, 0, _ARGUMENT_AT), (_ANY_BIT, 0, 1, _NEW_NAMESPACES), _refuse(errno.EPERM), _allow()]
+    return _packed([*lines, *_judging({"clone": clone, **judged}, {**known, **more_numbers})])
+
+
+def _own_numbers_only(machine: str) -> list[_Instruction]:
+    """Refuse other kinds of system calls, whose numbers mean others, and load the number."""
+    return [
         (_LOAD, 0, 0, _ARCH_AT),
-        (_EQUAL, 1, 0, audit),
+        (_EQUAL, 1, 0, _MACHINES[machine].audit),
         _refuse(errno.EPERM),
         (_LOAD, 0, 0, _NUMBER_AT),
         (_AT_LEAST, 0, 1, _X32_BIT),
         _refuse(errno.ENOSYS),
     ]
-    for name, number in sorted(known.items()):
-        if name not in _JUDGED:
-            lines += [(_EQUAL, 0, 1, number), _refuse(errno.ENOSYS if name in _NOT_THERE else errno.EPERM)]
-    clone = [(_LOAD, 0, 0, _ARGUMENT_AT), (_ANY_BIT, 0, 1, _NEW_NAMESPACES), _refuse(errno.EPERM), _allow()]
-    for name, body in {"clone": clone, **judged}.items():
+
+
+def _judging(judged: Mapping[str, list[_Instruction]], numbers: Mapping[str, int]) -> list[_Instruction]:
+    lines: list[_Instruction] = []
+    for name, body in judged.items():
         lines += [(_EQUAL, 0, len(body), numbers[name]), *body]
-    lines.append(_allow())
+    return [*lines, _allow()]
+
+
+def _packed(lines: Iterable[_Instruction]) -> bytes:
     return b"".join(struct.pack("=HBBI", *line) for line in lines)
 
 
@@ -288,3 +361,7 @@ def _refuse(number: int) -> _Instruction:
 
 def _allow() -> _Instruction:
     return (_RETURN, 0, 0, _ALLOW)
+
+
+def _ask() -> _Instruction:
+    return (_RETURN, 0, 0, _ASK)

@@ -28,16 +28,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from hermes_worker.workspaces.sandbox.helper import namespace, space
+    from hermes_worker.workspaces.sandbox.helper import connector, namespace, space
 else:
     # "typing" and "signal" take longer to import than all the rest.
     import _signal as signal
 
     try:
-        import namespace  # in the starter
+        import connector  # in the starter
+        import namespace
         import space
     except ImportError:
-        from hermes_worker.workspaces.sandbox.helper import namespace, space
+        from hermes_worker.workspaces.sandbox.helper import connector, namespace, space
 
 FINISH_GRACE_S = 0.3
 """How long processes that outlive the shell may take to finish by themselves."""
@@ -130,16 +131,51 @@ def keep(plan: dict[str, Any], given: _Given) -> int:
     os.write(given.entrance, b"+ %d %s\n" % (os.getpid(), plan["tag"].encode()))
     os.close(given.entrance)
 
+    if plan["domain"]:
+        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        _restrict(**plan["domain"])
+    connecting = _Connecting(plan["connector"]) if plan["connector"] else None
+
     def become() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        _become(plan, given)
+        _become(plan, given, connecting)
 
     started = namespace.start(become, given.of_command, plan["processes_max"])
     started.is_bounded |= plan["bounds_processes"]
+    if connecting is not None:
+        connecting.serve()
     for number in given.of_command:
         # The command's output ends when its last writer has closed it.
         os.close(number)
     return _KeptProcess(started, plan, given.verdict).wait()
+
+
+class _Connecting:
+    """Who makes the connections of the command (``connector.py``), from both sides."""
+
+    def __init__(self, wanted: dict[str, Any]) -> None:
+        import _socket
+
+        pair = _socket.socketpair()
+        self._ours, self._its = (fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, _OWN_DESCRIPTORS) for one in pair)
+        for one in pair:
+            one.close()
+        self._wanted = wanted
+
+    def serve(self) -> None:
+        """In the keeper, once the child is there."""
+        os.close(self._its)
+        connector.Connector(self._ours, self._wanted["refused"], serves_paths=self._wanted["serves_paths"]).start()
+
+    def require(self) -> None:
+        """In the child: from here on it asks. Raises ``OSError``."""
+        import _socket
+
+        _filter(self._wanted["program"], self._its)
+        if self._wanted.get("is_tried"):
+            tried = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
+            tried.connect(("127.0.0.1", 9))  # sends nothing
+            tried.close()
 
 
 class _KeptProcess:
@@ -326,7 +362,7 @@ def _tasks() -> int:
 # --- the child ---
 
 
-def _become(plan: dict[str, Any], given: _Given) -> None:
+def _become(plan: dict[str, Any], given: _Given, connecting: _Connecting | None) -> None:
     """Limit and confine this process and make it the command. Never returns."""
     try:
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
@@ -348,6 +384,8 @@ def _become(plan: dict[str, Any], given: _Given) -> None:
             _restrict(**plan["landlock"])
         if plan["drops_capabilities"]:
             _drop_capabilities()
+        if connecting is not None:
+            connecting.require()
         if plan["seccomp"]:
             _filter(plan["seccomp"], plan["door"])
         os.execve(plan["argv"][0], plan["argv"], plan["env"])

@@ -80,6 +80,7 @@ def start(become: Callable[[], None], descriptors: list[int], processes_max: int
     SIGIO is sent to this process when the command has ended; it must be blocked. ``descriptors`` are the command's.
     """
     is_root = os.geteuid() == 0
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if is_root else -1
     if not is_root or _libc.unshare(_CLONE_NEWPID) != 0:
         command = os.fork()
         if command == 0:
@@ -90,6 +91,9 @@ def start(become: Callable[[], None], descriptors: list[int], processes_max: int
     if init == 0:
         os.close(read_end)
         _rule(become, descriptors, processes_max, write_end)
+    # As long as the next child would be another namespace's, no thread can be started.
+    _libc.setns(own, _CLONE_NEWPID)
+    os.close(own)
     os.close(write_end)
     fcntl.fcntl(read_end, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(read_end, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
