@@ -353,7 +353,12 @@ class _HowToOpen(ctypes.Structure):
 
 def _socket_file(task: int, path: bytes) -> int:
     """The file that the task calls ``path``. Raises ``OSError``."""
-    if not path.startswith(b"/"):
+    if path.startswith(b"/proc/self/"):
+        # Programs write long paths like that, and it is not this process that they mean.
+        words = path.split(b"/")
+        count = 5 if words[3] == b"fd" else 4
+        path = b"/".join([os.readlink(b"/".join([b"/proc/%d" % task, *words[3:count]])), *words[count:]])
+    elif not path.startswith(b"/"):
         path = os.readlink(b"/proc/%d/cwd" % task) + b"/" + path
     root = os.open(b"/proc/%d/root" % task, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     how = _HowToOpen(os.O_PATH | os.O_CLOEXEC, 0, _IN_ROOT)
