@@ -168,7 +168,8 @@ def test_shells_and_curl_connect(confined: Machine, server: socket.socket) -> No
     port = server.getsockname()[1]
     assert output(confined, f"exec 3<>/dev/tcp/127.0.0.1/{port} && cat <&3") == "reached\n"
     if is_on_machine("curl"):
-        assert output(confined, f"curl -sS --noproxy '*' --http0.9 http://127.0.0.1:{port}/") == "reached\n"
+        # The server reads no request, so its end may be a reset.
+        assert b"reached" in confined(f"curl -sS --noproxy '*' --http0.9 http://127.0.0.1:{port}/").output
 
 
 def test_datagrams_go_to_this_machine_and_to_resolvers(confined: Machine) -> None:
@@ -201,6 +202,7 @@ os.makedirs("folder/deep", exist_ok=True)
 here.bind("folder/a-name-longer-than-a-family")
 here.listen(20)
 os.symlink("folder", "link")
+open("plain-file", "w").close()
 os.symlink(os.getcwd() + "/folder/a-name-longer-than-a-family", "absolute-link")
 abstract = socket.socket(socket.AF_UNIX)
 abstract.bind("\\0a-name-longer-than-a-family-%d" % os.getpid())
@@ -223,7 +225,7 @@ datagrams.bind("/tmp/datagrams-by-a-long-name")
 asking = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 asking.sendto(b"sent", "/tmp/datagrams-by-a-long-name")
 print(datagrams.recv(99))
-for missing in ("/tmp/no-such-socket-at-all", "/etc/passwd", "\\0no-such-name-at-all"):
+for missing in ("/tmp/no-such-socket-at-all", "/tmp/link-to-the-workspace/plain-file", "\\0no-such-name-at-all"):
     try:
         socket.socket(socket.AF_UNIX).connect(missing)
     except OSError as error:
