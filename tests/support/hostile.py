@@ -856,6 +856,47 @@ _AROUND = {
 }  # fmt: skip
 
 
+_LINK_LOCAL = {
+    "plain": "one.connect((M, 80))",
+    "quick": "one.setblocking(False)\none.connect((M, 80))",
+    "container-credentials": "one.connect(('169.254.170.2', 80))",
+    "other-cloud": "one.connect(('100.100.100.200', 80))",
+    "by-6": "six.connect(('fd00:ec2::254', 80))",
+    "link-local-6": "six.connect(('fe80::a9fe:a9fe', 80, 0, 1))",
+    "mapped": "six.connect(('::ffff:' + M, 80))",
+    "nat64": "six.connect(('64:ff9b::a9fe:a9fe', 80))",
+    "six-to-four": "six.connect(('2002:a9fe:a9fe::', 80))",
+    "datagram": "far.sendto(b'x', (M, 123))",
+    "connected-datagram": "far.connect((M, 123))",
+    "datagram-after-another": "far.connect(('127.0.0.1', 9))\nfar.sendto(b'x', (M, 123))",
+    "datagram-without-a-family": "call(libc.sendto, far.fileno(), b'x', 1, 0, raw(0), 16)",
+    "longer": "call(libc.connect, one.fileno(), raw(2) + bytes(100), 116)",
+    "by-number": "call(libc.syscall, *((42,) if os.uname().machine == 'x86_64' else (203,)), one.fileno(), raw(2), 16)",
+    "by-another-number": "call(libc.syscall, 42 | 1 << 30, one.fileno(), raw(2), 16)",
+    "fast-open": "one.sendto(b'x', 0x20000000, (M, 80))",
+    "fast-open-by-message": "one.sendmsg([b'x'], [], 0x20000000, (M, 80))",
+    "fast-open-by-option": "one.setsockopt(6, 30, 1)\none.connect((M, 80))",
+    "multipath": "socket.socket(2, 1, 262).connect((M, 80))",
+    "sctp": "socket.socket(2, 1, 132).connect((M, 80))",
+    "by-a-ring": "call(libc.syscall, 425, 8, bytes(120))",
+    "in-a-child": "if os.fork(): os._exit(os.waitstatus_to_exitcode(os.wait()[1]))\none.connect((M, 80))",
+    "taken-from-another": "call(libc.syscall, 438, os.pidfd_open(os.getppid()), 0, 0)",
+}  # fmt: skip
+
+
+def _ask(code: str) -> str:
+    """It got there, or might have, unless the kernel refused to try."""
+    lines = "\n".join(f"    {line}" for line in code.splitlines())
+    return python(
+        "import ctypes, os, socket, struct\nM = '169.254.169.254'\none, six, far = socket.socket(), socket.socket(10), socket.socket(2, 2)\n"
+        "for each in (one, six, far): each.settimeout(1)\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+        "def raw(family): return struct.pack('=H', family) + struct.pack('>H4s8x', 80, socket.inet_aton(M))\n"
+        "def call(function, *arguments):\n    if function(*arguments) < 0: raise OSError(ctypes.get_errno(), '')\n"
+        f"try:\n{lines}\nexcept OSError as error:\n"
+        "    print('REACHED' if error.errno not in (1, 13, 38, 93, 94, 95) else 'refused')\nelse:\n    print('REACHED')"
+    )
+
+
 def _talk(code: str) -> str:
     numbers = "".join(f"{name} = int(os.environ['{name}'])\n" for name in ("TCP", "UDP", "API"))
     return python(f"import os, socket, threading, time\n{numbers}{code}")
@@ -924,6 +965,7 @@ def _all() -> Iterator[Hostile]:
     for network in (Network.PROXY, Network.NONE):
         commands = {name: _talk(code) for name, code in _AROUND.items()}
         yield from _rows(f"around-{network.value}", commands, network=network)
+    yield from _rows("link-local", {name: _ask(code) for name, code in _LINK_LOCAL.items()})
 
 
 ROWS = tuple(_all())

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a command stands on one line
 """Somebody who listens at a link-local address, and commands that try to get there. Run in a network of its own."""
 
 from __future__ import annotations

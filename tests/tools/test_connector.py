@@ -76,7 +76,10 @@ def test_addresses_of_odd_lengths_and_families(address: bytes, is_one: bool) -> 
 
 MACHINES = {
     "x86_64": (0xC000003E, {"socket": 41, "connect": 42, "sendto": 44, "sendmsg": 46, "sendmmsg": 307, "read": 0}),
-    "aarch64": (0xC00000B7, {"socket": 198, "connect": 203, "sendto": 206, "sendmsg": 211, "sendmmsg": 269, "read": 63}),
+    "aarch64": (
+        0xC00000B7,
+        {"socket": 198, "connect": 203, "sendto": 206, "sendmsg": 211, "sendmmsg": 269, "read": 63},
+    ),
 }
 _FAST_OPEN = 0x20000000
 CALLS = {

@@ -94,7 +94,9 @@ def full() -> Iterator[socket.socket]:
 
 
 def script(code: str) -> str:
-    return f"{PYTHON} -I -S - <<'END' 2>&1\nimport ctypes, errno, os, signal, socket, sys, threading, time\n{code}\nEND\n"
+    return (
+        f"{PYTHON} -I -S - <<'END' 2>&1\nimport ctypes, errno, os, signal, socket, sys, threading, time\n{code}\nEND\n"
+    )
 
 
 def output(here: Machine, command: str) -> str:
@@ -420,6 +422,6 @@ def test_no_trick_reaches_somebody_who_listens_there(rung: str) -> None:
     )
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["without"] == {name: True for name in found["without"]}, "the judge sees what gets through"
-    assert found["reached"] == {name: False for name in found["reached"]}, found["said"]
+    assert found["without"] == dict.fromkeys(found["without"], True), "the judge sees what gets through"
+    assert found["reached"] == dict.fromkeys(found["reached"], False), found["said"]
     assert found["private"] == "reached"

@@ -55,6 +55,7 @@ EVERY_TIME = _ids(
             "raise-limits raise-file-size setuid-shell capabilities host-name"
         ),
         "devices": "block memory",
+        "link-local": "plain by-6 datagram",
     }
 )
 """The shortest way to each thing that a wall keeps: tried whenever tests run, and not only when chance takes them."""

@@ -17,8 +17,8 @@ The thread is not confined, so it must do nothing for a command that the command
   is named by a descriptor. Where Landlock judges paths there are no such sockets, and their names are refused.
 * The other end of a Unix socket is told the user and group of the command, but the keeper's process number.
 
-Not asked about, because no filter can see the address: ``sendmsg`` and ``sendmmsg``, by which datagrams go to an address
-and nothing connects. Datagrams and connections to port 53 are let through: clouds have their resolvers there.
+Not asked about, because no filter can see the address: ``sendmsg`` and ``sendmmsg``, by which datagrams go to an
+address and nothing connects. Datagrams and connections to port 53 are let through: clouds have their resolvers there.
 
 The kernel lets only signals that kill interrupt a call that is being answered. A thread therefore looks now and then
 whether the command's thread has a signal to handle, and takes back its own call, whose answer is then what the kernel
@@ -30,6 +30,7 @@ One thread receives at a time and answers what cannot wait; for a call that may,
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import errno
 import fcntl
@@ -42,11 +43,9 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
-    import threading as _thread
     from collections.abc import Iterable, Sequence
 else:
     import _signal as signal
-    import _thread
 
 RECEIVE, ANSWER, IS_VALID = 0xC0502100, 0xC0182101, 0x40082102
 """SECCOMP_IOCTL_NOTIF_RECV, _SEND and _ID_VALID of linux/seccomp.h."""
@@ -84,8 +83,8 @@ _libc.syscall.restype = ctypes.c_long
 
 
 def is_refused(address: bytes, refused: Iterable[Sequence[int]]) -> bool:
-    """Whether ``address``, a ``struct sockaddr`` of any length, names a host that is one of ``refused``: pairs of a mask
-    and a value of 128 bits (``net.urls.METADATA_SPELLINGS``). Paths and other families are none."""
+    """Whether ``address``, a ``struct sockaddr`` of any length, names a host that is one of ``refused``: pairs of a
+    mask and a value of 128 bits (``net.urls.METADATA_SPELLINGS``). Paths and other families are none."""
     family = int.from_bytes(address[:2], sys.byteorder)
     whole = address.ljust(28, b"\0")
     # To some calls an address without a family is one of IPv4.
@@ -357,9 +356,10 @@ def _socket_file(task: int, path: bytes) -> int:
         # Programs write long paths like that, and it is not this process that they mean.
         words = path.split(b"/")
         count = 5 if words[3] == b"fd" else 4
-        path = b"/".join([os.readlink(b"/".join([b"/proc/%d" % task, *words[3:count]])), *words[count:]])
+        meant = os.readlink(b"/".join([b"/proc/%d" % task, *words[3:count]]))  # noqa: PTH115 - see below
+        path = b"/".join([meant, *words[count:]])
     elif not path.startswith(b"/"):
-        path = os.readlink(b"/proc/%d/cwd" % task) + b"/" + path
+        path = os.readlink(b"/proc/%d/cwd" % task) + b"/" + path  # noqa: PTH115 - pathlib takes long to import
     root = os.open(b"/proc/%d/root" % task, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     how = _HowToOpen(os.O_PATH | os.O_CLOEXEC, 0, _IN_ROOT)
     try:
