@@ -133,7 +133,7 @@ def test_programs_say_that_it_is_not_permitted(confined: Machine) -> None:
 
 
 HARMLESS = """
-port = int(sys.argv[1]) if len(sys.argv) > 1 else {port}
+port = {port}
 one = socket.create_connection(("127.0.0.1", port))
 print(one.recv(99))
 two = socket.socket()
@@ -151,10 +151,10 @@ for wrong in (lambda: socket.create_connection(("127.0.0.1", 1)), lambda: one.co
     except OSError as error:
         print(errno.errorcode[error.errno])
 libc = ctypes.CDLL(None, use_errno=True)
-for arguments in ((one.fileno(), 8, 16), (one.fileno(), b"x" * 16, -1), (one.fileno(), b"x" * 200, 200), (99, b"\\2\\0" * 8, 16),
-                  (0, b"\\2\\0" * 8, 16)):
-    print(libc.connect(arguments[0], ctypes.c_void_p(arguments[1]) if arguments[1] == 8 else arguments[1], arguments[2]),
-          errno.errorcode[ctypes.get_errno()])
+nowhere, some = ctypes.c_void_p(8), b"\\2\\0" * 100
+for where, address, length in ((one.fileno(), nowhere, 16), (one.fileno(), some, -1), (one.fileno(), some, 200),
+                               (99, some, 16), (0, some, 16)):
+    print(libc.connect(where, address, length), errno.errorcode[ctypes.get_errno()])
 """
 
 
@@ -214,7 +214,8 @@ above = os.open("folder", os.O_PATH)
 os.chdir("folder/deep")
 for name in ("../a-name-longer-than-a-family", "../../link/a-name-longer-than-a-family", "../../absolute-link",
              "/proc/self/cwd/../a-name-longer-than-a-family", "/proc/self/fd/%d/a-name-longer-than-a-family" % above,
-             "/tmp/link-to-the-workspace/folder/a-name-longer-than-a-family", "\\0a-name-longer-than-a-family-%d" % os.getpid()):
+             "/tmp/link-to-the-workspace/folder/a-name-longer-than-a-family",
+             "\\0a-name-longer-than-a-family-%d" % os.getpid()):
     asking = socket.socket(socket.AF_UNIX)
     asking.connect(name)
     answering, _ = (abstract if name[0] == "\\0" else here).accept()
