@@ -143,10 +143,10 @@ class Connector:
         self._serves_paths = serves_paths
         self._connect = _SYS_CONNECT[os.uname().machine]
         self._listener = -1
-        self._turn = _thread.allocate_lock()
+        self._receiving = _thread.allocate_lock()
         self._lock = _thread.allocate_lock()
         self._waiting = 0
-        """How many threads receive, or wait for their turn to."""
+        """How many threads receive, or wait until another has stopped receiving."""
         self._made: dict[int, _Call] = {}
         """What each other thread is at."""
         self._looked_at = 0.0
@@ -174,7 +174,7 @@ class Connector:
     def _serve(self) -> None:
         this = _thread.get_ident()
         while True:
-            with self._turn:
+            with self._receiving:
                 call = self._next_that_may_wait()
                 if call is None:
                     return
