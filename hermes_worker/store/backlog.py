@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import Prepared
@@ -59,8 +60,17 @@ def read_backlog(database: Database) -> list[QueueBacklog]:
     return [found[queue] for queue in STEP_S_MIN]
 
 
-def create_view(dialect: str) -> str:
-    """The statement that makes the view, for ``postgresql`` or ``sqlite``. A revision holds a copy of it."""
+def make_view(connection: Connection) -> None:
+    """Make the view, or make it anew. On PostgreSQL a role that was granted to read it can go on reading it."""
+    dialect = connection.dialect.name
+    if dialect == "sqlite":
+        connection.exec_driver_sql("drop view if exists hermes_backlog")
+    connection.exec_driver_sql(view_statement(dialect))
+
+
+def view_statement(dialect: str) -> str:
+    """The statement that makes the view, for ``postgresql`` or ``sqlite``. Whoever upgrades a schema runs it; a change
+    of it needs a new revision, or databases that exist keep the old view."""
     return _CREATE.format(
         queues=",\n    ".join(f"('{queue}', {seconds}.0)" for queue, seconds in STEP_S_MIN.items()),
         window=f"{CLEARED_IN_S}.0",
@@ -70,6 +80,7 @@ def create_view(dialect: str) -> str:
 
 _DIALECTS: Mapping[str, Mapping[str, str]] = {
     "postgresql": {
+        "create": "create or replace",
         "now": "cast(extract(epoch from clock_timestamp()) as double precision)",
         "least": "least",
         "greatest": "greatest",
@@ -77,6 +88,7 @@ _DIALECTS: Mapping[str, Mapping[str, str]] = {
         "integer": "bigint",
     },
     "sqlite": {
+        "create": "create",
         "now": "(julianday('now') - 2440587.5) * 86400.0",
         "least": "min",
         "greatest": "max",
@@ -87,7 +99,7 @@ _DIALECTS: Mapping[str, Mapping[str, str]] = {
     },
 }
 
-_CREATE = """create view hermes_backlog as
+_CREATE = """{create} view hermes_backlog as
 with clock(now) as (select {now}),
 queues(queue, step_s_min) as (values
     {queues}

@@ -13,9 +13,19 @@ from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.store.backlog import make_view
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.home_rows import finish_relating
-from hermes_worker.store.revisions import MIGRATIONS, SchemaState, advice, newest, require_current, revision, state
+from hermes_worker.store.revisions import (
+    MIGRATIONS,
+    SchemaState,
+    advice,
+    known,
+    newest,
+    require_current,
+    revision,
+    state,
+)
 from hermes_worker.store.tables import metadata, schema_revisions
 
 __all__ = ["migrate", "newest", "require_current", "revision"]
@@ -36,13 +46,14 @@ def migrate(database: Database) -> str | None:
     """Upgrade to the newest revision; returns the one it came from. Idempotent, safe for several at once.
 
     A database that is ahead of this code, and that this code works on, stays as it is. Raises ``ConfigurationError``
-    when the database is newer than that or holds somebody else's tables.
+    when the database is newer than that, comes from an unreleased version, or holds somebody else's tables.
     """
     there = state(database)
     before = there.found
     if there.is_usable:
         finish_relating(database)
         return before
+    _refuse_unknown(before, there)
     if before is not None and not database.is_sqlite:
         _build_ahead(database, before)
     with database.write() as connection:
@@ -53,6 +64,7 @@ def migrate(database: Database) -> str | None:
         config = _config()
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+        make_view(connection)
         _record(connection)
     finish_relating(database)
     return before
@@ -107,14 +119,18 @@ def _refuse_other_encodings(connection: Connection) -> None:
 
 def _refuse_strangers(connection: Connection, there: SchemaState) -> None:
     found = MigrationContext.configure(connection).get_current_revision()
-    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
-    if found is not None and found not in known:
-        what_to_do = advice(found, there.works_with)
-        raise ConfigurationError(
-            f"the database schema is at revision {found!r}, which this version does not work on; {what_to_do}"
-        )
+    _refuse_unknown(found, there)
     theirs = sorted(metadata.tables.keys() & set(sa.inspect(connection).get_table_names()))
     if found is None and theirs:
         raise ConfigurationError(
             f"the database has a table {theirs[0]!r} that is not ours; give hermes-worker its own database"
+        )
+
+
+def _refuse_unknown(found: str | None, there: SchemaState) -> None:
+    """Before anything is changed. ``found`` may be newer than ``there``: somebody else may have migrated since."""
+    if found is not None and found not in known():
+        what_to_do = advice(found, there.works_with)
+        raise ConfigurationError(
+            f"the database schema is at revision {found!r}, which this version does not work on; {what_to_do}"
         )

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 MIGRATIONS = Path(__file__).parent / "migrations"
 _VERSION_TABLE = "alembic_version"
 _REVISIONS_TABLE = "schema_revisions"
-_UNRELEASED = frozenset({"0001", "0002", "0003", "0004", "0005"})
-"""Of versions before the first release. What they made cannot be upgraded."""
+_FIRST, _FOLDED = 100, 266
+"""The revisions of 0.1.0 and of the step from it, which was several steps in versions that were never released."""
+_LAST_WITH_STEPS = "8c3edffb"
+"""The last commit that can upgrade a database between these two. It makes the schema of the second one."""
 
 
 def newest() -> str:
@@ -34,7 +36,7 @@ def known() -> set[str]:
 
 
 def code_version() -> str:
-    """Of this code, with the revision that it is written for: ``0.1.0/0103``."""
+    """Of this code, with the revision that it is written for: ``0.2.0/0266``."""
     from importlib.metadata import version  # a tenth of the time that this module takes to import
 
     return f"{version('hermes-worker')}/{newest()}"
@@ -45,10 +47,16 @@ def advice(found: str | None, works_with: str | None = None) -> str:
     does; ``None`` when the database does not say."""
     if found is None or found in known():
         return "run 'hermes-worker migrate'"
-    if found in _UNRELEASED:
+    number = int(found) if found.isdigit() else _FOLDED
+    if number < _FIRST:
         return (
             "a hermes-worker from before the first release made it, and it cannot be upgraded: "
             "name another database or --home, or remove this one"
+        )
+    if number < _FOLDED:
+        return (
+            "an unreleased hermes-worker between 0.1 and 0.2 made it, which this version cannot upgrade: "
+            f"run 'hermes-worker migrate' once with the sources of commit {_LAST_WITH_STEPS}, then this version again"
         )
     which = "that version" if works_with is None else f"one that is written for {works_with} or later"
     return f"a newer hermes-worker made it: install {which} here, or name another database or --home"

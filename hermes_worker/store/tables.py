@@ -81,7 +81,7 @@ workers = sa.Table(
 """One row per worker process. ``expires_at`` is the term of *every* lease the process holds: a claim names its owner,
 and is live while the owner's term is. One statement on one row renews them all, however many there are. A process that
 is not alive any more left in order (``stopped``), fell silent (``dead``) or was seen to end by itself (``crashed``).
-``version`` is that of its code, with the revision that it is written for: ``0.1.0/0103``. ``slots`` is how many model
+``version`` is that of its code, with the revision that it is written for: ``0.2.0/0266``. ``slots`` is how many model
 calls it makes at once, for a process that makes any. ``draining_at`` is when it began to leave in order, or was asked
 to; ``sandbox`` is the rung that its commands stand on, once it has run one."""
 

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -34,7 +33,7 @@ from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.core.messages import user_body
 from hermes_worker.core.replay import Replay
-from hermes_worker.store.backlog import CLEARED_IN_S, STEP_S_MIN, QueueBacklog, create_view, read_backlog
+from hermes_worker.store.backlog import CLEARED_IN_S, STEP_S_MIN, QueueBacklog, read_backlog
 from hermes_worker.store.hooks.calls import HookCalls
 from hermes_worker.store.hooks.owed import OwedHookRow, owe_hooks
 from hermes_worker.store.inbound_files import InboundFiles, NewFile, NewFiles, owe_files
@@ -54,7 +53,6 @@ from hermes_worker.store.tables import (
     tool_calls,
 )
 
-VERSIONS = Path(__file__).parents[2] / "hermes_worker" / "store" / "migrations" / "versions"
 MOVES = 70
 QUESTION = AuxiliaryQuestion(task=AuxTask.VISION, messages=(user_body("what?"),))
 
@@ -395,9 +393,3 @@ def test_a_role_that_may_read_nothing_else_can_read_it(own_postgres_store: Store
         assert found == (1,)
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute("select * from runs")
-
-
-def test_the_revision_makes_the_view_that_the_code_describes(store: Store) -> None:
-    kind = store.database.engine.dialect.name
-    [script] = VERSIONS.glob(f"0260_*.{kind}.sql")
-    assert script.read_text(encoding="utf-8") == create_view(kind) + "\n"

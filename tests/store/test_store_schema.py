@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +18,14 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy.engine import Connection
+from support.previous import ROOT, NoPreviousVersion, git
 from support.store import Store, check
 
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
-from hermes_worker.store.backlog import create_view
+from hermes_worker.store.backlog import make_view, view_statement
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.migrate import migrate, newest, require_current, revision
-from hermes_worker.store.revisions import MIGRATIONS, known, state
+from hermes_worker.store.revisions import MIGRATIONS, advice, known, state
 from hermes_worker.store.tables import metadata, schema_revisions
 
 HOW = "the revisions do not build what tables.py says: docs/migrations.md tells how to write one"
@@ -70,7 +72,7 @@ def test_the_migrations_build_exactly_the_tables_of_the_code(database_url: str, 
     migrate(migrated)
     metadata.create_all(made.engine)
     with made.write() as connection:
-        connection.exec_driver_sql(create_view(made.engine.dialect.name))
+        make_view(connection)
 
     with migrated.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "include_name": is_ours})
@@ -117,8 +119,14 @@ RELEASED = {
     "0100_first_schema.py": "ee09ec93fba5cab344dec2728952fb4698050588cc7171313978baa146f864a7",
     "0100_first_schema.postgresql.sql": "003ac109509865eb6d5befe86fc10367d6556c2eaf0aa282dedd34f7743d17b2",
     "0100_first_schema.sqlite.sql": "d1d7af5bc314c152d181abd0f26230cf09bc330ffd83d7af33e23845350bf1ed",
+    "0266_since_0_1.py": "0eaaa94f8a4448e069af9c15ae583cf85154188f7c5cf44a3e329e0a0f05bdfd",
 }
 """The files of revisions that databases have been built with, and their SHA-256."""
+VIEW = {
+    "postgresql": "1f98a53263c390f3e826df2c58b9f4118ba710a84984418e38a24503eb3f8720",
+    "sqlite": "26fa844141b5b996772f85ec1e65f6350fd4514967cd064156d51617c78807f1",
+}
+"""SHA-256 of the statement that makes the view, at revision 0266."""
 
 
 @pytest.mark.parametrize("name", RELEASED)
@@ -127,6 +135,15 @@ def test_a_revision_that_databases_were_built_with_is_never_changed(name: str) -
     assert found == RELEASED[name], (
         f"{name} was changed: databases that have this revision would never get the change. Put it back, and add a new "
         "revision with the next number (docs/migrations.md)."
+    )
+
+
+@pytest.mark.parametrize("dialect", VIEW)
+def test_the_view_changes_with_a_revision_only(dialect: str) -> None:
+    found = hashlib.sha256(view_statement(dialect).encode()).hexdigest()
+    assert (newest(), found) == ("0266", VIEW[dialect]), (
+        "a database that has the newest revision keeps the view that it has: add a revision (docs/migrations.md), and "
+        "write its number and the new hash here"
     )
 
 
@@ -215,7 +232,7 @@ def test_every_revision_says_which_code_works_on_its_schema(own_store: Store) ->
 
 
 def test_a_revision_says_so_itself() -> None:
-    silent = [name for name in known() if name >= "0103" and not hasattr(_script(name), "works_with")]
+    silent = [name for name in known() if name > "0100" and not hasattr(_script(name), "works_with")]
     assert silent == [], "write works_with = ... into the revision: docs/migrations.md"
 
 
@@ -233,6 +250,48 @@ def test_a_schema_from_before_the_first_release_is_refused_with_what_to_do(own_s
         with pytest.raises(ConfigurationError, match=r"before the first release.*cannot be upgraded.*--home"):
             step(own_store.database)
     assert revision(own_store.database) == found
+
+
+@pytest.mark.parametrize("found", ["0101", "0182", "0264"])
+def test_a_schema_of_a_version_between_releases_is_refused_with_the_way_out(own_store: Store, found: str) -> None:
+    """Before anything is changed: also the indexes that are built ahead are not built."""
+    with own_store.database.write() as connection:
+        connection.execute(sa.text("update alembic_version set version_num = :found"), {"found": found})
+        connection.exec_driver_sql("drop view hermes_backlog")
+        connection.exec_driver_sql("drop index ix_runs_session_pk")
+
+    for step in (migrate, require_current):
+        with pytest.raises(ConfigurationError, match=rf"{found}.*migrate' once with the sources of commit [0-9a-f]+,"):
+            step(own_store.database)
+
+    assert revision(own_store.database) == found
+    assert views(own_store.database) == {}
+    assert "ix_runs_session_pk" not in str(described(own_store.database, "runs")["indexes"])
+
+
+def test_a_schema_that_the_last_of_these_versions_made_goes_on(own_store: Store) -> None:
+    with own_store.database.write() as connection:
+        connection.execute(sa.update(schema_revisions).values(works_with="0103"))
+        rows = [{"revision": name, "works_with": "0103", "applied_at": 1.0} for name in ("0182", "0264")]
+        connection.execute(sa.insert(schema_revisions), rows)
+    own_store.submit()
+
+    require_current(own_store.database)
+    assert migrate(own_store.database) == newest()
+    own_store.answer(own_store.views.runs()[0].run_id)
+    check(own_store)
+
+
+def test_the_way_out_is_a_commit_that_made_the_schema_of_today() -> None:
+    [commit] = re.findall("commit ([0-9a-f]+)", advice("0182"))
+    try:
+        listed = git("ls-tree", "--name-only", commit, f"{(MIGRATIONS / 'versions').relative_to(ROOT)}/")
+        git("merge-base", "--is-ancestor", commit, "HEAD")
+    except NoPreviousVersion as why:
+        pytest.skip(str(why))
+    made = {Path(name).name.partition("_")[0] for name in listed.splitlines() if name.endswith(".py")} - {""}
+    assert {"0100", "0101", "0182", "0264"} < made
+    assert max(made) == "0266"
 
 
 @pytest.mark.parametrize("name", ["runs", "messages", "sessions", "workers"])

@@ -1,4 +1,4 @@
-"""The version before: the last commit before the newest revision of the schema, in an environment of its own.
+"""The version before: the last commit that made the revision before the newest, in an environment of its own.
 
 ``python -m support.previous FILE`` writes an archive of it, for a machine that has no history.
 """
@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from hermes_worker.store.revisions import MIGRATIONS, newest
+from hermes_worker.store.revisions import MIGRATIONS, known, newest
 from support.environments import environment_with
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+_VERSIONS = f"{(MIGRATIONS / 'versions').relative_to(ROOT)}/"
 VARIABLE = "HERMES_TEST_PREVIOUS"
 """Names that archive; ``.ci/run`` makes one for its furnished machine."""
 
@@ -25,12 +26,16 @@ class NoPreviousVersion(LookupError):
 
 
 def previous_commit() -> str:
-    """The commit before the one that added the newest revision. Raises ``NoPreviousVersion``."""
-    (script,) = (MIGRATIONS / "versions").glob(f"{newest()}_*.py")
-    added = _git("log", "--diff-filter=A", "--follow", "--format=%H", "-1", "--", str(script.relative_to(ROOT)))
-    if not added:
-        raise NoPreviousVersion(f"revision {newest()} is not committed yet, so there is no version before it")
-    return _git("rev-parse", f"{added}^")
+    """The last commit of the revision before the newest. Raises ``NoPreviousVersion``."""
+    before = max(known() - {newest()})
+    added = git("log", "--topo-order", "--reverse", "--diff-filter=A", "--format=%H", "--name-only", "--", _VERSIONS)
+    commit = ""
+    for line in filter(None, added.splitlines()):
+        if not line.startswith(_VERSIONS):
+            commit = line
+        elif Path(line).name.partition("_")[0] > before:
+            return git("rev-parse", f"{commit}^")
+    raise NoPreviousVersion(f"no revision after {before} is committed yet, so there is no version before it")
 
 
 def previous_program(folder: Path) -> Path:
@@ -47,11 +52,12 @@ def previous_program(folder: Path) -> Path:
 
 def archived(path: Path) -> Path:
     """``path``, where the version before now is. Raises ``NoPreviousVersion``."""
-    _git("archive", "--format=tar", f"--output={path.absolute()}", previous_commit())
+    git("archive", "--format=tar", f"--output={path.absolute()}", previous_commit())
     return path
 
 
-def _git(*arguments: str) -> str:
+def git(*arguments: str) -> str:
+    """What git says about the project. Raises ``NoPreviousVersion`` where there is no history."""
     try:
         done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):

@@ -17,6 +17,8 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
+from hermes_worker.store.backlog import make_view
+from hermes_worker.store.revisions import newest
 from hermes_worker.store.tables import metadata
 
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -40,13 +42,13 @@ class Upgrade:
             engine.dispose()
 
     def _problems(self, engine: sa.Engine, rows: Rows) -> list[str]:
-        old = self._made(engine, rows)
+        old = self.made(engine, rows)
         removed = self._removed()
         wanted = _projected(old, rows, removed)
         refused = _refused(engine, old, wanted, f"the schema before needs {sorted(removed)}")
         try:
             with engine.begin() as connection:
-                self._upgrade(connection, self.after)
+                self.upgrade(connection, self.after)
         except (sa.exc.DBAPIError, NotImplementedError, ValueError) as error:
             return [*refused, f"the upgrade fails where there are rows: {_first_line(error)}"]
         try:
@@ -56,10 +58,10 @@ class Upgrade:
             return [*refused, f"what the version before reads is not there: {_first_line(error)}"]
         return [*refused, *lost, *_refused(engine, old, wanted, "what the version before writes is refused")]
 
-    def _made(self, engine: sa.Engine, rows: Rows) -> sa.MetaData:
+    def made(self, engine: sa.Engine, rows: Rows) -> sa.MetaData:
         """The schema before, filled."""
         with engine.begin() as connection:
-            self._upgrade(connection, self.before)
+            self.upgrade(connection, self.before)
             old = sa.MetaData()
             old.reflect(connection)
             _insert(connection, old, _projected(old, rows, frozenset()))
@@ -69,11 +71,14 @@ class Upgrade:
         script = ScriptDirectory(str(self.scripts)).get_revision(self.after)
         return frozenset(getattr(script.module, "removes", ()))
 
-    def _upgrade(self, connection: sa.Connection, revision: str) -> None:
+    def upgrade(self, connection: sa.Connection, revision: str) -> None:
+        """As ``store.migrate`` does it, whose view is made by whoever upgrades to the newest revision."""
         config = Config()
         config.set_main_option("script_location", str(self.scripts))
         config.attributes["connection"] = connection
         command.upgrade(config, revision)
+        if revision >= newest():
+            make_view(connection)
 
 
 def steps(scripts: Path) -> list[Upgrade]:
