@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, cast
@@ -27,6 +27,7 @@ from hermes_worker.wiring import Client
 if TYPE_CHECKING:
     from hermes_worker.local.paths import StackNote
     from hermes_worker.services.submission import Submission
+    from hermes_worker.store.runs.views import LastStatus
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -84,6 +85,10 @@ class ApiContext:
     async def store(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the store without blocking the event loop."""
         return await anyio.to_thread.run_sync(partial(call, *args, **kwargs), limiter=self._store)
+
+    async def run_ends(self, run_ids: Sequence[str]) -> Mapping[str, LastStatus]:
+        """How those of the runs ended that have. Raises ``UnavailableError``."""
+        return await self.store(self.client.views.ends, run_ids)
 
     async def long_read(self, call: Callable[[], T]) -> T:
         """Read much, in a thread apart from those of requests that are answered at once."""

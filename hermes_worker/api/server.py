@@ -14,12 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import h11
 import uvicorn
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import State
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hermes_worker.api.app import create_app
@@ -41,9 +43,6 @@ from hermes_worker.stream.followers import FollowPolicy
 from hermes_worker.tracing.beginning import trace_if_wanted
 from hermes_worker.tracing.recording import flush
 from hermes_worker.wiring import Client, open_client
-
-if TYPE_CHECKING:
-    from hermes_worker.api.alone import AloneApp
 
 GRACE_S = 10
 """How long requests may take to end once the server is told to stop."""
@@ -107,6 +106,14 @@ def seal_routes(client: Client) -> None:
         log.info("webhook.sealed", routes=changed)
 
 
+class ServedApp(Protocol):
+    """What is served: all of the API, or what one command asks of it."""
+
+    state: State
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+
 class ApiServer(uvicorn.Server):
     """uvicorn, with our application, our sockets and our end."""
 
@@ -116,7 +123,7 @@ class ApiServer(uvicorn.Server):
         sockets: Sequence[socket.socket],
         *,
         policy: FollowPolicy | None = None,
-        app: FastAPI | AloneApp | None = None,
+        app: ServedApp | None = None,
         on_ready: Callable[[str], None] = lambda url: None,
         tls: ssl.SSLContext | None = None,
     ) -> None:

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from hermes_worker.api.errors import ApiError
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.store.runs.views import LastStatus
 
-if TYPE_CHECKING:
-    from hermes_worker.api.context import ApiContext
-
 WAITERS_MAX = 1_000
 """Requests that wait in one process."""
 _LOOK_EVERY_S = 0.5
 _RUNS_AT_ONCE = 1_000
+
+
+class RunEnds(Protocol):
+    """Where waiting requests look."""
+
+    @property
+    def leaving(self) -> threading.Event:
+        """Set when this process is to end."""
+
+    async def run_ends(self, run_ids: Sequence[str]) -> Mapping[str, LastStatus]:
+        """How those of the runs ended that have. Raises ``UnavailableError``."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,15 +51,15 @@ class WaitingRequests:
         self._looking: asyncio.Task[None] | None = None
 
     async def until_ended(
-        self, context: ApiContext, run_ids: Collection[str], *, is_any: bool, timeout_s: float
+        self, rows: RunEnds, run_ids: Collection[str], *, is_any: bool, timeout_s: float
     ) -> Mapping[str, LastStatus]:
         """Which of the runs have ended, and how, once all of them have (or one of them, with ``is_any``) or the time is
         over. Raises ``ApiError`` when too many wait, ``UnavailableError``."""
         waiter = _Waiter(run_ids=frozenset(run_ids), is_any=is_any)
-        waiter.take(await _ends(context, waiter.run_ids))
+        waiter.take(await _ends(rows, waiter.run_ids))
         if timeout_s <= 0 or waiter.is_over.is_set():
             return waiter.ended
-        with self._one_more(context, waiter):
+        with self._one_more(rows, waiter):
             try:
                 await asyncio.wait_for(waiter.is_over.wait(), timeout_s)
             except TimeoutError:
@@ -58,19 +67,19 @@ class WaitingRequests:
         return waiter.ended
 
     @contextmanager
-    def _one_more(self, context: ApiContext, waiter: _Waiter) -> Iterator[None]:
+    def _one_more(self, rows: RunEnds, waiter: _Waiter) -> Iterator[None]:
         if len(self._waiters) >= WAITERS_MAX:
             message = "Too many requests wait here already. Try again later, or wait for less."
             raise ApiError(503, message, code="too_many_waiters", headers={"Retry-After": "5"})
         self._waiters.add(waiter)
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.get_running_loop().create_task(self._look(context))
+            self._looking = asyncio.get_running_loop().create_task(self._look(rows))
         try:
             yield
         finally:
             self._waiters.discard(waiter)
 
-    async def _look(self, context: ApiContext) -> None:
+    async def _look(self, rows: RunEnds) -> None:
         """Ends with the last who waits."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
@@ -78,17 +87,17 @@ class WaitingRequests:
                 return
             wanted = frozenset[str]().union(*(waiter.run_ids - waiter.ended.keys() for waiter in self._waiters))
             try:
-                ends = await _ends(context, wanted)
+                ends = await _ends(rows, wanted)
             except UnavailableError:
                 continue
             for waiter in self._waiters:
                 waiter.take(ends)
-                if context.leaving.is_set():
+                if rows.leaving.is_set():
                     waiter.is_over.set()  # this process is to end: its clients ask another
 
 
-async def _ends(context: ApiContext, run_ids: frozenset[str]) -> dict[str, LastStatus]:
+async def _ends(rows: RunEnds, run_ids: frozenset[str]) -> dict[str, LastStatus]:
     listed, found = sorted(run_ids), dict[str, LastStatus]()
     for start in range(0, len(listed), _RUNS_AT_ONCE):
-        found |= await context.store(context.client.views.ends, listed[start : start + _RUNS_AT_ONCE])
+        found |= await rows.run_ends(listed[start : start + _RUNS_AT_ONCE])
     return found

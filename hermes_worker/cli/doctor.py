@@ -10,8 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from enum import StrEnum
+from dataclasses import asdict
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -22,6 +21,7 @@ import click
 
 from hermes_worker import mcp
 from hermes_worker.cli.backup import copy_note
+from hermes_worker.cli.doctor_findings import DoctorFinding, Grade, models_answer
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.models import described, model_name
 from hermes_worker.cli.options import client_settings, common
@@ -38,35 +38,14 @@ if TYPE_CHECKING:
     import redis
 
     from hermes_worker.mcp.servers import McpServer
-    from hermes_worker.models.endpoint import Endpoint
 
 
 _FREE_BYTES_MIN = 200 * 1024 * 1024
-_PATIENCE_S = 5.0
 _HEALTH_PATIENCE_S = 10.0
 """The API's own checks take up to five seconds."""
 _REDIS_VERSION_MIN = (6, 2)
 _APART_S_NOTED, _APART_S_MAX = 2.0, 60.0
 """How far apart the clocks of this machine and of the database may be."""
-
-
-class Grade(StrEnum):
-    OK = "ok"
-    NOTE = "note"
-    """Works, but may not be what was meant."""
-    BROKEN = "broken"
-    FIXED = "fixed"
-    """Was not as it should be, and was put right (``--fix``)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorFinding:
-    """One line of the report."""
-
-    subject: str
-    grade: Grade
-    text: str
-    """What was found, and for anything but ``OK`` what to change."""
 
 
 @click.command(epilog="Exit code 0: nothing is broken. 1: something is; its line says what to change.")
@@ -660,24 +639,6 @@ def _model(settings: Settings) -> tuple[Grade, str]:
     if answer.status_code >= 500:
         return Grade.BROKEN, f"{place.plain_url} answers {answer.status_code}; its operator has to look at it"
     return _named_model(settings, answer)
-
-
-def models_answer(wire: str, place: Endpoint) -> httpx2.Response:
-    """What a provider says to the cheapest call that needs a key. Raises ``HTTPError``."""
-    import httpx2
-
-    from hermes_worker.models.catalog import wire_rows
-    from hermes_worker.models.windows import headers_of
-
-    path = wire_rows()[wire].version_path
-    return httpx2.get(
-        f"{place.plain_url.removesuffix(path)}{path}/models",
-        params=place.query,
-        headers=headers_of(wire, place),
-        timeout=_PATIENCE_S,
-        follow_redirects=False,
-        proxy=place.proxy_url,
-    )
 
 
 def _certificate(settings: Settings, url: str, *, is_direct: bool) -> str | None:

@@ -3,7 +3,7 @@ what remembers people."""
 
 from __future__ import annotations
 
-from hermes_worker.cli.doctor import Grade
+from hermes_worker.cli.doctor_findings import Grade
 from hermes_worker.core.errors import HermesError
 from hermes_worker.local.paths import has_no_rows, running_stack
 from hermes_worker.settings import Settings

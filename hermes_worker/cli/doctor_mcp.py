@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from hermes_worker.cli.doctor import Grade
+from hermes_worker.cli.doctor_findings import Grade
 from hermes_worker.core.errors import HermesError
 from hermes_worker.features.mcp_servers.rows import McpServerRow, McpServers
 from hermes_worker.local.paths import has_no_rows

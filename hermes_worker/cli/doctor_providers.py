@@ -3,7 +3,7 @@ on. Each is tried by the cheapest call that needs it."""
 
 from __future__ import annotations
 
-from hermes_worker.cli.doctor import Grade, models_answer
+from hermes_worker.cli.doctor_findings import Grade, models_answer
 from hermes_worker.core.errors import ConfigurationError, reason_of
 from hermes_worker.models.catalog import wire_rows
 from hermes_worker.models.endpoint import Endpoint

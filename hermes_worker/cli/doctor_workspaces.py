@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_worker.cli.doctor import Grade
+from hermes_worker.cli.doctor_findings import Grade
 from hermes_worker.settings import Settings
 
 

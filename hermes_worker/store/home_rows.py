@@ -1,4 +1,4 @@
-"""Rows from before revision 0264, which name paths below the home absolutely, are written relative to it.
+"""Rows of 0.1, which name paths below the home absolutely, are written relative to it.
 
 Where the home was then is what the rows say themselves: a session that named no directory was given one called like
 the session, below ``workspaces``. So an archive of an older version can be restored anywhere. Rows are changed a few at
@@ -42,7 +42,7 @@ class _OldSession(NamedTuple):
 
 
 def finish_relating(database: Database) -> None:
-    """Do what revision 0264 leaves to be done, unless it was done. Idempotent, safe for several at once."""
+    """Do what revision 0266 leaves to be done, unless it was done. Idempotent, safe for several at once."""
     with database.read() as connection:
         if connection.execute(sa.select(maintenance.c.name).where(maintenance.c.name == _DONE)).first():
             return

@@ -13,7 +13,8 @@ import pytest
 from serving import Served
 from support.certificates import Authority, CertificateFiles
 
-from hermes_worker.cli.doctor import Grade, _api
+from hermes_worker.cli.doctor import _api
+from hermes_worker.cli.doctor_findings import Grade
 from hermes_worker.cli.stack import _is_healthy
 from hermes_worker.client import HermesClient
 from hermes_worker.core.errors import ConfigurationError, UnavailableError

@@ -12,7 +12,7 @@ from support.commandline import CommandLine
 from support.store import Store, new_run
 
 from hermes_worker.cli import doctor_fleet
-from hermes_worker.cli.doctor import Grade
+from hermes_worker.cli.doctor_findings import Grade
 from hermes_worker.cli.doctor_repairs import REPAIRS
 from hermes_worker.features.configurations.rows import Configurations
 from hermes_worker.settings import Settings, load

@@ -11,7 +11,8 @@ from support.redis_servers import SERVICE, RedisServer, Watched, directory_of_se
 from support.rig import Rig, rig_on, sink_call, until
 
 from hermes_worker.broker.queue import CLUSTER_ADVICE, REPLICA_ADVICE, Publisher, redis_client, refuse_cluster
-from hermes_worker.cli.doctor import Grade, _broker
+from hermes_worker.cli.doctor import _broker
+from hermes_worker.cli.doctor_findings import Grade
 from hermes_worker.cli.stack import free_port
 from hermes_worker.core.effects import Iterate
 from hermes_worker.core.errors import ConfigurationError

@@ -15,7 +15,8 @@ from support.redis_servers import ODD_PASSWORD, tls_query, watched
 from support.rig import rig_on, sink_call
 
 from hermes_worker.broker.queue import redis_client
-from hermes_worker.cli.doctor import Grade, _broker, _database
+from hermes_worker.cli.doctor import _broker, _database
+from hermes_worker.cli.doctor_findings import Grade
 from hermes_worker.core.run import RunStatus
 from hermes_worker.settings import load
 from hermes_worker.wiring import database_of

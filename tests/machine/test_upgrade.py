@@ -1,4 +1,4 @@
-"""A fleet goes from the version before the newest schema to this one and back, with a hundred runs at work."""
+"""A fleet goes from the version before the newest schema to this one, with a hundred runs at work."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def open_runs(url: str) -> int:
         return int(connection.scalar(sa.select(sa.func.count()).where(runs.c.finished_at.is_(None))) or 0)
 
 
-def test_a_hundred_runs_survive_an_upgrade_and_a_downgrade(tmp_path: Path, environ: dict[str, str]) -> None:
+def test_a_hundred_runs_survive_an_upgrade(tmp_path: Path, environ: dict[str, str]) -> None:
     python = previous_program(tmp_path)
     program = (str(python), "-m", "hermes_worker")
     before = CommandLine(tmp_path / "home", environ, program=program)
@@ -108,21 +108,17 @@ def test_a_hundred_runs_survive_an_upgrade_and_a_downgrade(tmp_path: Path, envir
 
     with ExitStack() as stack:
         old.start(stack)
-        old.submit(40)
+        old.submit(60)
         assert CommandLine(tmp_path / "home", environ).inline("migrate").code == 0
-        old.submit(10)
         new.start(stack)
-        new.submit(20)
+        new.submit(40)
         wait_for(lambda: _versions(url)[newest()] == len(_ROLES))
         assert open_runs(url) > 0, "the fleets never worked side by side"
         old.leave()
-        # Back: the version before starts on the newer schema, and takes over what this one holds.
-        old.start(stack)
-        old.submit(20)
-        new.leave()
-        new.submit(10)
         wait_for(lambda: open_runs(url) == 0, within_s=120)
-        old.leave()
+        new.leave()
+    late = before("runs", "list", cwd=tmp_path)
+    assert (late.code, newest() in late.said) == (1, True), "0.1 starts on no schema but its own: docs/upgrading.md"
 
     with looking_at(url) as connection:
         ended = Counter(connection.execute(sa.select(runs.c.status, runs.c.exit_reason)).tuples())

@@ -59,7 +59,7 @@ def root_of(store: Store, run_id: str) -> str:
 
 
 def write_as_before(store: Store, run_id: str, workspace: str) -> None:
-    """As code from before revision 0264 does."""
+    """As code of 0.1 does."""
     with store.database.write() as connection:
         this = sa.update(sessions).where(sessions.c.session_id == run_id)
         connection.execute(this.values(workspace=sa.literal(workspace, sa.Text())))

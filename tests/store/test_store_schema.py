@@ -119,7 +119,7 @@ RELEASED = {
     "0100_first_schema.py": "ee09ec93fba5cab344dec2728952fb4698050588cc7171313978baa146f864a7",
     "0100_first_schema.postgresql.sql": "003ac109509865eb6d5befe86fc10367d6556c2eaf0aa282dedd34f7743d17b2",
     "0100_first_schema.sqlite.sql": "d1d7af5bc314c152d181abd0f26230cf09bc330ffd83d7af33e23845350bf1ed",
-    "0266_since_0_1.py": "0eaaa94f8a4448e069af9c15ae583cf85154188f7c5cf44a3e329e0a0f05bdfd",
+    "0266_since_0_1.py": "6e74a879443d70b2a7ebc0cfa7dcbbac94ac03cc1f25f8ac45b37286dc7be957",
 }
 """The files of revisions that databases have been built with, and their SHA-256."""
 VIEW = {

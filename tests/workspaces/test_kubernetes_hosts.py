@@ -13,7 +13,7 @@ import pytest
 from support.fake_kubernetes import VERSIONS, FakeCluster, fake_cluster
 from support.manifests import problems
 
-from hermes_worker.cli.doctor import Grade
+from hermes_worker.cli.doctor_findings import Grade
 from hermes_worker.cli.doctor_workspaces import examined
 from hermes_worker.settings import load
 from hermes_worker.workspaces.base import HostLost, HostUnreachable, WorkspaceReset

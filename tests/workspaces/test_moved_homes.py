@@ -43,7 +43,7 @@ def checkpoints(home: Path, text: str) -> ShadowStore:
 
 
 def as_before(home: Path) -> ShadowStore:
-    """A store as code from before revision 0264 made it."""
+    """A store as code of 0.1 made it."""
     root = str(home / "workspaces" / OWN)
     return ShadowStore(places._directory(home, "default", root), root)
 

@@ -54,7 +54,7 @@ def store_of(
 
 
 def _local_directory(home: Path, tenant: str, root: str, workspace: str) -> Path:
-    """By the place below the home, so that it is found wherever the home is. Until revision 0264 it was by the whole
+    """By the place below the home, so that it is found wherever the home is. In 0.1 it was by the whole
     path, and a store from then keeps its name."""
     below = below_home(root, (str(home), os.path.realpath(home)))
     if below is None:

@@ -206,7 +206,7 @@ def _change_steps() -> None:
         sa.Column("unbegun_token", sa.String(32)),
     ):
         op.add_column("tool_calls", column)
-    for column in (
+    for shown in (
         sa.Column("is_counted", sa.SmallInteger(), nullable=False, server_default="0"),
         sa.Column("is_preview", sa.SmallInteger(), nullable=False, server_default="0"),
         sa.Column("message_id", sa.String(200)),
@@ -215,7 +215,7 @@ def _change_steps() -> None:
         sa.Column("buttons", sa.Text()),
         sa.Column("wait_pk", _NUMBER),
     ):
-        op.add_column("deliveries", column)
+        op.add_column("deliveries", shown)
     _index("ix_deliveries_uncounted", "deliveries", ["pk"], "settled_at is not null and is_counted = 0")
     _index("ix_deliveries_settled", "deliveries", ["tenant", "settled_at", "pk"], "settled_at is not null")
     _index("ix_waits_run_pk", "waits", ["run_pk"])
