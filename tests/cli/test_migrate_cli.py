@@ -29,6 +29,28 @@ def _set_ahead(path: Path, works_with: str) -> None:
     engine.dispose()
 
 
+REFUSED = {"migrate": ("migrate",), "gate": ("migrate", "--check"), "doctor": ("doctor", "--fix"), "up": ("up",)}
+
+
+@pytest.mark.parametrize("command", REFUSED.values(), ids=REFUSED)
+def test_a_database_of_a_version_between_releases_is_refused_and_left_alone(
+    hermes: CommandLine, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    path = tmp_path / "x.db"
+    path.write_bytes(template().read_bytes())
+    engine = sa.create_engine(f"sqlite:///{path}")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("update alembic_version set version_num = '0182'")
+    engine.dispose()
+    before = path.read_bytes()
+
+    refused = hermes(*command)
+
+    assert refused.code != 0
+    assert "0182" in refused.said and "run 'hermes-worker migrate' once with the sources of commit" in refused.said
+    assert path.read_bytes() == before
+
+
 def _migrate(url: str) -> None:
     database = Database(url)
     migrate(database)

@@ -118,7 +118,7 @@ def test_a_hundred_runs_survive_an_upgrade(tmp_path: Path, environ: dict[str, st
         wait_for(lambda: open_runs(url) == 0, within_s=120)
         new.leave()
     late = before("runs", "list", cwd=tmp_path)
-    assert (late.code, newest() in late.said) == (1, True), "0.1 starts on no schema but its own: docs/upgrading.md"
+    assert late.code != 0 and newest() in late.said, "0.1 starts on no schema but its own: docs/upgrading.md"
 
     with looking_at(url) as connection:
         ended = Counter(connection.execute(sa.select(runs.c.status, runs.c.exit_reason)).tuples())
