@@ -677,7 +677,7 @@ def _unusable_hook(hook: HookDeclaration, extension: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind:
+class _PlugKind:
     """One kind of plug: a field of ``Extension`` that holds rows."""
 
     word: str
@@ -690,20 +690,20 @@ def _claim_with_aliases(row: Any) -> Iterable[str]:
     return (row.name, *row.aliases)
 
 
-_KINDS: Mapping[str, _Kind] = MappingProxyType(
+_KINDS: Mapping[str, _PlugKind] = MappingProxyType(
     {
-        "tools": _Kind(word="tool"),
-        "tool_sources": _Kind(word="tool source"),
-        "providers": _Kind(word="provider", claims=_claim_with_aliases),
-        "wires": _Kind(word="wire"),
-        "channels": _Kind(word="channel", claims=_claim_with_aliases),
-        "workspaces": _Kind(word="kind of workspace"),
-        "routers": _Kind(word="router"),
-        "commands": _Kind(word="command"),
-        "context_sources": _Kind(word="context source"),
-        "compactors": _Kind(word="compactor"),
-        "settings": _Kind(word="setting", claims=lambda row: (row.variable,)),
-        "hooks": _Kind(word="hook"),
+        "tools": _PlugKind(word="tool"),
+        "tool_sources": _PlugKind(word="tool source"),
+        "providers": _PlugKind(word="provider", claims=_claim_with_aliases),
+        "wires": _PlugKind(word="wire"),
+        "channels": _PlugKind(word="channel", claims=_claim_with_aliases),
+        "workspaces": _PlugKind(word="kind of workspace"),
+        "routers": _PlugKind(word="router"),
+        "commands": _PlugKind(word="command"),
+        "context_sources": _PlugKind(word="context source"),
+        "compactors": _PlugKind(word="compactor"),
+        "settings": _PlugKind(word="setting", claims=lambda row: (row.variable,)),
+        "hooks": _PlugKind(word="hook"),
     }
 )
 """The kinds of plugs, by the field of ``Extension`` that holds them."""
