@@ -1,4 +1,4 @@
-"""How a piece of work in flight is told to give up: one flag, set once, that can be polled, waited for or followed.
+"""The abort flag of a piece of work in flight: set once, and polled, waited for or followed by callbacks.
 
 ``AbortSignal`` satisfies both ``models.base.Abort`` and ``agent.tools.base.Cancellation``.
 """
@@ -25,7 +25,7 @@ class AbortSignal:
 
     @property
     def reason(self) -> str | None:
-        """What the first ``set`` said; ``None`` until then."""
+        """The reason given by the first ``set``; ``None`` until then."""
         return self._reason
 
     def set(self, reason: str) -> None:
@@ -43,7 +43,7 @@ class AbortSignal:
         return self._event.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until the flag is raised or ``timeout`` seconds passed; tells whether it is raised."""
+        """Block until the flag is raised or ``timeout`` seconds have passed. Returns whether it is raised."""
         return self._event.wait(timeout)
 
     def on_abort(self, callback: Callable[[], None]) -> None:
@@ -56,7 +56,7 @@ class AbortSignal:
 
 
 def _run(callback: Callable[[], None]) -> None:
-    """A callback belongs to somebody else: its failure is reported, and must not keep the others from running."""
+    """Run a callback. Its failure is logged and does not keep the other callbacks from running."""
     try:
         callback()
     except Exception:

@@ -1,7 +1,7 @@
-"""Which alerts are raised and which are over. Pure.
+"""Decide which alerts are raised and which are over. Pure.
 
-What is wrong is read from rows, as *troubles*. A trouble is said once, however long it stands, and its end is said
-once, when it has been gone for a while: what comes and goes within that time is one trouble.
+*Troubles* are read from rows. An alert about a trouble is sent once, however long it stands, and its end is sent once,
+when it has been gone for a while: a trouble that comes and goes within that time counts as one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import StrEnum
 from hermes_worker.core.principals import DEFAULT_TENANT
 
 SETTLED_S = 60.0
-"""A trouble that has been gone for so long is over."""
+"""Seconds without the trouble after which its alert is over."""
 TEXT_CHARS_MAX = 500
 
 
@@ -27,26 +27,27 @@ class AlertKind(StrEnum):
     BACKLOG = "backlog"
     """A step waits for a worker for too long."""
     BUDGET_NEAR = "budget_80"
-    """Four fifths of what a chain, a tenant or a key may spend are spent. Its end is not said."""
+    """Four fifths of a budget or limit of a chain, a tenant or a key are spent. Its end is not reported."""
     BUDGET_SPENT = "budget_100"
-    """All of it is spent, or so much that nothing more fits. Of a limit for a day or a month, the end is said."""
+    """A budget or limit is spent, or nothing more fits into it. For a limit by day or month, the end is reported."""
 
     @property
     def has_end(self) -> bool:
-        """Whether somebody is told that it is over."""
+        """Whether the end of such an alert is sent."""
         return self is not AlertKind.BUDGET_NEAR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """What is wrong now. ``epoch`` tells it from an earlier one of the same subject; 0 when only its alerts do."""
+    """Something that is wrong now. ``epoch`` distinguishes it from an earlier trouble with the same subject; 0 when
+    only its alerts do."""
 
     kind: AlertKind
     subject: str
     epoch: int
     text: str
     tenant: str = DEFAULT_TENANT
-    """Whose trouble it is: who is told of it beside the operators."""
+    """The tenant concerned, which is alerted beside the operators."""
 
     @property
     def about(self) -> tuple[str, str]:
@@ -55,30 +56,30 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAlert:
-    """An alert whose end was not said. Times are epoch seconds."""
+    """An alert whose end was not sent. Times are epoch seconds."""
 
     pk: int
     kind: str
     subject: str
     clear_since: float | None
-    """Since when its trouble is gone; ``None`` while it stands."""
+    """When its trouble went away; ``None`` while it stands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertSteps:
-    """What is to be done about alerts."""
+    """The alerts to raise, to clear, to restore and to end."""
 
     raised: tuple[Trouble, ...] = ()
     cleared: tuple[int, ...] = ()
-    """Their troubles have just gone."""
+    """Alerts whose troubles have just gone."""
     returned: tuple[int, ...] = ()
-    """Their troubles are back, or never were away for long."""
+    """Alerts whose troubles are back, or never were away for long."""
     ended: tuple[int, ...] = ()
-    """Their end is to be said."""
+    """Alerts whose end has to be sent."""
 
 
 def steps(troubles: Iterable[Trouble], alerts: Iterable[OpenAlert], now: float) -> AlertSteps:
-    """What the troubles of this moment mean for the alerts that stand. Total; doing it twice changes nothing."""
+    """Compare the present troubles with the open alerts. Total; applying the result twice changes nothing."""
     standing = {trouble.about: trouble for trouble in troubles}
     known = {(alert.kind, alert.subject): alert for alert in alerts}
     gone = [alert for about, alert in known.items() if about not in standing]
@@ -97,13 +98,13 @@ def steps(troubles: Iterable[Trouble], alerts: Iterable[OpenAlert], now: float) 
 NEAR, SPENT = 1, 2
 """How much of a budget is spent: 80 % of it, and all of it. 0 below that."""
 NEAR_LEFT_PART = 5
-"""One part in so many is left when a budget is near its end."""
+"""The divisor of the part that is left when a budget is near its end: one fifth."""
 BUDGET_KINDS = {NEAR: AlertKind.BUDGET_NEAR, SPENT: AlertKind.BUDGET_SPENT}
 
 
 def budget_level(used: int, limit: int, *, holds_runs: bool = False) -> int:
-    """How much of a limit is used. ``holds_runs``: something waits because nothing more fits, so that what is left will
-    not be used."""
+    """The level (0, ``NEAR``, ``SPENT``) for ``used`` of ``limit``. ``holds_runs``: runs wait because nothing more
+    fits, so the rest will not be used."""
     if used >= limit:
         return SPENT
     if used < limit - limit // NEAR_LEFT_PART:
@@ -112,7 +113,7 @@ def budget_level(used: int, limit: int, *, holds_runs: bool = False) -> int:
 
 
 def without_target(targets: Iterable[str], dead: str | None) -> tuple[str, ...]:
-    """Where an alert about a dead target goes: not there, and not to a name that may mean it. ``dead`` is
+    """Remove from the targets of an alert the dead target it is about, and names that may mean it. ``dead`` is
     ``platform:chat``; ``None`` for other alerts."""
     if dead is None:
         return tuple(dict.fromkeys(targets))

@@ -1,14 +1,14 @@
-"""Which question an answer in a chat is for. Pure.
+"""Decide which question an answer in a chat is for. Pure.
 
-A person answers the question that they saw, and the product may not guess which one that was: what they wrote may have
+A person answers the question that they saw, and the product may not guess which one that was: the message may have
 waited at the platform while that question lapsed and another one opened. So an answer *binds* to one question, or the
 person is asked for the question's code, or it is no answer.
 
 - A button, the code of a question and a reply that quotes its message name the question, and count whenever they come.
-- Everything else counts only if one question is open that it can answer, and it was written after that question was
+- Any other message counts only if one question is open that it can answer, and it was written after that question was
   seen: later than its confirmed delivery, and later than the end of every other question, each by more than the clocks
   of the platform and of the database may differ.
-- What was clearly written before is no answer. In every other case of doubt the code is asked for.
+- A message that was clearly written before is no answer. In every other case of doubt the code is asked for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hermes_worker.core.gateway import CODE_SIGNS
 from hermes_worker.core.run import WaitKind
 
 CLOCKS_APART_S: Final = 5.0
-"""A platform's clock may differ by this much from the database's."""
+"""Seconds by which a platform's clock may differ from the database's."""
 
 _LETTERS, _DIGITS = CODE_SIGNS[:24], CODE_SIGNS[24:]
 _SCATTER: Final = 89
@@ -41,8 +41,9 @@ _CHOSEN: Final = {
 
 
 def question_code(wait_id: int) -> str:
-    """The code that a question bears wherever it is shown: a letter, a digit, and more signs once two are used up. No
-    other question ever has the same one, so the code of a question that is over never names a newer one."""
+    """The code of a question, shown wherever the question is: a letter, a digit, and more characters once the short
+    codes are used up. Every question has a code of its own for ever, so the code of a closed question never names a
+    newer one."""
     rest, count, length = wait_id - 1, len(_LETTERS) * len(_DIGITS), 2
     while rest >= count:
         rest, count, length = rest - count, count * len(CODE_SIGNS), length + 1
@@ -55,7 +56,7 @@ def question_code(wait_id: int) -> str:
 
 
 def choice_in(text: str) -> str | None:
-    """The choice that a plain word is, while an approval is open; ``None`` for other texts."""
+    """The choice that a plain word stands for while an approval is open; ``None`` for other texts."""
     return _CHOSEN.get(text.strip().casefold().rstrip(".!"))
 
 
@@ -68,10 +69,10 @@ class ChatQuestion:
     kind: WaitKind
     """``approval`` or ``input``."""
     label: str
-    """What it is about, in a few words."""
+    """A few words about its subject."""
     opened_at: float
     delivered_at: float | None = None
-    """When the platform had confirmed all of its messages; ``None`` while it has not."""
+    """When the platform had confirmed all of its messages; ``None`` until then."""
     closed_at: float | None = None
     messages: frozenset[str] = frozenset()
     """The platform's ids of the messages that show it."""
@@ -86,14 +87,14 @@ class ChatQuestion:
 
 
 class AnswerForm(StrEnum):
-    """How something was said that may be an answer."""
+    """The form of a message that may be an answer."""
 
     APPROVE = "approve"
-    """The command; the text is what stands behind it."""
+    """The command ``/approve``; the text is its argument."""
     DENY = "deny"
-    """The command; the text is what stands behind it."""
+    """The command ``/deny``; the text is its argument."""
     WORDS = "words"
-    """A message; the text is all of it."""
+    """A plain message; the text is all of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,11 +104,11 @@ class PossibleAnswer:
     form: AnswerForm
     text: str = ""
     sent_at: float | None = None
-    """Epoch seconds, by the platform's clock; ``None`` where it tells none."""
+    """Epoch seconds, by the platform's clock; ``None`` when the platform does not say."""
     quoted: str = ""
-    """The id of the message that it quotes."""
+    """The id of the message that it quotes; empty for none."""
     thread: str = ""
-    """The id of the message below which it stands in a thread."""
+    """The id of the message whose thread it is in; empty for none."""
     may_choose: frozenset[str] = frozenset(_CHOSEN.values())
     """The choices that its sender may make."""
     was_code_asked: bool = False
@@ -120,7 +121,7 @@ class PossibleAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundAnswer:
-    """The answer to one question, which named it or can be meant for no other."""
+    """An answer with the one question that it names or must mean."""
 
     question: ChatQuestion
     choice: str | None
@@ -131,7 +132,7 @@ class BoundAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeWanted:
-    """It may be an answer, but nobody can tell to which question: the person is asked for the code."""
+    """It may be an answer, but the question is uncertain: the person is asked for the code."""
 
     questions: tuple[ChatQuestion, ...]
     """The open questions that it may be for."""
@@ -145,11 +146,11 @@ class NotAnAnswer(StrEnum):
     NOTHING_ASKED = "nothing_asked"
     """No question is open that it could answer."""
     NOT_OPEN = "not_open"
-    """It names a question that is over, or that never was."""
+    """It names a question that is closed, or that never existed."""
     WRITTEN_BEFORE = "written_before"
-    """It is a command that was written before the question was there."""
+    """It is a command that was written before the question was shown."""
     UNREADABLE = "unreadable"
-    """Behind the command stands what is neither a choice nor a code."""
+    """The argument of the command is neither a choice nor a code."""
 
 
 Binding = BoundAnswer | CodeWanted | NotAnAnswer
@@ -157,21 +158,21 @@ Binding = BoundAnswer | CodeWanted | NotAnAnswer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Words:
-    """What a text says: a choice, a code, and the rest of it."""
+    """The parts of a text: a choice, a code, and the rest."""
 
     choice: str | None = None
     code: str = ""
     has_strange_code: bool = False
-    """It begins with what looks like the code of another question than those that are known, or ends with the code of
-    one that is over."""
+    """It begins with a code-like word that belongs to no known question, or ends with the code of a closed one."""
     rest: str = ""
     """The text without the code."""
     reason: str = ""
-    """Why something is refused."""
+    """The reason of a refusal."""
 
 
 def bind_answer(said: PossibleAnswer, questions: Sequence[ChatQuestion]) -> Binding:
-    """Which of a session's questions, open ones and such as were closed lately, ``said`` answers."""
+    """Decide which of a session's questions ``said`` answers. ``questions`` are the open ones and those closed
+    recently."""
     open_ones = [each for each in questions if each.is_open]
     words = _read_words(said, questions)
     if words is None:
@@ -185,7 +186,7 @@ def bind_answer(said: PossibleAnswer, questions: Sequence[ChatQuestion]) -> Bind
 
 
 def bind_press(wait_id: int, answer: str, questions: Sequence[ChatQuestion]) -> Binding:
-    """A button names the question that bears it."""
+    """Bind a press of a button, which names the question that bears it."""
     pressed = next((each for each in questions if each.wait_id == wait_id and each.is_open), None)
     if pressed is None:
         return NotAnAnswer.NOT_OPEN
@@ -234,7 +235,8 @@ def _seen_at(question: ChatQuestion) -> float:
 
 
 def _was_written_after(sent_at: float | None, asked: ChatQuestion, questions: Sequence[ChatQuestion]) -> bool:
-    """Whether nobody who wrote then can have meant another question than ``asked``."""
+    """Whether a message sent at ``sent_at`` can only mean the question ``asked``, because it was written after every
+    other one was closed."""
     if sent_at is None or asked.delivered_at is None:
         return False
     ended = [each.closed_at for each in questions if each.closed_at is not None]
@@ -263,7 +265,7 @@ def _read_words(said: PossibleAnswer, questions: Sequence[ChatQuestion]) -> _Wor
 
 
 def _read_approve(text: str) -> _Words | None:
-    """A choice and a code in any order, each once at most; ``None`` for anything else."""
+    """Read a choice and a code in any order, each at most once; ``None`` for anything else."""
     words = text.split()
     choices = [choice for word in words if (choice := choice_in(word))]
     codes = [code for word in words if (code := code_in(word))]
@@ -273,8 +275,8 @@ def _read_approve(text: str) -> _Words | None:
 
 
 def _read_message(text: str, questions: Sequence[ChatQuestion]) -> _Words:
-    """A code stands in front or at the end. In other places, and where no question has it, it is a word as others,
-    except beside nothing but a choice: who writes ``yes K7`` means K7 whether or not that is open."""
+    """Read a message. A code stands at its beginning or end. In other places, and when no question has it, a code-like
+    word is an ordinary word, except beside nothing but a choice: ``yes K7`` means K7 whether or not that is open."""
     whole = text.strip()
     first, behind = _split_first(whole)
     before, _, last = whole.rpartition(" ")
@@ -294,7 +296,7 @@ def _split_first(text: str) -> tuple[str, str]:
 
 
 def code_in(word: str) -> str:
-    """The code that a word looks like, as it is shown; empty for other words."""
+    """The code that a word looks like, in its displayed form; empty for other words."""
     found = _CODE.fullmatch(word)
     return found.group(1).upper() if found else ""
 
@@ -303,8 +305,8 @@ def code_in(word: str) -> str:
 
 
 def code_line(kind: WaitKind, code: str, *, may_allow: bool = True) -> str:
-    """The line below a question in a chat that says how it is answered. What a chat does not show whole may only be
-    denied there."""
+    """The line below a question in a chat that says how to answer it. A question that a chat does not show whole may
+    only be denied there."""
     if kind is WaitKind.APPROVAL and not may_allow:
         return f"Here you can answer /deny {code}."
     if kind is WaitKind.APPROVAL:
@@ -313,8 +315,8 @@ def code_line(kind: WaitKind, code: str, *, may_allow: bool = True) -> str:
 
 
 def code_request(wanted: CodeWanted, said: PossibleAnswer) -> str:
-    """Ask a person for the code. The code of a question is told only where its message has arrived, since nobody can
-    allow what they have not seen."""
+    """Ask a person for the code. The code of a question is included only when its message has arrived, since a question
+    that was not seen may not be allowed."""
     lines = ["I cannot tell which question you answer. If it is this one, name it:"]
     if len(wanted.questions) > 1:
         lines = ["I cannot tell which question you answer. Name the one that you mean:"]
@@ -342,4 +344,4 @@ REFUSAL_TEXTS: Final = {
     NotAnAnswer.UNREADABLE: "Nothing was allowed. Answer /approve CODE, /approve CODE session or /approve CODE always, "
     "with the code of the question.",
 }
-"""What is told about an answer that counts for no question; ``MESSAGE`` is told nothing."""
+"""The reply to a message that counts for no question; there is none for ``MESSAGE``."""

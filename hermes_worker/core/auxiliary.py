@@ -1,7 +1,7 @@
-"""Model calls beside the conversation: for what they are made, and what a tool call asks by them.
+"""Auxiliary calls: model calls beside the conversation, their purposes, and what a tool call asks in them.
 
-A tool call that needs a model does not ask it. It leaves a *consultation*, and goes on when that is answered, in
-whichever worker: with the answers and with the *material* that it put aside for then, and with nothing else.
+A tool call that needs a model does not ask it. It leaves a *consultation*, and goes on when that is answered, on any
+worker: with the answers and with the *material* that it stored for then, and with nothing else.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Any
 from hermes_worker.core.messages import canonical_json
 
 REQUEST_CHARS_MAX = 6_000_000
-"""Of one question: an image as large as it may be (``images.ENCODED_CHARS_MAX``) and the text beside it."""
+"""The most characters of one question: an image of the largest size (``images.ENCODED_CHARS_MAX``) and the text beside
+it."""
 QUESTIONS_MAX = 8
-"""Of one consultation."""
+"""The most questions of one consultation."""
 
 
 class AuxTask(StrEnum):
@@ -39,7 +40,7 @@ class AuxTask(StrEnum):
 
     @property
     def tries_max(self) -> int:
-        """Of one provider."""
+        """The most tries of one provider."""
         return 1 if self is AuxTask.APPROVAL else 3  # a person is there to ask
 
 
@@ -48,18 +49,18 @@ TIMEOUT_S_MAX = max(task.timeout_s for task in AuxTask)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuxiliaryQuestion:
-    """What a model is asked. The model is that of the run, or one that is meant for the task."""
+    """A question to a model. It goes to the run's model, or to the one configured for the task."""
 
     task: AuxTask
     messages: Sequence[str] = field(repr=False)
-    """Rows as they are sent."""
+    """Messages as they are sent, as canonical JSON."""
     output_tokens_max: int | None = None
-    """``None`` leaves it to the provider."""
+    """``None`` leaves the limit to the provider."""
     reasoning_effort: str | None = None
     """``None`` leaves it to the wire."""
 
     def to_json(self) -> str:
-        """What is stored beside the task."""
+        """Dump everything except the task, which is stored in its own column."""
         return canonical_json(
             {
                 "messages": list(self.messages),
@@ -82,12 +83,13 @@ class AuxiliaryQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consultation:
-    """What a tool call asks of models before it goes on. Until then it has had no effect."""
+    """The questions of a tool call to models. The call has had no effect so far."""
 
     questions: Sequence[AuxiliaryQuestion]
-    """At least one; they are answered in their order."""
+    """At least one; they are answered in order."""
     material: Mapping[str, Any] = field(default_factory=dict)
-    """What is needed to go on, as JSON can hold it: whoever goes on gets nothing of what was read or fetched before."""
+    """What is needed to go on, as JSON values: the worker that goes on gets nothing else of what was read or fetched
+    before."""
 
     @property
     def is_too_large(self) -> bool:
@@ -97,7 +99,7 @@ class Consultation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuxiliaryAnswer:
-    """What came of a question: a text, or why there is none."""
+    """The outcome of a question: a text, or why there is none."""
 
     text: str | None = None
     failure: str | None = None
@@ -106,10 +108,10 @@ class AuxiliaryAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consulted:
-    """A consultation and its answers."""
+    """A consultation with its answers."""
 
     task: AuxTask
-    """Of its first question."""
+    """The task of its first question."""
     material: Mapping[str, Any]
     answers: Sequence[AuxiliaryAnswer]
     """One for each question, in their order."""

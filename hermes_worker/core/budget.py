@@ -1,9 +1,22 @@
-"""Budgets of a delegation tree (design D4): who counts against what, and when a run is told that it is running out.
+"""Budgets of a chain of runs (design D4): what counts against what, and when a run is warned.
 
-A tree has one budget as soon as it has children, or limits of its own. The turns that background answers begin belong
-to the tree that they follow from (design D16): whatever a message of a person causes draws from one budget. A model
+Theory of operation. A chain has one budget as soon as it has children, or limits of its own. Runs that background
+answers begin belong to the chain (design D16): everything that a person's message causes draws from one budget. A model
 call is reserved in it by the claim and settled by the commit; both are part of the transaction that claims or gives up
-the call (invariant I6).
+the call (invariant I6). This module decides; ``store.runs.budgets`` writes.
+
+    limit 10,000 tokens, spent 5,000                                        reserved      free
+    root A claims (its calls took 1,000 on average)                            1,000     4,000
+    child B claims (3,000 on average)                                          4,000     1,000
+    child C expects 600: refused, because 5 % of the limit (500) is left to the level above
+    A commits with 1,200 really used: spent 6,200                              3,000       800
+    B's worker dies: its claim is taken away, and its attempt is booked as an estimate
+
+``reservation`` takes the average of the run's own calls, or, before its first one, of the chain's calls. A call may use
+more than was reserved: then the budget is overdrawn by that call, and the next one is refused. Each level of delegation
+leaves one model call and 5 % of tokens and money (50 % at most) to the levels above it, so that every parent can still
+answer. Unknown costs are never zero (design D17): a bound of them is spent where one is known, and where none is, a
+budget with a limit of money refuses further calls.
 """
 
 from __future__ import annotations
@@ -18,7 +31,7 @@ class BudgetMode(StrEnum):
     SHARED = "shared"
     """The whole tree draws from the root's model calls; a child has no other cap."""
     INDEPENDENT = "independent"
-    """Every run has its caps for itself and the tree has none, as in the original (docs/behaviour.md, "Budgets")."""
+    """Every run has caps of its own and the chain has none, as in the original (docs/behaviour.md, "Budgets")."""
     MIXED = "mixed"
     """A child has its own cap of model calls and draws from the root's budget as well."""
 
@@ -28,23 +41,23 @@ class BudgetMode(StrEnum):
 
 
 class Dimension(StrEnum):
-    """What a budget limits."""
+    """The dimensions that a budget can limit."""
 
     ITERATIONS = "iterations"
     TOKENS = "tokens"
     TOOL_CALLS = "tool_calls"
     COST = "cost"
     WALL_CLOCK = "wall_clock"
-    """Seconds since the run was accepted. A child's end with its root's at the latest."""
+    """Seconds since the run was accepted. A child's time ends with its root's at the latest."""
 
 
 NANO = 1_000_000_000
-"""Money is counted in whole billionths of a US dollar, so that a sum of many small amounts is exact."""
+"""Nano-dollars per US dollar. Money is counted in whole nano-dollars, so that a sum of many small amounts is exact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
-    """How much of each dimension; the wall clock counts itself."""
+    """An amount of each dimension; the wall clock is measured and not counted."""
 
     iterations: int = 0
     tokens: int = 0
@@ -54,7 +67,7 @@ class Amounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """``None`` for no limit."""
+    """The limit of each dimension; ``None`` for no limit."""
 
     iterations: int
     tokens: int | None = None
@@ -68,7 +81,7 @@ class Budget:
     reserved: Amounts = field(default_factory=Amounts)
     spent: Amounts = field(default_factory=Amounts)
     has_unknown_cost: bool = False
-    """A call was made whose price nobody knows, so that more was spent than ``spent`` says."""
+    """A call was made whose price is unknown, so that more was spent than ``spent`` says."""
 
 
 _KEPT_PERCENT = 5
@@ -76,11 +89,12 @@ _KEPT_PERCENT_MAX = 50
 
 
 def reservation(budget: Budget, own: Amounts, *, depth: int) -> Amounts | Dimension:
-    """What the next model call of a run at ``depth`` takes out of the budget before it is made, or what refuses it.
+    """Decide what the next model call of a run at ``depth`` reserves, or which dimension refuses it. ``own`` is what
+    the run has used itself.
 
-    ``own`` is what the run has used itself. Tokens and money are reserved as its calls have used on average, or those
-    of the tree where it has made none; what a call really used is settled after it. Every level leaves one model call,
-    and one part in twenty of tokens and money, to each level above it: whoever delegated can still answer.
+    Tokens and money are reserved by the average of its calls, or of the chain's calls where it has made none; the real
+    use is settled after the call. Every level leaves one model call, and one twentieth of tokens and money, to each
+    level above it, so that every parent can still answer.
     """
     expected = _expected(own) or _expected(budget.spent) or Amounts()
     limits, spent, reserved = budget.limits, budget.spent, budget.reserved
@@ -97,8 +111,8 @@ def reservation(budget: Budget, own: Amounts, *, depth: int) -> Amounts | Dimens
 
 
 def auxiliary_refusal(budget: Budget, own: Amounts, *, depth: int) -> Dimension | None:
-    """What refuses a run at ``depth`` an auxiliary call: there is not as much left as one of its calls takes on
-    average. It is no iteration, so those are not asked for."""
+    """Decide which dimension refuses a run at ``depth`` an auxiliary call, because less is left than its calls take on
+    average; ``None`` when the call is allowed. Iterations do not matter, since an auxiliary call is none."""
     return _short_of(budget, _expected(own) or _expected(budget.spent) or Amounts(), depth=depth)
 
 
@@ -114,8 +128,8 @@ def _short_of(budget: Budget, expected: Amounts, *, depth: int) -> Dimension | N
 
 
 def lacking(budget: Budget, *, calls: int) -> Dimension | None:
-    """The dimension that has no room for so many more model calls, of the size of those before; ``None`` when there
-    is room."""
+    """Find the dimension that has no room for ``calls`` more model calls of average size; ``None`` when there is
+    room."""
     each = _expected(budget.spent) or Amounts()
     limits, spent, reserved = budget.limits, budget.spent, budget.reserved
     if not _fits(limits.tokens, spent.tokens + reserved.tokens, each.tokens * calls, 0):
@@ -143,12 +157,12 @@ _LAST_WORDS_PART = 0.05
 
 
 def last_words_s(wall_s: float) -> float:
-    """How much of a run's time, at its end, is for writing down what it has."""
+    """Seconds at the end of a run's time that are kept for writing a summary."""
     return min(_LAST_WORDS_S_MAX, wall_s * _LAST_WORDS_PART)
 
 
 def is_wall_spent(left_s: float, wall_s: float) -> bool:
-    """Whether so little is left of a run's time that it should write down what it has."""
+    """Whether so little is left of a run's time that it should write a summary."""
     return left_s <= last_words_s(wall_s)
 
 
@@ -156,7 +170,7 @@ REFUNDED_TOOLS = frozenset({"execute_code"})
 
 
 def is_refunded(names: Collection[str]) -> bool:
-    """Whether an iteration whose reply asks for these tools is given back: scripts are there to save model calls
+    """Whether an iteration whose reply calls these tools is refunded: scripts are there to save model calls
     (docs/behaviour.md, "Budgets")."""
     return bool(names) and REFUNDED_TOOLS.issuperset(names)
 
@@ -169,7 +183,7 @@ _URGE_PERCENT = 90
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """How much of a limit is used, in its unit: whole numbers, billionths of a dollar, or seconds."""
+    """The use of one limit, in its unit: a count, nano-dollars, or seconds."""
 
     dimension: Dimension
     used: int
@@ -181,7 +195,7 @@ class Use:
 
 
 def uses(budget: Budget) -> Iterator[Use]:
-    """Of each dimension that is limited; what is reserved counts as used."""
+    """Yield the use of each limited dimension; reserved amounts count as used."""
     limits, spent, reserved = budget.limits, budget.spent, budget.reserved
     yield Use(
         dimension=Dimension.ITERATIONS, used=spent.iterations + reserved.iterations, limit=max(1, limits.iterations)
@@ -195,10 +209,9 @@ def uses(budget: Budget) -> Iterator[Use]:
 
 
 def warning(found: Collection[Use]) -> str | None:
-    """What a run is told with its last tool result, from 70 % of any limit on: of the limit that is nearest.
-
-    The text is stored with the result, so the prompt keeps its bytes; the same use gives the same text.
-    """
+    """The warning that is appended to a run's last tool result, from 70 % of any limit on, about the limit that is
+    nearest; ``None`` below that. The text is stored with the result, so the prompt keeps its bytes; equal use gives
+    equal text."""
     nearest = max(found, key=lambda use: use.percent, default=None)
     if nearest is None or nearest.percent < _WARN_PERCENT:
         return None

@@ -1,7 +1,7 @@
-"""Ids of tool calls in the forms that their readers take. Pure, and the same on every worker (invariant I7).
+"""Convert ids of tool calls into the forms that providers accept. Pure, and equal on every worker (invariant I7).
 
-A transcript keeps an id as the model gave it; a wire maps it when it is sent, the call and its result alike. An id that
-fits is never changed.
+A transcript keeps an id as the model gave it; a wire converts it when it sends the row, for the call and its result
+alike. An acceptable id is never changed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from hermes_worker.core.json_values import list_of, mapping_of, text_of
 
 _DIGITS = string.digits + string.ascii_letters
 _SHORT = re.compile(r"[a-zA-Z0-9]{9}")
-"""What Mistral's API and the templates of its models take: "alphanumeric strings with length 9"."""
+"""The ids that Mistral's API and the templates of its models accept: "alphanumeric strings with length 9"."""
 
 
 def short_id(text: str) -> str:
-    """Nine letters or digits that stand for ``text``: it is an id for every reader."""
+    """Derive an id of nine letters or digits from ``text``, which every provider accepts."""
     number = int.from_bytes(hashlib.sha256(text.encode("utf-8", "replace")).digest()[:8])
     digits = []
     for _ in range(9):
@@ -30,18 +30,19 @@ def short_id(text: str) -> str:
 
 
 def mistral_id(call_id: str) -> str:
-    """``call_id`` for a reader that takes nine letters or digits only."""
+    """Convert ``call_id`` for a provider that accepts nine letters or digits only."""
     return call_id if _SHORT.fullmatch(call_id) else short_id(call_id)
 
 
 def id_within(call_id: str, chars_max: int) -> str:
-    """``call_id`` for a reader that takes at most so many characters, of which there must be more than nine."""
+    """Convert ``call_id`` for a provider that accepts at most ``chars_max`` characters, which must be more than
+    nine."""
     return call_id if len(call_id) <= chars_max else f"{call_id[: chars_max - 10]}_{short_id(call_id)}"
 
 
 def with_distinct_ids(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The rows of a history for a reader to whom an id means one call of all. Some servers count their calls from 0 in
-    every reply, so a later use of an id, and the results behind it, get another one."""
+    """Rewrite a history for a provider that requires unique ids. Some servers count their calls from 0 in every reply,
+    so a repeated id, and the results of its calls, get another one."""
     answered: dict[str, int] = {}
     renamed: dict[str, str] = {}
     for row in rows:
@@ -70,4 +71,4 @@ def _renamed_call(call: Mapping[str, Any], renamed: Mapping[str, str]) -> Mappin
 
 
 _ID_CHARS_MAX = 64
-"""What the Responses API and Bedrock take."""
+"""The most characters that the Responses API and Bedrock accept."""

@@ -1,11 +1,11 @@
-"""Accounts on platforms by name, and whose the chats of an account are. Pure.
+"""Names of chat accounts, and the tenants of their chats. Pure.
 
-An account is called ``PLATFORM:NAME``; the one that the platform's usual variables open is ``PLATFORM:default``. The
-variables of another one end with its name: ``TELEGRAM_BOT_TOKEN__OPS`` is the token of ``telegram:ops``. It shares
-nothing with the usual account but the addresses (``..._URL``) that it does not name itself.
+An account is called ``PLATFORM:NAME``; the one configured by the platform's usual variables is ``PLATFORM:default``.
+The variables of another account end with its name: ``TELEGRAM_BOT_TOKEN__OPS`` is the token of ``telegram:ops``. It
+shares nothing with the usual account except addresses (``..._URL``) that it does not set itself.
 
-A rule gives chats of an account to a tenant: ``telegram:ops/*=acme`` all of them, ``telegram:default/-100=globex`` one.
-What no rule names belongs to the default tenant.
+A rule assigns chats of an account to a tenant: ``telegram:ops/*=acme`` all of them, ``telegram:default/-100=globex``
+one. Chats without a rule belong to the default tenant.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _OF_ACCOUNT = re.compile(r"(?P<variable>[A-Z][A-Z0-9_]*[A-Z0-9])__(?P<name>[A-Z]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOwner:
-    """Whose a chat is."""
+    """The tenant that owns a chat."""
 
     tenant: str = DEFAULT_TENANT
     profile: str = ""
-    """The name space of its sessions."""
+    """The name space of its sessions; empty for the default one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRules:
-    """Whose the chats of accounts are, as the operator set it: each as ``ACCOUNT/CHAT=TENANT[/PROFILE]``."""
+    """The tenants of chats, as the operator configured them: each rule as ``ACCOUNT/CHAT=TENANT[/PROFILE]``."""
 
     rules: Sequence[str] = ()
 
     def owner_of(self, account: str, chat: str) -> ChatOwner:
-        """A rule for the chat comes before one for all chats of the account."""
+        """Find the owner of a chat. A rule for the chat wins over one for all chats of the account."""
         found = self._by_place()
         return found.get(f"{account}/{chat}") or found.get(f"{account}/{EVERY_CHAT}") or ChatOwner()
 
@@ -59,13 +59,13 @@ class ChatRules:
 
 
 def account_of(platform: str, name: str = DEFAULT_ACCOUNT) -> str:
-    """What an account is called in rows."""
+    """The name of an account in rows."""
     return f"{platform}:{name}"
 
 
 def usual_variable(variable: str) -> str:
-    """The variable of the usual account that means the same: ``TELEGRAM_BOT_TOKEN`` for ``TELEGRAM_BOT_TOKEN__OPS``;
-    any other as it is."""
+    """The name of the usual account's variable with the same meaning: ``TELEGRAM_BOT_TOKEN`` for
+    ``TELEGRAM_BOT_TOKEN__OPS``; any other name unchanged."""
     found = _OF_ACCOUNT.fullmatch(variable)
     return found["variable"] if found is not None else variable
 
@@ -76,8 +76,8 @@ def named_variable(variable: str, name: str) -> str:
 
 
 def values_of_account(values: Mapping[str, str], name: str, secrets: Collection[str] = ()) -> Mapping[str, str]:
-    """Settings by variable name as the account called ``name`` has them, under their usual names. ``secrets`` are the
-    variables that hold secrets; none of the usual account's is among the result."""
+    """Select the settings of the account ``name``, under the usual names of the variables. ``secrets`` are the
+    variables that hold secrets; the usual account's secrets are never in the result."""
     if name == DEFAULT_ACCOUNT:
         return values
     ending = f"__{name.upper()}"

@@ -1,7 +1,7 @@
-"""What a person can press below a question, as far as no platform matters. Pure.
+"""Buttons below a question in a chat, independent of the platform. Pure.
 
-A button's ``value`` comes back when somebody presses it. It names its question and the answer, and proves nothing: what
-it is worth is decided by who pressed it, in which chat, and whether that question is still the newest one there.
+A button's ``value`` comes back when somebody presses it. It names the question and the answer, and proves nothing:
+whether a press counts depends on who pressed, in which chat, and whether the question is still open there.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _CUT: Final = "…"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatButton:
-    """A button below a question. ``value`` comes back when somebody presses it; platforms take 64 bytes."""
+    """A button below a question. ``value`` comes back when it is pressed; platforms accept 64 bytes."""
 
     label: str
     value: str
 
 
 def buttons_of(question: Question, wait_id: int) -> tuple[ChatButton, ...]:
-    """What a person can press instead of writing; none where a text is asked for."""
+    """Build the buttons of a question; empty when it wants a text."""
     if question.kind is WaitKind.APPROVAL:
         known = [choice for choice in question.choices if choice in _LABELS]
         return tuple(ChatButton(label=_LABELS[choice], value=f"{wait_id}:{choice}") for choice in known)
@@ -43,8 +43,8 @@ def is_of_wait(button: ChatButton, wait_id: int) -> bool:
 
 
 def fitting(buttons: Sequence[ChatButton], *, chars_max: int, count_max: int) -> tuple[ChatButton, ...]:
-    """The buttons as a platform shows them, with labels of at most ``chars_max`` characters and no two alike. None
-    where there are more than ``count_max``: then people answer in words, rather than by some of the choices."""
+    """Shorten labels to ``chars_max`` characters and keep them distinct. Empty when there are more than ``count_max``
+    buttons: then people answer in words, rather than by only some of the choices."""
     if len(buttons) > count_max:
         return ()
     labels = [_cut(button.label, chars_max) for button in buttons]

@@ -1,9 +1,9 @@
-"""Which commands there are in a chat, for whom, and what taking back a turn leaves. Pure.
+"""Commands in chats: which there are, who may use them, and where the last turn begins that ``/undo`` takes back. Pure.
 
-Each command has the least role that may use it. An operator gives others with rules such as ``jobs=member``, for one
-chat with ``telegram:default/-100123/undo=owner`` (``*`` for all chats of the account), and for one person, whatever
-their role, with ``telegram:default/@4242/stop=no``. A rule for a person comes before one for a chat, and that before
-one for an account. What allows something, or shows what belongs to a whole tenant, is never a guest's.
+Each command has a least role that may use it. An operator sets others with rules such as ``jobs=member``, for one chat
+with ``telegram:default/-100123/undo=owner`` (``*`` for all chats of the account), and for one person, whatever their
+role, with ``telegram:default/@4242/stop=no``. A rule for a person wins over one for a chat, and that over one for an
+account. Commands that allow something, or show what belongs to a whole tenant, are never a guest's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hermes_worker.core.messages import Role
 _NOBODY: Final = "nobody"
 _EVERYWHERE: Final = ""
 _ORDER: Final = (ChatRole.OWNER, ChatRole.MEMBER, ChatRole.GUEST)
-"""From much to little."""
+"""Roles from the most to the least powerful."""
 _LEAST: Final[Mapping[ChatCommand, ChatRole]] = MappingProxyType(
     {
         ChatCommand.APPROVE: ChatRole.MEMBER,
@@ -31,7 +31,7 @@ _LEAST: Final[Mapping[ChatCommand, ChatRole]] = MappingProxyType(
         ChatCommand.SETHOME: ChatRole.OWNER,
     }
 )
-"""Where that is more than a guest."""
+"""The least role of a command, where that is more than a guest."""
 _EVERYBODYS: Final = frozenset({ChatCommand.START, ChatCommand.HELP})
 _OPEN: Final = "|".join(sorted(one.value for one in ChatCommand if one not in _LEAST and one not in _EVERYBODYS))
 _CLOSED: Final = "|".join(sorted(one.value for one in _LEAST))
@@ -67,24 +67,24 @@ _HELP: Final[Mapping[ChatCommand, str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandUser:
-    """Whoever uses a command, and where."""
+    """The person who uses a command, and the chat."""
 
     role: ChatRole
     account: str = ""
-    """As rows call it; empty for no matter which."""
+    """The account's name in rows; empty when it does not matter."""
     chat: str = ""
     person: str = ""
     other_id: str = ""
-    """A second id of theirs (``core.inbound``)."""
+    """A second id of the person (``core.inbound``)."""
     alt_id: str = ""
-    """The user name that they chose."""
+    """The user name that the person chose."""
 
 
 class CommandAccess:
-    """Who may use which command."""
+    """The access rules of commands."""
 
     def __init__(self, rules: Sequence[str] = ()) -> None:
-        """``rules`` as ``COMMAND_RULE`` has them; the last one about a command in a place counts."""
+        """``rules`` have the form ``COMMAND_RULE``; the last one about a command in a place counts."""
         self._least: dict[tuple[str, ChatCommand], ChatRole | None] = {
             (_EVERYWHERE, command): _LEAST.get(command, ChatRole.GUEST) for command in ChatCommand
         }
@@ -100,7 +100,7 @@ class CommandAccess:
                 self._least[place, ChatCommand(command)] = None if said == _NOBODY else ChatRole(said)
 
     def allows(self, who: CommandUser, command: ChatCommand) -> bool:
-        """Whether somebody may use ``command``."""
+        """Whether the user may use ``command``."""
         if command in _LEAST and who.role is ChatRole.GUEST:
             return False
         rules = self.persons(who.account, command)
@@ -112,18 +112,18 @@ class CommandAccess:
         return least is not None and _ORDER.index(who.role) <= _ORDER.index(least)
 
     def least(self, account: str, chat: str, command: ChatCommand) -> ChatRole | None:
-        """The least role that may use ``command`` in a chat; ``None`` for nobody."""
+        """Find the least role that may use ``command`` in a chat; ``None`` when no role may."""
         for place in (f"{account}/{chat}", f"{account}/{EVERY_CHAT}"):
             if (place, command) in self._least:
                 return self._least[place, command]
         return self._least[_EVERYWHERE, command]
 
     def persons(self, account: str, command: ChatCommand) -> Mapping[str, bool]:
-        """For whom there are rules about a command on an account, and whether they may use it."""
+        """Find the persons with rules about a command on an account, each with whether they may use it."""
         return self._persons.get((account, command), {})
 
     def help_for(self, who: CommandUser) -> str:
-        """What somebody may do, a line each."""
+        """List the commands that the user may use, a line each."""
         return "\n".join(line for command, line in _HELP.items() if self.allows(who, command))
 
 
@@ -133,13 +133,13 @@ class TurnRow(NamedTuple):
     seq: int
     role: Role
     run_pk: int
-    """Of the run that wrote it; 0 for one that was copied from another session."""
+    """The run that wrote the row; 0 for one that was copied from another session."""
 
 
 def begins_last_turn(rows: Sequence[TurnRow]) -> int | None:
-    """The number of the row with which the last turn begins, among the last rows of a transcript in order: that is all
-    its last run wrote, or, of a copy, what was said last and everything behind it. ``None`` where the rows do not show
-    the beginning."""
+    """Find the number of the row with which the last turn begins, among the last rows of a transcript in order: the
+    rows of its last run, or, in a copy, the last message of the user and everything after it. ``None`` when the rows do
+    not reach back to the beginning."""
     first = None
     for row in reversed(rows):
         if row.run_pk != rows[-1].run_pk:

@@ -1,8 +1,8 @@
-"""What the agent of a chat's new session is told about where it talks. Pure.
+"""The prompt block that tells the agent of a chat's new session where it talks. Pure.
 
-Names of chats, topics and people are text of strangers. They are quoted as JSON, on one line, without characters that
-nobody sees, and cut; and the block says that they are data. It is part of the prompt that a session keeps, so it says
-nothing that changes from message to message.
+Names of chats, topics and people are text of strangers. They are quoted as JSON, on one line, without invisible
+characters, and shortened; and the block says that they are data. It is part of the prompt that a session keeps, so it
+says nothing that changes from message to message.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def context_block(
     is_guest: bool,
     display: Sequence[str] = (),
 ) -> str:
-    """The block. ``is_shared``: several people write in the session; ``hides_ids``: ids are shown as hashes;
-    ``display``: what the chat shows of an answer, in sentences."""
+    """Build the block. ``is_shared``: several people write in the session; ``hides_ids``: ids are shown as hashes;
+    ``display``: sentences about how the chat shows answers."""
     chat_id = hashed_chat(chat.id) if hides_ids else chat.id
     lines = [
         "## Current Session Context",
@@ -58,7 +58,7 @@ def context_block(
 
 
 def quoted(name: str) -> str:
-    """A name as a JSON string of at most ``NAME_CHARS_MAX`` characters, without control, format and private-use
+    """Quote a name as a JSON string of at most ``NAME_CHARS_MAX`` characters, without control, format and private-use
     characters and line separators."""
     visible = "".join(" " if unicodedata.category(sign)[0] in "CZ" else sign for sign in name[: NAME_CHARS_MAX * 4])
     return json.dumps(" ".join(visible.split())[:NAME_CHARS_MAX], ensure_ascii=False)

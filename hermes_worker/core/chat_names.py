@@ -1,7 +1,7 @@
 """Names of chats as delivery targets: ``slack:#ops``. Pure.
 
-Everybody who opens a group gives it any name, so a name is learnt only where somebody who is no guest wrote in it, and
-never of a direct chat. One that two chats have means neither.
+Anybody who opens a group can give it any name, so a name is learnt only in chats where a person wrote who is no guest,
+and never from a direct chat. A name of two chats is ambiguous and means neither.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _SHOWN_MAX: Final = 5
 
 
 class AmbiguousChatName(HermesError):
-    """Several chats are called so; the message names them."""
+    """Several chats have this name; the message lists them."""
 
 
 class KnownChat(NamedTuple):
-    """A chat, by the account that is in it."""
+    """A chat, with the account that is in it."""
 
     account: str
     chat: str
@@ -32,24 +32,25 @@ class KnownChat(NamedTuple):
 
     @property
     def reference(self) -> str:
-        """As ``parse_chat`` reads it behind the account."""
+        """The reference after the account's name, as ``parse_chat`` reads it."""
         return f"{self.chat}:{self.thread}" if self.thread else self.chat
 
 
 def name_of(text: str) -> str:
-    """A name as it is compared: without ``#``, case and spaces around it; empty for none that can be one."""
+    """Normalise a name for comparison: without ``#``, case and surrounding spaces; empty for a text that cannot be a
+    name."""
     plain = " ".join(re.sub(r"[\x00-\x1f\x7f]", " ", text).split()).removeprefix("#").strip().casefold()
     return plain if len(plain) <= NAME_CHARS_MAX else ""
 
 
 def learnt_name(chat: InboundChat, role: ChatRole) -> str:
-    """By which name a chat is known from a message of somebody of ``role``; empty for none."""
+    """The name by which a chat may be known after a message of a person with ``role``; empty for none."""
     is_learnt = role is not ChatRole.GUEST and chat.kind is not ChatKind.DIRECT and len(chat.id) <= CHAT_CHARS_MAX
     return name_of(chat.name) if is_learnt else ""
 
 
 def the_only(found: Sequence[KnownChat], name: str) -> KnownChat | None:
-    """The chat of a name; ``None`` for none. Raises ``AmbiguousChatName``."""
+    """The only chat among ``found``; ``None`` when it is empty. Raises ``AmbiguousChatName``."""
     if len(found) > 1:
         shown = ", ".join(sorted(chat.chat for chat in found)[:_SHOWN_MAX])
         raise AmbiguousChatName(f"{len(found)} chats are called {name!r}; write the id of one: {shown}")

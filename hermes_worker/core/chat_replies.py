@@ -1,7 +1,7 @@
-"""Which message of a chat an answer is a reply to, as the metadata of its run say it. Pure.
+"""Replies in chats: which message an answer replies to, as the metadata of its run say. Pure.
 
-A platform's id of a message means something in its chat only, so the metadata name both. Anybody may write metadata
-over the API; only those of runs that chats began are believed.
+A platform's message ids are unique within a chat only, so the metadata name both. Anybody may write metadata over the
+API; only those of runs that chats began are trusted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ID_CHARS_MAX: Final = 500
 
 
 class ReplyMode(StrEnum):
-    """Which parts of an answer are replies to the message that was asked."""
+    """The parts of an answer that are sent as replies to the user's message."""
 
     OFF = "off"
     FIRST = "first"
@@ -28,7 +28,7 @@ class ReplyMode(StrEnum):
 
 
 def reply_metadata(sender: str, message_id: str, mode: ReplyMode) -> dict[str, str]:
-    """What a run says of the message that began it, beside its chat; an empty ``message_id`` for one without an id.
+    """Build the metadata of a run about the message that began it, beside its chat; empty when ``message_id`` is empty.
     ``sender`` is the account, as targets name it."""
     if not message_id or len(message_id) > _ID_CHARS_MAX or mode is ReplyMode.OFF:
         return {}
@@ -36,8 +36,8 @@ def reply_metadata(sender: str, message_id: str, mode: ReplyMode) -> dict[str, s
 
 
 def replied_to(metadata: Mapping[str, str], source: str | None, *, sender: str, chat: str, part: int) -> str:
-    """The id of the message that a part of an answer replies to, the first being 0; empty for none. ``sender`` and
-    ``chat`` say where the part goes."""
+    """Find the id of the message to which part number ``part`` (from 0) of an answer replies; empty for none.
+    ``sender`` and ``chat`` say where the part is sent."""
     is_there = metadata.get(_SENDER) == sender and metadata.get(_CHAT) == chat
     if source not in CHAT_SOURCES or not is_there:
         return ""

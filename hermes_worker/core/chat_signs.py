@@ -1,7 +1,7 @@
-"""What people see in a chat while a run is at work: what it writes, that it writes, which tools it calls. Pure.
+"""Signs of a run at work in its chat: its text so far, a typing sign, and its tool calls. Pure.
 
-All of it is a hint: it may be late or left out, and it is never the delivery. What is wanted stands in the metadata of
-the run, so every delivery worker shows the same, whatever its own settings say.
+All of it is a hint: it may be late or left out, and it is never the delivery. What is to be shown stands in the
+metadata of the run, so every delivery worker shows it alike, independent of its own settings.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from hermes_worker.core.gateway import CHAT_SOURCES
 from hermes_worker.core.run import CallStatus, RunStatus
 
 TYPING_EVERY_S: Final = 4.0
-"""Platforms show it for 5 seconds (Telegram) to 10 (Discord)."""
+"""Seconds between two typing signs. Platforms show one for 5 seconds (Telegram) to 10 (Discord)."""
 TYPING_S_MAX: Final = 600.0
-"""A run that takes longer is waited for without it."""
+"""Seconds of a run after which no typing sign is sent any more."""
 _KEY: Final = "shows"
 _TEXT: Final = "text"
 _TYPING: Final = "typing"
@@ -33,17 +33,17 @@ _OPEN_MARK: Final = "…"
 
 
 class ProgressMode(StrEnum):
-    """How much of the tools that a run calls is shown."""
+    """The amount of detail about a run's tool calls that is shown."""
 
     OFF = "off"
     SHORT = "short"
-    """Which are at work, and how many were."""
+    """Which calls are running, and how many have ended."""
     FULL = "full"
-    """The last calls, a line each, and how they ended."""
+    """The last calls, a line each, with how they ended."""
 
 
 class CallSign(NamedTuple):
-    """A call of a tool, as far as people see it."""
+    """A tool call, as a chat shows it."""
 
     name: str
     status: CallStatus
@@ -51,7 +51,7 @@ class CallSign(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """How far a run is."""
+    """The progress of a run."""
 
     status: RunStatus | None = None
     calls: Sequence[CallSign] = ()
@@ -59,13 +59,13 @@ class RunProgress:
 
     @property
     def is_at_work(self) -> bool:
-        """Nobody is asked anything, and nothing is waited for."""
+        """The run waits for no person and no time."""
         return self.status in (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.WAITING_FOR_CHILDREN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatSigns:
-    """What is shown."""
+    """The set of signs that a chat shows."""
 
     has_text: bool = True
     has_typing: bool = False
@@ -77,18 +77,18 @@ class ChatSigns:
 
     @property
     def depends_on_progress(self) -> bool:
-        """Whether it matters how far the run is."""
+        """Whether the progress of the run has to be read."""
         return self.has_typing or (self.has_text and self.progress is not ProgressMode.OFF)
 
     @property
     def metadata(self) -> dict[str, str]:
-        """As a run says it."""
+        """The metadata of a run with these signs."""
         words = [_TEXT] * self.has_text + [_TYPING] * self.has_typing
         return {_KEY: ",".join([*words, f"tools={self.progress.value}"])}
 
 
 def signs_in(metadata: Mapping[str, str], source: str | None) -> ChatSigns:
-    """What a run says. Of runs from before there was this, and of those that no chat began, what they write."""
+    """Read the signs from a run's metadata. Runs without them, and runs that no chat began, show their text."""
     if source not in CHAT_SOURCES or _KEY not in metadata:
         return ChatSigns()
     words = metadata[_KEY].split(",")
@@ -98,13 +98,13 @@ def signs_in(metadata: Mapping[str, str], source: str | None) -> ChatSigns:
 
 
 def chosen_progress(usual: str, modes: Sequence[str], platform: str) -> ProgressMode:
-    """The mode for a platform; ``modes`` are others, as ``platform=mode``, of which the last one counts."""
+    """Choose the mode for a platform; ``modes`` are exceptions as ``platform=mode``, of which the last one counts."""
     named = dict(text.split("=", 1) for text in modes)
     return ProgressMode(named.get(platform, usual))
 
 
 def progress_text(calls: Sequence[CallSign], mode: ProgressMode) -> str:
-    """What is shown of calls above what the run writes; empty for nothing."""
+    """Format tool calls for display above the text of the run; empty for nothing."""
     if mode is ProgressMode.OFF or not calls:
         return ""
     if mode is ProgressMode.FULL:
@@ -117,12 +117,13 @@ def progress_text(calls: Sequence[CallSign], mode: ProgressMode) -> str:
 
 
 def types_now(signs: ChatSigns, progress: RunProgress, *, age_s: float, has_preview: bool) -> bool:
-    """Whether the chat is shown that somebody writes. ``age_s`` is since the run was first looked at."""
+    """Whether the chat shows a typing sign. ``age_s`` is the time since the run was first looked at."""
     return signs.has_typing and progress.is_at_work and age_s < TYPING_S_MAX and not has_preview
 
 
 def after_typing(delay_s: float | None, signs: ChatSigns) -> float | None:
-    """When to look again, where a look without it would come after ``delay_s``; ``None`` for not before the end."""
+    """Seconds until the next look, where without typing signs it would come after ``delay_s``; ``None`` for not before
+    the end."""
     if delay_s is None:
         return None
     return min(delay_s, TYPING_EVERY_S) if signs.has_text else TYPING_EVERY_S

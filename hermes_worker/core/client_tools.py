@@ -1,8 +1,8 @@
-"""Tools of the client: what the model calls and whoever sent the request does. Pure.
+"""Tools of the client: the model calls them and the sender of the request executes them. Pure.
 
 A session stores their definitions among its own. A call of one waits as a row until a request brings its result; calls
-of a reply that are the server's are done first. So a run is handed over to its client at most once per reply, and
-falls into *parts*: part n begins with the n-th results that were brought.
+of the same reply that the server executes are done first. So a run is handed over to its client at most once per reply,
+and falls into *parts*: part n begins with the n-th results that were brought.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 from hermes_worker.core.run_events import RunEventName, StoredEvent
 
 CLIENT_SOURCE = "@client"
-"""Where such a tool comes from, among the tool sources; no extension can be called so."""
+"""The source of such a tool among the tool sources; no extension can have this name."""
 IS_CLIENTS = "client_tool"
-"""In the request of a wait, and in its event: the client brings the answer."""
+"""Key in the request of a wait, and in its event: the client brings the answer."""
 _CALL_ID = re.compile(r"call_(?P<run>[0-9a-f]{32})_(?P<iteration>[1-9][0-9]{0,6})_(?P<position>0|[1-9][0-9]{0,3})")
 
 
@@ -68,23 +68,23 @@ class ClientCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedReply:
-    """A reply whose calls its client did."""
+    """A reply whose calls the client executed."""
 
     iteration: int
     last_seq: int
     """The place of the reply's last result."""
     event_seq: int
-    """Of the last event before its client's results came."""
+    """The number of the last event before the client's results came."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handovers:
-    """The calls of a run that its client does or did, and so the parts that the run has."""
+    """The calls of a run that its client executes or executed, and the parts into which they divide the run."""
 
     calls: Sequence[ClientCall] = ()
-    """In order."""
+    """The calls, in order."""
     done: Sequence[HandedReply] = ()
-    """In order; each is followed by a part."""
+    """The settled replies, in order; each is followed by a part."""
 
     @property
     def newest(self) -> int:
@@ -93,25 +93,25 @@ class Handovers:
 
     @property
     def is_waiting(self) -> bool:
-        """The newest part was handed over, and nobody has brought results."""
+        """The newest part was handed over, and no results were brought."""
         return any(call.outcome is None for call in self.calls)
 
     def part_of(self, seq: int) -> int:
-        """The part to which a message of this number belongs."""
+        """Find the part to which the message with this number belongs."""
         return bisect_left([handover.last_seq for handover in self.done], seq)
 
     def at(self, seq: int) -> ClientCall | None:
-        """The call whose result stands there."""
+        """Find the call whose result stands at place ``seq``; ``None`` when there is none."""
         return next((call for call in self.calls if call.seq == seq), None)
 
     def before(self, part: int) -> HandedReply | None:
-        """What a part begins behind; ``None`` for the first."""
+        """Find the reply after which a part begins; ``None`` for the first part."""
         return self.done[part - 1] if part else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedCall:
-    """A call as its client is told of it."""
+    """A call as it is sent to its client."""
 
     position: int
     name: str
@@ -120,12 +120,12 @@ class HandedCall:
 
 @dataclass(slots=True)
 class HandoverWatch:
-    """Sees in a run's events when all that is left of a reply is its client's to do. Made of rows only, so every
-    reader sees it at the same event."""
+    """Notices in a run's events when the client has to execute all that is left of a reply. It uses rows only, so every
+    reader notices it at the same event."""
 
     iteration: int = 0
     text: str = ""
-    """What the model said beside its calls."""
+    """The model's text beside its calls."""
     is_handed_over: bool = False
     _calls: Sequence[Mapping[str, Any]] = ()
     _open: set[int] = field(default_factory=set)
@@ -150,7 +150,7 @@ class HandoverWatch:
 
     @property
     def handed(self) -> list[HandedCall]:
-        """What its client is to do."""
+        """The calls that the client has to execute."""
         return [self.call(position) for position in sorted(self._asked)]
 
     def call(self, position: int) -> HandedCall:

@@ -1,7 +1,7 @@
-"""Was the database's clock set to another time? Every stored time is by that clock, so all of them would be wrong.
+"""Decide whether the database's clock was set to another time, by which every stored time would be wrong. Pure.
 
-A sweeping process looks at the database's clock and at its own, which nobody can set and which goes on while the
-machine sleeps. Where the two went apart between two looks, the database's was stepped. Pure.
+A sweeping process reads the database's clock and its own monotonic clock, which nobody can set and which goes on while
+the machine sleeps. When the two moved apart between two looks, the database's clock was stepped.
 """
 
 from __future__ import annotations
@@ -9,33 +9,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 APART_S = 10.0
-"""Clocks that go apart by less between two looks are corrected by nobody: no term or limit of ours is so exact."""
+"""A smaller difference in seconds between two looks is ignored: no lease or limit of ours is so exact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockLook:
-    """What a process saw of the clocks at one moment."""
+    """One reading of both clocks by a process."""
 
     at: float
     """The database's time, which was read between ``began`` and ``ended``."""
     began: float
-    """By the process's own clock, before it asked for the database's time."""
+    """The process's own clock before it asked for the database's time."""
     ended: float
-    """By the process's own clock, after it had the answer."""
+    """The process's own clock after it had the answer."""
     shifted_s: float
-    """The sum of all steps for which stored times were corrected so far, by whichever process."""
+    """The sum of all steps by which stored times were corrected so far, by any process."""
     swept_at: float
-    """When the last sweep of any process was, by the database's clock then; 0 where there was none."""
+    """The time of the last sweep of any process, by the database's clock then; 0 when there was none."""
 
     @property
     def silence_s(self) -> float:
-        """How long ago the last sweep was; negative when the clock was set back since."""
+        """Seconds since the last sweep; negative when the clock was set back since."""
         return self.at - self.swept_at
 
 
 def step_of(last: ClockLook | None, look: ClockLook, *, swept_every_s: float) -> float | None:
-    """By how many seconds the database's clock was stepped without a correction, 0 for not at all; ``None`` when only
-    the next look can tell. Who believes a step corrects every stored time by it.
+    """Decide by how many seconds the database's clock was stepped without a correction, 0 for not at all; ``None`` when
+    only the next look can tell. The caller corrects every stored time by the result.
 
     A process that was frozen sees the same difference on both clocks. One whose own clock stood still (its virtual
     machine was halted) sees the database's run ahead, and that others have swept in the meantime.
@@ -49,5 +49,5 @@ def step_of(last: ClockLook | None, look: ClockLook, *, swept_every_s: float) ->
         return 0.0 if is_swept else step_s
     if step_s > -APART_S:
         is_left_ahead = look.silence_s <= -APART_S and look.swept_at == last.swept_at
-        return look.silence_s if is_left_ahead else 0.0  # whoever swept before the step back is gone
+        return look.silence_s if is_left_ahead else 0.0  # the process that swept before the step back is gone
     return step_s

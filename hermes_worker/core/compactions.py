@@ -1,8 +1,8 @@
-"""Which rows of a transcript a model is shown, once its older part was summarised or hooks added to it. Pure.
+"""The rows of a transcript that a model is shown, after a compaction or with text that hooks added. Pure.
 
-A row of ours, in the user's role, holds what was decided: ``head`` and ``through`` name the rows that a summary stands
-for, ``pruned`` the row up to which results of tools are shown in short. The newest such row counts. Another kind of
-row of ours is a person's request for a summary, or what came of it; no model is shown it.
+A row of ours, in the user's role, holds the decision: ``head`` and ``through`` name the rows that a summary replaces,
+``pruned`` the row up to which tool results are shortened. The newest such row counts. Another kind of row of ours is a
+person's request for a summary, or its outcome; no model is shown it.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from hermes_worker.core.messages import Message, Role, canonical_json, user_body
 from hermes_worker.core.pruning import pruned
 
 _MARK = '{"_compacted":'
-"""How the body of a row of ours begins, and no other: keys are sorted, and rows from outside lose private fields."""
+"""The beginning of the body of our rows, and of no other: keys are sorted, and rows from outside lose private
+fields."""
 _ASKED_MARK = '{"_compacted":{"asked":'
 CONTEXT_FIELD = "_context"
-"""Of the first reply of a turn: what hooks had added to the row before it in the requests of that turn."""
+"""Field of the first reply of a turn: the text that hooks added to the row before it in the requests of that turn."""
 _CONTEXT_MARK = f'{{"{CONTEXT_FIELD}":'
 _MARKS = (_MARK, _CONTEXT_MARK)
 FUTILE_MAX = 2
-"""Compactions that gained nothing, in a row, after which none is made by itself."""
+"""Compactions in a row without gain after which none is made automatically."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionFacts:
-    """What a compaction decided."""
+    """The decision of a compaction."""
 
     head: int = 0
     """``seq`` of the last row before the summary that is shown."""
@@ -35,13 +36,13 @@ class CompactionFacts:
     """``seq`` of the last row that the summary stands for; 0 when there is none."""
     summary: str | None = None
     pruned: int = 0
-    """``seq`` of the last row whose result is shown in short."""
+    """``seq`` of the last row whose result is shortened."""
     futile: int = 0
-    """How many compactions up to this one gained nothing, in a row."""
+    """How many compactions in a row, up to this one, gained nothing."""
 
 
 def facts_of(row: Message | None) -> CompactionFacts:
-    """Those of a compaction; ``None`` for none, which decided nothing."""
+    """Parse the decision of a compaction row; an empty decision for ``None``."""
     if row is None:
         return CompactionFacts()
     found = json.loads(row.body)["_compacted"]
@@ -49,14 +50,14 @@ def facts_of(row: Message | None) -> CompactionFacts:
 
 
 def facts_document(facts: CompactionFacts) -> dict[str, object]:
-    """As it is stored."""
+    """Build the JSON object that is stored for a decision."""
     found: dict[str, object] = {"head": facts.head, "through": facts.through, "summary": facts.summary}
     return found | {name: value for name in ("pruned", "futile") if (value := getattr(facts, name))}
 
 
 def visible(rows: Sequence[Message]) -> Sequence[Message]:
-    """The rows of a transcript that a model is shown; ``rows`` begin with number 1 and have no gaps."""
-    # The beginning is looked at first: this goes over every row of every request.
+    """Select the rows of a transcript that a model is shown; ``rows`` begin with number 1 and have no gaps."""
+    # Look at the beginning of the body first: this runs over every row of every request.
     marked = [row for row in rows if row.body.startswith(_MARKS)]
     if not marked:
         return rows
@@ -78,7 +79,7 @@ def visible(rows: Sequence[Message]) -> Sequence[Message]:
 
 
 def with_context(rows: Sequence[Message], context: str) -> Sequence[Message]:
-    """``rows`` with a text below what the last of them says, a compaction aside."""
+    """Append a text to the last row that is no compaction."""
     at = next((n for n in reversed(range(len(rows))) if not is_compaction(rows[n])), None)
     if not context or at is None:
         return rows
@@ -90,7 +91,7 @@ def with_context(rows: Sequence[Message], context: str) -> Sequence[Message]:
 
 
 def _with_context_before(rows: Sequence[Message], reply: Message) -> Sequence[Message]:
-    """The row before ``reply`` as it was sent, and ``reply`` without its private field."""
+    """Return the row before ``reply`` as it was sent, and ``reply`` without its private field."""
     body = json.loads(reply.body)
     context = str(body.pop(CONTEXT_FIELD))
     before = with_context(rows[: reply.seq - 1], context)
@@ -98,20 +99,20 @@ def _with_context_before(rows: Sequence[Message], reply: Message) -> Sequence[Me
 
 
 def context_kept_in(reply: Message) -> str:
-    """What had been added to the row before ``reply`` in the request that it answers; empty for nothing."""
+    """The text that hooks added to the row before ``reply`` in the request that it answers; empty for none."""
     if reply.role is not Role.ASSISTANT or not reply.body.startswith(_CONTEXT_MARK):
         return ""
     return str(json.loads(reply.body)[CONTEXT_FIELD])
 
 
 def is_compaction(row: Message) -> bool:
-    """The row is ours, and not a part of the conversation."""
+    """Whether the row is ours, and no part of the conversation."""
     return row.role is Role.USER and row.body.startswith(_MARK)
 
 
 def newest_compaction(rows: Sequence[Message]) -> Message | None:
-    """The row that says what is shown; ``None`` when everything is."""
-    # The beginning is looked at first: this goes over every row of every request.
+    """Find the row that decides what is shown; ``None`` when everything is."""
+    # Look at the beginning of the body first: this runs over every row of every request.
     return next((row for row in reversed(rows) if row.body.startswith(_MARK) and _decides(row)), None)
 
 
@@ -123,18 +124,18 @@ def _decides(row: Message) -> bool:
 
 
 def request_body(focus: str) -> str:
-    """The row with which a person asks for a summary, most of all of ``focus``."""
+    """Build the row with which a person asks for a summary, with special attention to ``focus``."""
     content = f"/compress {focus}".strip()
     return canonical_json({"_compacted": {"asked": True, "focus": focus}, "content": content, "role": "user"})
 
 
 def outcome_body(text: str) -> str:
-    """The row that says why such a request changed nothing."""
+    """Build the row that says why such a request changed nothing."""
     return canonical_json({"_compacted": {"asked": False}, "content": text, "role": "user"})
 
 
 def requested_focus(rows: Sequence[Message]) -> str | None:
-    """What a summary was asked for by the newest row; ``None`` when that is no such request."""
+    """The focus of a requested summary, from the newest row; ``None`` when that is no such request."""
     if not rows or not (is_compaction(rows[-1]) and rows[-1].body.startswith(_ASKED_MARK)):
         return None
     found = json.loads(rows[-1].body)["_compacted"]

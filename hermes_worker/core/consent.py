@@ -1,8 +1,8 @@
-"""How people are shown what they are asked to allow: whole, or they cannot allow it there. Pure.
+"""Show people what they are asked to allow: whole, or they cannot allow it there. Pure.
 
 One rule for every surface (docs/security.md, "What people are asked to allow"). Terminals, the page and other programs
 show all of a command. A chat shows it in as many messages as it needs, up to ``CHAT_CHARS_MAX``; of a longer one it
-shows both ends, says how much is left out and where all of it can be read, and takes nothing but a refusal.
+shows both ends, says how much is left out and where all of it can be read, and accepts nothing but a refusal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 from hermes_worker.core.unseen import show_marks
 
 CHAT_CHARS_MAX: Final = 12_000
-"""Three messages of Telegram, seven of Discord. More would be sent, and nobody would read it."""
+"""Three messages of Telegram, seven of Discord. People would not read more."""
 _END_CHARS: Final = 1_500
 _DENY: Final = "deny"
 _FENCE_MIN, _FENCE_MAX = 3, 16
@@ -24,36 +24,36 @@ _LINE_END: Final = " ⏎ "
 
 
 def keys_in(request: Mapping[str, Any]) -> tuple[str, ...]:
-    """The patterns that an answer to an approval allows. Rows of earlier releases name one."""
+    """The pattern keys that an answer to an approval allows. Rows of earlier releases name one."""
     keys = request.get("pattern_keys") or (request.get("pattern_key"),)
     return tuple(str(key) for key in keys if key)
 
 
 def describe_dangers(keys: Sequence[str], remark: str = "") -> str:
-    """Everything that is dangerous about a command, for a person; ``remark`` is what else is to be said of it."""
+    """Describe everything that is dangerous about a command, for a person; ``remark`` is added."""
     named = "; ".join((*keys, *((remark,) if remark else ())))
     return named if len(keys) < 2 else f"{len(keys)} dangers, and 'once' allows all of them: {named}"
 
 
 def is_too_long_for_chat(request: Mapping[str, Any]) -> bool:
-    """Whether the command of an approval is too long to be read in a chat, so that nobody may allow it there."""
+    """Whether the command of an approval is too long to be read in a chat, so that it cannot be allowed there."""
     return len(show_marks(str(request.get("command", "")))) > CHAT_CHARS_MAX
 
 
 def chat_choices(request: Mapping[str, Any], choices: Sequence[str]) -> list[str]:
-    """Which of the choices of an approval a chat may offer."""
+    """Select the choices of an approval that a chat may offer."""
     return [choice for choice in choices if choice == _DENY or not is_too_long_for_chat(request)]
 
 
 def elsewhere(wait_id: int | None) -> str:
-    """Where a question that a chat cannot show whole is read and answered."""
+    """A sentence about where a question is read and answered that a chat cannot show whole."""
     shown = "hermes-worker approvals show" + ("" if wait_id is None else f" {wait_id}")
     return f"Read it whole and answer it on the page (Inbox) or with '{shown}'"
 
 
 def render_for_chat(request: Mapping[str, Any], wait_id: int | None = None) -> str:
-    """What an approval asks, in Markdown: the command stands in code blocks, where no sign of it is taken for markup.
-    ``request`` holds no secrets any more."""
+    """Render an approval's question in Markdown: the command stands in code blocks, where no character of it is taken
+    for markup. The secrets in ``request`` are redacted already."""
     command = show_marks(str(request.get("command", "")))
     head = f"May I do this? ({show_marks(str(request.get('description', '')))})"
     if not is_too_long_for_chat(request):
@@ -71,7 +71,7 @@ def render_for_chat(request: Mapping[str, Any], wait_id: int | None = None) -> s
 
 
 def _code_block(text: str) -> str:
-    """``text`` in a fence that nothing in it closes."""
+    """Put ``text`` into a fence that nothing in it closes."""
     text = _LONG_TICKS.sub(lambda found: f"<{len(found[0])} times U+0060>", text)
     longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * max(_FENCE_MIN, longest + 1)
@@ -79,13 +79,14 @@ def _code_block(text: str) -> str:
 
 
 def render_lines(text: str) -> list[str]:
-    """The lines of what is asked, for a terminal."""
+    """Render a command as lines for a terminal."""
     return show_marks(text).split("\n")
 
 
 def summarise(text: str, width: int) -> tuple[str, bool]:
-    """``text`` on one line of about ``width`` characters, for a list, and whether that is all of it. A command of two
-    lines is another one when it is read as one line, so line ends are signs; what is cut off is counted."""
+    """Shorten ``text`` to one line of about ``width`` characters, for a list. Returns also whether that is all of it.
+    Line ends are shown as signs, because a command of two lines means something else when it is read as one; characters
+    that are cut off are counted."""
     flat = " ".join(_LINE_END.join(show_marks(text).strip().split("\n")).split())
     if len(flat) <= width:
         return flat, True

@@ -1,4 +1,4 @@
-"""How long a key is left alone after it was refused (docs/behaviour.md, "Credentials")."""
+"""Rest times of provider keys after a refusal (docs/behaviour.md, "Credentials")."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hermes_worker.core.recovery.classify import Classification
 REFUSED_REST_S = 300.0
 SPENT_REST_S = 3_600.0
 DEAD_REST_S = 86_400.0
-"""For a key that its provider called revoked. A key that is put in its place is another one, and is used at once."""
+"""For a key that its provider called revoked. A key that replaces it is another one, and is used at once."""
 _REST_S_MAX = 7 * 86_400.0
 
 _DEAD_WORDS = (
@@ -29,7 +29,7 @@ _SECONDS = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
 
 
 class Strategy(StrEnum):
-    """Which of several usable keys a turn takes."""
+    """The rule by which a turn takes one of several usable keys."""
 
     FILL_FIRST = "fill_first"
     """The first, until it is spent."""
@@ -39,7 +39,7 @@ class Strategy(StrEnum):
 
 
 def rest_s(classification: Classification) -> float:
-    """Seconds for which nobody should use the key that was refused like this."""
+    """Seconds for which no process should use a key after this refusal."""
     said = classification.message.lower()
     if classification.kind in (FailureKind.AUTH, FailureKind.AUTH_PERMANENT):
         return DEAD_REST_S if any(word in said for word in _DEAD_WORDS) else REFUSED_REST_S
@@ -51,7 +51,7 @@ def rest_s(classification: Classification) -> float:
 
 
 def _stated_reset_s(said: str) -> float | None:
-    """``resets in 2h 5m``, in seconds."""
+    """Parse a text such as ``resets in 2h 5m``, in seconds; ``None`` when it states no time."""
     match = _RESET.search(said)
     if match is None:
         return None

@@ -1,10 +1,10 @@
-"""Tools that a session has and its model is not shown: it looks for them, reads what it finds, and calls it. Pure.
+"""Deferred tools: tools that a session has and its model is not shown until it searches for them. Pure.
 
-A session with hundreds of tools would send all their definitions with each request. Where those that may be put off
-would take more than a tenth of the model's window, the session stores them marked, and three others that lead to them.
-That is decided once, when the session begins, so the beginning of every prompt stays the same bytes (invariant I7).
-A call through ``tool_call`` is the call that it names, from its row on: replay class, segment, permission and hooks are
-those of the tool. Only the transcript holds what the model wrote.
+A session with hundreds of tools would send all their definitions with each request. Where the deferrable ones would
+take more than a tenth of the model's window, the session stores them marked, with three tools that lead to them. That
+is decided once, when the session begins, so the beginning of every prompt keeps its bytes (invariant I7). A call
+through ``tool_call`` is the call that it names, from its row on: replay class, segment, permission and hooks are those
+of the tool. Only the transcript holds what the model wrote.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ BRIDGE_SOURCE: Final = "tool_search"
 SEARCH, DESCRIBE, CALL = "tool_search", "tool_describe", "tool_call"
 BRIDGE: Final = frozenset({SEARCH, DESCRIBE, CALL})
 SHARE_MAX: Final = 0.1
-"""Of the window, for definitions that may be put off."""
+"""The part of the window for definitions that may be deferred."""
 _CHARS_PER_TOKEN: Final = 4
 WINDOW_USUAL: Final = 200_000
-"""Tokens, where nobody said how large the window is."""
+"""Tokens assumed for a window of unknown size."""
 
 
 def is_too_much(definitions: Sequence[str], window: int | None) -> bool:
-    """Whether ``definitions`` would take more of the window, in tokens, than they may."""
+    """Whether ``definitions`` would take more of the window (tokens; ``None`` when unknown) than ``SHARE_MAX``."""
     chars = sum(map(len, definitions))
     return chars > SHARE_MAX * _CHARS_PER_TOKEN * (window or WINDOW_USUAL)
 
 
 def deferred(definition: str) -> str:
-    """A stored definition, marked."""
+    """Mark a stored definition as deferred."""
     return canonical_json({**json.loads(definition), DEFERRED_KEY: True})
 
 
 def deferred_functions(tools: str) -> tuple[dict[str, Any], ...]:
-    """What a session's stored definitions put off: name, description and parameters of each, in their order."""
+    """List the deferred functions of a session's stored definitions: name, description and parameters of each, in
+    order."""
     if _MARK not in tools:
         return ()
     return tuple(one["function"] for one in json.loads(tools) if DEFERRED_KEY in one)
@@ -50,7 +51,7 @@ def deferred_functions(tools: str) -> tuple[dict[str, Any], ...]:
 
 @lru_cache(maxsize=64)
 def shown(tools: str) -> str:
-    """The stored definitions of a session without those that are put off."""
+    """The stored definitions of a session without the deferred ones."""
     if _MARK not in tools:
         return tools
     return canonical_json([one for one in json.loads(tools) if DEFERRED_KEY not in one])

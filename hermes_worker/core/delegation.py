@@ -1,8 +1,8 @@
 """Delegation as data (docs/behaviour.md, "Delegation"): what a model may ask for, and what it is told when its children
-ended.
+ended. Pure.
 
-Pure. The tool parses, the worker asks ``require_allowed`` and ``child_tools`` what to create, the store composes the
-result with ``report``.
+The tool parses, the worker uses ``require_allowed`` and ``child_tools`` to decide what to create, the store composes
+the result with ``report``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from hermes_worker.core.run import ExitReason, RunStatus
 
 DELEGATE_TOOL = "delegate_task"
 BLOCKED_TOOLS = frozenset({"clarify", "memory", "send_message", "execute_code", "cronjob"})
-"""What no child gets: it would speak to the user, or change what is the parent's (docs/behaviour.md, "Delegation")."""
+"""Tools that children never get: they would speak to the user, or change what is the parent's (docs/behaviour.md,
+"Delegation")."""
 CHILD_TIMEOUT_S_MIN = 30.0
 SUMMARY_CHARS_MAX = 24_000
 _SUMMARY_CHARS_LEAST = 200
@@ -30,7 +31,7 @@ _REPORT_CHARS_MAX = 400_000
 """Half of what a window of 200,000 tokens holds: all summaries of one call together stay below it."""
 _HEAD = 0.75
 _TRACE_CHILDREN_MAX = 20
-"""With more children than this their tool traces are left out: they would be most of the text."""
+"""With more children than this their tool traces are left out, because they would be most of the text."""
 
 
 class ChildRole(StrEnum):
@@ -41,7 +42,7 @@ class ChildRole(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelegationPolicy:
-    """What the installation allows."""
+    """The limits of delegation in an installation."""
 
     children_max: int = 3
     """Children of one run that work at the same time; more are queued."""
@@ -61,7 +62,7 @@ class DelegationPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildTask:
-    """One task, as the model asked for it."""
+    """One task, as the model wrote it."""
 
     goal: str
     context: str = ""
@@ -69,8 +70,8 @@ class ChildTask:
 
     @property
     def message(self) -> str:
-        """The user's message of the child. Everything its siblings do not share stands here and not in the system
-        prompt, so that the provider's cache serves them all."""
+        """The user's message of the child. Everything that differs between siblings stands here and not in the system
+        prompt, so that they share the provider's cache."""
         return f"{self.goal}\n\nContext:\n{self.context}" if self.context else self.goal
 
 
@@ -79,7 +80,7 @@ class InvalidDelegation(ValueError):
 
 
 def tasks_of(arguments: Mapping[str, Any]) -> tuple[ChildTask, ...]:
-    """The tasks of a call whose arguments match the tool's schema. Raises ``InvalidDelegation``."""
+    """Parse the tasks of a call whose arguments match the tool's schema. Raises ``InvalidDelegation``."""
     common, role = stripped_of(arguments.get("context")), _role(arguments.get("role"))
     asked = arguments.get("tasks") or ()
     if not asked:
@@ -98,7 +99,7 @@ def tasks_of(arguments: Mapping[str, Any]) -> tuple[ChildTask, ...]:
 
 
 def require_allowed(policy: DelegationPolicy, tasks: Sequence[ChildTask], *, depth: int) -> None:
-    """Raises ``InvalidDelegation`` for a run at ``depth`` that may not delegate (so) much."""
+    """Require that a run at ``depth`` may delegate these tasks. Raises ``InvalidDelegation``."""
     if depth >= policy.depth_max:
         raise InvalidDelegation(
             f"nothing was delegated: tasks may be handed down {policy.depth_max} level(s) deep and this is level "
@@ -111,7 +112,8 @@ def require_allowed(policy: DelegationPolicy, tasks: Sequence[ChildTask], *, dep
 
 
 def child_tools(names: Iterable[str], policy: DelegationPolicy, role: ChildRole, *, depth: int) -> frozenset[str]:
-    """The tools of a child at ``depth`` whose parent has ``names``. An orchestrator that may not be one is a leaf."""
+    """Select the tools of a child at ``depth`` whose parent has ``names``. An orchestrator that may not delegate is a
+    leaf."""
     allowed = frozenset(names) - BLOCKED_TOOLS
     may_delegate = role is ChildRole.ORCHESTRATOR and depth < policy.depth_max
     return allowed if may_delegate else allowed - {DELEGATE_TOOL}
@@ -125,18 +127,18 @@ def _role(value: object) -> ChildRole:
 
 
 def may_be_background(*, depth: int, source: str) -> bool:
-    """Whether somebody is there to take an answer that comes later (docs/behaviour.md, "Delegation"): a child's parent
-    has gone on by then, and of a scheduled run only one answer is delivered."""
+    """Whether a later answer can still be received (docs/behaviour.md, "Delegation"): a child's parent has gone on by
+    then, and a scheduled run delivers only one answer."""
     return depth == 0 and source != "cron"
 
 
 def background_refusal(budget: Budget, *, turns: int, turns_max: int, is_shared: bool) -> str | None:
-    """Why a call may not send anybody into the background, in words for the model; ``None`` when it may.
+    """Why a call may not delegate into the background, in words for the model; ``None`` when it may.
 
-    The answer of those who are sent begins another turn, so this is where a chain of turns comes to its end. ``budget``
-    is the chain's; it must have room for the answer of the turn that sends, for a model call of the children if they
-    draw from it (``is_shared``), and for the answer of the turn they begin. ``turns`` have been begun or promised by
-    the chain so far.
+    The answer of background children begins another run, so this check is what ends a chain. ``budget`` is the chain's;
+    it must have room for the answer of the present run, for a model call of the children if they draw from it
+    (``is_shared``), and for the answer of the run they begin. ``turns`` runs were begun or promised by the chain so
+    far.
     """
     if turns >= turns_max:
         return (
@@ -154,12 +156,12 @@ def background_refusal(budget: Budget, *, turns: int, turns_max: int, is_shared:
 
 
 def refusal_note(refusal: str) -> str:
-    """The result of a call that sent nobody."""
+    """The result of a call that was refused to delegate."""
     return canonical_json({"error": refusal})
 
 
 def delegation_id(call_key: str) -> str:
-    """A name for what a call handed on; the same for every delivery of the call."""
+    """Derive a name for a delegation, equal for every delivery of the call."""
     return f"deleg_{hashlib.sha256(call_key.encode()).hexdigest()[:8]}"
 
 
@@ -183,7 +185,7 @@ def dispatch_note(call_key: str, tasks: Sequence[ChildTask]) -> str:
 
 
 def background_message(call_key: str, outcomes: Sequence[ChildOutcome]) -> str:
-    """What begins the turn in which a session learns what its background children left."""
+    """The message that begins the run in which a session learns what its background children left."""
     return (
         f"[BACKGROUND RESULT {delegation_id(call_key)}: the subagents you sent have ended. This message comes from the "
         "system, not from the user; tell the user what matters of it.]\n"
@@ -196,7 +198,7 @@ def background_message(call_key: str, outcomes: Sequence[ChildOutcome]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildOutcome:
-    """What is left of a child that has ended."""
+    """The outcome of a child that has ended."""
 
     index: int
     run_id: str
@@ -208,14 +210,14 @@ class ChildOutcome:
     """0 for a child that never began."""
     usage: Usage
     summary: str
-    """Its answer; of a child without one, the last words it wrote."""
+    """Its answer, or, without one, the last text it wrote."""
     error: str | None
     tools: Sequence[tuple[str, str]] = field(default=())
     """Name and status of its calls, in order."""
     files: Sequence[str] = ()
     """Paths of files that it made or changed, as it named them."""
     cost_usd: float | None = None
-    """What is known of what it cost."""
+    """The known part of its cost; ``None`` when nothing is known."""
 
     @property
     def verdict(self) -> str:
@@ -232,10 +234,8 @@ _EXITS = {
 
 
 def report(outcomes: Sequence[ChildOutcome]) -> str:
-    """The result of a ``delegate_task`` call: its children in the order of the tasks, within a budget of text.
-
-    The same outcomes give the same bytes.
-    """
+    """The result of a ``delegate_task`` call: its children in the order of the tasks, within a limit of characters.
+    Equal outcomes give equal bytes."""
     chars = summary_chars(len(outcomes))
     results = [_entry(outcome, chars, has_trace=len(outcomes) <= _TRACE_CHILDREN_MAX) for outcome in outcomes]
     longest = max((outcome.duration_s for outcome in outcomes), default=0.0)
@@ -243,13 +243,14 @@ def report(outcomes: Sequence[ChildOutcome]) -> str:
 
 
 def summary_chars(children: int) -> int:
-    """How long each summary may be. The floor of the original holds while all of them fit together."""
+    """The most characters of each summary. The original's minimum holds while all of them fit together."""
     share = _REPORT_CHARS_MAX // max(1, children)
     return min(SUMMARY_CHARS_MAX, max(share, _SUMMARY_CHARS_LEAST))
 
 
 def shortened(text: str, chars_max: int) -> str:
-    """The first three quarters and the last quarter of what is allowed, with a line between that says so."""
+    """Keep the first three quarters and the last quarter of ``chars_max`` characters, with a line between them that
+    says how much is left out."""
     if len(text) <= chars_max:
         return text
     head = int(chars_max * _HEAD)

@@ -1,4 +1,5 @@
-"""What must be done now. An effect becomes one Celery message; the message is a hint and carries nothing else (I1)."""
+"""Effects: what must be done now. An effect becomes one Celery message; the message is a hint and carries nothing else
+(I1)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ class Iterate:
     iteration: int
     attempt: int
     is_suspect: bool = False
-    """To be made apart from all other work; see ``Run.deaths``."""
+    """The step is to be done apart from all other work; see ``Run.deaths``."""
     kind: Literal["ask_model"] = "ask_model"
 
 
@@ -27,12 +28,12 @@ class Prepare:
     run_id: str
     attempt: int
     is_suspect: bool = False
-    """As for ``Iterate``."""
+    """The step is to be done apart from all other work; see ``Run.deaths``."""
     kind: Literal["prepare"] = "prepare"
 
     @property
     def iteration(self) -> int:
-        """Of the model call that waits for it."""
+        """The model call that waits for the preparation, which is the first."""
         return 1
 
 
@@ -45,7 +46,7 @@ class RunTool:
     position: int
     attempt: int
     is_suspect: bool = False
-    """As for ``Iterate``."""
+    """The step is to be done apart from all other work; see ``Run.deaths``."""
     kind: Literal["run_tool"] = "run_tool"
 
 
@@ -58,33 +59,33 @@ class AskAuxiliary:
     position: int
     attempt: int
     is_suspect: bool = False
-    """As for ``Iterate``."""
+    """The step is to be done apart from all other work; see ``Run.deaths``."""
     kind: Literal["ask_auxiliary"] = "ask_auxiliary"
 
 
 CallEffect = RunTool | AskAuxiliary
-"""What can be due of a tool call."""
+"""The effects of a tool call."""
 Effect = Iterate | Prepare | CallEffect
 TurnEffect = Iterate | Prepare
-"""What can be due of a run itself, and not of one of its calls."""
+"""The effects of a run itself, and not of one of its calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendDelivery:
-    """Make attempt ``attempt`` (1-based) at a delivery. No part of a run: it follows from its end."""
+    """Make attempt ``attempt`` (1-based) at a delivery. It belongs to no run: it follows from the end of one."""
 
     run_id: str
     """The run it reports on, or the delivery's own id; for logs."""
     delivery_id: str
     attempt: int
     is_suspect: bool = False
-    """As for ``Iterate``."""
+    """The attempt is to be made apart from all other work."""
     kind: Literal["send_delivery"] = "send_delivery"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collect:
-    """Get what a job's run needs before it can be put together: its script's output, its skills. No part of a run."""
+    """Collect what a job's run needs before it can be built: its script's output, its skills. There is no run yet."""
 
     run_id: str
     """A name of the firing, for logs."""
@@ -94,7 +95,7 @@ class Collect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallHook:
-    """Tell an observer of something that is committed. No part of a run: it follows from its steps."""
+    """Call an observer about a committed event. It is no step of the run: it follows from one."""
 
     run_id: str
     event_id: str
@@ -106,7 +107,7 @@ class CallHook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatherArtifacts:
-    """Keep the files that a run left in its workspace. No part of a run: it follows from its end."""
+    """Store the files that a run left in its workspace. It is no step of the run: it follows from its end."""
 
     run_id: str
     attempt: int
@@ -116,7 +117,7 @@ class GatherArtifacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchFile:
-    """Get a file of a message from its platform. No part of a run: the run that it belongs to has not begun."""
+    """Fetch a file of a message from its platform. It is no step: the run that it belongs to has not begun."""
 
     run_id: str
     file_id: int
@@ -126,10 +127,10 @@ class FetchFile:
 
 
 def outstanding(run: Run) -> frozenset[Effect]:
-    """Everything that has to happen next and that nobody has claimed, read from the state alone.
+    """Everything that has to happen next and is not claimed, read from the state alone.
 
-    The loop sends what an event *added* to this set; the sweeper sends again what is in it and stays unclaimed.
-    They cannot disagree, because there is no second definition of what is due.
+    A step sends what an event *added* to this set; the sweeper sends again what is in it and stays unclaimed. They
+    cannot disagree, because there is no second definition of what is due.
     """
     if run.status.is_terminal or run.status.is_parked:
         return frozenset()
@@ -142,14 +143,14 @@ def outstanding(run: Run) -> frozenset[Effect]:
 
 
 def turn_effect(run: Run) -> TurnEffect:
-    """What brings ``run`` on when none of its calls is open, whether or not it is due."""
+    """The effect that continues ``run`` when none of its calls is open, whether or not it is due."""
     if run.wants_preparing:
         return Prepare(run_id=run.run_id, attempt=run.attempt, is_suspect=run.is_suspect)
     return Iterate(run_id=run.run_id, iteration=run.iteration + 1, attempt=run.attempt, is_suspect=run.is_suspect)
 
 
 def call_effect(run: Run, call: Call) -> CallEffect:
-    """What brings ``call`` on, whether or not it is due."""
+    """The effect that continues ``call``, whether or not it is due."""
     effect = AskAuxiliary if call.asks else RunTool
     return effect(
         run_id=run.run_id,
@@ -161,5 +162,5 @@ def call_effect(run: Run, call: Call) -> CallEffect:
 
 
 def first_effect(run_id: str, *, prepares: bool) -> TurnEffect:
-    """What is due of a run that begins."""
+    """The effect of a run that begins."""
     return turn_effect(Run(run_id=run_id, is_prepared=not prepares))

@@ -1,4 +1,4 @@
-"""What can go wrong, as values that are stored and as the few exceptions that are raised."""
+"""Failures as values that are stored, and the exceptions that are raised."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hermes_worker.core.rate_limits import RateLimits
 
 
 class FailureKind(StrEnum):
-    """Why a model call failed. The names and meanings are those of the original (docs/behaviour.md, "Error
+    """The kinds of failures of a model call, with the names and meanings of the original (docs/behaviour.md, "Error
     classes")."""
 
     AUTH = "auth"
@@ -47,10 +47,8 @@ class FailureKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A failure as it is stored: ``kind`` for machines, ``message`` for people, ``detail`` for support.
-
-    Messages never contain secrets; whoever builds one redacts it first.
-    """
+    """A failure as it is stored: ``kind`` for machines, ``message`` for people, ``detail`` for support. Messages never
+    contain secrets; the code that builds one redacts it first."""
 
     kind: str
     message: str
@@ -59,7 +57,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classification:
-    """What a failure means and which remedies it admits. ``retry.decide`` chooses among them."""
+    """The meaning of a failure, and the remedies it admits. ``retry.decide`` chooses among them."""
 
     kind: FailureKind
     is_retryable: bool = True
@@ -71,18 +69,18 @@ class Classification:
     """Another provider or model may succeed."""
     status: int | None = None
     message: str = ""
-    """What the provider said, shortened; may contain anything a server chose to send."""
+    """The provider's message, shortened; it may contain anything a server chose to send."""
     retry_after_s: float | None = None
     rejects_images: bool = False
-    """The model does not take images at all, so removing them is the remedy whatever the kind."""
+    """The model accepts no images at all, so removing them is the remedy whatever the kind."""
     lacks_thoughts: bool = False
-    """The model wants its earlier reasoning back, which the request left out."""
+    """The model requires its earlier reasoning, which the request left out."""
     is_output_cap: bool = False
     """The request asked for too many *output* tokens; compressing the input cannot help."""
     output_tokens_available: int | None = None
-    """How many output tokens would have fitted, when the provider said."""
+    """How many output tokens would have fitted; ``None`` when the provider did not say."""
     context_limit: int | None = None
-    """The context window in tokens, when the provider said."""
+    """The context window in tokens; ``None`` when the provider did not say."""
 
 
 class HermesError(Exception):
@@ -106,7 +104,7 @@ class InvalidTransition(HermesError):
 
 
 class ModelCallError(HermesError):
-    """A model call failed. Adapters translate whatever their SDK raised into this, at their edge."""
+    """A model call failed. Adapters translate the exceptions of their SDK into this, at their edge."""
 
     def __init__(
         self,
@@ -125,14 +123,14 @@ class ModelCallError(HermesError):
         self.status = status
         """HTTP status, ``None`` when there was no response."""
         self.retry_after_s = retry_after_s
-        """What the server asked us to wait, in seconds; ``None`` when it did not say."""
+        """How long the server asked to wait, in seconds; ``None`` if it did not say."""
         self.limits = limits
         """What the response said about the credential's rate limits."""
         self.classification = classification
-        """What the failure was judged to be, where somebody saw more of it than its kind and message; its own message
-        and wait are not read. ``None`` stands for what is usual for the kind."""
+        """A classification by code that knows more about the failure than its kind and message, for instance a
+        provider; the message and the wait inside it are not read. ``None``: classify by the kind."""
         self.may_be_billed = may_be_billed
-        """The request was sent and no answer says what became of it: the provider may have worked, and bill it."""
+        """The request was sent and its outcome is unknown: the provider may bill it."""
 
 
 _NUMBERS = re.compile(r"\[Errno -?\d+\] ?|\bError -?\d+ (?=connecting|while)")
@@ -140,10 +138,10 @@ _NUMBERS = re.compile(r"\[Errno -?\d+\] ?|\bError -?\d+ (?=connecting|while)")
 
 
 def without_numbers(text: str) -> str:
-    """``text`` without the numbers that the operating system gives its errors: their words say the same."""
+    """Remove the numbers that the operating system gives its errors from ``text``: their words say the same."""
     return _NUMBERS.sub("", text)
 
 
 def reason_of(error: BaseException) -> str:
-    """What an error says, for people."""
+    """The message of an error, for people."""
     return without_numbers(str(error)) or type(error).__name__

@@ -1,4 +1,4 @@
-"""What can happen to a run. ``core.step.apply`` says what each of these makes of it."""
+"""Events: what can happen to a run. ``core.step.apply`` decides the run after each of them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from hermes_worker.core.run import CallStatus, ExitReason, WaitKind
 
 
 class Loss(StrEnum):
-    """What is known about the end of the worker that held a lost claim."""
+    """The knowledge about the end of the worker that held a lost claim."""
 
     GIVEN_UP = "given_up"
-    """It left in order, or let go of the claim: nobody's fault."""
+    """It left in order, or gave up the claim: no step is to blame."""
     UNSEEN = "unseen"
-    """It is silent: dead of this step, of another one, with its machine; or frozen, or cut off, and not dead at all."""
+    """It is silent: killed by this step or another one, gone with its machine; or frozen, or cut off, and not dead at
+    all."""
     SEEN = "seen"
-    """Its parent saw it end by itself; or it lives, and the step has outstayed its time in it."""
+    """Its parent saw it end by itself; or it lives, and the step has exceeded its time in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +49,8 @@ class IterationReleased:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptCompleted:
-    """The prompt of the run's session is whole: its workspace was read, by this run's worker or by an earlier one. The
-    claim is given up."""
+    """The prompt of the run's session is complete: its workspace was read, by this run's worker or by an earlier one.
+    The claim is given up."""
 
     kind: Literal["prompt_completed"] = "prompt_completed"
 
@@ -68,21 +69,21 @@ class ModelReplied:
 
     calls: tuple[PlannedCall, ...] = ()
     memory: str | None = None
-    """What the turn remembers from here on; see ``Run.memory``."""
+    """The document for the next model call of the turn; see ``Run.memory``."""
     exit_reason: ExitReason = ExitReason.TEXT_RESPONSE
     """Why a reply without calls is the answer."""
     failure: Failure | None = None
-    """What is wrong with the answer, when it is not whole."""
+    """What is wrong with the answer, when it is not whole; ``None`` otherwise."""
     kind: Literal["model_replied"] = "model_replied"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedAgain:
-    """The model answered, but not with what can be stored: cut short, or empty. It is asked once more."""
+    """The model's reply cannot be stored, because it was cut short, or empty. The model is asked once more."""
 
     memory: str | None
     is_counted: bool
-    """Costs an iteration."""
+    """The reply costs an iteration."""
     kind: Literal["asked_again"] = "asked_again"
 
 
@@ -104,7 +105,7 @@ class CapacityAwaited:
     recovery: str
     """What was tried so far, for the worker that goes on."""
     memory: str | None = None
-    """As in ``ModelReplied``."""
+    """The document for the next model call of the turn; see ``Run.memory``."""
     reason: str = ""
     """Why it waits, in a sentence for people."""
     keys: tuple[str, ...] = ()
@@ -155,7 +156,8 @@ class CallSettled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallParked:
-    """The worker that claimed the call did not begin it: it has to wait for something. Nobody holds it now."""
+    """The worker that claimed the call did not begin it, because it has to wait for something. The claim is given
+    up."""
 
     position: int
     waits_for: WaitKind
@@ -172,7 +174,7 @@ class CallAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallAnswered:
-    """A question of the call has its answer, or it is known that nobody gives one."""
+    """A question of the call has its answer, or it is known that there will be none."""
 
     position: int
     is_last: bool = True

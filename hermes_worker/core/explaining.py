@@ -1,8 +1,8 @@
-"""Why a run is where it is, in one sentence and with the facts behind it. Pure.
+"""Explain why a run is where it is, in one sentence and with the facts behind it. Pure.
 
-``core.standing`` says what a run does or waits for. Here stands what is known around that: what goes before it, who
-holds it and until when, who may let it go on. ``explain`` is total: there is an answer for every state that the core
-can be in (a test goes through them).
+``core.standing`` decides what a run does or waits for. This module adds the facts around that: what goes before it,
+which worker holds it and until when, who may let it go on. ``explain`` is total: there is an answer for every state of
+the core (a test goes through them).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hermes_worker.core.run import CallStatus, ExitReason, RunStatus, WaitKind
 from hermes_worker.core.standing import MODEL_QUEUE, TOOLS_QUEUE, Standing, StandingFacts, StandingReason, standing
 
 AHEAD_COUNTED_MAX = 10_000
-"""How many steps before its own are counted; more are "at least" so many."""
+"""How many steps ahead are counted; for more, the answer says "at least" so many."""
 
 
 class Because(StrEnum):
@@ -33,10 +33,10 @@ class Because(StrEnum):
     OVERDUE = "overdue"
     """Its deadline has passed; the sweeper ends it."""
     NOT_BEFORE = "not_before"
-    """It is to begin later."""
+    """It was postponed."""
     SESSION_AT_WORK = "session_at_work"
     CHILDREN_AT_WORK = "children_at_work"
-    """As many children of its parent work as may."""
+    """The cap of its parent's children is reached."""
     FLEET_IS_SHARED = "fleet_is_shared"
     """It waits for its tenant's next place in a fleet that several tenants share, or within its tenant's limits."""
     ABOUT_TO_BEGIN = "about_to_begin"
@@ -46,9 +46,9 @@ class Because(StrEnum):
     SUSPECT = "suspect"
     """Its step waits for a lane, in which it is tried apart."""
     RETRY_LATER = "retry_later"
-    """Its step was lost several times and is tried again at a time."""
+    """Its step was lost several times, and is tried again at a set time."""
     WORKER_LOST = "worker_lost"
-    """Who holds its step has fallen silent; the sweeper takes the step away."""
+    """The worker that holds its step has fallen silent; the sweeper takes the step away."""
     PREPARING = "preparing"
     """A worker reads the workspace of its new session, before the first model call."""
     ASKING_MODEL = "asking_model"
@@ -60,16 +60,16 @@ class Because(StrEnum):
     APPROVAL = "approval"
     QUESTION = "question"
     CLIENT_TOOL = "client_tool"
-    """The client that asked is to bring the results of its own tools."""
+    """The client that submitted it has to bring the results of its own tools."""
     CHILDREN = "children"
     """It waits for the runs that it delegated to."""
     REMOTE_TASK = "remote_task"
-    """It waits for a task that a server works on, and that is looked at now and then."""
+    """It waits for a task of a server, which is polled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HolderFacts:
-    """Who holds a step of the run."""
+    """The worker that holds a step of the run."""
 
     worker: str
     since: float | None
@@ -79,7 +79,7 @@ class HolderFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionFacts:
-    """What it asks a person."""
+    """A question of the run to a person."""
 
     wait_id: int
     kind: WaitKind
@@ -92,21 +92,21 @@ class QuestionFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFacts:
-    """A task of a server that one of its calls waits for."""
+    """A task of a server for which one of its calls waits."""
 
     tool: str
     source: str
-    """The tool source that looks at it."""
+    """The tool source that polls it."""
     begun_at: float
     looks_at: float | None
-    """When it is looked at again."""
+    """When it is polled next."""
     failures: int = 0
-    """Looks in a row that brought nothing."""
+    """Polls in a row without an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What is known of a run and around it at one moment. Times are epoch seconds by the database's clock."""
+    """The facts about a run and around it in one snapshot. Times are epoch seconds by the database's clock."""
 
     run_id: str
     standing: StandingFacts
@@ -128,7 +128,7 @@ class RunFacts:
     limited_key: str | None = None
     """The key whose limit that is; ``None`` for its tenant's."""
     child_number: int | None = None
-    """Which task of its parent's call it is, from 1."""
+    """The number of its task in its parent's call, from 1; ``None`` for a run that is no child."""
     siblings: int = 0
     """How many tasks that call has."""
     parent_ended_at: float | None = None
@@ -140,7 +140,7 @@ class RunFacts:
     exhausted: str | None = None
     """The dimension of its budget that is used up."""
     hooks_owed: int = 0
-    """Observers that are still to be told."""
+    """Calls of observers that are pending."""
     deliveries_open: int = 0
 
 
@@ -158,11 +158,11 @@ class Explanation:
     until: float | None = None
     """When it goes on by itself, where that is known."""
     facts: Mapping[str, Fact] = field(default_factory=dict)
-    """What the sentence is made from, and more; never a text of the agent or of its tools."""
+    """The facts behind the sentence, and more; never a text of the agent or of its tools."""
 
 
 def explain(facts: RunFacts) -> Explanation:
-    """Total and pure."""
+    """Explain a run. Total and pure."""
     base = standing(facts.standing)
     found = _by_time(facts) or _by_reason(facts, base)
     said = {**_all_facts(facts), **found.facts}
@@ -179,7 +179,7 @@ def explain(facts: RunFacts) -> Explanation:
 
 
 def _all_facts(facts: RunFacts) -> dict[str, Fact]:
-    """Whatever is known, whether or not it is the reason."""
+    """Everything that is known, whether or not it is the reason."""
     seen = facts.standing
     return {
         "tenant": facts.tenant,
@@ -195,7 +195,7 @@ def _all_facts(facts: RunFacts) -> dict[str, Fact]:
 
 
 def _by_time(facts: RunFacts) -> Explanation | None:
-    """What the sweeper is about to do, whatever the run is doing."""
+    """Explain the sweeper's next action, independent of what the run is doing; ``None`` for none."""
     seen = facts.standing
     if seen.status.is_terminal or seen.status is RunStatus.STOPPING:
         return None
@@ -367,7 +367,7 @@ def _without_place(facts: RunFacts) -> Explanation:
     if facts.limit is None:
         text += "tenants share the fleet"
     elif (limit := LimitName(facts.limit)).is_spending:
-        # Not all need be used: a run like its others has to fit into what is left.
+        # A budget can be short without being used up: a run of the usual size must fit into the rest.
         text += f"{whose} {facts.limit!r} leaves no room for a run like its others until the period ends"
         until = period_ends_at(limit, facts.standing.now)
     else:
@@ -401,7 +401,7 @@ def _in_queue(facts: RunFacts, base: Standing) -> Explanation:
 
 
 def queue_of(facts: StandingFacts) -> str | None:
-    """The queue in which the step waits that is due next; ``None`` when none is due."""
+    """The queue in which the next due step waits; ``None`` when none is due."""
     pending = [call for call in facts.calls if call.status is CallStatus.PENDING]
     if pending:
         return TOOLS_QUEUE if any(not call.asks for call in pending) else MODEL_QUEUE
@@ -411,7 +411,7 @@ def queue_of(facts: StandingFacts) -> str | None:
 
 
 def is_step_suspect(facts: StandingFacts) -> bool:
-    """Whether the step that is due next is to be tried apart."""
+    """Whether the next due step is to be tried apart."""
     pending = [call for call in facts.calls if call.status is CallStatus.PENDING]
     tools = [call for call in pending if not call.asks] or pending
     return all(call.is_suspect for call in tools) if tools else facts.is_suspect

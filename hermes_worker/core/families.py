@@ -1,8 +1,9 @@
-"""Which family a model belongs to by its name, and what is true of that family wherever it is served. Pure.
+"""Model families: which family a model belongs to by its name, and what is true of the family wherever it is served.
+Pure.
 
-A rule about models is a field of a row here and never a test on a name somewhere else; what depends on who serves the
-model is a field of the provider's row (``models.catalog``). Several rows may fit one name: the first that says
-something about a field decides it, so narrow rows stand above wide ones.
+A rule about models is a field of a row here and never a test on a name somewhere else; what depends on the provider is
+a field of the provider's row (``models.catalog``). Several rows may match one name: the first that sets a field decides
+it, so narrow rows stand above wide ones.
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ def is_host(host: str, *domains: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTraits:
-    """What is known of a model by its name; ``None`` where nothing is."""
+    """The traits of a model that follow from its name; a field is ``None`` when nothing is known."""
 
     family: str | None = None
     """The vendor's line of models, for rules of providers: ``claude``, ``kimi``, ``qwen``."""
     wire: str | None = None
-    """What it has to be spoken to where the provider leaves that to the model."""
+    """The wire that it needs, where the provider leaves that to the model."""
     output_cap: str | None = None
     """The name of the output limit in a chat completion, where the usual one is rejected."""
     silence_s: float | None = None
-    """How long it may think without a byte."""
+    """Seconds for which it may think without sending a byte."""
     echoes_reasoning: bool | None = None
     keeps_thought_signatures: bool | None = None
     takes_short_ids_only: bool | None = None
     thinking: ThinkingPolicy | None = None
-    """What becomes of its thinking on Anthropic's wire, whoever serves it."""
+    """What happens to its thinking on Anthropic's wire, whichever provider serves it."""
     thinking_request: ThinkingRequest | None = None
     efforts: Mapping[str, str] | None = None
-    """Efforts that it does not know, and what is asked for instead."""
+    """Efforts that it does not know, and those to send instead."""
     thinks_by_level: bool | None = None
     """Over Gemini's own wire: it is asked for a level of thinking instead of a budget, and insists on signatures."""
     messages_output_max: int | None = None
@@ -50,29 +51,30 @@ class ModelTraits:
     hyphenates_versions: bool | None = None
     """Its vendor spells versions with hyphens where others write dots."""
     announces: bool | None = None
-    """It tends to describe an action instead of taking it, and is told not to."""
+    """It tends to describe an action instead of taking it, and its prompt says not to."""
     window: int | None = None
     """Context window in tokens, as its vendor states it; a server may have less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFamily:
-    """One row."""
+    """A row of the table."""
 
     pattern: str
     """Searched in the name as it was given, in lower case, vendor and all."""
     traits: ModelTraits
     source: str = ""
-    """Where the traits were read, and when."""
+    """Where and when the traits were looked up."""
 
 
 def _line(*names: str) -> str:
-    """Names that begin so behind the vendor: ``o1-mini`` is an ``o1``; ``o1x`` and ``gpt-4omni`` are not known."""
+    """A pattern for names that begin with one of ``names`` after the vendor: ``o1-mini`` is an ``o1``; ``o1x`` and
+    ``gpt-4omni`` are not."""
     return rf"(?:^|/)(?:{'|'.join(map(re.escape, names))})(?![^\W_])[^/]*$"
 
 
 def _part(*names: str) -> str:
-    """Names in which one of these stands anywhere, versions with dots or hyphens."""
+    """A pattern for names that contain one of ``names`` anywhere, versions with dots or hyphens."""
     return "|".join(re.escape(name).replace(r"\-", "[-.]") for name in names)
 
 
@@ -88,15 +90,15 @@ _LOOP = "Hermes Agent 0.19, as looked up in July 2026"
 _WINDOWS = "models.dev, as stored in November 2026"
 
 FAMILIES: tuple[ModelFamily, ...] = (
-    # Which vendor's line it is.
+    # Product lines.
     _row(_part("claude"), family="claude"),
     _row(_KIMI, _LOOP, family="kimi", thinking=ThinkingPolicy.KEEP, thinking_request=ThinkingRequest.ADAPTIVE),
     _row(_part("qwen"), family="qwen"),
-    # What reasoning they want back in a chat completion.
+    # Models that want their reasoning back in a chat completion.
     _row(_part("deepseek"), _LOOP, family="deepseek", echoes_reasoning=True),
     _row(_part("mimo"), _LOOP, family="mimo", echoes_reasoning=True),
     _row(_part("gemini", "gemma"), _LOOP, keeps_thought_signatures=True),
-    # Whose ids of calls are nine letters or digits, by their vendor's API and by the templates of their open models.
+    # Models that accept only call ids of nine letters or digits (the vendor's API, templates of the open models).
     _row(
         _part("mistral", "mixtral", "ministral", "magistral", "codestral", "devstral", "pixtral"),
         "docs.mistral.ai and chat templates of mistralai on Hugging Face, November 2026",
@@ -113,18 +115,18 @@ FAMILIES: tuple[ModelFamily, ...] = (
     _row(_line("gpt-4o", "chatgpt-4o"), _WINDOWS, window=128_000),
     _row(_line("gpt-oss"), _WINDOWS, window=131_072),
     _row(_part("gpt-5.6"), _LOOP, efforts=MappingProxyType({"ultra": "max"})),
-    # How long they may think without a byte.
+    # How long models may think without sending a byte.
     _row(_line("deepseek-r1", "deepseek-reasoner", "o1", "o3", "o4"), _LOOP, silence_s=600.0),
     _row(_line("claude-opus-4"), _LOOP, silence_s=240.0),
     _row(_line("qwen3", "qwq"), _LOOP, silence_s=180.0),
-    # How they are asked to think over Anthropic's wire. Models up to 4.5 think up to a budget; later ones decide
-    # for themselves, and the first of those do not know the highest effort but one.
+    # How thinking is requested over Anthropic's wire. Models up to 4.5 take a budget; later ones decide themselves,
+    # and the first of those do not know the second-highest effort.
     _row("haiku", _LOOP, thinking_request=ThinkingRequest.NEVER),
     _row(_BUDGETED, _LOOP, thinking_request=ThinkingRequest.BUDGET),
     _row(r"claude-(?:opus|sonnet)-4[.-]6", _LOOP, efforts=MappingProxyType({"xhigh": "max"})),
     _row(_part("claude"), _LOOP, thinking_request=ThinkingRequest.ADAPTIVE),
     _row(r"^(?:anthropic/)?claude-", _LOOP, hyphenates_versions=True),
-    # What they can write over Anthropic's wire.
+    # Output limits over Anthropic's wire.
     _row(
         _part("claude-fable", "claude-sonnet-5", "claude-opus-4-8", "claude-opus-4-7", "claude-opus-4-6"),
         _LOOP,
@@ -142,14 +144,14 @@ FAMILIES: tuple[ModelFamily, ...] = (
     _row(_part("claude-3-opus", "claude-3-sonnet", "claude-3-haiku"), _LOOP, messages_output_max=4_096),
     _row(_part("minimax"), _LOOP, messages_output_max=131_072),
     _row(_part("qwen3"), _LOOP, messages_output_max=65_536),
-    # Who has to be told to act.
+    # Models that announce what they will do unless they are told to act.
     _row(_part("gpt", "codex", "gemini", "gemma", "grok", "glm", "qwen", "deepseek"), _LOOP, announces=True),
 )
 
 
 @lru_cache(maxsize=1_024)
 def traits_of(model: str) -> ModelTraits:
-    """Everything that the table says of a model."""
+    """Find everything that the table says about a model."""
     name = model.strip().lower()
     found: dict[str, Any] = {}
     for row in FAMILIES:
@@ -165,5 +167,5 @@ _FIELDS = tuple(each.name for each in fields(ModelTraits))
 
 
 def is_kimi(model: str) -> bool:
-    """Whether the name, with or without a ``vendor/`` in front, is of the Kimi family."""
+    """Whether the name, with or without a ``vendor/`` in front, belongs to the Kimi family."""
     return traits_of(model).family == "kimi"

@@ -1,12 +1,12 @@
-"""What becomes of something that a person wrote in a chat: who may speak, and what a text asks for. Pure.
+"""Decide what a person's message in a chat leads to: who may speak, and what a text asks for. Pure.
 
-By default nobody may speak. Whoever is on an allow-list may, and whoever an operator paired with a code. A stranger
-who writes directly is given a code, once in ten minutes; a group is told nothing. What a program wrote is never
-answered, so two bots never talk to each other. The numbers are those of the original (docs/behaviour.md, "Chats").
+By default nobody may speak. People on an allow-list may, and people whom an operator paired with a code. A stranger who
+writes directly is given a code, once in ten minutes; a group is not. Messages of programs are never answered, so two
+bots never talk to each other. The numbers are those of the original (docs/behaviour.md, "Chats").
 
-A *guest* may talk and nothing else. Their conversations have a source of their own, so a run that may do something
-never reads what a guest wrote, and the question of such a run is never theirs to answer. Their sessions have the tools
-of ``GUEST_TOOLSETS``, and of these a call that has an effect is refused (``may_be_called_for``).
+A *guest* may talk and nothing else. Guests' conversations have a source of their own, so a run with powers never reads
+what a guest wrote, and the question of such a run is never theirs to answer. Their sessions have the tools of
+``GUEST_TOOLSETS``, and calls of these with an effect are refused (``may_be_called_for``).
 """
 
 from __future__ import annotations
@@ -39,56 +39,56 @@ from hermes_worker.core.run import WaitKind
 from hermes_worker.core.unseen import show_marks
 
 CHAT_SOURCE: Final = "gateway"
-"""Of all runs that chats begin: names of sessions are the keys of chats."""
+"""The source of runs that chats begin: names of sessions are the keys of chats."""
 GUEST_SOURCE: Final = "chat-guest"
-"""Of those that guests begin."""
+"""The source of runs that guests begin."""
 CHAT_SOURCES: Final = frozenset({CHAT_SOURCE, GUEST_SOURCE})
 GUEST_TOOLSETS: Final = ("web", "vision", "clarify")
-"""What guests get of the tools: to look at what is public, and to be asked."""
+"""The toolsets of guests: reading what is public, and being asked."""
 
 CODE_SIGNS: Final = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
-"""Without I, O, 0 and 1, which people mistake for each other."""
+"""Without I, O, 0 and 1, which people confuse."""
 CODE_CHARS: Final = 8
 CODE_LIVES_S: Final = 3_600.0
 CODE_EVERY_S: Final = 600.0
-"""A stranger is given a code no more often than this."""
+"""Least seconds between two codes for one stranger."""
 CODES_MAX: Final = 3
-"""Open at a time, for one account."""
+"""Open codes of one account at a time."""
 FAILURES_MAX: Final = 5
 LOCKED_S: Final = 3_600.0
 LOOK_AGAIN_S_MAX: Final = 60.0
-"""After a look that failed an account is asked again no later than this."""
+"""Most seconds after which an account is polled again after a failed poll."""
 STANDBY_S: Final = (2.0, 30.0)
-"""For how long a gateway without an account waits before it asks again whether its holder is gone: from, to."""
+"""Least and most seconds for which a gateway waits before it checks again whether an account's lease is free."""
 BURST_CHARS_MAX: Final = 50_000
-"""Of what somebody wrote in a burst, and is one turn."""
+"""The most characters of messages that are joined into one turn."""
 EVERYBODY: Final = "*"
 
 
 class ChatRole(StrEnum):
-    """What a person of a chat may do, from much to little."""
+    """The roles of people in chats, from the most to the least powerful."""
 
     OWNER = "owner"
-    """Everything, also to allow something from now on."""
+    """Everything, including permissions that last."""
     MEMBER = "member"
     GUEST = "guest"
-    """To talk: no tool with effects, no answer to an approval, no memory."""
+    """Only talk: no tool with effects, no answer to an approval, no memory."""
 
     @property
     def source(self) -> str:
-        """Of the runs that they begin."""
+        """The source of the runs that they begin."""
         return GUEST_SOURCE if self is ChatRole.GUEST else CHAT_SOURCE
 
 
 class GroupPolicy(StrEnum):
-    """Who may speak in groups."""
+    """The rule for people who speak in groups."""
 
     KNOWN = "known"
-    """Who may speak elsewhere."""
+    """People who may speak elsewhere."""
     GUESTS = "guests"
-    """Everybody: whom nobody knows is a guest."""
+    """Everybody: unknown people are guests."""
     OFF = "off"
-    """Nobody."""
+    """No one."""
 
 
 class Silence(StrEnum):
@@ -96,25 +96,25 @@ class Silence(StrEnum):
 
     BOT = "bot"
     NAMELESS = "nameless"
-    """The platform does not say who it was."""
+    """The platform does not say who the sender was."""
     STRANGER = "stranger"
     GROUPS_OFF = "groups_off"
     NOT_ADDRESSED = "not_addressed"
-    """In a group, and not for us."""
+    """It is in a group, and not addressed to the account."""
     EMPTY = "empty"
     UNKNOWN_KIND = "unknown_kind"
-    """An edit, a move, a press of a button that is not ours: nothing follows from it."""
+    """An edit, a move, or a press of a button that is not ours: it has no effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speakers:
-    """Who may speak, as the operator set it."""
+    """The people who may speak, as the operator configured them."""
 
     allowed: Collection[str] = ()
-    """Ids, numbers and addresses, and user names as ``@name`` (``is_meant``): they are owners. ``*`` makes everybody a
+    """Owners: ids, numbers and addresses, and user names as ``@name`` (``is_meant``). ``*`` makes everybody a
     member."""
     guests: Collection[str] = ()
-    """The same for guests."""
+    """Guests, in the same form as ``allowed``."""
     groups: GroupPolicy = GroupPolicy.KNOWN
     open_groups: Collection[str] = ()
     """Ids of groups in which everybody is a member."""
@@ -122,7 +122,7 @@ class Speakers:
     """Strangers who write directly are given a code."""
 
     def role_of(self, sender: InboundSender, chat: InboundChat, paired: ChatRole | None) -> ChatRole | None:
-        """The most that somebody may do in a chat; ``None`` for a stranger."""
+        """Decide the highest role of a person in a chat; ``None`` for a stranger."""
         if _is_named(sender, self.allowed):
             return ChatRole.OWNER
         if paired in (ChatRole.OWNER, ChatRole.MEMBER):
@@ -155,7 +155,7 @@ class OfferCode:
 
 
 class ChatCommand(StrEnum):
-    """What ``/name`` does. Other names are said to be unknown."""
+    """The commands ``/name``. Other names are answered as unknown."""
 
     START = "start"
     HELP = "help"
@@ -178,41 +178,42 @@ class ChatCommand(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commanded:
-    """``command`` is ``None`` for a name that there is not."""
+    """A command; ``command`` is ``None`` for an unknown name."""
 
     command: ChatCommand | None
     name: str
     arguments: str = ""
     role: ChatRole
-    """Of whoever said it."""
+    """The role of its sender."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversed:
-    """A turn of the conversation."""
+    """A message that is a turn of the conversation."""
 
     text: str
     role: ChatRole
-    """Of whoever said it."""
+    """The role of its sender."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pressed:
-    """A button of a question."""
+    """A press of a button below a question."""
 
     wait_id: int
-    """Of the question, as the button says; anybody can make a button say anything."""
+    """The number of the question, as the button says; a button can be forged."""
     answer: str
     """The choice of an approval, or the number of a choice, from 1."""
     role: ChatRole
-    """Of whoever pressed it."""
+    """The role of the person who pressed it."""
 
 
 Reading = Disregarded | OfferCode | Commanded | Conversed | Pressed
 
 
 def read_event(event: Inbound, speakers: Speakers, paired: ChatRole | None) -> Reading:
-    """What an event asks for. ``paired`` is what the account's rows say about its sender."""
+    """Decide what an event asks for. ``paired`` is the sender's role by pairing, from the account's rows; ``None`` for
+    a stranger."""
     if event.sender.is_bot:
         return Disregarded(reason=Silence.BOT)
     if not event.sender.id:
@@ -256,8 +257,8 @@ def _commanded(name: str, arguments: str, role: ChatRole) -> Commanded:
 
 
 def in_one_turn(waiting: str, text: str) -> str | None:
-    """The input of a run that has not begun, and what the same person wrote soon after, as one; ``None`` where that
-    would be too long."""
+    """Join the input of a run that has not begun with what the same person wrote soon after; ``None`` when that would
+    be too long."""
     whole = f"{waiting}\n\n{text}"
     return whole if len(whole) <= BURST_CHARS_MAX else None
 
@@ -266,7 +267,7 @@ def in_one_turn(waiting: str, text: str) -> str | None:
 
 
 def asked_in_chat(question: Question, wait_id: int | None = None) -> str | None:
-    """A question of an agent as a message to its chat, without the line that says how it is answered
+    """Render a question of an agent as a message to its chat, without the line that says how to answer
     (``answer_binding.code_line``); ``None`` for one that no person answers."""
     request = question.request
     if question.kind is WaitKind.APPROVAL:
@@ -281,16 +282,16 @@ def asked_in_chat(question: Question, wait_id: int | None = None) -> str | None:
 
 
 def look_again_in_s(failures: int, retry_after_s: float | None) -> float:
-    """How long to wait after ``failures`` looks in a row that failed, the last of which named ``retry_after_s``. There
-    is no number of failures after which nobody asks again."""
+    """Seconds to wait after ``failures`` failed polls in a row, the last of which named ``retry_after_s``. Polling
+    never ends, however many fail."""
     if retry_after_s is not None:
         return min(retry_after_s, 10 * LOOK_AGAIN_S_MAX)
     return float(min(LOOK_AGAIN_S_MAX, 0.5 * 2 ** min(failures, 10)))
 
 
 def standby_s(left_s: float | None) -> float:
-    """How long a gateway waits whose holder has ``left_s`` of its lease; ``None`` for an account that nobody holds.
-    So it asks at most twice a minute, and within two seconds when the lease ends."""
+    """Seconds until a standby gateway checks an account again whose lease lasts ``left_s``; ``None`` for a free
+    account. So it checks at most twice a minute, and within two seconds of the lease's end."""
     shortest, longest = STANDBY_S
     if left_s is None or left_s <= 0:
         return shortest
@@ -302,18 +303,18 @@ def standby_s(left_s: float | None) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashedCode:
-    """What is stored of a code."""
+    """The stored form of a pairing code."""
 
     salt: str
     hash: str
 
     def is_of(self, code: str) -> bool:
-        """Takes the same time for every wrong code."""
+        """Whether this is the hash of ``code``. Takes the same time for every wrong code."""
         return hmac.compare_digest(_hashed(self.salt, code), self.hash)
 
 
 def new_code() -> tuple[str, HashedCode]:
-    """A code for a person, and what is stored of it."""
+    """Create a pairing code, and what is stored of it."""
     code = "".join(secrets.choice(CODE_SIGNS) for _ in range(CODE_CHARS))
     salt = secrets.token_hex(16)
     return code, HashedCode(salt=salt, hash=_hashed(salt, code))

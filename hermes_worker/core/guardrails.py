@@ -1,8 +1,9 @@
-"""An agent that does the same in vain is told so, and may be stopped (docs/behaviour.md, "Guardrails"). Pure.
+"""Guardrails: an agent that repeats itself in vain is told so, and may be stopped (docs/behaviour.md, "Guardrails").
+Pure.
 
-What happened stands in the transcript, so nobody counts: the worker that stores a reply looks at the calls before it
-in the same turn, and leaves in the reply's row what each new call follows upon. Whoever runs the call reads it there,
-so a takeover decides the same. Calls of one reply do not count for each other.
+The transcript is the only state: the worker that stores a reply looks at the calls before it in the same turn, and
+stores with the reply the *precedent* of each new call. The worker that runs the call reads it there, so a takeover
+decides alike. Calls of one reply do not count for each other.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from hermes_worker.core.compactions import is_compaction
 from hermes_worker.core.messages import Message, Role, canonical_json
 
 GUARD_FIELD = "_guard"
-"""Of a stored reply: the precedent of its calls by their position, where there is something to say. Never sent."""
+"""Field of a stored reply: the precedent of its calls by position, where there is one. Never sent to a provider."""
 _ITERATIONS_BACK = 24
-"""How far back calls are looked at; all limits are smaller."""
+"""How many iterations back calls are looked at; all limits are smaller."""
 _ARGUMENTS_COMPARED_CHARS = 4_096
 """Longer arguments are compared as they were written."""
 _REMEMBERED_CHARS_MAX = 8_192
@@ -30,10 +31,10 @@ _HALT = "This turn ends here."
 
 
 class Pattern(StrEnum):
-    """What an agent repeats in vain."""
+    """The kinds of repetition without success."""
 
     EXACT_FAILURE = "exact_failure"
-    """The same call with the same arguments fails."""
+    """A call with the same arguments fails again."""
     SAME_TOOL_FAILURE = "same_tool_failure"
     """Calls of one tool fail, whatever their arguments."""
     NO_PROGRESS = "no_progress"
@@ -42,7 +43,7 @@ class Pattern(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardLimits:
-    """After how many of each a guardrail acts."""
+    """After how many repetitions of each pattern a guardrail acts."""
 
     exact_failure: int
     same_tool_failure: int
@@ -70,14 +71,14 @@ class GuardrailRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precedent:
-    """What a call follows upon. Equal to a new one when there is nothing."""
+    """The repetitions before a call; equal to a new object when there are none."""
 
     exact_failures: int = 0
     tool_failures: int = 0
     repeats: int = 0
     """How often in a row the call brought the same result."""
     digest: str = ""
-    """Of that result."""
+    """The digest of that result."""
 
     @property
     def document(self) -> Mapping[str, object]:
@@ -95,7 +96,7 @@ NO_PRECEDENT = Precedent()
 
 
 def precedent_from(document: object) -> Precedent:
-    """The precedent that ``document`` holds; nothing where it makes no sense."""
+    """Parse a stored precedent; an empty one when it makes no sense."""
     if not isinstance(document, Mapping):
         return NO_PRECEDENT
     digest = document.get("digest")
@@ -110,7 +111,7 @@ def precedent_from(document: object) -> Precedent:
 def precedents(
     rows: Sequence[Message], calls: Sequence[tuple[str, str]], readers: Collection[str]
 ) -> Mapping[int, Precedent]:
-    """What each of a reply's new ``calls`` (name, arguments) follows upon, by position; those without a past are left
+    """Find the precedent of each of a reply's new ``calls`` (name, arguments), by position; calls without one are left
     out. ``rows`` are the transcript before the reply; ``readers`` are the tools that only read."""
     names = {name for name, _ in calls}
     past = list(_past_calls(rows, names))
@@ -124,7 +125,7 @@ def precedents(
 
 
 def blocked(precedent: Precedent, rules: GuardrailRules) -> Pattern | None:
-    """Why a call is not to run at all."""
+    """Decide why a call must not run; ``None`` when it may."""
     if not rules.stops:
         return None
     if precedent.exact_failures >= rules.stop_after.exact_failure:
@@ -166,8 +167,8 @@ _OTHERWISE = "Read the error, and try something else than before."
 
 
 def halted(rows: Sequence[Message], rules: GuardrailRules) -> str | None:
-    """Why the turn ends before the next model call, if a guardrail said so in the newest results. A tool that writes
-    the same words by itself ends nothing: only its own reply's precedent counts."""
+    """Why the turn ends before the next model call, if a guardrail said so in the newest results; ``None`` when it goes
+    on. A tool that writes the same words by itself ends nothing: only the precedent in its own reply counts."""
     if not rules.stops:
         return None
     results: dict[str, str] = {}
@@ -183,7 +184,7 @@ def halted(rows: Sequence[Message], rules: GuardrailRules) -> str | None:
 
 
 def has_failed(text: str) -> bool:
-    """Whether a result tells of a failure, by its form alone."""
+    """Whether a result reports a failure, by its form alone."""
     body = text.partition(_NOTE)[0]
     start = body.lstrip()[:16]
     if not start.startswith("{"):
@@ -221,7 +222,7 @@ class _Past(NamedTuple):
 
 
 def _past_calls(rows: Sequence[Message], names: Collection[str]) -> Iterator[_Past]:
-    """The turn's calls of the tools ``names``, the oldest first."""
+    """Yield the turn's calls of the tools ``names``, the oldest first."""
     turn, marks = _newest_replies(rows), tuple(f'"name":{json.dumps(name)}' for name in names)
     for asked, told in turn:
         if not any(mark in asked.body for mark in marks):
@@ -301,7 +302,7 @@ def _read_result(body: str) -> _Told:
 
 
 def _signature(name: str, arguments: str) -> str:
-    """Equal for calls that ask for the same, however their arguments are spaced and ordered."""
+    """A text that is equal for calls that ask for the same, however their arguments are spaced and ordered."""
     if len(arguments) <= _ARGUMENTS_COMPARED_CHARS:
         try:
             arguments = canonical_json(json.loads(arguments))

@@ -1,11 +1,10 @@
 """Paths below the home, as rows hold them: ``/home/of/then/./workspaces/run_1``.
 
-What stands behind ``/./`` counts: it is relative to the home, wherever that is now. What stands before it says where
-the home was when the row was written, and so which folder a stored prompt names. The form is a path to whoever does not
-know it, so code from before it goes on reading new rows while a fleet is upgraded. A path outside the home, which a
-person chose, stays what it is.
+The part after ``/./`` counts: it is relative to the home, wherever that is now. The part before it says where the home
+was when the row was written, and so which folder a stored prompt names. The form is still a valid path, so older code
+reads new rows while a fleet is upgraded. A path outside the home, which a person chose, is stored unchanged.
 
-Only the types of columns call this (``store.engine.home_texts``); everybody else reads and writes paths of today.
+Only the column types call this (``store.engine.home_texts``); all other code reads and writes present paths.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from hermes_worker.core.messages import canonical_json
 
 _MARK = "/./"
 SAID = "said"
-"""The field of a workspace's document that holds its root as it was when the session began, where that is another."""
+"""Field of a workspace's document with the root named when the session began, where that is another than now."""
 WORKSPACE_ROOT = "root"
 JOB_DIRECTORY = "directory"
 _LOCAL = "local"
@@ -26,7 +25,7 @@ ELSEWHERE = frozenset({"ssh", "docker", "kubernetes"})
 
 
 def to_stored(path: str, homes: Sequence[str]) -> str:
-    """``path`` as a row holds it. ``homes`` are the spellings of the home's path, the one in use first."""
+    """Convert ``path`` to the form in rows. ``homes`` are the spellings of the home's path, the one in use first."""
     while _MARK in path:
         path = path.replace(_MARK, "/")
     below = below_home(path, homes)
@@ -34,7 +33,8 @@ def to_stored(path: str, homes: Sequence[str]) -> str:
 
 
 def from_stored(stored: str, homes: Sequence[str]) -> str:
-    """The path that a row means. Without ``homes``, for who reads a database alone, what the row was written with."""
+    """Convert the form in rows to a present path. Without ``homes``, for code that reads a database alone, the result
+    is the path at the time of writing."""
     before, mark, below = stored.partition(_MARK)
     return f"{homes[0] if homes else before}/{below}" if mark else stored
 
@@ -49,7 +49,7 @@ def below_home(path: str, homes: Sequence[str]) -> str | None:
 
 
 def to_stored_document(text: str, field: str, homes: Sequence[str]) -> str:
-    """A JSON object with a path in ``field``, as a row holds it."""
+    """Convert a JSON object with a path in ``field`` to the form in rows."""
     document, path = _read(text, field)
     if path is None:
         return text
@@ -61,7 +61,8 @@ def to_stored_document(text: str, field: str, homes: Sequence[str]) -> str:
 
 
 def from_stored_document(text: str, field: str, homes: Sequence[str]) -> str:
-    """The JSON object that a row means, with the path of today; that of a workspace also with what was ``said``."""
+    """Convert a JSON object from the form in rows to one with the present path; a workspace also gets the root that was
+    ``said``."""
     if _MARK not in text:
         return text
     document, stored = _read(text, field)
@@ -74,7 +75,7 @@ def from_stored_document(text: str, field: str, homes: Sequence[str]) -> str:
 
 
 def same_place(workspace: str) -> str:
-    """The document of a workspace without what was said of it: equal for equal workspaces."""
+    """The document of a workspace without ``said``: equal for equal workspaces."""
     if f'"{SAID}":' not in workspace:
         return workspace
     document = json.loads(workspace)
@@ -83,12 +84,12 @@ def same_place(workspace: str) -> str:
 
 
 def is_shared_with_copies(kind: str, root: str, homes: Sequence[str]) -> bool:
-    """Whether a workspace is not within the home, so that a copy of the home works in the same one."""
+    """Whether a workspace is outside the home, so that a copy of the home works in the same one."""
     return kind != _LOCAL or below_home(root, homes) is None
 
 
 def former_home(root: str, tenant: str, session_id: str) -> str | None:
-    """The home in which a session was given the workspace ``root`` of its own; ``None`` when it is none."""
+    """The home in which a session was given the workspace ``root`` of its own; ``None`` when it was not given one."""
     for own in (f"/workspaces/{session_id}", f"/workspaces/tenants/{tenant}/{session_id}"):
         if root.endswith(own) and (home := root.removesuffix(own)):
             return home
@@ -96,7 +97,7 @@ def former_home(root: str, tenant: str, session_id: str) -> str | None:
 
 
 def _read(text: str, field: str) -> tuple[dict[str, str], str | None]:
-    """The document, and its path where it has one on this machine."""
+    """Parse the document, and its path if it has one on this machine."""
     if f'"{field}"' not in text:
         return {}, None
     document = json.loads(text)

@@ -1,10 +1,9 @@
-"""What code of others is told and asked on the way of a run: the events, what a hook may answer, who observes what.
-
-An *observer* is told of what is committed, at least once. A *rewriter* is asked inside a claim, before the step is
-written, and its answer is part of the step. Which of the two a hook is follows from the event. The names are the
-original's (docs/hooks.md has the whole table).
-
+"""Hooks: code of others that is called on the way of a run. The events, the possible answers, and who observes what.
 Pure.
+
+An *observer* is called after an event is committed, at least once. A *rewriter* is asked inside a claim, before the
+step is written, and its answer is part of the step. The event decides which of the two a hook is. The names are the
+original's (docs/hooks.md has the whole table).
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ PRE_COMPRESS = "pre_compress"
 _REWRITERS = (PRE_TOOL_CALL, TRANSFORM_TOOL_RESULT, PRE_LLM_CALL, TRANSFORM_LLM_OUTPUT, PRE_COMPRESS)
 
 MODEL_EVENTS = frozenset({PRE_LLM_CALL, TRANSFORM_LLM_OUTPUT, PRE_COMPRESS})
-"""Those that are asked about where model calls are made; all others, beside the tools."""
+"""Events whose rewriters run on workers for models; all others run on workers for tools."""
 
 _STARTS = ("agent:start", "on_session_start", "session:start", "subagent_start")
 _ENDS = ("agent:end", "on_session_end", "subagent_stop")
@@ -75,7 +74,7 @@ _TOLD_OF: Mapping[RunEventName, tuple[str, ...]] = MappingProxyType(
         RunEventName.RUN_CANCELLED: _ENDS,
     }
 )
-"""Which hooks' events an event of a run is."""
+"""The hooks' events that an event of a run causes."""
 _OF_CHILDREN = frozenset({"subagent_start", "subagent_stop"})
 _OF_FIRST_RUNS = frozenset({"on_session_start", "session:start"})
 
@@ -102,7 +101,7 @@ GATEWAY_BASES = ("agent", "command", "gateway", "session")
 """The first parts of the events that a ``HOOK.yaml`` may name."""
 
 ANSWER_CHARS_MAX = 1_000_000
-"""Of an answer as JSON. A longer one is nonsense."""
+"""The most characters of an answer as JSON. A longer one is refused."""
 _REASON_CHARS_MAX = 2_000
 _CONTEXT_CHARS_MAX = 50_000
 _TEXT_CHARS_MAX: Mapping[str, int] = {
@@ -115,10 +114,10 @@ _ADDS_CONTEXT = (PRE_LLM_CALL, PRE_COMPRESS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookEvent:
-    """What a hook is called with."""
+    """The argument of a hook: one event."""
 
     id: str
-    """The same at each repeat of the same event, and for no other event."""
+    """Equal at each repetition of the same event, and different for any other event."""
     name: str
     payload: Mapping[str, Any]
     """What happened, with the original's keys. A copy: changing it changes nothing."""
@@ -127,7 +126,7 @@ class HookEvent:
 
 
 def expanded(events: Iterable[str]) -> tuple[str, ...]:
-    """``events`` with ``agent:*`` and the like written out. What there is not stays as it is."""
+    """Expand ``agent:*`` and the like in ``events``. Unknown events are left unchanged."""
     names: list[str] = []
     for event in events:
         below = [name for name in HOOK_EVENTS if event.endswith(":*") and name.startswith(event[:-1])]
@@ -144,14 +143,14 @@ NOT_OBSERVED: Observed = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwedCall:
-    """That a hook has to be told of an event."""
+    """A pending call of a hook about an event."""
 
     event: str
     hook: str
 
 
 def observed_by(hooks: Iterable[tuple[str, Sequence[str]]]) -> Observed:
-    """From the names of hooks with their events, in their order."""
+    """Build the mapping from the names of hooks with their events, in order."""
     found: dict[str, tuple[str, ...]] = {}
     for name, events in hooks:
         for event in expanded(events):
@@ -161,12 +160,12 @@ def observed_by(hooks: Iterable[tuple[str, Sequence[str]]]) -> Observed:
 
 
 def owed_for(name: RunEventName, observed: Observed, *, is_child: bool) -> list[OwedCall]:
-    """Who has to be told of an event of a run; ``is_child`` when another run waits for that run."""
+    """List the calls of observers about an event of a run; ``is_child`` when another run waits for the run."""
     return _owed(_TOLD_OF.get(name, ()), observed, lacking=frozenset() if is_child else _OF_CHILDREN)
 
 
 def began(observed: Observed, *, is_child: bool, is_first: bool) -> list[OwedCall]:
-    """Who has to be told that a run began; ``is_first`` for the run that opened its session."""
+    """List the calls of observers about the beginning of a run; ``is_first`` for the run that opened its session."""
     lacking = (frozenset() if is_child else _OF_CHILDREN) | (frozenset() if is_first else _OF_FIRST_RUNS)
     return _owed(_STARTS, observed, lacking=lacking)
 
@@ -178,7 +177,8 @@ def _owed(events: Iterable[str], observed: Observed, *, lacking: frozenset[str])
 
 
 def event_id(run_id: str, number: int, event: str) -> str:
-    """``number`` is that of the run's event; 0 for its beginning, which has none."""
+    """Build the id of a hook's event. ``number`` is the number of the run's event; 0 for its beginning, which has
+    none."""
     return f"{run_id}.{number}.{event}"
 
 
@@ -207,7 +207,7 @@ class Approve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaceArguments:
-    """The call runs with these."""
+    """The call runs with these arguments."""
 
     arguments: str
     """Canonical JSON of an object."""
@@ -222,7 +222,7 @@ class ReplaceText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nonsense:
-    """What the hook answered means nothing; it counts as no answer."""
+    """The hook's answer is invalid; it counts as no answer."""
 
     why: str
 
@@ -232,7 +232,7 @@ NOTHING = NoHookAnswer()
 
 
 def answer_of(event: str, answer_json: str | None) -> HookAnswer:
-    """What the answer to a rewriter's event means. Total. ``answer_json`` is what the hook returned, as JSON."""
+    """Parse the answer to a rewriter's event. Total. ``answer_json`` is what the hook returned, as JSON."""
     if answer_json is None or answer_json == "null":
         return NOTHING
     if len(answer_json) > ANSWER_CHARS_MAX:
@@ -269,5 +269,5 @@ def _about_a_call(value: object) -> HookAnswer:
 
 
 def _clean(text: str) -> str:
-    """Without what neither database nor JSON can carry."""
+    """Replace what neither database nor JSON can carry."""
     return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")

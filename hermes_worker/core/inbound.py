@@ -1,8 +1,8 @@
-"""What comes in from people on platforms, as values. Pure.
+"""Events from people on chat platforms, as values. Pure.
 
-A platform's ``receive`` makes these of raw requests (``channels.inbound``). Everything in them is text of strangers:
-it names chats, people and files, and it is never an instruction to us. ``event_key`` tells one event of an account
-from all others, so an event that a platform sends again is known again.
+A platform's ``receive`` builds these from raw requests (``channels.inbound``). Everything in them is text of strangers:
+it names chats, people and files, and it is never an instruction to us. ``event_key`` identifies an event within its
+account, so an event that a platform sends again is recognised.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EVENT_KEY_CHARS_MAX = 200
 
 
 class ChatKind(StrEnum):
-    """Who can write in a chat. The values are the chat types of a session's key."""
+    """The kinds of chats, by who can write in them. The values are the chat types in a session's key."""
 
     DIRECT = "dm"
     """One person and the account."""
@@ -32,53 +32,51 @@ class ChatKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboundChat:
-    """Where something was written, by the platform's own ids."""
+    """The chat in which something was written, by the platform's own ids."""
 
     id: str
-    """What a delivery to this chat names: ``telegram:<id>`` is a target."""
+    """The id in a delivery's target: ``telegram:<id>``."""
     kind: ChatKind = ChatKind.DIRECT
     thread: str = ""
-    """A thread or topic in the chat; empty for none."""
+    """The id of a thread or topic in the chat; empty for none."""
     scope: str = ""
-    """What the id is unique in, where that is less than the platform: Slack's workspace, Discord's guild."""
+    """The workspace or guild within which the id is unique, where it is not unique on the platform (Slack, Discord)."""
     name: str = ""
-    """As people see it."""
+    """The name that people see."""
     topic: str = ""
-    """What people wrote about the chat."""
+    """The chat's description, written by people."""
     answered_as: str = ""
-    """What a delivery names for the thread, where that is more than ``thread``: a mail's subject and its references."""
+    """The thread in a delivery's target, where that is more than ``thread``: a mail's subject and its references."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboundSender:
-    """Who wrote."""
+    """The person or program that wrote."""
 
     id: str
-    """The platform's id; empty where it tells none, which lets nobody in."""
+    """The platform's id; empty when it gives none, and then the sender is never admitted."""
     other_id: str = ""
     """A second id that the platform vouches for: a number, a mail address, an id in a wider scope."""
     alt_id: str = ""
-    """The user name that the person chose, and may change. It may read like the id of somebody else."""
+    """The user name that the person chose, and may change. It may look like the id of another person."""
     name: str = ""
     is_bot: bool = False
     """A program, or an automatic reply: it is never answered."""
 
 
 def is_meant(entry: str, *, ids: Iterable[str], name: str = "") -> bool:
-    """Whether an entry of an operator's list means the person with these ``ids``, who chose ``name`` for themselves.
-
-    ``@ada`` is a name and ``4242`` an id. A word without ``@`` is a name as well where the platform's ids look
-    otherwise, so nobody is let in because they call themselves by the id of somebody else.
-    """
+    """Whether an entry of an operator's list means the person with these ``ids``, who chose the user name ``name``.
+    ``@ada`` is a name and ``4242`` an id. A word without ``@`` is also a name where the platform's ids look different,
+    so a person cannot be admitted by choosing another person's id as a name."""
     word, known = entry.casefold(), {each.casefold() for each in ids if each}
     if word in known:
         return True
     bare = word.removeprefix("@")
     is_name = bool(name) and bare == name.casefold().removeprefix("@")
     if word.startswith("@"):
-        # IRC and others tell a name that its network vouches for, and nothing else.
+        # IRC and some others give only a name, for which the network vouches.
         return is_name or (not name and bare in known and not bare.isdigit())
-    # The ids of Matrix begin with the sign, and rules for persons leave it out.
+    # Ids of Matrix begin with ``@``; rules for persons omit it.
     return f"@{word}" in known or (is_name and not _is_like_an_id(word, known))
 
 
@@ -88,35 +86,35 @@ def _is_like_an_id(word: str, known: Iterable[str]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaRef:
-    """A file that somebody sent. It is not fetched yet."""
+    """A file that a person sent. It is not fetched yet."""
 
     kind: MediaKind
     id: str
-    """What the platform's download takes: an id, or a URL."""
+    """The argument of the platform's download: an id, or a URL."""
     name: str = ""
-    """As the sender called it; it may hold anything."""
+    """The sender's name for the file; it may hold anything."""
     media_type: str = ""
-    """As the platform says; it may be wrong."""
+    """The platform's media type; it may be wrong."""
     size_bytes: int | None = None
-    """As the platform says; ``None`` where it says nothing."""
+    """The platform's size; ``None`` when it gives none."""
 
     @classmethod
     def told(cls, id: str, *, media_type: object, name: object, size: object) -> MediaRef:
-        """Of what a platform's JSON says of a file, shown as its type is shown. Total."""
+        """Build the reference from fields of a platform's JSON. The kind follows from the media type. Total."""
         said = text_of(media_type)
         return cls(kind=kind_of_media_type(said), id=id, name=text_of(name), media_type=said, size_bytes=size_of(size))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Event:
-    """What every event has."""
+    """The fields of every event."""
 
     event_key: str
     """Unique within the account: at most ``EVENT_KEY_CHARS_MAX`` characters."""
     chat: InboundChat
     sender: InboundSender
     message_id: str = ""
-    """Of the message that this is, that was edited, or that bears the button."""
+    """The id of this message, of the edited one, or of the one that bears the button."""
     sent_at: float | None = None
     """Epoch seconds, as the platform says."""
 
@@ -127,18 +125,18 @@ class InboundMessage(_Event):
 
     kind: Literal["message"] = "message"
     text: str = ""
-    """A caption, for media."""
+    """The text, or the caption of media."""
     media: tuple[MediaRef, ...] = ()
     reply_to: str = ""
-    """The id of the message that it answers."""
+    """The id of the message to which it replies; empty for none."""
     quoted_as: str = ""
-    """What a delivery names to answer this very message, where that is more than ``message_id``."""
+    """How a delivery names this very message in order to reply, where that is more than ``message_id``."""
     reply_to_text: str = ""
-    """What that message says, where the platform tells."""
+    """The text of the message to which it replies, where the platform gives it."""
     is_addressed: bool = False
-    """The account is named in it, or it answers a message of the account. In a group nothing else is taken."""
+    """The account is named in it, or it replies to a message of the account. In a group, other messages are ignored."""
     album: str = ""
-    """The same for messages that were sent as one (photos of an album)."""
+    """Equal for messages that were sent as one (photos of an album); empty for others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,26 +145,26 @@ class InboundCommand(_Event):
 
     kind: Literal["command"] = "command"
     name: str = ""
-    """Without ``/``, in lower case."""
+    """Lower case, without ``/``."""
     arguments: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboundButton(_Event):
-    """Somebody pressed a button of ours."""
+    """A press of a button of ours."""
 
     kind: Literal["button"] = "button"
     value: str = ""
-    """What we gave the button."""
+    """The value that we gave the button."""
     may_be: tuple[ChatKind, ...] = ()
-    """What kind of chat it is in, where a press does not say it as a message does; ``chat`` has one of them."""
+    """The possible kinds of the chat, when a press does not say which; ``chat`` has one of them."""
     press_id: str = ""
-    """What the platform wants to hear again when the press is acknowledged; empty for nothing."""
+    """The id that acknowledges the press at the platform; empty when none is needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboundEdit(_Event):
-    """A message was changed. Its event key is another than that of the message."""
+    """A message was changed. Its event key differs from the message's own."""
 
     kind: Literal["edit"] = "edit"
     text: str = ""

@@ -1,8 +1,8 @@
-"""Files that people send in chats: what they are, what they may be called, and how a turn names them. Pure.
+"""Files that people send in chats: their type, their name in a workspace, and how a turn describes them. Pure.
 
-Everything about such a file was made by somebody else: its name, the type and the size that the platform tells, and its
-bytes. So the type is read from the first bytes, the name that it gets in a workspace is made anew, and nothing is ever
-unpacked. What the model is told of a file that could not be had is a sentence of ours.
+Everything about such a file was made by somebody else: its name, the type and the size that the platform states, and
+its bytes. So the type is read from the first bytes, the name in the workspace is built anew, and nothing is ever
+unpacked. A file that could not be fetched is described by a sentence of ours.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from hermes_worker.core.media_kinds import PICTURES, MediaKind
 from hermes_worker.core.messages import canonical_json
 
 FILES_MAX: Final = 20
-"""Of one turn; further ones are not fetched, and the model is told how many."""
+"""The most files of one turn; further ones are not fetched, and the model is told how many."""
 PIXELS_MAX: Final = 40_000_000
-"""Of a picture, by its header. A larger one is not decoded."""
+"""The most pixels of a picture, by its header. A larger one is not decoded."""
 INBOX: Final = "inbox"
-"""The folder of the workspace in which files of chats are put."""
+"""The folder of the workspace for files of chats."""
 _STEM_BYTES_MAX = 80
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,10}\Z")
 _SHOWN_NAME_CHARS_MAX = 120
@@ -38,7 +38,7 @@ class FileState(StrEnum):
     RUNNING = "running"
     FETCHED = "fetched"
     REFUSED = "refused"
-    """It is not had, and why stands in its outcome."""
+    """It was not fetched; its outcome says why."""
 
     @property
     def is_settled(self) -> bool:
@@ -47,28 +47,28 @@ class FileState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileOutcome:
-    """What came of a file."""
+    """The outcome of fetching a file."""
 
     reason: str = ""
-    """Why it was not had; empty for one that was."""
+    """Why it was not fetched; empty when it was."""
     media_type: str = ""
-    """By its content."""
+    """The media type by its content."""
     size_bytes: int = 0
     path: str = ""
-    """Where it stands in the workspace; empty where it is not put there."""
+    """Its path in the workspace; empty when it is not put there."""
     shown_type: str = ""
-    """The type of the picture that the model is shown; empty where it is shown none."""
+    """The media type of the picture for the model; empty when there is none."""
     heard: str = ""
-    """What is said in it."""
+    """The transcription of a sound file."""
     unheard: str = ""
-    """Why nobody knows what is said in it."""
+    """Why there is no transcription."""
 
     def to_json(self) -> str:
         return canonical_json(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> FileOutcome:
-        """Total: what cannot be read says that the file is not had."""
+        """Parse a stored outcome. Total: an unreadable one becomes a file that was not fetched."""
         found = object_in(text.encode())
         if not found:
             return cls(reason="what became of it cannot be read")
@@ -78,21 +78,21 @@ class FileOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentFile:
-    """A file of a turn, with what came of it."""
+    """A file of a turn, with its outcome."""
 
     media: MediaRef
     outcome: FileOutcome
     picture: str = ""
-    """As base64, where the model is shown one."""
+    """Base64 of the picture for the model; empty when there is none."""
 
 
 def stored_reference(media: MediaRef) -> str:
-    """What the rows keep of a file that somebody sent."""
+    """Dump the reference of a file for its row."""
     return canonical_json(asdict(media))
 
 
 def reference_in(text: str) -> MediaRef:
-    """Total, for what ``stored_reference`` wrote."""
+    """Parse what ``stored_reference`` wrote. Total."""
     found = object_in(text.encode())
     kind = text_of(found.get("kind"))
     return MediaRef(
@@ -105,12 +105,12 @@ def reference_in(text: str) -> MediaRef:
 
 
 def bounded(media: MediaRef) -> MediaRef:
-    """A file as it is written down: what strangers say of it cut, so that no row grows with what they say."""
+    """Shorten what strangers wrote about a file, so that no row grows with it."""
     return replace(media, name=media.name[:500], media_type=media.media_type[:100])
 
 
 def why_not_fetched(media: MediaRef, *, bytes_max: int, is_fetched_here: bool, is_guest: bool) -> str | None:
-    """Why a file is not even asked for; ``None`` for one that is."""
+    """Why a file is not fetched at all; ``None`` when it is."""
     if not is_fetched_here:
         return "files of this platform are not fetched"
     if not media.id or len(media.id) > _REFERENCE_CHARS_MAX:
@@ -130,8 +130,8 @@ def too_large(bytes_max: int) -> str:
 
 
 def inbox_path(name: str, digest: str) -> str:
-    """Where a file with the SHA-256 ``digest`` stands in a workspace: always one step below ``INBOX``. Two files of one
-    name have different places, and the same file has the same one however often it is written."""
+    """The path of a file with the SHA-256 ``digest`` in a workspace: always one level below ``INBOX``. Two files of one
+    name have different paths, and equal files have equal paths, however often they are written."""
     whole = safe_name(name)
     suffix = match[0] if (match := _SUFFIX.search(whole)) and match.start() > 0 else ""
     stem = _cut(whole.removesuffix(suffix), _STEM_BYTES_MAX).rstrip(" .") or "file"
@@ -139,8 +139,8 @@ def inbox_path(name: str, digest: str) -> str:
 
 
 def safe_name(name: str) -> str:
-    """The last step of a name in letters, digits and ``. _ -`` and single spaces: without folders, characters that
-    show nothing or turn what follows (RTL), and never hidden or empty. Total."""
+    """The last part of a name in letters, digits and ``. _ -`` and single spaces: without folders and invisible or
+    direction-changing characters, and never hidden or empty. Total."""
     last = re.split(r"[/\\]", unicodedata.normalize("NFC", name))[-1]
     seen = "".join(sign for sign in last if not unicodedata.category(sign).startswith("C"))
     plain = "".join(sign if sign in "._- " or unicodedata.category(sign)[0] in "LNM" else "_" for sign in seen)
@@ -163,7 +163,7 @@ _WORDLESS: Final = {
 
 
 def said_without_words(media: Sequence[MediaRef]) -> str:
-    """The text of a message that is nothing but files."""
+    """The text of a message that consists of files only."""
     first = _WORDLESS[media[0].kind] if media else "a file"
     return f"({first}, without words)" if len(media) < 2 else f"({len(media)} files, without words)"
 
@@ -179,8 +179,8 @@ Said = str | Sequence[Mapping[str, Any]]
 
 
 def with_files(said: Said, files: Sequence[SentFile], heard: Sequence[str]) -> Said:
-    """The content of the turn: what was said, what came of each file, and the pictures. ``heard`` has for each file
-    what is said in it, as it may enter a prompt; empty for nothing."""
+    """The content of the turn: what was said, the outcome of each file, and the pictures. ``heard`` has for each file
+    its transcription as it may enter a prompt; empty for none."""
     lines = [_line(number, file, told) for number, (file, told) in enumerate(zip(files, heard, strict=True), 1)]
     told = "\n".join((_NOTICE, *lines))
     pictures = [
@@ -213,14 +213,15 @@ def _line(number: int, file: SentFile, heard: str) -> str:
 
 
 def _quoted(media: MediaRef) -> str:
-    """The name as its sender called it, on one line and in quotation marks that it cannot close."""
+    """The sender's name for the file, on one line and in quotation marks that it cannot close."""
     seen = "".join(sign for sign in media.name if not unicodedata.category(sign).startswith("C"))
     name = " ".join(seen.split())[:_SHOWN_NAME_CHARS_MAX]
     return json.dumps(name, ensure_ascii=False) if name else _WORDLESS[media.kind]
 
 
 def transcript_in(body: bytes) -> str | None:
-    """What an OpenAI-style ``/audio/transcriptions`` heard; ``None`` for an answer that is none. Cut, and total."""
+    """Parse the answer of an OpenAI-style ``/audio/transcriptions``; ``None`` for an invalid one. Shortened, and
+    total."""
     found = object_in(body)
     text = found.get("text")
     return text.strip()[:_TRANSCRIPT_CHARS_MAX] if isinstance(text, str) else None

@@ -1,9 +1,9 @@
-"""What a script does through tools while its own call is under way (``execute_code``). Pure.
+"""Inner calls: what a script does through tools while its own call is under way (``execute_code``). Pure.
 
 An inner call is no call of the model's: it has no row of its own, no place in the transcript and no claim. The script's
-call is of class ``once``, so neither the script nor anything that it called is ever run again. What may have an effect
-is written down in the row of the script's call before it begins, under that call's token: a worker that lost the claim
-begins nothing more, and when a worker vanishes the model is told what had begun.
+call has the class ``once``, so neither the script nor anything that it called is ever run again. A call that may have
+an effect is recorded in the row of the script's call before it begins, under that call's token: a worker that lost the
+claim begins nothing more, and when a worker vanishes the model is told what had begun.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from hermes_worker.core.messages import canonical_json
 INNER_CALLS_MAX = 50
 """Tools a script may call."""
 SCRIPT_TOOLS = ("web_search", "web_extract", "read_file", "write_file", "search_files", "patch", "terminal")
-"""Those it may call, where its session has them: the original's."""
+"""Tools a script may call, where its session has them; the list is the original's."""
 SCRIPT_RUNNERS = frozenset({"execute_code"})
 """Tools that run scripts."""
 ABOUT_CHARS_MAX = 160
-"""So much of an inner call's arguments is written down."""
+"""Characters of an inner call's arguments that are recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InnerCall:
-    """An inner call with an effect, as it is written down."""
+    """A recorded inner call, which may have had an effect."""
 
     tool: str
     about: str
@@ -35,12 +35,12 @@ class InnerCall:
 
 
 def written(calls: Sequence[InnerCall]) -> str:
-    """What the row of the script's call holds."""
+    """Dump inner calls for the row of the script's call."""
     return canonical_json([[call.tool, call.about, call.has_ended] for call in calls])
 
 
 def read(text: str | None) -> tuple[InnerCall, ...]:
-    """What ``written`` wrote; nothing of what makes no sense."""
+    """Parse what ``written`` wrote; empty when it makes no sense."""
     try:
         rows = json.loads(text or "[]")
         return tuple(InnerCall(tool=str(tool), about=str(about), has_ended=bool(ended)) for tool, about, ended in rows)
@@ -49,7 +49,7 @@ def read(text: str | None) -> tuple[InnerCall, ...]:
 
 
 def with_begun(notice: str, calls: Sequence[InnerCall]) -> str:
-    """The notice of an unknown outcome, with what the script had begun."""
+    """Append to the notice of an unknown outcome what the script had begun."""
     if not calls:
         return notice
     begun = [

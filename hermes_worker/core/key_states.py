@@ -1,12 +1,12 @@
-"""Whether a provider's key may be used at all, over the whole fleet. Pure.
+"""Decide whether a provider's key may be used at all, over the whole fleet. Pure.
 
 A key that has no money, that its provider refuses, or whose server is out of order is *closed*: no model call is begun
-with it, but for one *probe* at a time. A probe is the due model call of some run. When it succeeds the key is open
+with it, except for one *probe* at a time. A probe is the due model call of some run. When it succeeds the key is open
 again; when it fails the next one waits longer.
 
-What closes a key is *evidence*: failures that say something about the key and not about one request. That there is no
-money is said by one answer; that a key is refused or a server out of order takes several runs, none of whose calls
-were answered meanwhile. So no single run closes a key for others by what it asks.
+*Evidence* closes a key: failures that say something about the key and not about one request. One answer is enough to
+say that there is no money; that a key is refused or a server out of order takes several runs, none of whose calls were
+answered meanwhile. So no single run closes a key for others by what it asks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hermes_worker.core.errors import Classification, FailureKind
 EVIDENCE_MAX = 16
 """Pieces of evidence that are kept; more say nothing new."""
 PARKED_S = 300.0
-"""After so long a run that waits for a closed key looks itself, whoever should have woken it."""
+"""Seconds after which a run that waits for a closed key tries again by itself, even if it was not woken."""
 _JITTER_PART = 0.2
 _DOUBLINGS_MAX = 32
 
@@ -35,7 +35,7 @@ class KeyCondition(StrEnum):
 
     @property
     def text(self) -> str:
-        """For people: what is wrong with a key."""
+        """A sentence for people about what is wrong with a key."""
         return _TEXTS[self]
 
 
@@ -49,22 +49,23 @@ _TEXTS: Mapping[KeyCondition, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRules:
-    """When a key is closed, and how often it is tried. The settings ``model.probe_*`` and ``model.closed_after_runs``
-    say it for an installation."""
+    """When a key is closed, and how often it is probed. The settings ``model.probe_*`` and ``model.closed_after_runs``
+    configure it."""
 
     runs_needed: int = 3
     """Runs that must have seen a refusal or an outage. At least 1."""
     window_s: float = 120.0
-    """For how long evidence counts."""
+    """Seconds for which evidence counts."""
     span_s: float = 5.0
-    """An outage has lasted for so long: longer than a process may believe an old state, so a success is heard of."""
+    """Least seconds that an outage has lasted: longer than a process may use a stale state, so a success in between is
+    known."""
     probe_first_s: float = 15.0
     probe_max_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One run met one failure that says something about the key."""
+    """A run's encounter with a failure that says something about the key."""
 
     condition: KeyCondition
     run: str
@@ -73,7 +74,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a failed request says about its key."""
+    """The meaning of a failed request for its key."""
 
     condition: KeyCondition | None = None
     """``None`` when it says nothing."""
@@ -85,7 +86,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyState:
-    """Times are epoch seconds by the database's clock."""
+    """The state of a key. Times are epoch seconds by the database's clock."""
 
     condition: KeyCondition = KeyCondition.OPEN
     epoch: int = 0
@@ -93,11 +94,11 @@ class KeyState:
     since: float | None = None
     """When it came into this condition; ``None`` for a key that was never closed."""
     evidence: tuple[Evidence, ...] = ()
-    """Of an open key."""
+    """The evidence against an open key."""
     probes: int = 0
-    """How many have failed since it was closed."""
+    """How many probes have failed since it was closed."""
     probe_at: float | None = None
-    """When the next one may begin; ``None`` while it is open."""
+    """When the next probe may begin; ``None`` while the key is open."""
 
     @property
     def is_closed(self) -> bool:
@@ -111,7 +112,8 @@ _ABOUT_REQUEST = ("fewer max_tokens", "can only afford", "reduce max_tokens", "l
 
 
 def finding(failure: Classification) -> Finding:
-    """Total: what ``failure`` says about the key that was used. A 403 says nothing, for it may be about one model."""
+    """Decide what ``failure`` says about the key that was used. Total. A 403 says nothing, because it may be about one
+    model."""
     kind = failure.kind
     if kind is FailureKind.BILLING:
         said = failure.message.lower()
@@ -126,8 +128,8 @@ def finding(failure: Classification) -> Finding:
 
 
 def failed(state: KeyState, found: Finding, run: str, now: float, rules: KeyRules, jitter: float = 0.0) -> KeyState:
-    """After a call of ``run``, which was no probe, failed. ``jitter`` is a random number, 0 <= jitter < 1. A closed key
-    stays as it is: whoever began before it was closed has nothing new to say."""
+    """The state after a call of ``run``, which was no probe, failed. ``jitter`` is a random number, 0 <= jitter < 1. A
+    closed key stays as it is: a call that began before it was closed says nothing new."""
     if state.is_closed or found.condition is None:
         return state
     evidence = _with(state.evidence, Evidence(condition=found.condition, run=run, at=now), rules)
@@ -141,21 +143,21 @@ def failed(state: KeyState, found: Finding, run: str, now: float, rules: KeyRule
 
 
 def answered(state: KeyState) -> KeyState:
-    """After a call that was no probe was answered: what was held against an open key is forgotten. A closed key stays
-    closed, for the call may have begun before that."""
+    """The state after a call that was no probe was answered: the evidence against an open key is dropped. A closed key
+    stays closed, since the call may have begun before that."""
     return state if state.is_closed else replace(state, evidence=())
 
 
 def probe_answered(state: KeyState, now: float) -> KeyState:
-    """After a probe was answered, or somebody said that the key is to be used."""
+    """The state after a probe was answered, or an operator opened the key."""
     if not state.is_closed:
         return replace(state, evidence=())
     return KeyState(condition=KeyCondition.OPEN, epoch=state.epoch, since=now)
 
 
 def probe_failed(state: KeyState, found: Finding, now: float, rules: KeyRules, jitter: float = 0.0) -> KeyState:
-    """After a probe failed. A failure that says nothing about the key says at least whether the server works; if that
-    was not the question, the next run tries, no later than this one did."""
+    """The state after a probe failed. A failure that says nothing about the key says at least whether the server works;
+    if that was not the question, the next run probes, no later than this one did."""
     if not state.is_closed:
         return state
     if found.condition is None:
@@ -170,7 +172,7 @@ def probe_failed(state: KeyState, found: Finding, now: float, rules: KeyRules, j
 
 
 def probe_put_off(state: KeyState, now: float, wait_s: float) -> KeyState:
-    """After a probe was given back before anything was sent."""
+    """The state after a probe was given back before anything was sent."""
     return replace(state, probe_at=now + max(0.5, wait_s)) if state.is_closed else state
 
 
@@ -188,7 +190,7 @@ def _closed(state: KeyState, condition: KeyCondition, now: float, rules: KeyRule
 
 
 def _with(evidence: Iterable[Evidence], new: Evidence, rules: KeyRules) -> tuple[Evidence, ...]:
-    """The evidence that still counts, with ``new``: the first of each run, as far as there is room."""
+    """The evidence that still counts, with ``new``: the first of each run, up to ``EVIDENCE_MAX``."""
     kept = [each for each in evidence if new.at - rules.window_s < each.at <= new.at]
     is_known = any(each.run == new.run and each.condition is new.condition for each in kept)
     if is_known:
@@ -199,12 +201,12 @@ def _with(evidence: Iterable[Evidence], new: Evidence, rules: KeyRules) -> tuple
 
 
 def evidence_document(evidence: Sequence[Evidence]) -> list[list[object]]:
-    """As JSON values."""
+    """Dump evidence as JSON values."""
     return [[each.condition.value, each.run, each.at] for each in evidence]
 
 
 def evidence_from(document: object) -> tuple[Evidence, ...]:
-    """What ``evidence_document`` wrote; what is not that is left out."""
+    """Parse what ``evidence_document`` wrote; invalid entries are left out."""
     found: list[Evidence] = []
     for each in document if isinstance(document, list) else ():
         match each:

@@ -1,4 +1,4 @@
-"""What a tenant, or one of its keys, may use at most. Pure."""
+"""Limits of tenants and API keys: what each of them bounds, and when one is reached. Pure."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from hermes_worker.core.errors import HermesError
 
 
 class LimitName(StrEnum):
-    """What is limited; the words are those of ``limits.name``."""
+    """The kinds of limits; the values stand in ``limits.name``."""
 
     RUNS = "runs"
-    """Runs at work at once, those that wait for their provider among them."""
+    """Runs at work at once, including those that wait for their provider."""
     QUEUED = "queued"
     """Runs that wait for a place."""
     MODEL_CALLS = "model_calls"
-    """Model calls in flight at once. One beyond it waits as a row; nothing is refused."""
+    """Model calls in flight at once. A call beyond it waits as a row; none is refused."""
     SUBMITS_PER_MIN = "submits_per_min"
     TOKENS_PER_DAY = "tokens_per_day"
     TOKENS_PER_MONTH = "tokens_per_month"
     USD_PER_DAY = "usd_per_day"
-    """In nano-USD, as the next."""
+    """In nano-USD."""
     USD_PER_MONTH = "usd_per_month"
+    """In nano-USD."""
 
     @property
     def is_money(self) -> bool:
@@ -36,7 +37,7 @@ class LimitName(StrEnum):
 
     @property
     def is_of_calls(self) -> bool:
-        """Whether each model call needs a permit under it."""
+        """Whether each model call needs a permit because of it."""
         return self is LimitName.MODEL_CALLS or self.is_spending
 
 
@@ -45,7 +46,7 @@ class Limit:
     name: LimitName
     value: int
     waits: bool = False
-    """What is beyond it is accepted and waits."""
+    """Submissions beyond it are accepted and wait."""
 
     @property
     def shown(self) -> str:
@@ -54,7 +55,7 @@ class Limit:
 
 
 class LimitReached(HermesError):
-    """A tenant or a key has used what it may; ``retry_after_s`` says when to come again."""
+    """A tenant or a key has reached a limit; ``retry_after_s`` says when to try again."""
 
     def __init__(self, limit: Limit, retry_after_s: float, *, key_id: str = "") -> None:
         whose = f"the key {key_id}" if key_id else "this tenant"
@@ -65,7 +66,7 @@ class LimitReached(HermesError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spending:
-    """What was used in a period, or is about to be."""
+    """Tokens and money that were used in a period, or are about to be."""
 
     tokens: int = 0
     nano_usd: int = 0
@@ -75,7 +76,8 @@ class Spending:
 
 
 def key_of(principal: str | None) -> str:
-    """The id of the key with which a run was submitted (``core.principals``); empty for who has none."""
+    """The id of the key with which a run was submitted (``core.principals``); empty when it was submitted without
+    one."""
     return principal.rpartition("/")[2] if principal is not None and principal.startswith("api:") else ""
 
 
@@ -86,7 +88,7 @@ def periods(now: float) -> tuple[str, str]:
 
 
 def period_ends_at(name: LimitName, now: float) -> float:
-    """When a limit of spending begins anew: a midnight of UTC, in whole epoch seconds."""
+    """When a limit of spending starts again: a midnight of UTC, in whole epoch seconds."""
     today = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     if name in (LimitName.TOKENS_PER_DAY, LimitName.USD_PER_DAY):
         return (today + timedelta(days=1)).timestamp()
@@ -94,21 +96,21 @@ def period_ends_at(name: LimitName, now: float) -> float:
 
 
 def period_left_s(name: LimitName, now: float) -> float:
-    """Seconds until a limit of spending begins anew."""
+    """Seconds until a limit of spending starts again."""
     return period_ends_at(name, now) - now
 
 
 def room(limit: Limit, used: Spending, expected: Spending) -> int:
-    """How many more runs may begin, each of which is expected to use ``expected``. ``used`` counts runs at work for
-    what they are expected to use."""
+    """Compute how many more runs may begin, each of which is expected to use ``expected``. ``used`` includes what runs
+    at work are expected to use."""
     spent, each = (used.nano_usd, expected.nano_usd) if limit.name.is_money else (used.tokens, expected.tokens)
     left = limit.value - spent
     return max(0, left // max(1, each))
 
 
 def why_refused(limit: Limit, whose: str, used: Spending, expected: Spending) -> str:
-    """What keeps a call from being made that is expected to take ``expected``, where ``used`` counts against a limit of
-    ``whose``. While something is left, that a call is dearer is the reason, and is said."""
+    """A sentence about why a call is refused that is expected to use ``expected``, where ``used`` counts against a
+    limit of ``whose``. While something is left, the sentence says that the call needs more."""
     spent, each = (used.nano_usd, expected.nano_usd) if limit.name.is_money else (used.tokens, expected.tokens)
     left = limit.value - spent
     if not limit.name.is_spending or left <= 0:
@@ -120,7 +122,7 @@ def why_refused(limit: Limit, whose: str, used: Spending, expected: Spending) ->
 
 
 def used_in(limit: Limit, by_period: Mapping[str, Spending], now: float) -> Spending:
-    """What of ``by_period`` counts against a limit of spending."""
+    """The part of ``by_period`` that counts against a limit of spending."""
     day, month = periods(now)
     is_daily = limit.name in (LimitName.TOKENS_PER_DAY, LimitName.USD_PER_DAY)
     return by_period.get(day if is_daily else month, Spending())
@@ -128,17 +130,18 @@ def used_in(limit: Limit, by_period: Mapping[str, Spending], now: float) -> Spen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallsNow:
-    """What counts against the limits of a tenant or a key when one more model call is to be made."""
+    """The use that counts against the limits of a tenant or a key before one more model call."""
 
     in_flight: int
     used: Spending
-    """By runs that have not ended, with what the calls in flight are expected to take."""
+    """Use by runs that have not ended, with what the calls in flight are expected to use."""
     by_period: Mapping[str, Spending]
-    """By runs that have ended."""
+    """Use by runs that have ended, by period."""
 
 
 def refused_by(limits: Mapping[LimitName, Limit], now_used: CallsNow, expected: Spending, now: float) -> Limit | None:
-    """The limit that refuses one more model call, which is expected to take ``expected``."""
+    """Find the limit that refuses one more model call, which is expected to use ``expected``; ``None`` when it is
+    allowed."""
     for name, limit in limits.items():
         if name is LimitName.MODEL_CALLS and now_used.in_flight >= limit.value:
             return limit
@@ -148,8 +151,9 @@ def refused_by(limits: Mapping[LimitName, Limit], now_used: CallsNow, expected: 
 
 
 def taken(level: float, age_s: float, per_min: int) -> tuple[float, float]:
-    """Take one from a bucket that held ``level`` so many seconds ago and is filled with ``per_min`` a minute, as much
-    as it holds. What it holds then, and how long to wait: with a wait nothing is taken."""
+    """Take one token from a bucket that held ``level`` tokens ``age_s`` seconds ago, holds at most ``per_min`` and is
+    refilled with ``per_min`` a minute. Returns the new level, and how many seconds to wait; when that is not 0, nothing
+    was taken."""
     now = min(float(per_min), level + max(0.0, age_s) * per_min / 60)
     if now >= 1:
         return now - 1, 0.0

@@ -1,4 +1,4 @@
-"""The lists of which it is told that they changed."""
+"""The lists whose changes are published."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from enum import StrEnum
 
 
 class ListKind(StrEnum):
-    """Lists that change together, by the names that the API has for them."""
+    """Lists, by their names in the API. Lists that change together share a kind."""
 
     RUNS = "runs"
-    """And the trees and the spending that they are part of."""
+    """Runs, with the trees and the spending that they are part of."""
     APPROVALS = "approvals"
     """Questions to people, the open ones and the closed ones."""
     SESSIONS = "sessions"
     JOBS = "jobs"
-    """And their slots."""
+    """Jobs and their slots."""
     DELIVERIES = "deliveries"
     FLEET = "fleet"
-    """Workers, alerts, and the states of providers' keys. What workers hold changes with ``runs``."""
+    """Workers, alerts, and the states of provider keys. What workers hold changes with ``runs``."""
     AUDIT = "audit"
     GATEWAY = "gateway"
-    """Accounts of chats, who was let in there with a code, and who asks to be."""
+    """Accounts of chats, people who were admitted with a code, and people who asked for one."""
 
 
 Marks = Mapping[ListKind, str]
-"""Of each kind twelve hexadecimal digits."""
+"""By kind, a mark of twelve hexadecimal digits."""

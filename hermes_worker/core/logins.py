@@ -1,9 +1,9 @@
-"""Credentials that have to be renewed: what is to be done about one, and what its token server said. Pure.
+"""Logins: credentials that have to be renewed, what to do about one, and what its token server answers. Pure.
 
-A *login* is a refresh token that somebody configured. It is exchanged for an access token and, with most servers, for
-the next refresh token: the old one is spent, and a server that sees it again revokes everything that came of it (RFC
-9700 §4.14.2). So an exchange is like a tool call that must not run twice: it is claimed first, and one whose outcome
-nobody knows is not tried again.
+A *login* is a refresh token that an operator configured. It is exchanged for an access token and, with most servers,
+for the next refresh token: the old one is spent, and a server that sees it again revokes everything that came of it
+(RFC 9700 §4.14.2). So an exchange is like a tool call that must not run twice: it is claimed first, and one with an
+unknown outcome is not tried again.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from enum import StrEnum
 from urllib.parse import quote, urlencode
 
 EARLY_S = 120.0
-"""A token is renewed this long before its end, so that few end on the way to a provider."""
+"""Seconds before its end at which a token is renewed, so that few expire on the way to a provider."""
 _LIFETIME_S_MAX = 366 * 86_400.0
 _SAID_CHARS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """A refresh token as it was configured, and where it is exchanged."""
+    """A configured refresh token, and where it is exchanged."""
 
     token_url: str
     refresh_token: str = field(repr=False)
     client_id: str = ""
     client_secret: str = field(default="", repr=False)
     sends_basic: bool = False
-    """The client's secret goes into a header (RFC 6749 §2.3.1) and not among the fields."""
+    """The client's secret is sent in a header (RFC 6749 §2.3.1) and not among the fields."""
     resource: str = ""
-    """What the tokens are for (RFC 8707); empty where the token server knows."""
+    """The resource that the tokens are for (RFC 8707); empty where the token server knows."""
     sign_in: str = "sign in again and put the new refresh token into HERMES_REFRESH_TOKENS (model.refresh_tokens)"
-    """What somebody has to do when it is dead."""
+    """What an operator has to do when the login is dead."""
 
     @property
     def name(self) -> str:
-        """For rows, logs and other workers: says nothing about the token. Another token, or the same elsewhere, is
-        another login."""
+        """A name for rows, logs and other workers, which reveals nothing of the token. Another token, or the same one
+        elsewhere, is another login."""
         said = "\0".join((self.token_url, self.client_id, self.client_secret, self.refresh_token))
         return hashlib.sha256(said.encode()).hexdigest()[:16]
 
@@ -51,34 +51,35 @@ class Grant:
 
     access_token: str = field(repr=False)
     version: int
-    """How many exchanges came before it, with its own."""
+    """How many exchanges there were up to this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginState:
-    """What the fleet knows of a login. Equal to a new one when nobody has used it."""
+    """The stored state of a login. Equal to a new object when it was never used."""
 
     version: int = 0
     """Exchanges that were made."""
     sealed: str | None = field(default=None, repr=False)
     """The tokens of the last exchange, encrypted; ``None`` before the first."""
     left_s: float | None = None
-    """For which the access token is still good, by the database's clock; ``None`` when its server did not say."""
+    """Seconds for which the access token is still valid, by the database's clock; ``None`` when its server did not
+    say."""
     fresh_s: float | None = None
-    """The same until it is to be renewed."""
+    """Seconds until it is to be renewed; ``None`` when its server gave no lifetime."""
     claim: str | None = None
-    """Of the worker that makes an exchange, or made one without telling the outcome."""
+    """The claim of the worker that makes an exchange, or made one without reporting the outcome."""
     has_lapsed: bool = False
     """The claim's time is over."""
     dead_reason: str | None = None
 
 
 class LoginStanding(StrEnum):
-    """What a login is good for now."""
+    """The present usability of a login."""
 
     USABLE = "usable"
     DUE = "due"
-    """Whoever gets the claim exchanges the refresh token."""
+    """The worker that gets the claim exchanges the refresh token."""
     BEING_RENEWED = "being_renewed"
     ABANDONED = "abandoned"
     """A worker vanished between the exchange and its outcome."""
@@ -86,24 +87,24 @@ class LoginStanding(StrEnum):
 
 
 def fresh_s(lifetime_s: float | None) -> float | None:
-    """How long a new token is used before it is renewed; ``None`` for until it is refused."""
+    """Seconds for which a new token is used before it is renewed; ``None`` for until it is refused."""
     return None if lifetime_s is None else max(lifetime_s - EARLY_S, lifetime_s / 2)
 
 
 def is_good(state: LoginState, *, refused: int = 0) -> bool:
-    """There is an access token that can be used. ``refused`` is the newest version whose token was refused."""
+    """Whether there is a usable access token. ``refused`` is the newest version whose token was refused."""
     return state.sealed is not None and state.version > refused and (state.left_s is None or state.left_s > 0)
 
 
 def standing(state: LoginState, *, refused: int = 0) -> LoginStanding:
-    """``refused`` as for ``is_good``."""
+    """Decide the usability of a login. ``refused`` is the newest version whose token was refused."""
     can_be_used = is_good(state, refused=refused)
     if can_be_used and (state.fresh_s is None or state.fresh_s > 0):
         return LoginStanding.USABLE
     if state.dead_reason is None and state.claim is None:
         return LoginStanding.DUE
     if can_be_used:
-        return LoginStanding.USABLE  # to the end; somebody renews it, or it cannot be renewed
+        return LoginStanding.USABLE  # to the end: another worker renews it, or it cannot be renewed
     if state.dead_reason is not None:
         return LoginStanding.DEAD
     return LoginStanding.ABANDONED if state.has_lapsed else LoginStanding.BEING_RENEWED
@@ -114,7 +115,7 @@ def standing(state: LoginState, *, refused: int = 0) -> LoginStanding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenClient:
-    """Who asks a token server."""
+    """The client's identity at a token server."""
 
     client_id: str = ""
     client_secret: str = field(default="", repr=False)
@@ -183,7 +184,7 @@ Answer = Granted | LoginRefused | Deferred | Unclear
 
 
 def answer_of(status: int, body: bytes, retry_after_s: float | None = None) -> Answer:
-    """What an answer of a token server means (RFC 6749 §5). What it says may hold a secret: redact it."""
+    """Parse an answer of a token server (RFC 6749 §5). Its text may hold a secret: redact it."""
     document = _object(body)
     if status == 200:
         return _granted(document)
@@ -211,7 +212,7 @@ def _lifetime_s(value: object) -> float | None:
         seconds = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
     except ValueError:
         return None
-    # Written so that NaN is none.
+    # ``> 0`` is false for NaN, which therefore gives None.
     return min(seconds, _LIFETIME_S_MAX) if seconds is not None and seconds > 0 else None
 
 

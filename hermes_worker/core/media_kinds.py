@@ -1,4 +1,4 @@
-"""What files are: how a platform shows them, their media types by name and by their first bytes. Pure."""
+"""Kinds of files: how a platform shows them, and their media types by name and by their first bytes. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Final
 
 OCTETS: Final = "application/octet-stream"
 START_BYTES: Final = 8_192
-"""Of a file, from which is said what it is."""
+"""First bytes of a file that are enough to tell its type."""
 PICTURES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""What models are shown."""
+"""Media types of pictures that models accept."""
 SOUNDS: Final = frozenset({"audio/ogg", "audio/mpeg", "audio/mp4", "audio/wav", "audio/flac"})
-"""What services listen to."""
+"""Media types of sounds that transcription services accept."""
 
 
 class MediaKind(StrEnum):
-    """How a platform shows a file."""
+    """The ways in which a platform shows a file."""
 
     VOICE = "voice"
     """Audio that was recorded as a voice message (ogg, opus)."""
@@ -29,7 +29,7 @@ class MediaKind(StrEnum):
 
 
 def kind_of_media_type(media_type: str) -> MediaKind:
-    """By a type such as ``image/png``; a document where it says nothing."""
+    """The kind for a media type such as ``image/png``; a document for an unknown type."""
     kinds = {"image": MediaKind.IMAGE, "audio": MediaKind.AUDIO, "video": MediaKind.VIDEO}
     return kinds.get(media_type.strip().partition("/")[0].lower(), MediaKind.DOCUMENT)
 
@@ -79,18 +79,18 @@ _TYPES: Final[Mapping[str, str]] = MappingProxyType(
         "ics": "text/calendar",
     }
 )
-"""By the ending of a name. The first ending of a type is the one that a file of it is given."""
+"""Media types by the extension of a name. The first extension of a type is the one that a file of it is given."""
 _ENDINGS: Final[Mapping[str, str]] = MappingProxyType({_TYPES[ending]: ending for ending in reversed(tuple(_TYPES))})
 
 
 def type_of_name(name: str) -> str:
-    """The media type that a file's name says."""
+    """The media type by a file's name."""
     _, dot, ending = name.rpartition(".")
     return _TYPES.get(ending.lower(), OCTETS) if dot else OCTETS
 
 
 def suffix_of(media_type: str) -> str:
-    """How the name of a file of this type ends, such as ``.png``; empty for a type without an ending of its own."""
+    """The extension for files of this type, such as ``.png``; empty for a type without an extension of its own."""
     ending = _ENDINGS.get(media_type)
     return f".{ending}" if ending else ""
 
@@ -127,8 +127,8 @@ _SOUND_BRANDS: Final = (b"M4A ", b"M4B ", b"M4P ")
 
 
 def type_of_start(start: bytes) -> str:
-    """The media type that the first ``START_BYTES`` of a file say, whatever its name and its sender say. Archives stay
-    archives: a document of an office is one too."""
+    """The media type by the first ``START_BYTES`` of a file; its name and its sender's statement are ignored. Archives
+    are reported as archives, office documents included."""
     if start[:4] == b"RIFF":
         return _RIFF.get(start[8:12], OCTETS)
     if start[4:8] == b"ftyp":

@@ -24,7 +24,7 @@ RESULT_KEY_PREFIX = "result:"
 
 
 THINKER_FIELD = "_thinker"
-"""Of an assistant's row: whose reasoning it holds (``models.catalog.thinker_of``)."""
+"""Field of an assistant's row: which model its reasoning belongs to (``models.catalog.thinker_of``)."""
 
 
 class Role(StrEnum):
@@ -59,10 +59,8 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens of one or more model calls. ``input`` excludes cached tokens; ``output`` includes reasoning.
-
-    Beside what is certain stand the attempts whose outcome nobody knows (design D17): they may have been billed.
-    """
+    """Tokens of one or more model calls. ``input`` excludes cached tokens; ``output`` includes reasoning. Attempts of
+    unknown outcome (design D17) are counted apart from what is certain: they may have been billed."""
 
     input: int = 0
     output: int = 0
@@ -72,9 +70,9 @@ class Usage:
     estimated: int = 0
     """How many of these tokens were estimated from the size of texts, because the provider did not count them."""
     refused_attempts: int = 0
-    """Requests that brought an error and nothing that is billed."""
+    """Requests that were answered by an error and not billed."""
     unknown_attempts: int = 0
-    """Requests that were or may have been sent, and of which no reply was written."""
+    """Requests that were or may have been sent, and whose reply was not written."""
     unknown_input: int = 0
     """Tokens of those requests, as estimated; not in ``total``."""
     unknown_output: int = 0
@@ -86,7 +84,7 @@ class Usage:
 
     @property
     def chargeable(self) -> int:
-        """What counts against a limit: what is certain and what may have been billed beside it."""
+        """Tokens that count against a limit: the certain ones and those that may have been billed beside them."""
         return self.total + self.unknown_input + self.unknown_output
 
     def __add__(self, other: Usage) -> Usage:
@@ -162,9 +160,9 @@ class ModelReply:
     dropped_calls: tuple[str, ...] = ()
     """Names of tool calls that were lost with the stream."""
     limits: RateLimits | None = None
-    """What the response said about the credential's rate limits."""
+    """The credential's rate limits, from the response's headers; ``None`` when it has none."""
     cost_usd: Decimal | None = None
-    """What the provider says it billed, where it says so (OpenRouter)."""
+    """US dollars that the provider says it billed; ``None`` when it does not say (only OpenRouter does)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +176,7 @@ class Delta:
 
 
 def assistant_body(reply: ModelReply) -> str:
-    """The stored row for a reply."""
+    """Build the stored row of a reply."""
     row: dict[str, object] = {**reply.row_fields, "role": "assistant", "content": reply.text or None}
     if reply.tool_requests:
         row["tool_calls"] = [
@@ -193,10 +191,10 @@ def assistant_body(reply: ModelReply) -> str:
 
 
 def tool_body(tool_call_id: str, content: str) -> str:
-    """The stored row for a tool's result."""
+    """Build the stored row of a tool's result."""
     return canonical_json({"role": "tool", "tool_call_id": tool_call_id, "content": content})
 
 
 def user_body(content: object) -> str:
-    """The stored row for what the user said: a string, or a list of content parts."""
+    """Build the stored row of a user's message: a string, or a list of content parts."""
     return canonical_json({"role": "user", "content": content})

@@ -1,7 +1,8 @@
-"""Tokens that nobody counted (design D17): estimated from the size of what was sent and received, and marked as such.
+"""Estimate tokens that were not counted (design D17), from the size of what was sent and received, and mark them as
+estimates.
 
-Two things are not counted by their provider: a reply without usage, or with half of it, and a request whose outcome
-nobody knows, because the connection, the call or the worker ended before the reply was written. Both were paid for.
+A provider's count is missing in two cases: a reply without usage, or with half of it, and a request of unknown outcome,
+because the connection, the call or the worker ended before the reply was written. Both were paid for.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from hermes_worker.core.messages import ModelReply, ModelRequest, Usage
 from hermes_worker.core.pricing import MARGIN, Cost, CostStatus
 
 BYTES_PER_TOKEN = 4
-"""Of English prose. JSON and code have about three, Chinese about the three bytes of one character."""
+"""The average of English prose. JSON and code have about three, Chinese about the three bytes of one character."""
 IMAGE_TOKENS = 1_600
-"""Of an inline image, whatever its size in bytes: what a picture of 1,092 pixels square costs (Anthropic's page on
-vision, 2026-05); other providers are near that."""
+"""Tokens of an inline image, whatever its size in bytes: the price of a picture of 1,092 pixels square (Anthropic's
+page on vision, 2026-05); other providers are near that."""
 OUTPUT_TOKENS_ASSUMED = 1_000
-"""Of a reply that nobody saw, in a run that has had no reply yet."""
+"""Tokens assumed for a lost reply, in a run that has had no reply yet."""
 
 _INLINE_IMAGE = re.compile(r"data:image/[\w.+-]+;base64,[A-Za-z0-9+/=]+")
 
 
 def tokens_in(texts: Iterable[str]) -> int:
-    """An estimate of the tokens in ``texts``, at least one for each that is not empty."""
+    """Estimate the tokens in ``texts``, at least one for each that is not empty."""
     return sum(map(_tokens, texts))
 
 
@@ -39,14 +40,14 @@ def _tokens(text: str) -> int:
 
 
 WEIGHED_TOKENS_MIN = 4_096
-"""What a provider counts of a shorter request says little about longer ones."""
+"""A provider's count of a shorter request says little about longer ones."""
 _WEIGHT_MIN, _WEIGHT_MAX = 75, 300
 """Per cent. Counts further from the estimate are not believed: some servers leave out what they have cached."""
 
 
 def weight_of(usage: Usage, estimate: int) -> int:
-    """What a provider counted of a request, in per cent of the ``estimate``; 0 where that says nothing. ``usage`` is
-    as the provider sent it."""
+    """A provider's count of a request, in per cent of the ``estimate``; 0 when it says nothing. ``usage`` is as the
+    provider sent it."""
     if estimate < WEIGHED_TOKENS_MIN:
         return 0
     weight = 100 * (usage.input + usage.cache_read + usage.cache_write) // estimate
@@ -54,22 +55,20 @@ def weight_of(usage: Usage, estimate: int) -> int:
 
 
 def request_tokens(request: ModelRequest) -> int:
-    """An estimate of what a provider reads for ``request``."""
+    """Estimate the tokens that a provider reads for ``request``."""
     return tokens_in(request.messages) + tokens_in(request.tools)
 
 
 def reply_tokens(reply: ModelReply) -> int:
-    """An estimate of what a provider wrote for ``reply``, as far as it can be seen."""
+    """Estimate the tokens that a provider wrote for ``reply``, as far as they are visible."""
     calls = (part for request in reply.tool_requests for part in (request.name, request.arguments))
     return tokens_in((reply.text, reply.reasoning or "", *calls))
 
 
 def metered(reply: ModelReply, request: ModelRequest) -> ModelReply:
-    """``reply`` with the tokens estimated that its provider did not count.
-
-    Nothing read is never true, and nothing written only of a reply that is empty. Of a reply that the network cut off
-    the provider had no chance to count the end.
-    """
+    """Add estimates to ``reply`` for the tokens that its provider did not count. An input count of zero is never true,
+    and an output count of zero only for an empty reply. A reply that the network cut off is never counted to its
+    end."""
     usage = reply.usage
     has_read = usage.input + usage.cache_read + usage.cache_write > 0
     if has_read and usage.output and not reply.was_cut_by_network:
@@ -87,33 +86,31 @@ def metered(reply: ModelReply, request: ModelRequest) -> ModelReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usual:
-    """What the calls of a run took until now, from which those that nobody knows are estimated."""
+    """The average use of a run's calls until now, from which unknown calls are estimated."""
 
     replies: int = 0
     output_tokens: int = 0
     tokens: int = 0
     usd: Decimal = Decimal(0)
     cost_status: CostStatus | None = None
-    """How well ``usd`` is known; ``None`` before the first call."""
+    """How reliable ``usd`` is; ``None`` before the first call."""
 
 
 NOTHING_USUAL = Usual()
 
 
 def lost_attempt(read: int, usual: Usual, *, heard: int = 0) -> Usage:
-    """A request for which the provider may have been paid and of which no reply was written.
-
-    ``read`` is the estimate of what was sent. What was written to it is taken to be as long as the run's replies are on
-    average, or as what was ``heard`` of it, if that is more.
-    """
+    """Estimate a request that may have been billed and whose reply was not written. ``read`` is the estimate of what
+    was sent. The reply is taken to be as long as the run's replies on average, or as what was ``heard`` of it, if that
+    is more."""
     is_known = usual.replies and usual.output_tokens
     written = usual.output_tokens // usual.replies if is_known else OUTPUT_TOKENS_ASSUMED
     return Usage(unknown_attempts=1, unknown_input=read, unknown_output=max(written, heard))
 
 
 def cost_of_lost(usage: Usage, priced: Cost | None, usual: Usual) -> Cost:
-    """The cost of ``lost_attempt``: as ``priced`` by a list, otherwise at the rate of the run's other calls. Without
-    any, nothing is known of it."""
+    """The cost of ``lost_attempt``: as ``priced`` by a list, otherwise at the rate of the run's other calls. Unknown
+    when there are none."""
     if priced is not None and priced.usd is not None:
         return priced
     status = usual.cost_status

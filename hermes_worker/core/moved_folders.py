@@ -1,7 +1,8 @@
-"""What a session still says of the folder in which its workspace was, when the home has been moved.
+"""Tell a session that its workspace moved, after the home was moved.
 
 Prompts keep their bytes (invariant I7). So the model is told below the newest row of its next request, which keeps the
-text as it keeps what hooks add (``compactions.CONTEXT_FIELD``); and variables that name the folder are read anew.
+text as it keeps text of hooks (``compactions.CONTEXT_FIELD``); and variables that name the folder are converted when
+they are read.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ _MIDDLE = "; relative paths are relative to it. Everything that was in "
 
 
 def folder_note(rows: Sequence[Message], workspace: str, system_prompt: str) -> str:
-    """What a model has to be told of a workspace that is not where its prompt or an earlier note says; empty when that
-    is right. ``rows`` are the transcript, ``workspace`` is the document of its session."""
+    """The note for a model whose prompt, or an earlier note, names another folder than the present one; empty when they
+    agree. ``rows`` are the transcript, ``workspace`` is the document of its session."""
     root, before = _places(workspace)
     for row in reversed(rows):
         if _BEGIN in (context := context_kept_in(row)):
@@ -39,13 +40,13 @@ def _note(root: str, before: str) -> str:
 
 
 def to_stored_variables(variables: Mapping[str, str], workspace: str) -> Mapping[str, str]:
-    """Variables of a session's shell as rows keep them: the folder is called what it was called at its beginning."""
+    """Convert variables of a session's shell for storage: with the folder's name at the session's beginning."""
     root, before = _places(workspace)
     return variables if before is None else _renamed(variables, root, before)
 
 
 def from_stored_variables(variables: Mapping[str, str], workspace: str) -> Mapping[str, str]:
-    """Variables of a session's shell as commands get them, with the folder where it is today."""
+    """Convert stored variables of a session's shell for commands: with the folder's present name."""
     root, before = _places(workspace)
     return variables if before is None else _renamed(variables, before, root)
 
@@ -56,6 +57,6 @@ def _renamed(variables: Mapping[str, str], old: str, new: str) -> Mapping[str, s
 
 
 def _places(workspace: str) -> tuple[str, str | None]:
-    """Where the workspace is, and where it was when its session began if that was elsewhere."""
+    """The workspace's present folder, and that at the session's beginning if it differs, else ``None``."""
     document = json.loads(workspace)
     return str(document.get(WORKSPACE_ROOT)), document.get(SAID)

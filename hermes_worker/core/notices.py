@@ -1,4 +1,4 @@
-"""Texts that stand in the transcript where a tool's result or an answer would be. The model reads them."""
+"""Texts that stand in the transcript in place of a tool's result or an answer. The model reads them."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _STEER_END = "[/OUT-OF-BAND USER MESSAGE]"
 
 
 def with_steer(result: str, text: str) -> str:
-    """A tool's result with what the user said meanwhile, between markers that the text cannot close by itself."""
+    """Append a user's message to a tool's result, between markers that the text cannot close by itself."""
     said = text.replace(_STEER_END, "[/ OUT-OF-BAND USER MESSAGE]")
     return f"{result}\n\n{_STEER_BEGIN}\n{said}\n{_STEER_END}"
 
 
 def result_without_a_run(status: CallStatus, *, was_running: bool) -> str:
-    """The result text of a call that ended without its tool's own answer."""
+    """The result of a call that ended without a result from its tool."""
     if status is CallStatus.UNKNOWN:
         return OUTCOME_UNKNOWN
     return INTERRUPTED if was_running else CANCELLED

@@ -1,8 +1,8 @@
-"""Which settings may be overridden for a tenant, a session or a run, and how far. Pure.
+"""The settings that may be overridden for a tenant, a session or a run, and how far. Pure.
 
-An operator may say anything of these for a tenant. What callers say for a session or a run may only make it narrower
-than what stands above: a number not larger, a switch not towards more, a policy not less strict. So nobody raises their
-own limits, and no setting that holds a secret, an address or a path is here at all.
+An operator may set any of these for a tenant. Overrides by callers for a session or a run may only be narrower than the
+value above: a number not larger, a switch not towards more, a policy not less strict. So callers cannot raise their own
+limits, and no setting that holds a secret, an address or a path is listed here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["LIVE", "OVERRIDABLE", "Overridable", "OverrideLevel", "Widening", "w
 
 
 class OverrideLevel(StrEnum):
-    """For what a setting is overridden, from the widest to the narrowest."""
+    """The level of an override, from the widest to the narrowest."""
 
     TENANT = "tenant"
     SESSION = "session"
@@ -24,10 +24,10 @@ class OverrideLevel(StrEnum):
 
 
 class Widening(StrEnum):
-    """What a caller may not do to the value above."""
+    """The direction in which a caller may not change the value above."""
 
     NONE = "none"
-    """Anything may be said: it is a matter of taste."""
+    """Any value is allowed: it is a matter of taste."""
     MORE = "more"
     """A number may only become smaller; ``None`` stands for no limit."""
     ON = "on"
@@ -37,7 +37,7 @@ class Widening(StrEnum):
     LAXER = "laxer"
     """A policy may only become stricter."""
     LONGER = "longer"
-    """A list may only lose names: they are allowed something."""
+    """A list may only lose names, because each name allows something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +49,10 @@ class Overridable:
     strictest_first: tuple[str, ...] = ()
     """The values of a policy, for ``LAXER``."""
     for_callers: bool = True
-    """Sessions and runs may say it; otherwise operators alone, for a tenant."""
+    """Sessions and runs may override it; otherwise only operators, for a tenant."""
     at_start: bool = False
-    """Processes have a use for it beside runs, so what ``config.yaml`` and the fleet say of it counts at their start,
-    and not while they run."""
+    """Processes use it beside runs, so what ``config.yaml`` and the fleet say about it counts at their start, and not
+    while they run."""
 
     @property
     def levels(self) -> tuple[OverrideLevel, ...]:
@@ -120,9 +120,9 @@ _TABLE = (
     ),
 )
 OVERRIDABLE: Mapping[str, Overridable] = MappingProxyType({each.key: each for each in _TABLE})
-"""By key. A run reads these once, when it is accepted, so a change of one is taken up while processes run."""
+"""The settings by key. A run reads them once, when it is accepted, so a change takes effect while processes run."""
 LIVE: frozenset[str] = frozenset(each.key for each in _TABLE if not each.at_start)
-"""Those that are looked up anew in what the fleet and the file say."""
+"""Keys that are read again from the fleet's configuration and the file while a process runs."""
 
 
 def widens(which: Overridable, above: object, wanted: object) -> bool:

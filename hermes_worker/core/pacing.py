@@ -1,16 +1,17 @@
-"""What one process keeps to by itself while it cannot ask the others, and how far it goes on the word of strangers."""
+"""Local limits: what one process keeps to by itself while it cannot ask the others, and how often it acts on unverified
+claims."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 LOCAL_BUSY_WAIT_S = 0.5
-"""When a call looks again while too many are in flight."""
+"""Seconds until a call tries again while too many are in flight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Limits of one credential; ``None`` for none."""
+    """The limits of one credential; ``None`` for none."""
 
     requests_per_min: float | None = None
     tokens_per_min: float | None = None
@@ -19,11 +20,9 @@ class Pace:
 
 @dataclass(slots=True)
 class Pacing:
-    """The limits of one credential, kept by one process alone: by the generic cell rate algorithm, and in no order.
-
-    A fleet of such processes asks several times as often as it may, and no more; refusals bring the cool-downs that
-    each of them keeps to.
-    """
+    """The limits of one credential, kept by one process alone with the generic cell rate algorithm, and in no order. A
+    fleet of such processes sends at most its number of processes times the limit; refusals bring the cool-downs that
+    each of them keeps to."""
 
     cool_until: float = 0.0
     _next_request: float = 0.0
@@ -31,11 +30,12 @@ class Pacing:
     _busy: dict[str, float] = field(default_factory=dict)
 
     def cool_down(self, until: float) -> None:
-        """The longest of several cool-downs counts."""
+        """Send nothing until ``until``; the longest of several cool-downs counts."""
         self.cool_until = max(self.cool_until, until)
 
     def wait_s(self, now: float, *, ticket: str, tokens: int, pace: Pace, minute_s: float, call_s_max: float) -> float:
-        """0 for leave to ask now, which is counted; else when to come again."""
+        """Ask for leave to send. Returns 0 when the request may be sent now, and counts it; else the seconds until the
+        next try."""
         at = self.cool_until
         if pace.requests_per_min:
             at = max(at, self._next_request)
@@ -55,13 +55,13 @@ class Pacing:
         return 0.0
 
     def end(self, ticket: str) -> None:
-        """The call is over. Idempotent."""
+        """Record the end of a call. Idempotent."""
         self._busy.pop(ticket, None)
 
 
 class Allowance:
-    """How often something is done on the word of somebody who may be lying: so many times at once, then so many a
-    second. Who turns out to have told the truth gets it back. Not thread-safe."""
+    """Limits how often something is done because of an unverified claim: ``at_once`` times, then ``per_s`` times a
+    second. When the claim turns out to be true, it is given back. Not thread-safe."""
 
     def __init__(self, *, at_once: int, per_s: float) -> None:
         self._at_once = at_once
@@ -70,7 +70,7 @@ class Allowance:
         self._at = 0.0
 
     def take(self, now: float) -> bool:
-        """Whether it may be done now; ``now`` is seconds of any clock that does not go back."""
+        """Take one. Returns whether it may be done now; ``now`` is seconds of any clock that never goes back."""
         self._left = min(self._at_once, self._left + max(0.0, now - self._at) * self._per_s)
         self._at = now
         if self._left < 1:

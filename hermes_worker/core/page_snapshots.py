@@ -1,10 +1,10 @@
-"""What a page looked like to a model, and whether what it wants to click is still the same.
+"""Snapshots of web pages, and whether the element that a model wants to use is still the same.
 
-A snapshot is the text that ``aria_snapshot(mode="ai")`` of Playwright gives: a tree of lists with a role, a name and a
-``ref`` for each element that can be acted on. Refs belong to one connection and one look, so an element is known again
-by its *identity*: role, name and the roles and names of everything around it. A clock or an advertisement elsewhere
-does not change that. A page writes its names itself; one that gives two elements the same identity only makes it
-harder to click on either of them.
+A snapshot is the text that ``aria_snapshot(mode="ai")`` of Playwright returns: a tree of lists with a role, a name and
+a ``ref`` for each element that can be acted on. Refs belong to one connection and one snapshot, so an element is
+recognised by its *identity*: role, name and the roles and names of everything around it. A clock or an advertisement
+elsewhere does not change that. A page chooses its names itself; one that gives two elements the same identity only
+makes it harder to click on either of them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from enum import StrEnum
 from typing import Final
 
 SNAPSHOT_CHARS_MAX: Final = 400_000
-"""More of a page is not kept."""
+"""The most characters of a page that are kept."""
 MASK: Final = "••••••"
 _LINE: Final = re.compile(r"(?P<indent> *)- (?P<rest>.*)")
 _ROLE: Final = re.compile(r"[a-z]+")
 _REF: Final = re.compile(r"\[ref=((?:f\d+)?e\d+)\]")
 _ATTRIBUTES: Final = re.compile(r"(?: \[[a-z-]+(?:=[^\]]*)?\])*")
 _HOLDS_INPUT: Final = frozenset({"textbox", "searchbox", "combobox", "spinbutton", "slider"})
-"""Roles of elements whose text is what somebody put in, and no part of what they are."""
+"""Roles of elements whose text is user input, and no part of their identity."""
 _OF_INTEREST: Final = frozenset(
     {
         *(
@@ -54,13 +54,13 @@ class PageElement:
     role: str
     name: str
     text: str
-    """What stands behind the colon."""
+    """The text after the colon."""
     ref: str | None
     around: tuple[tuple[str, str], ...]
-    """Role and name of what it is in, the outermost first."""
+    """Role and name of the elements that contain it, the outermost first."""
     line: int
     within: tuple[int, ...] = ()
-    """The lines of what it is in, in the order of ``around``."""
+    """The lines of the elements that contain it, in the order of ``around``."""
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -79,14 +79,14 @@ class PageChange(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenPage:
-    """A look at a page."""
+    """A snapshot of a page."""
 
     url: str
     text: str
 
 
 def same_element(before: SeenPage, now: SeenPage, ref: str) -> PageElement | PageChange:
-    """The element of ``now`` that is what ``ref`` was ``before``."""
+    """Find the element of ``now`` that is the element ``ref`` of ``before``, or why it cannot be used."""
     seen = list(elements(before.text))
     wanted = next((one for one in seen if one.ref == ref), None)
     if wanted is None:
@@ -96,7 +96,7 @@ def same_element(before: SeenPage, now: SeenPage, ref: str) -> PageElement | Pag
     there = list(elements(now.text))
     alike_before, alike_now = _alike(seen, wanted), _alike(there, wanted)
     if len(alike_before) > 1:
-        # Of several "Delete" it is the one in the same row, wherever that row is by now.
+        # Among several equal elements (buttons "Delete") choose the one in the same row, even if the row moved.
         row = _company(seen, alike_before, wanted)
         alike_before = [one for one in alike_before if _company(seen, alike_before, one) == row]
         alike_now = [one for one in alike_now if _company(there, alike_now, one) == row]
@@ -112,7 +112,7 @@ def _alike(page: Sequence[PageElement], wanted: PageElement) -> list[PageElement
 
 
 def _company(page: Sequence[PageElement], alike: Sequence[PageElement], one: PageElement) -> tuple[object, ...]:
-    """What stands with ``one`` in the largest part of the page that holds no other of ``alike``."""
+    """The elements beside ``one`` in the largest part of the page that holds no other of ``alike``."""
     others = {line for other in alike if other is not one for line in (other.line, *other.within)}
     own = next((line for line in one.within if line not in others), one.line)
     part = (each for each in page if own == each.line or own in each.within)
@@ -120,7 +120,7 @@ def _company(page: Sequence[PageElement], alike: Sequence[PageElement], one: Pag
 
 
 def elements(text: str) -> Iterator[PageElement]:
-    """Every line that has a role, in order; what cannot be read is left out."""
+    """Yield every line that has a role, in order; unreadable lines are left out."""
     path: list[tuple[int, str, str, int]] = []
     for number, line in enumerate(text.splitlines()):
         match = _LINE.fullmatch(line)
@@ -140,7 +140,7 @@ def elements(text: str) -> Iterator[PageElement]:
 
 
 def _read(rest: str) -> tuple[str, str, str | None, str] | None:
-    """Role, name, ref and text of a line."""
+    """Parse role, name, ref and text of a line; ``None`` when it has no role."""
     key, text = _key_and_text(rest)
     role = _ROLE.match(key)
     if role is None:
@@ -157,7 +157,7 @@ def _read(rest: str) -> tuple[str, str, str | None, str] | None:
 
 
 def _key_and_text(rest: str) -> tuple[str, str]:
-    """A YAML entry, whose key is quoted where it has to be."""
+    """Split a YAML entry, whose key is quoted where it has to be."""
     if rest.startswith("'"):
         end = 1
         while (end := rest.find("'", end)) != -1 and rest.startswith("''", end):
@@ -178,7 +178,7 @@ def _key_and_text(rest: str) -> tuple[str, str]:
 
 
 def compact(text: str) -> str:
-    """The lines with what can be acted on, headings and images, and those that they are in."""
+    """Keep the lines of elements that can be acted on, headings and images, and of the elements that contain them."""
     lines = text.splitlines()
     kept: set[int] = set()
     path: list[PageElement] = []
@@ -191,7 +191,7 @@ def compact(text: str) -> str:
 
 
 def cut(text: str, chars_max: int = SNAPSHOT_CHARS_MAX) -> str:
-    """Whole lines of ``text`` within ``chars_max``."""
+    """Keep whole lines of ``text`` up to ``chars_max`` characters."""
     if len(text) <= chars_max:
         return text
     kept, _, _ = text[:chars_max].rpartition("\n")
@@ -199,7 +199,7 @@ def cut(text: str, chars_max: int = SNAPSHOT_CHARS_MAX) -> str:
 
 
 def without(text: str, secrets: Sequence[str]) -> str:
-    """``text`` with what stands in fields for passwords masked."""
+    """Mask the contents of password fields in ``text``."""
     for secret in sorted({" ".join(each.split()) for each in secrets if each.strip()}, key=len, reverse=True):
         if len(secret) >= 4:
             text = text.replace(secret, MASK)

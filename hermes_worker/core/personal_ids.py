@@ -1,9 +1,9 @@
-"""Which ids of people and chats a model is shown only as hashes (docs/behaviour.md, "Sessions of chats"). Pure.
+"""Ids of people and chats that a model sees only as hashes (docs/behaviour.md, "Sessions of chats"). Pure.
 
 A hash is the beginning of a SHA-256 without salt, as in the original, so that a person has the same one in every
-session. Whoever can guess an id (a telephone number has few digits) can find it again: this keeps ids out of providers'
-logs, and is no secret. Ids are hashed in prompts only. Routing, rows and names of sessions keep the real ones; names of
-people are not hashed.
+session. An id that can be guessed (a telephone number has few digits) can be found again: this keeps ids out of
+providers' logs, and is no secret. Ids are hashed in prompts only. Routing, rows and names of sessions keep the real
+ones; names of people are not hashed.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Final
 HASHING_PLATFORMS: Final = frozenset(
     {"whatsapp", "signal", "telegram", "bluebubbles", "ntfy", "sms", "email", "photon", "simplex"}
 )
-"""Platforms on which no message needs a real id. On others (Discord, Slack) a mention does, so ids stay."""
+"""Platforms on which no message needs a real id. On others (Discord, Slack) a mention does, so ids are shown."""
 _DIGITS = 12
 
 
 def hides_ids(platform: str, *, is_wanted: bool, is_declared_safe: bool = False) -> bool:
-    """Whether prompts get hashes. ``is_wanted`` is the setting ``privacy.redact_pii``; ``is_declared_safe`` is what a
-    platform of an extension says of itself."""
+    """Whether prompts get hashes. ``is_wanted`` is the setting ``privacy.redact_pii``; ``is_declared_safe`` is the
+    declaration of an extension's platform."""
     return is_wanted and (platform in HASHING_PLATFORMS or is_declared_safe)
 
 
 def hashed_user(identifier: str) -> str:
-    """A person's id, as a model is shown it."""
+    """Hash a person's id for a prompt."""
     return f"user_{_digest(identifier)}"
 
 
 def hashed_chat(identifier: str) -> str:
-    """A chat's id, as a model is shown it; a prefix such as ``telegram:`` stays."""
+    """Hash a chat's id for a prompt; a prefix such as ``telegram:`` stays."""
     prefix, colon, rest = identifier.partition(":")
     return f"{prefix}:{_digest(rest)}" if prefix and colon else _digest(identifier)
 

@@ -1,13 +1,13 @@
-"""An answer that is shown in its chat while it is written: one message that is edited. Pure.
+"""Previews: an answer that is shown in its chat while it is written, as one message that is edited. Pure.
 
 The row of the delivery is written when the run begins, and it holds the id of the message from the first preview on. A
 preview is a hint: it may be late, refused or left out. The delivery decides what stands in the chat when the run has
-ended. Its first part is the last edit of that message; where that cannot be, the message is removed, or is known to be
-gone, before the part is sent as a new one. So a chat ends with exactly the parts of the answer, in their order.
+ended. Its first part is the last edit of that message; where that is impossible, the message is removed, or is known to
+be gone, before the part is sent as a new one. So a chat ends with exactly the parts of the answer, in their order.
 
-One thing cannot be made good: the first preview was sent and nobody heard the answer, so a message may stand there
-whose number is not known. Then nothing is shown any more until the end, and the delivery says that it may be a
-duplicate, as after any attempt whose outcome is open.
+One case cannot be repaired: the first preview was sent and its answer was lost, so there may be a message with an
+unknown id. Then no preview is shown any more until the end, and the delivery says that it may be a duplicate, as after
+any attempt of unknown outcome.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from enum import StrEnum
 from typing import Final, assert_never
 
 EVERY_S: Final = 1.0
-"""Between two edits of one message, at least."""
+"""Least seconds between two edits of one message."""
 IDLE_S_MAX: Final = 10.0
-"""While nothing new is written, the next look comes after a quarter of the time since something was, up to this."""
+"""Seconds. While nothing new is written, the next look comes after a quarter of the time since the last change, up to
+this."""
 AGAIN_S: Final = 30.0
-"""After a preview that was refused."""
+"""Seconds until the next try after a preview was refused."""
 SHOWN_CHARS_MIN: Final = 24
 """A shorter text is not shown yet: it may become one that says nothing (``[SILENT]``)."""
 _EARLIER: Final = "… "
@@ -31,16 +32,16 @@ _EARLIER: Final = "… "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatStanding:
-    """What stands in the chat, as the row knows it."""
+    """The state of a preview in its chat, as the row knows it."""
 
     message_id: str | None = None
-    """Of the message that is edited; ``None`` before the first preview, and when it is gone."""
+    """The id of the message that is edited; ``None`` before the first preview, and when it is gone."""
     shown_hash: str | None = None
-    """Of the text that it shows."""
+    """The hash of the text that it shows."""
     idle_s: float = 0.0
-    """Since something was shown; before the first preview, since the run was asked for."""
+    """Seconds since something was shown, or, before the first preview, since the run was submitted."""
     is_in_doubt: bool = False
-    """A message of which nobody knows the id may stand there."""
+    """There may be a message with an unknown id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ PreviewStep = ShowNew | ShowAgain | LookLater
 
 
 def next_preview(standing: ChatStanding, text: str, *, chars_min: int = SHOWN_CHARS_MIN) -> PreviewStep:
-    """What follows from the text that was written until now; an empty one says that nothing is written."""
+    """Decide what to show of the text written until now; an empty one means that nothing is written."""
     if standing.message_id is None and standing.is_in_doubt:
         return LookLater(delay_s=None)
     if standing.message_id is not None and standing.idle_s < EVERY_S:
@@ -82,21 +83,21 @@ def next_preview(standing: ChatStanding, text: str, *, chars_min: int = SHOWN_CH
 
 
 class PreviewOutcome(StrEnum):
-    """What became of a preview."""
+    """The outcome of sending a preview."""
 
     SHOWN = "shown"
     HELD_BACK = "held_back"
-    """The platform said when to come again."""
+    """The platform said when to try again."""
     GONE = "gone"
-    """The message is not there any more: somebody deleted it."""
+    """The message was deleted."""
     OPEN = "open"
-    """The request went out, and no answer came."""
+    """The request was sent, and no answer came."""
     REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AfterPreview:
-    """What the row says then."""
+    """The state of the row after a preview."""
 
     standing: ChatStanding
     delay_s: float | None
@@ -111,17 +112,17 @@ def after_preview(
     message_id: str | None = None,
     retry_after_s: float = 0.0,
 ) -> AfterPreview:
-    """``message_id`` is what the platform calls a new message."""
+    """The state after a preview. ``message_id`` is the platform's id of a new message; ``None`` when it gave none."""
     match outcome:
         case PreviewOutcome.SHOWN:
             return _shown(standing, step, message_id)
         case PreviewOutcome.HELD_BACK:
             return AfterPreview(standing=standing, delay_s=max(EVERY_S, retry_after_s))
         case PreviewOutcome.GONE:
-            # Whoever deleted it does not want to see it; the answer comes as a new message.
+            # The person who deleted it does not want to see it; the answer comes as a new message.
             return AfterPreview(standing=ChatStanding(idle_s=standing.idle_s), delay_s=None)
         case PreviewOutcome.OPEN:
-            # An edit that may have arrived leaves the same message; a new message that may have arrived is unknown.
+            # An edit with unknown outcome leaves the same message; whether a new message arrived is unknown.
             is_in_doubt = standing.is_in_doubt or isinstance(step, ShowNew)
             known = ChatStanding(message_id=standing.message_id, is_in_doubt=is_in_doubt)
             return AfterPreview(standing=known, delay_s=None if isinstance(step, ShowNew) else AGAIN_S)
@@ -134,7 +135,7 @@ def after_preview(
 def _shown(standing: ChatStanding, step: ShowNew | ShowAgain, message_id: str | None) -> AfterPreview:
     known = step.message_id if isinstance(step, ShowAgain) else message_id
     if known is None:
-        # The platform took a message and does not say what it calls it.
+        # The platform accepted the message without returning an id.
         return AfterPreview(standing=ChatStanding(idle_s=standing.idle_s, is_in_doubt=True), delay_s=None)
     return AfterPreview(standing=ChatStanding(message_id=known, shown_hash=text_hash(step.text)), delay_s=EVERY_S)
 
@@ -172,8 +173,8 @@ Finish = FinishByEdit | FinishByRemoval | FinishBySending | FinishLater
 
 
 def finish(standing: ChatStanding, *, parts_sent: int, is_first_text: bool) -> Finish:
-    """How the delivery goes on. ``is_first_text``: there is a first part and it is a text; a file takes no message's
-    place, and where there is nothing to say nothing does."""
+    """Decide how the delivery goes on. ``is_first_text``: there is a first part and it is a text; a file cannot replace
+    a message, and an empty answer replaces none."""
     if standing.message_id is None or parts_sent > 0:
         return FinishBySending()
     if standing.idle_s < EVERY_S:
@@ -191,8 +192,8 @@ def text_hash(text: str) -> str:
 
 
 def shown_of(text: str, fits: Callable[[str], bool]) -> str:
-    """What of an unfinished text is shown: without its last word, which may become a secret that is hidden when it is
-    whole, and of one that does not fit its end, from a line or a word on."""
+    """The part of an unfinished text that is shown: without its last word, which may become a secret that is redacted
+    when it is whole, and, when the text does not fit, its end from a line or a word on."""
     whole = _without_last_word(text)
     if fits(whole):
         return whole

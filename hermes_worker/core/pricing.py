@@ -1,7 +1,7 @@
-"""What a model call costs (docs/behaviour.md, "Usage and prices").
+"""The cost of model calls (docs/behaviour.md, "Usage and prices"). Pure.
 
-A price is data: US dollars for a million tokens of each kind, as the provider's own page gave it on a day. Where a
-price or a part of it is not known the cost is *unknown*, never zero: a budget must not take ignorance for a gift.
+A price is data: US dollars for a million tokens of each kind, as the provider's own page gave it on a day. When a price
+or a part of it is not known the cost is *unknown*, never zero, so that a budget does not treat it as free.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from hermes_worker.core.traits import Billing
 
 _MILLION = Decimal(1_000_000)
 MARGIN = Decimal("1.5")
-"""From an estimate of tokens to a bound of what they cost: texts of less than 2.7 bytes a token are rare."""
+"""Factor from the price of estimated tokens to an upper bound of their cost: texts of less than 2.7 bytes a token are
+rare."""
 
 
 class CostStatus(StrEnum):
-    """Ordered: a sum is no better known than the worst of its parts."""
+    """The reliability of a cost. Ordered: a sum is no more reliable than the worst of its parts."""
 
     ESTIMATED = "estimated"
     """Computed from counted tokens and a list price; what is billed may differ."""
     INCLUDED = "included"
     """Paid for by a subscription."""
     KNOWN = "known"
-    """What the provider says it billed."""
+    """The amount that the provider says it billed."""
     UNKNOWN = "unknown"
 
 
@@ -44,29 +45,29 @@ class Price:
     as_of: str = ""
     """Month of the price list, as ``YYYY-MM``; empty for a price that the user gave."""
     long_from: int = 0
-    """Of a prompt of more tokens, all of the call costs what ``long`` says."""
+    """A prompt with more tokens than this is charged by the prices in ``long``; 0 for no such limit."""
     long: Price | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What calls cost. The status is ``unknown`` when that is not all of it."""
+    """The cost of calls. The status is ``unknown`` when there may be more."""
 
     usd: Decimal | None
-    """What is certain, as far as list prices are; ``None`` when not even a bound of the cost is known."""
+    """The certain part, as far as list prices are; ``None`` when not even a bound of the cost is known."""
     status: CostStatus
     doubtful_usd: Decimal = Decimal(0)
-    """What may have been billed beside ``usd``, at most: for replies whose tokens nobody counted, and for attempts
-    whose outcome nobody knows. It counts against limits like ``usd``."""
+    """What may have been billed beside ``usd``, at most: for replies whose tokens were not counted, and for attempts of
+    unknown outcome. It counts against limits like ``usd``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What model calls took."""
+    """The usage and the cost of model calls."""
 
     usage: Usage = NO_USAGE
     cost: Cost | None = None
-    """Of ``usage``; ``None`` when there was no call."""
+    """The price of ``usage``; ``None`` when there was no call."""
 
     def __add__(self, other: Spent) -> Spent:
         cost = self.cost if other.cost is None else sum_of(self.cost, other.cost)
@@ -80,12 +81,12 @@ _WORSE_AND_WORSE = (CostStatus.INCLUDED, CostStatus.KNOWN, CostStatus.ESTIMATED,
 
 
 def worst_of(first: CostStatus | None, second: CostStatus) -> CostStatus:
-    """How well a sum of two costs is known; ``None`` for a sum that has no part yet."""
+    """The reliability of the sum of two costs; ``None`` stands for a sum without parts yet."""
     return second if first is None else max(first, second, key=_WORSE_AND_WORSE.index)
 
 
 def sum_of(first: Cost | None, second: Cost) -> Cost:
-    """Two costs as one; ``None`` for a sum that has no part yet."""
+    """Add two costs; ``None`` stands for a sum without parts yet."""
     if first is None:
         return second
     if first.usd is None or second.usd is None:
@@ -95,32 +96,32 @@ def sum_of(first: Cost | None, second: Cost) -> Cost:
 
 
 def nano_usd_of(cost: Cost | None) -> int:
-    """Money is stored as a whole number, so that a sum of many small amounts is exact."""
+    """The certain part in nano-dollars. Money is stored as an integer, so that a sum of many small amounts is exact."""
     return 0 if cost is None or cost.usd is None else int((cost.usd * NANO).to_integral_value())
 
 
 def doubtful_nano_usd_of(cost: Cost | None) -> int:
-    """What may have been billed beside that, at most."""
+    """The doubtful part in nano-dollars: what may have been billed beside the certain part, at most."""
     return 0 if cost is None else int((cost.doubtful_usd * NANO).to_integral_value())
 
 
 def unpriced_calls_of(cost: Cost | None) -> int:
-    """1 for what not even a bound of the cost is known of."""
+    """1 when not even a bound of the cost is known, else 0."""
     return int(cost is not None and cost.usd is None)
 
 
 def billed(usd: Decimal) -> Cost:
-    """What a provider says it billed."""
+    """The cost that a provider says it billed."""
     return Cost(usd=usd, status=CostStatus.KNOWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceTerms:
-    """How a provider is paid, as its row says."""
+    """The billing of a provider, as its row says."""
 
     billing: Billing = Billing.TOKENS
     price_list: str = ""
-    """The provider whose list counts; empty for its own."""
+    """The provider whose price list counts; empty for its own."""
 
 
 BY_TOKENS = PriceTerms()
@@ -134,10 +135,8 @@ def cost_of(
     own_prices: Mapping[tuple[str, str], Price] | None = None,
     terms: PriceTerms = BY_TOKENS,
 ) -> Cost:
-    """The cost of ``usage``. ``own_prices`` are the user's, by provider and model as configured; they win.
-
-    What was estimated, and what nobody knows, is doubtful: no more than that was billed for it.
-    """
+    """Compute the cost of ``usage``. ``own_prices`` are the user's, by provider and model as configured, and win. The
+    price of estimated tokens and of attempts of unknown outcome is doubtful: at most that was billed for them."""
     if terms.billing is Billing.SUBSCRIPTION:
         return Cost(usd=Decimal(0), status=CostStatus.INCLUDED)
     if terms.billing is Billing.FREE:
@@ -154,7 +153,7 @@ def cost_of(
 
 
 Pricing = Callable[[str, int, Usage], Cost]
-"""The cost of ``usage`` in a run that asks for a model, at a position of the chain of providers."""
+"""A function of the run's model, the position in the chain of providers, and a usage, to its cost."""
 
 
 def is_priced(
@@ -163,7 +162,7 @@ def is_priced(
     own_prices: Mapping[tuple[str, str], Price] | None = None,
     terms: PriceTerms = BY_TOKENS,
 ) -> bool:
-    """Whether it will be known what a call costs."""
+    """Whether the cost of a call will be known."""
     if terms.billing is not Billing.TOKENS:
         return True
     return (provider, model) in (own_prices or {}) or price_of(terms.price_list or provider, model) is not None
@@ -175,8 +174,8 @@ _OWN_PRICE = re.compile(
 
 
 def own_price(text: str) -> tuple[tuple[str, str], Price]:
-    """A price as users write it, ``provider:model=input/output[/cache read[/cache write]]``, in US dollars for a
-    million tokens. Raises ``ValueError``."""
+    """Parse a user's price, ``provider:model=input/output[/cache read[/cache write]]``, in US dollars for a million
+    tokens. Raises ``ValueError``."""
     found = _OWN_PRICE.fullmatch(text)
     if found is None:
         raise ValueError("a price must be provider:model=input/output, in US dollars for a million tokens")
@@ -191,8 +190,8 @@ def own_price(text: str) -> tuple[tuple[str, str], Price]:
 
 
 def price_of(provider: str, model: str) -> Price | None:
-    """The list price of a model at a provider; ``None`` when we have none. Names are matched whole: a variant may
-    cost ten times as much as the model it is called after."""
+    """Find the list price of a model at a provider; ``None`` when there is none. Names are matched whole: a variant may
+    cost ten times as much as the model it is named after."""
     vendor, _, bare = model.strip().lower().rpartition("/")
     name = provider.strip().lower() or (vendor if vendor in ("anthropic", "openai", "google") else "")
     rows = _PRICES.get(name, {})
@@ -200,7 +199,7 @@ def price_of(provider: str, model: str) -> Price | None:
 
 
 def _plain(model: str) -> str:
-    """Without a region in front, a date or a revision behind, and with hyphens in versions."""
+    """Normalise a model's name: no region before, no date or revision after, and hyphens in versions."""
     name = _REGION.sub("", model)
     name = re.sub(r"(\d)\.(\d)", r"\1-\2", name)
     return _REVISION.sub("", name)
@@ -344,4 +343,4 @@ _PRICES: Mapping[str, Mapping[str, Price]] = {
         "gpt-oss-20b": _price("2026-07", "0.07", "0.30", "0.035"),
     },
 }
-"""By provider, then by model without vendor, date and revision."""
+"""List prices by provider, then by model without vendor, date and revision."""

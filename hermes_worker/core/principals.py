@@ -1,8 +1,7 @@
-"""Who asks, for whom, and what they may do.
+"""Tenants, principals and scopes: who acts, for whom, and what they may do.
 
-A *tenant* is whose rows something is in: nobody sees those of another tenant. A *principal* is who acts for a tenant: a
-person or a program that holds a key of it. What somebody did to a run (answered it, stopped it, said something to it)
-is kept as text beside what was done.
+A *tenant* owns rows, which other tenants do not see. A *principal* is a person or a program that holds a key and acts
+for a tenant. The principal of each action on a run (an answer, a stop, a message) is stored as text beside the action.
 """
 
 from __future__ import annotations
@@ -17,30 +16,31 @@ from typing import Final
 from hermes_worker.core.errors import HermesError
 
 DEFAULT_TENANT: Final = "default"
-"""Whose an installation is that has no other: everything that was made by whoever operates it."""
+"""The only tenant of an installation that has no other: it owns everything that the operator makes."""
 TENANT_HEADER: Final = "Hermes-Tenant"
+"""Header of requests with the installation's own key: the tenant that the request is for."""
 USER_HEADER: Final = "Hermes-User"
-"""With the installation's own key: which tenant a request is for, and which person at the command line sends it
-(percent-encoded UTF-8)."""
+"""Header of requests with the installation's own key: the person at the command line who sends it (percent-encoded
+UTF-8)."""
 CLI: Final = "cli"
-"""The source of what people at the command line hand in."""
+"""The source of submissions at the command line."""
 TENANT_CHARS_MAX: Final = 40
 NAME_CHARS_MAX: Final = 200
 TIMEOUT: Final = "timeout"
-"""Nobody: the time for an answer was over."""
+"""Stands in the place of a principal when the time for an answer was over."""
 _TENANT = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 _HOLDER = re.compile(r"(?=.*\S)[^\x00-\x1f\x7f/]{1,100}")
 
 
 class InvalidName(HermesError):
-    """A tenant or a holder of a key cannot be called so."""
+    """The name is not allowed for a tenant or a holder of a key."""
 
 
 class KeyScope(StrEnum):
-    """What a key lets its holder do."""
+    """The permissions of a key."""
 
     RUNS_READ = "runs:read"
-    """See runs, their events and what was delivered."""
+    """See runs, their events and their deliveries."""
     RUNS_WRITE = "runs:write"
     """Submit, stop, pause and steer runs, and answer their questions."""
     APPROVE = "approve"
@@ -48,24 +48,24 @@ class KeyScope(StrEnum):
     JOBS = "jobs"
     """See and change scheduled jobs."""
     MEMORY = "memory"
-    """See and change what agents remember, change skills, and have runs that may. Runs of other keys are those of
-    guests."""
+    """See and change what agents remember, change skills, and submit runs that may. Runs of other keys count as
+    guests'."""
     OPS_READ = "ops:read"
-    """Of the default tenant: see how much work waits in the whole installation."""
+    """For keys of the default tenant: see how much work waits in the whole installation."""
     ADMIN = "admin"
-    """All of it. Of the default tenant, also what concerns the whole installation."""
+    """Everything. For keys of the default tenant, also what concerns the whole installation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Who asks for something."""
+    """The sender of a request."""
 
     tenant: str = DEFAULT_TENANT
     name: str | None = None
-    """As it is recorded; ``None`` for nobody in particular."""
+    """The name that is recorded; ``None`` for the installation itself."""
     scopes: frozenset[KeyScope] = frozenset({KeyScope.ADMIN})
     source: str = "api"
-    """Whose names of sessions and requests they say (``core.sources``)."""
+    """The name space of the session names and request keys that they use (``core.sources``)."""
     operates: bool = False
     """They operate the installation, whichever tenant they act for."""
 
@@ -74,26 +74,26 @@ class Principal:
 
     @property
     def known_as(self) -> str:
-        """For what has to name somebody."""
+        """The recorded name, or a placeholder when there is none."""
         return self.name or "somebody"
 
     @property
     def is_of_operators(self) -> bool:
-        """Whether what concerns the whole installation is theirs to see, as far as their scopes go."""
+        """Whether they may see what concerns the whole installation, as far as their scopes go."""
         return self.operates or self.tenant == DEFAULT_TENANT
 
 
 OPERATOR: Final = Principal()
-"""Whoever works at the machine itself, for the default tenant."""
+"""The principal of work at the machine itself, for the default tenant."""
 
 
 def tenant_home(home: Path, tenant: str) -> Path:
-    """Where the skills, scripts and lists of a tenant are."""
+    """The directory with the skills, scripts and lists of a tenant."""
     return home if tenant == DEFAULT_TENANT else home / "tenants" / tenant
 
 
 def checked_tenant(name: str) -> str:
-    """The name of a tenant: it becomes a directory and a part of addresses. Raises ``InvalidName``."""
+    """Return a valid name of a tenant, which becomes a directory and a part of addresses. Raises ``InvalidName``."""
     if not _TENANT.fullmatch(name):
         raise InvalidName(
             f"{name!r} cannot be the name of a tenant: it must be 1 to {TENANT_CHARS_MAX} lower-case letters, digits "
@@ -103,30 +103,30 @@ def checked_tenant(name: str) -> str:
 
 
 def checked_holder(name: str) -> str:
-    """The name of who holds a key. Raises ``InvalidName``."""
+    """Return a valid name of a key's holder. Raises ``InvalidName``."""
     if not _HOLDER.fullmatch(name):
         raise InvalidName(f"{name!r} cannot be the name of a holder: it must be 1 to 100 characters without '/'")
     return name
 
 
 def scopes_of(words: Collection[str]) -> frozenset[KeyScope]:
-    """Scopes from their words; those that this version does not know give nothing."""
+    """Parse scopes; words that this version does not know are ignored."""
     known = {scope.value for scope in KeyScope}
     return frozenset(KeyScope(word) for word in words if word in known)
 
 
 def user_of_machine(name: str) -> str:
-    """Somebody at the command line, by the name of the system's user."""
+    """The principal of a person at the command line, by the name of the system's user."""
     return _named(CLI, name)
 
 
 def holder_of_key(fingerprint: str) -> str:
-    """Somebody who sent an API key, by the key's fingerprint."""
+    """The principal of a request with an API key, by the key's fingerprint."""
     return _named("api", f"key-{fingerprint}")
 
 
 def named_holder(name: str, key_id: str) -> str:
-    """Somebody who sent a key that was given to them by name."""
+    """The principal of a request with a key that was given to a named holder."""
     return _named("api", f"{name}/{key_id}")
 
 
@@ -136,5 +136,5 @@ def _named(source: str, name: str) -> str:
 
 
 def author(by: str | None) -> dict[str, str]:
-    """The field of an event that says who did it; none when nobody in particular did."""
+    """The field of an event that names its principal; empty when there is none."""
     return {"by": by} if by is not None else {}

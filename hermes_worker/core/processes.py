@@ -1,4 +1,4 @@
-"""When a session is told of its background processes, and in what words. Pure."""
+"""When a session is told about its background processes, and in what words. Pure."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 SPACING_S: Final = 15.0
-"""Between two messages about what a process wrote."""
+"""Least seconds between two messages about the output of a process."""
 STRIKES_MAX: Final = 3
-"""So many times in a row it may write what is watched for faster than that; then it is not watched any more."""
+"""How many times in a row a process may write watched text faster than that; then it is not watched any more."""
 BURST_MAX: Final = 15
 BURST_S: Final = 10.0
-"""At most ``BURST_MAX`` messages about output begin within this, over all processes."""
+"""Seconds within which at most ``BURST_MAX`` messages about output begin, over all processes."""
 COOL_OFF_S: Final = 30.0
-"""After that many, so long nothing is told."""
+"""Seconds without messages after a burst."""
 PATTERNS_MAX: Final = 10
 PATTERN_CHARS_MAX: Final = 200
 _LINES_MAX: Final = 20
@@ -23,19 +23,19 @@ _LINE_CHARS_MAX: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputWatch:
-    """What was said so far about the output of one process."""
+    """The state of watching one process's output: what its session was told so far."""
 
     told_at: float | None = None
     """Epoch seconds by the database's clock."""
     strikes: int = 0
     suppressed: int = 0
-    """Lines since then that nobody was told of."""
+    """Matching lines since the last message that were not reported."""
     is_off: bool = False
-    """It wrote too much of it: its end is told instead."""
+    """It wrote too many matching lines: its end is reported instead."""
 
 
 def matched(watch: OutputWatch, lines: int, now: float) -> tuple[OutputWatch, bool]:
-    """What becomes of a watch when ``lines`` new lines match, and whether the session is told of them."""
+    """The watch after ``lines`` new lines match, and whether the session is told about them."""
     if watch.is_off or lines == 0:
         return watch, False
     if watch.told_at is not None and now - watch.told_at < SPACING_S:
@@ -47,13 +47,13 @@ def matched(watch: OutputWatch, lines: int, now: float) -> tuple[OutputWatch, bo
 
 
 def matching(text: str, patterns: Sequence[str]) -> list[str]:
-    """The lines in which one of ``patterns`` stands. Plain text, so no pattern takes long."""
+    """List the lines that contain one of ``patterns``. Plain text search, so no pattern takes long."""
     return [line for line in text.splitlines() if any(pattern in line for pattern in patterns)]
 
 
 def new_text(output: bytes, total: int, seen: int, *, is_over: bool) -> tuple[str, int]:
-    """What a process wrote after its first ``seen`` bytes, in whole lines unless it ``is_over``, as far as it was kept;
-    and how many bytes are seen then. ``output`` is the end of its ``total`` bytes."""
+    """The output after the first ``seen`` bytes, as far as it was kept, in whole lines unless the process ``is_over``;
+    and how many bytes are seen then. ``output`` is the end of the process's ``total`` bytes."""
     fresh = output[max(0, len(output) - max(0, total - seen)) :]
     if not is_over:
         fresh = fresh[: fresh.rfind(b"\n") + 1]
@@ -64,14 +64,15 @@ def new_text(output: bytes, total: int, seen: int, *, is_over: bool) -> tuple[st
 
 
 def excerpt(lines: Sequence[str]) -> str:
-    """The last of these lines."""
+    """Join the last of these lines, shortened."""
     left_out = len(lines) - _LINES_MAX
     shown = [line[:_LINE_CHARS_MAX] for line in lines[-_LINES_MAX:]]
     return "\n".join([f"({left_out} lines before these)", *shown] if left_out > 0 else shown)
 
 
 def ended_message(process_id: str, *, how: str, command: str, output: str) -> str:
-    """What begins the turn in which a session learns that a process has ended. ``output`` is in its wrapper."""
+    """The message that begins the run in which a session learns that a process has ended. ``output`` is wrapped as
+    untrusted already."""
     return (
         f"[BACKGROUND PROCESS {process_id}: it {how}. This message comes from the system, not from the user; tell the "
         f"user what matters of it.]\nCommand: {command}\n{output}"
@@ -79,7 +80,8 @@ def ended_message(process_id: str, *, how: str, command: str, output: str) -> st
 
 
 def watched_message(process_id: str, *, command: str, output: str, suppressed: int) -> str:
-    """The same for output that was watched for."""
+    """The message that begins the run in which a session learns of watched output. ``output`` is wrapped as untrusted
+    already."""
     more = f" {suppressed} earlier lines matched as well." if suppressed else ""
     return (
         f"[BACKGROUND PROCESS {process_id}: it wrote what you watch for, and it goes on.{more} This message comes from "
@@ -88,7 +90,7 @@ def watched_message(process_id: str, *, command: str, output: str, suppressed: i
 
 
 def how_it_ended(state: str, exit_code: int | None, ran_s: float, note: str | None) -> str:
-    """In words, behind ``it``."""
+    """Describe how a process ended, in words that follow ``it``."""
     said = {
         "exited": f"has ended by itself with exit code {exit_code}",
         "killed": "was ended",

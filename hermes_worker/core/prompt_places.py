@@ -1,10 +1,14 @@
-"""The places of a session's system prompt, in the order in which they stand, and how a place is filled later.
+"""The places of a session's system prompt, in order, and how a place is filled later.
 
 A prompt has three tiers (docs/behaviour.md, "System prompts"), from what seldom changes to what often does, so that
-sessions share a beginning. Whoever has something to say names its place and hands in a text; nobody else decides where
-it stands. Some texts are known only when the prompt is put together (who the agent is), some in the transaction that
-opens the session (memory, skills: rows), and one only in the workspace (the project's files). So a prompt is text with
-*gaps*: positions at which a place that is still empty will stand.
+sessions share a beginning. A contributor names its place and passes a text; only this module decides where it stands.
+Some texts are known when the prompt is assembled (who the agent is), some in the transaction that opens the session
+(memory, skills: rows), and one only in the workspace (the project's files). So a prompt is text with *gaps*: positions
+for places that are still empty.
+
+    stable      identity, working, tools, family, skills, environment
+    context     caller, project, sources
+    volatile    memory, user, provider, runtime
 """
 
 from __future__ import annotations
@@ -18,31 +22,31 @@ BETWEEN = "\n\n"
 
 
 class Tier(StrEnum):
-    """How long what stands there stays as it is."""
+    """The tiers of a prompt, by how long their texts stay the same."""
 
     STABLE = "stable"
     """Who the agent is and how it works: the same for many sessions."""
     CONTEXT = "context"
-    """What the caller and the project say."""
+    """Texts of the caller and the project."""
     VOLATILE = "volatile"
     """What is remembered, the day, the model."""
 
 
 class PromptPlace(Enum):
-    """Where a section of a system prompt stands: in the order of this list."""
+    """The places of a system prompt, in order."""
 
     IDENTITY = ("identity", Tier.STABLE)
     """``SOUL.md``, or the default text about who the agent is."""
     WORKING = ("working", Tier.STABLE)
-    """How to work with tools, whichever they are."""
+    """How to work with tools in general."""
     TOOLS = ("tools", Tier.STABLE)
-    """How to use those that are there."""
+    """How to use the available tools."""
     FAMILY = ("family", Tier.STABLE)
-    """What models of this family have to be told."""
+    """Advice for models of this family."""
     SKILLS = ("skills", Tier.STABLE)
     """The index of skills."""
     ENVIRONMENT = ("environment", Tier.STABLE)
-    """Where the tools act, who is there to ask, what the platform can show; context sources of a low order."""
+    """Where the tools act, which people can be asked, what the platform can show; context sources of a low order."""
     CALLER = ("caller", Tier.CONTEXT)
     """The caller's own system message."""
     PROJECT = ("project", Tier.CONTEXT)
@@ -50,13 +54,13 @@ class PromptPlace(Enum):
     SOURCES = ("sources", Tier.CONTEXT)
     """Context sources of others."""
     MEMORY = ("memory", Tier.VOLATILE)
-    """What the agent wrote down for itself."""
+    """The agent's own notes."""
     USER = ("user", Tier.VOLATILE)
-    """What it knows of the user."""
+    """What it knows about the user."""
     PROVIDER = ("provider", Tier.VOLATILE)
-    """What the provider of memory says."""
+    """The text of the memory provider."""
     RUNTIME = ("runtime", Tier.VOLATILE)
-    """The day, the model and who serves it: always the last lines."""
+    """The day, the model and its provider: always the last lines."""
 
     def __init__(self, label: str, tier: Tier) -> None:
         self.label = label
@@ -68,7 +72,7 @@ _RANK: Mapping[PromptPlace, int] = {place: rank for rank, place in enumerate(Pro
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """``place`` is empty and will stand at position ``at`` of the text, behind the section that ends there."""
+    """``place`` is empty and will stand at position ``at`` of the text, after the section that ends there."""
 
     place: PromptPlace
     at: int
@@ -76,15 +80,15 @@ class Gap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assembled:
-    """A prompt, and where the places are that may still be filled."""
+    """A prompt, and the gaps that may still be filled."""
 
     text: str
     gaps: tuple[Gap, ...] = ()
 
 
 def assembled(sections: Iterable[tuple[PromptPlace, str]], open_places: Iterable[PromptPlace] = ()) -> Assembled:
-    """The sections in the order of their places, those of one place in the order given; empty ones say nothing. The
-    places of ``open_places`` get a gap behind their sections."""
+    """Join the sections in the order of their places, and sections of one place in the order given; empty ones are left
+    out. The places of ``open_places`` get a gap after their sections."""
     of_place: dict[PromptPlace, list[str]] = {place: [] for place in PromptPlace}
     for place, text in sections:
         if text:
@@ -100,7 +104,7 @@ def assembled(sections: Iterable[tuple[PromptPlace, str]], open_places: Iterable
 
 
 def filled(prompt: Assembled, blocks: Mapping[PromptPlace, str]) -> Assembled:
-    """The prompt with ``blocks`` in its gaps. What has no gap is left out: a place is filled once, so doing it again
+    """Fill the gaps with ``blocks``. Blocks without a gap are ignored: a place is filled once, so doing it again
     changes nothing. The gaps that were not filled stay open."""
     text, shift, left = prompt.text, 0, list[Gap]()
     for gap in sorted(prompt.gaps, key=lambda gap: _RANK[gap.place]):
@@ -116,5 +120,5 @@ def filled(prompt: Assembled, blocks: Mapping[PromptPlace, str]) -> Assembled:
 
 
 def gap_of(gaps: Sequence[Gap], place: PromptPlace) -> int | None:
-    """Where ``place`` will stand; ``None`` when it is not open."""
+    """Find the position at which ``place`` will stand; ``None`` when it has no gap."""
     return next((gap.at for gap in gaps if gap.place is place), None)

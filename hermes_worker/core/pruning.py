@@ -1,12 +1,12 @@
-"""Old results of tools in short, as a view: no stored row changes. Pure.
+"""Shorten old tool results, as a view: no stored row changes. Pure.
 
-Theory of operation. A row of a compaction may say up to which row results of tools are shown in short
-(``core.compactions``). What is shown of an old row depends on the rows up to that one and on nothing else, so it is the
-same to the byte on every worker and in every later request, until a newer row says otherwise (invariant I7). Every call
-keeps its result, and every result its call: only their texts get shorter.
+Theory of operation. A compaction row may say up to which row tool results are shown shortened (``core.compactions``).
+How an old row is shown depends on the rows up to that one and on nothing else, so it is equal to the byte on every
+worker and in every later request, until a newer row says otherwise (invariant I7). Every call keeps its result, and
+every result its call: only their texts get shorter.
 
-The rules are those of docs/behaviour.md, "Compaction": of equal results the newest stays, a long one becomes one
-line, and long texts in the arguments of a call are cut, in JSON that stays JSON.
+The rules are those of docs/behaviour.md, "Compaction": of equal results the newest stays, a long one becomes one line,
+and long texts in the arguments of a call are cut, in JSON that stays JSON.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any
 from hermes_worker.core.messages import Message, Role, canonical_json
 
 RESULT_CHARS = 200
-"""A result that is longer is shown as one line."""
+"""A longer result is shown as one line."""
 ARGUMENTS_CHARS = 500
-"""Arguments that are longer have their long texts cut."""
+"""In longer arguments, long texts are cut."""
 _TEXT_CHARS = 200
 _CALL_CHARS = 120
 _BEGINNING_CHARS = 100
@@ -31,7 +31,7 @@ _PLAIN_ROW = frozenset({"role", "content", "tool_calls"})
 
 
 def pruned(rows: Sequence[Message], through: int) -> Sequence[Message]:
-    """``rows`` with what is old of the tools' results in short: the rows up to number ``through``."""
+    """Shorten the tool results of the rows up to number ``through``."""
     if through <= 0 or not any(row.seq <= through and _may_shrink(row) for row in rows):
         return rows
     calls = calls_in(rows)
@@ -40,7 +40,7 @@ def pruned(rows: Sequence[Message], through: int) -> Sequence[Message]:
 
 
 def without_repeats(rows: Sequence[Message]) -> Sequence[Message]:
-    """``rows`` with equal results of tools once, the newest of them."""
+    """Keep only the newest of equal tool results."""
     newest = _newest_of_equals(rows, rows[-1].seq if rows else 0)
     return [_repeated(row) if _is_repeated(row, newest) else row for row in rows]
 
@@ -75,7 +75,7 @@ def _in_short(body: str, name: str, arguments: str) -> str:
 
 
 def _told(text: str) -> str:
-    """What is said of a result in place of it: how it ended, how long it was and how it began."""
+    """The line that replaces a result: how the tool ended, how long the result was and how it began."""
     document = _object(text)
     code = document.get("exit_code")
     ended = f"exit {code}, " if isinstance(code, int) and not isinstance(code, bool) else ""
@@ -95,8 +95,8 @@ def _as_repeated(body: str) -> str:
 
 
 def _newest_of_equals(rows: Sequence[Message], through: int) -> Mapping[str, int]:
-    """By what long results say, the number of the newest row that says it. Of nothing but the rows up to ``through``:
-    what comes later must not change what was shown."""
+    """Map the content of long results to the number of the newest row with it. Only rows up to ``through`` count: later
+    rows must not change what was shown."""
     found: dict[str, int] = {}
     for row in rows:
         if row.seq <= through and row.role is Role.TOOL and len(row.body) > RESULT_CHARS:
@@ -110,7 +110,7 @@ def _is_repeated(row: Message, newest: Mapping[str, int]) -> bool:
 
 
 def _said(body: str) -> str:
-    """What a row of a tool says: its body up to the id of the call, which canonical JSON has behind the content."""
+    """The content of a tool's row: its body up to the id of the call, which canonical JSON has after the content."""
     return body.rpartition('"role":"tool"')[0]
 
 
@@ -122,7 +122,7 @@ def _call_id(row: Message) -> str:
 
 
 def calls_in(rows: Sequence[Message]) -> Mapping[str, tuple[str, str]]:
-    """By id, the name and the arguments of every call."""
+    """The name and the arguments of every call, by id."""
     found: dict[str, tuple[str, str]] = {}
     for row in rows:
         if row.role is Role.ASSISTANT and '"tool_calls":[' in row.body:
@@ -134,7 +134,8 @@ def calls_in(rows: Sequence[Message]) -> Mapping[str, tuple[str, str]]:
 
 @lru_cache(maxsize=1024)
 def _with_short_arguments(body: str) -> str:
-    """A reply that a provider signed stays as it is: it would not take it back."""
+    """Cut long texts in the arguments of a reply. A reply that a provider signed stays as it is, because it would be
+    rejected."""
     row = json.loads(body)
     calls = row.get("tool_calls")
     if not isinstance(calls, list) or row.keys() - _PLAIN_ROW or any(call.keys() - _SIGNED_CALL for call in calls):
@@ -173,7 +174,7 @@ def _cut(text: str, chars_max: int) -> str:
 
 
 def _text(content: object) -> str:
-    """Of parts, the texts; a picture is named."""
+    """The texts of a content; a picture becomes ``[an image]``."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []

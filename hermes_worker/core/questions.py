@@ -1,4 +1,4 @@
-"""Questions that a call puts to people, and what the model reads when nobody or somebody answers."""
+"""Questions that a call puts to people, and the results that the model reads when they are answered or not."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.run import WaitKind
 
 APPROVED_KEY = "approved_patterns"
-"""The session document with the patterns of commands that were allowed for the session."""
+"""The key of the session document with the command patterns that were allowed for the session."""
 CHOICES_MAX = 4
 ANSWER_CHARS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a call waits for. While it waits it is a row; no worker holds it."""
+    """A question to people, for which a call waits. While it waits the call is a row, and no worker holds it."""
 
     kind: WaitKind
     request: Mapping[str, Any] = field(default_factory=dict)
-    """For who answers. An approval has ``command``, ``description``, ``pattern_key`` and
-    ``pattern_keys``; a question ``question``."""
+    """The text for the person who answers. An approval has ``command``, ``description``, ``pattern_key`` and
+    ``pattern_keys``; a question has ``question``."""
     choices: Sequence[str] = ()
     expires_s: float | None = None
-    """Seconds until the answer is taken as refused, or as not given; ``None`` for never."""
+    """Seconds until the question counts as refused, or as not answered; ``None`` for never."""
 
 
 class RefusedBy(StrEnum):
-    """Who kept a call from running."""
+    """The cause of a refusal."""
 
     RULES = "rules"
-    """The rules of the installation, or where the run came from."""
+    """The rules of the installation, or the source of the run."""
     PERSON = "person"
     TIMEOUT = "timeout"
-    """Nobody answered in time."""
+    """The time for an answer was over."""
     HOOK = "hook"
     """Code that the operator enabled (docs/hooks.md)."""
 
@@ -47,18 +47,18 @@ _REASON_CHARS_MAX = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """That a call did not run because it was not allowed to."""
+    """Why a call was not allowed to run."""
 
     by: RefusedBy
     reason: str
 
     def fields(self) -> dict[str, str]:
-        """For the event that ends the call."""
+        """Build the fields for the event that ends the call."""
         return {"refused_by": self.by.value, "reason": self.reason[:_REASON_CHARS_MAX]}
 
 
 def denied(description: str, reason: str | None) -> str:
-    """The result of a call that somebody refused."""
+    """The result of a call that a person refused."""
     said = f" They said: {reason}" if reason else ""
     return canonical_json(
         {
@@ -70,7 +70,7 @@ def denied(description: str, reason: str | None) -> str:
 
 
 def denied_by_time(description: str) -> str:
-    """The result of a call that nobody approved in time."""
+    """The result of a call that was not approved in time."""
     return canonical_json(
         {
             "status": "denied",
@@ -82,7 +82,7 @@ def denied_by_time(description: str) -> str:
 
 def answered(request: Mapping[str, Any], choices: Sequence[str], answer: str) -> str:
     """The result of a question that was answered. The number of a choice stands for its text. What a client brings is
-    the result as it is."""
+    the result unchanged."""
     if request.get(IS_CLIENTS):
         return answer
     number = answer.strip()
@@ -93,7 +93,7 @@ def answered(request: Mapping[str, Any], choices: Sequence[str], answer: str) ->
 
 
 def unanswered(request: Mapping[str, Any], choices: Sequence[str]) -> str:
-    """The result of a question that nobody answered in time."""
+    """The result of a question that was not answered in time."""
     return canonical_json(
         {
             "question": request.get("question", ""),

@@ -1,7 +1,7 @@
-"""Which part of a file a request asks for (RFC 9110, section 14). Pure.
+"""Range requests: the part of a file that a request asks for (RFC 9110, section 14). Pure.
 
-One range of bytes is served. Several in one header are answered with the whole file, as the RFC allows, and so is what
-is no range of bytes: only a range that is well-formed and lies behind the end is an error.
+One range of bytes is served. Several ranges in one header are answered with the whole file, as the RFC allows, and so
+is a unit other than bytes: only a well-formed range beyond the end is an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ByteRange:
 
     @property
     def content_range(self) -> str:
-        """The header of the answer that brings it."""
+        """The header of the answer with this range."""
         return f"bytes {self.first}-{self.last}/{self.size}"
 
     def of(self, content: bytes) -> bytes:
@@ -31,7 +31,7 @@ class ByteRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsatisfiableRange:
-    """Nothing of a file of ``size`` bytes lies in what was asked for."""
+    """The requested range lies beyond the end of a file of ``size`` bytes."""
 
     size: int
 
@@ -43,11 +43,9 @@ class UnsatisfiableRange:
 def asked_range(
     asked: str | None, size: int, *, if_range: str | None, etag: str
 ) -> ByteRange | UnsatisfiableRange | None:
-    """What the headers ``Range`` and ``If-Range`` ask of a file; ``None``: all of it.
-
-    ``etag`` is the file's, with its quotes. Any other in ``if_range``, weak ones and dates as well, means that the
-    caller's part may be of another file: it gets the whole one.
-    """
+    """Parse what the headers ``Range`` and ``If-Range`` ask of a file; ``None`` for all of it. ``etag`` is the file's,
+    with its quotes. Any other value in ``if_range``, including weak tags and dates, means that the caller's part may
+    belong to another file, so it gets the whole one."""
     if asked is None or (if_range is not None and if_range.strip() != etag):
         return None
     match = _RANGE.fullmatch(asked.strip())

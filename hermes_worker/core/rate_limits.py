@@ -1,7 +1,7 @@
-"""What a server says about how often it may be asked: the rate-limit headers of a response.
+"""Read the rate-limit headers of a response.
 
-Only limits *per minute* are taken. Some providers put a limit per day under the same name (Groq, OpenAI's free tier);
-such a one shows in a reset that is farther away than a minute's limit can be, and is left to the server to enforce.
+Only limits *per minute* are read. Some providers put a limit per day under the same name (Groq, OpenAI's free tier); it
+is recognised by a reset that is farther away than a minute's limit can be, and is left to the server to enforce.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _LIMITS = range(1, 1_000_000_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimits:
-    """Per minute and credential; ``None`` where nothing was said."""
+    """Limits per minute of a credential; ``None`` where the headers name none."""
 
     requests_per_min: int | None = None
     tokens_per_min: int | None = None
 
 
 def read_rate_limits(headers: Iterable[tuple[bytes, bytes]]) -> RateLimits | None:
-    """The limits in a response's raw headers; ``None`` when there are none.
+    """Parse the limits in a response's raw headers; ``None`` when there are none.
 
     Names are OpenAI's (https://platform.openai.com/docs/guides/rate-limits, July 2026), which most others copy, and
     Anthropic's (https://docs.anthropic.com/en/api/rate-limits, July 2026), whose limits all are per minute.
@@ -65,7 +65,8 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def seconds_of(text: str) -> float | None:
-    """A duration as these headers write it (``6m0s``, ``1.2s``, ``120ms``, ``7``), in seconds; ``None`` otherwise."""
+    """Parse a duration in the form of these headers (``6m0s``, ``1.2s``, ``120ms``, ``7``), in seconds; ``None`` for
+    any other text."""
     text = text.strip()
     if re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?", text, re.ASCII):
         return float(text)

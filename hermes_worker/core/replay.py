@@ -1,4 +1,4 @@
-"""What may happen to a tool call whose worker vanished (invariant I5)."""
+"""Replay classes: what may happen to a tool call whose worker vanished (invariant I5)."""
 
 from __future__ import annotations
 

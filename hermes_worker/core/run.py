@@ -15,7 +15,7 @@ from hermes_worker.core.errors import Failure
 from hermes_worker.core.replay import Replay
 
 STATE_VERSION = 1
-"""Version of what the rows mean. A worker leaves rows of a newer version to a worker that knows them."""
+"""Version of the meaning of the rows. A worker leaves rows of a newer version to a worker that knows them."""
 
 
 class RunStatus(StrEnum):
@@ -29,7 +29,7 @@ class RunStatus(StrEnum):
     """Parked until a time, because the provider asked us to wait (invariant I8)."""
     PAUSED = "paused"
     STOPPING = "stopping"
-    """A stop was asked for; somebody still holds a claim and will write the end."""
+    """A stop was requested; a worker still holds a claim and will write the end."""
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -59,11 +59,11 @@ PARKED = frozenset(
 
 
 class Halt(StrEnum):
-    """What somebody said to a run together with everything that it caused. It holds when the run itself has ended."""
+    """A stop or pause of a run together with everything that it caused. It holds when the run itself has ended."""
 
     PAUSED = "paused"
     STOPPING = "stopping"
-    """Not all of what the run caused may know."""
+    """Some of what the run caused may not have been told yet."""
     STOPPED = "stopped"
 
 
@@ -77,7 +77,7 @@ RUN_TRANSITIONS: Mapping[RunStatus, frozenset[RunStatus]] = {
     RunStatus.STOPPING: TERMINAL,
     **{terminal: frozenset[RunStatus]() for terminal in TERMINAL},
 }
-"""From a status to those that may follow it. A terminal status is never left."""
+"""The statuses that may follow each status. A terminal status is never left."""
 
 
 class CallStatus(StrEnum):
@@ -85,13 +85,13 @@ class CallStatus(StrEnum):
     RUNNING = "running"
     """Claimed: the intent to run it is recorded."""
     WAITING = "waiting"
-    """It has not run: it waits for what ``Call.waits_for`` says, and nobody holds it (invariant I8)."""
+    """It has not run: it waits for what ``Call.waits_for`` says, and no worker holds it (invariant I8)."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     """The tool answered with an error; the model sees it and goes on."""
     CANCELLED = "cancelled"
     UNKNOWN = "unknown"
-    """Its worker vanished and it must not run again: nobody knows whether it took effect (invariant I5)."""
+    """Its worker vanished and it must not run again: it may or may not have had its effect (invariant I5)."""
 
     @property
     def is_settled(self) -> bool:
@@ -110,16 +110,16 @@ has answered; a waiting one when it may run."""
 
 
 class WaitKind(StrEnum):
-    """What a waiting call waits for."""
+    """The kinds of things that a waiting call waits for."""
 
     APPROVAL = "approval"
-    """Somebody has to allow it. Allowed, it becomes pending again; otherwise it is settled without having run."""
+    """A person has to allow it. Allowed, it becomes pending again; otherwise it is settled without having run."""
     INPUT = "input"
-    """Somebody has to answer a question. The answer is its result."""
+    """A person has to answer a question. The answer is its result."""
     CHILDREN = "children"
-    """Other runs have to end. What they leave is its result."""
+    """Other runs have to end. Their outcome is its result."""
     TASK = "task"
-    """A task of a server has to end (``core.remote_tasks``). Now and then the call is pending again, to look."""
+    """A task of a server has to end (``core.remote_tasks``). Now and then the call is pending again, to poll it."""
 
     @property
     def parked_as(self) -> RunStatus:
@@ -169,8 +169,8 @@ class ExitReason(StrEnum):
 
 
 def exit_text(reason: str, *, used: int, allowed: int, exhausted: str | None) -> str:
-    """An exit reason as people and clients see it (docs/behaviour.md, "Exit reasons"): which limit it was stands in
-    brackets."""
+    """Format an exit reason for people and clients (docs/behaviour.md, "Exit reasons"): the limit that was reached
+    stands in brackets."""
     if reason == ExitReason.MAX_ITERATIONS_REACHED:
         return f"{reason}({used}/{allowed})"
     if reason == ExitReason.BUDGET_EXHAUSTED and exhausted:
@@ -189,17 +189,17 @@ class Call:
     segment: int
     """Calls of one segment may run at the same time; a segment starts when the one before it is settled."""
     timeout_s: float
-    """How long the tool may take once it is claimed."""
+    """Seconds that the tool may take once it is claimed."""
     status: CallStatus = CallStatus.PENDING
     attempt: int = 1
-    """Which try of the call this is; every lost claim makes the next one."""
+    """Which try of the call this is, from 1; every lost claim makes the next one."""
     deaths: int | None = None
-    """As ``Run.deaths``, of this call."""
+    """How often the call took a worker down alone; ``None`` while it is no suspect. See ``Run.deaths``."""
     waits_for: WaitKind | None = None
     """Set exactly while ``status`` is waiting."""
     asks: bool = False
-    """A model has to answer a question of the call before it goes on. What is due of it, and what a claim on it is for,
-    is that and not its tool."""
+    """A model has to answer a question of the call before it goes on. Then an auxiliary call is due and claimed, and
+    not its tool."""
 
     @property
     def is_suspect(self) -> bool:
@@ -207,13 +207,13 @@ class Call:
 
     @property
     def may_have_acted(self) -> bool:
-        """Its tool runs, or did when its worker vanished. A model that is asked for it has no effect."""
+        """Its tool runs, or did when its worker vanished. An auxiliary call for it has no effect."""
         return self.status is CallStatus.RUNNING and not self.asks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What ``core.step`` decides from."""
+    """The state of a run from which ``core.step`` decides."""
 
     run_id: str
     status: RunStatus = RunStatus.QUEUED
@@ -223,25 +223,25 @@ class Run:
     refunds: int = 0
     """Iterations that do not count against ``iterations_max``, see ``core.budget.is_refunded``."""
     attempt: int = 1
-    """Which try of the outstanding model call this is; every lost claim makes the next one."""
+    """Which try of the outstanding model call this is, from 1; every lost claim makes the next one."""
     attempts_max: int = 3
     """Times a single step may take a worker down alone before it is quarantined."""
     deaths: int | None = None
-    """How often the outstanding model call took a worker down alone. ``None`` while nothing is held against it: set,
-    it is a suspect, because a worker vanished that held it, and it is tried apart from all others."""
+    """How often the outstanding model call took a worker down alone. ``None`` while it is no suspect; a number makes it
+    one, because a worker vanished that held it, and it is tried apart from all others."""
     is_asking: bool = False
-    """A worker holds the claim on the next model call, or on what has to be done before the first."""
+    """A worker holds the claim on the next model call, or on the preparation before the first."""
     is_prepared: bool = True
     """The prompt of its session is whole. Otherwise its workspace has to be read before the first model call."""
     recovery: str | None = None
-    """What was already tried about failures of the outstanding model call, kept while the run is parked
+    """What was already tried about failures of the outstanding model call, stored while the run is parked
     (``core.recovery.retry.history_document`` as JSON)."""
     memory: str | None = None
-    """What earlier replies of the turn left for the next call (``core.run_memory`` as JSON)."""
+    """What earlier replies of the turn left for the next model call (``core.run_memory`` as JSON)."""
     resume_at: float | None = None
     """Epoch seconds by the database's clock; set while waiting for capacity."""
     exhausted: str | None = None
-    """The dimension of its tree's budget (``core.budget``) that refused it another model call."""
+    """The dimension of its chain's budget (``core.budget``) that refused it another model call; ``None`` for none."""
     calls: tuple[Call, ...] = ()
     """The calls of iteration ``iteration``; settled ones stay until the next reply."""
     exit_reason: ExitReason | None = None
@@ -254,7 +254,7 @@ class Run:
 
     @property
     def wants_preparing(self) -> bool:
-        """What is outstanding is not the model call yet, but what has to be done before the first."""
+        """The preparation before the first model call is outstanding, and not the model call yet."""
         return not self.is_prepared and self.iteration == 0
 
     @property
@@ -269,12 +269,12 @@ class Run:
 
     @property
     def open_segment(self) -> tuple[Call, ...]:
-        """The unsettled calls that may run now: those of the first segment that has any."""
+        """The unsettled calls that may run now, which belong to the first segment that has any."""
         unsettled = self.unsettled
         first = min((call.segment for call in unsettled), default=0)
         return tuple(call for call in unsettled if call.segment == first)
 
     @property
     def is_held(self) -> bool:
-        """Some worker holds a claim on this run, so an end has to wait for it or fence it out."""
+        """A worker holds a claim on this run, so its end has to wait for that or fence it out."""
         return self.is_asking or any(call.status is CallStatus.RUNNING for call in self.calls)

@@ -1,7 +1,7 @@
 """The events of a run's stream that are rows: numbered per run, without gaps, replayable.
 
-The names are the original's (docs/behaviour.md, "Runs over HTTP"). What lives elsewhere is stored by reference: a text
-that is already in the transcript is named by its ``message_seq`` and filled in by whoever reads the stream.
+The names are the original's (docs/behaviour.md, "Runs over HTTP"). Texts that are stored elsewhere are referenced: a
+text of the transcript is named by its ``message_seq`` and filled in when the stream is read.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class RunEventName(StrEnum):
     in this turn, ``message_seq`` of the summary."""
     TOOL_STARTED = "tool.started"
     TOOL_COMPLETED = "tool.completed"
-    """With ``refused_by`` (``rules``, ``person`` or ``timeout``) and ``reason`` for a call that was not allowed."""
+    """A call that was not allowed has ``refused_by`` (``rules``, ``person`` or ``timeout``) and ``reason``."""
     STOP_REQUESTED = "run.stopping"
-    """Ours. This and the next two say ``by`` whom where somebody wanted it."""
+    """Ours. This and the next two have the field ``by``, the principal, when a person asked for it."""
     WAITING = "run.waiting"
     """Ours: the run is parked; ``status`` says for what, ``until`` until when."""
     RESUMED = "run.resumed"

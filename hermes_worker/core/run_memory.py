@@ -1,8 +1,8 @@
-"""What a turn remembers from one model call to the next, beside its transcript.
+"""Recovery state: what a turn carries from one model call to the next, beside its transcript.
 
 The next call may be made by another worker, so it is a document of the run. It says what earlier replies left behind
 (counters, scaffold rows, a larger output limit), what requests of this turn have to do without, and which provider of
-the chain is in use. Nothing of it is ever shown or stored as part of the conversation.
+the chain is in use. None of it is ever shown or stored as part of the conversation.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.recovery.empty import ReplyCounters, counters_document, counters_from
 
 VERSION = 1
-"""Of the document. A worker that reads a newer one leaves out what it does not know."""
+"""Version of the document. A worker that reads a newer one ignores what it does not know."""
 
 
 class Amendment(StrEnum):
-    """What the requests of a turn are changed by, because its provider refused them as they were."""
+    """A change to the requests of a turn, because its provider refused them as they were."""
 
     NO_REASONING_REPLAY = "no_reasoning_replay"
     """Reasoning is not sent back, neither signed nor encrypted nor plain."""
@@ -38,7 +38,7 @@ class Amendment(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunMemory:
-    """Equal to a new one when there is nothing to remember."""
+    """The recovery state of a turn. Equal to a new object when there is nothing to carry."""
 
     counters: ReplyCounters = field(default_factory=ReplyCounters)
     output_tokens_max: int | None = None
@@ -53,24 +53,25 @@ class RunMemory:
     compactions: int = 0
     """How often the conversation was compacted in this turn."""
     vain_compactions: int = 0
-    """How many of the newest gained nothing, and no reply came since; the last one counts until its gain is known."""
+    """How many of the newest compactions gained nothing, with no reply since; the last one counts until its gain is
+    known."""
     shortened_from: int = 0
     """Tokens of the request for which the newest compaction was made, until its gain is known."""
     unsummarised: int = 0
     """Summaries that no model wrote since the last compaction, and that the conversation could do without."""
     window: int = 0
-    """The model's context window as its provider told it in this turn; 0 when it did not."""
+    """The model's context window as its provider reported it in this turn; 0 when it did not."""
     weight_percent: int = 0
-    """What the provider counted of the newest long request, in per cent of our estimate; 0 when it did not."""
+    """The provider's count of the newest long request, in per cent of our estimate; 0 when there is none."""
     context: str = ""
-    """What hooks add to the requests of the turn, until its first reply is stored, which keeps it from then on."""
+    """Text that hooks add to the requests of the turn, until its first reply is stored, which holds it from then on."""
 
 
 _NOTHING = RunMemory()
 
 
 def memory_document(memory: RunMemory) -> str | None:
-    """The memory as it is stored; ``None`` when there is nothing to store. Equal memories give equal bytes."""
+    """Dump the state for its column; ``None`` when there is nothing to store. Equal states give equal bytes."""
     if memory == _NOTHING:
         return None
     values: dict[str, object] = {
@@ -92,7 +93,7 @@ def memory_document(memory: RunMemory) -> str | None:
 
 
 def memory_from(document: str | None) -> RunMemory:
-    """The memory that ``memory_document`` wrote. Raises ``ValueError`` when it makes no sense."""
+    """Parse what ``memory_document`` wrote. Raises ``ValueError`` when it makes no sense."""
     if document is None:
         return _NOTHING
     read = json.loads(document)

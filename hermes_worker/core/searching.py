@@ -1,8 +1,8 @@
-"""What of a text can be searched for, what a query asks, and which texts match it: the same whatever holds the index.
+"""Words of a text for a search index, queries, and which texts match them, independent of the index. Pure.
 
 Theory of operation. An index holds for each message a *set* of words that are made here (``words_of``) and knows
-neither languages nor positions. A query is read here as well (``read_query``). From it come the words that an index is
-asked for (``Filter``), which find every message that can match and perhaps some more, and a test of the text itself
+neither languages nor positions. Queries are parsed here as well (``read_query``). A query gives the words that an index
+is asked for (``Filter``), which find every message that can match and perhaps some more, and a test of the text itself
 (``hits``), which decides. So two databases give the same messages, because neither of them decides anything.
 
 Texts are compared after NFKC, case folding and without accents. A *unit* is a run of letters and digits, or a run of
@@ -11,8 +11,8 @@ with nothing between them, or with one to three of ``-._``, belong together: ``a
 letters, every pair of neighbours in such a chain (``a-b``, ``b.c``, ``c_d``), every pair of neighbouring CJK
 characters, and the last character of a CJK run, so that a single character is the beginning of some word.
 
-``words_of`` decides what is stored: whoever changes what it returns changes ``WORDS_MADE_BY`` as well, and every index
-is made anew (``tests/core/test_searching.py`` pins some texts). Pure.
+``words_of`` decides what is stored: a change of its results needs a change of ``WORDS_MADE_BY``, and then every index
+is rebuilt (``tests/core/test_searching.py`` pins some texts).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
 WORDS_MADE_BY: Final = "search_words_2"
-"""Names the rules that words are made by. The second ones leave accents out."""
+"""The name of the rules by which words are made. The second version leaves accents out."""
 QUERY_CHARS_MAX: Final = 2048
-"""Of the original; what is longer is cut."""
+"""The original's limit; longer queries are cut."""
 TEXT_CHARS_MAX: Final = 100_000
-"""Of a message; what stands behind is not found."""
+"""Characters of a message that are searched; what stands after them is not found."""
 _WORD_CHARS_MAX = 64
 _WORDS_BYTES_MAX = 900_000
 """PostgreSQL keeps less than 1 MiB of words in a row (its manual, 12.11, "Limitations")."""
 _TERMS_MAX = 32
 _HITS_MAX = 1_000
 SNIPPET_WORDS: Final = 40
-"""Of the original."""
+"""The original's number."""
 _BEGIN, _END = ">>>", "<<<"
 
 _CJK = (
@@ -67,7 +67,7 @@ class _Patterns(NamedTuple):
 
 @cache
 def _patterns() -> _Patterns:
-    """Made when something is searched for first: to look for all marks takes 20 ms."""
+    """Build the patterns at the first search: finding all combining marks takes 20 ms."""
     marks = _marks()
     word = rf"{_LETTER}+(?:[{marks}]+{_LETTER}*)*"
     return _Patterns(
@@ -81,9 +81,9 @@ def _patterns() -> _Patterns:
 def _marks() -> str:
     """A character class of marks that belong to the letter in front of them, such as vowel signs of Devanagari."""
     found = (code for code in range(0x300, 0x20000) if unicodedata.category(chr(code)).startswith("M"))
-    # Selectors of variants and the frame of a key stand behind symbols, which are no words.
+    # Variation selectors and the keycap frame follow symbols, which are not part of words.
     wanted = [code for code in found if code != 0x20E3 and not 0xFE00 <= code <= 0xFE0F]
-    # As ranges, of which there is a tenth as many: a class is read sign by sign each time a pattern with it is made.
+    # Ranges keep the class ten times shorter, and compiling a pattern takes time per character of it.
     ranges: list[list[int]] = []
     for code in wanted:
         if ranges and ranges[-1][1] == code - 1:
@@ -97,8 +97,8 @@ def _marks() -> str:
 
 
 def text_of(body: str) -> str:
-    """What can be found of a message, from its canonical JSON: its text, and the names and arguments of the tools that
-    it asks for. Images and reasoning are left out."""
+    """Extract the searchable text of a message from its canonical JSON: its text, and the names and arguments of its
+    tool calls. Images and reasoning are left out."""
     row = json.loads(body)
     return "\n".join(_texts(row)) if isinstance(row, Mapping) else ""
 
@@ -118,7 +118,7 @@ def _texts(row: Mapping[str, object]) -> Iterator[str]:
 
 
 def _texts_of_arguments(text: str) -> Iterator[str]:
-    """Their keys and texts without the escapes of JSON; as it is where it is no JSON."""
+    """Yield keys and texts of arguments without the escapes of JSON; the text itself when it is no JSON."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -137,8 +137,8 @@ def _texts_of_arguments(text: str) -> Iterator[str]:
 
 
 def folded(text: str) -> str:
-    """``text`` as it is compared: without differences of case, width, composition and accents, and not longer than
-    ``TEXT_CHARS_MAX``."""
+    """Normalise ``text`` for comparison: without differences of case, width, composition and accents, and at most
+    ``TEXT_CHARS_MAX`` characters."""
     start = text[:TEXT_CHARS_MAX]
     if start.isascii():
         return start.lower()
@@ -147,8 +147,8 @@ def folded(text: str) -> str:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a folded text for an index: each once, in the order of their code points. None has a character that
-    means something to a database, and none begins with ``-``, ``.`` or ``_``."""
+    """The words of a folded text for an index: each once, in the order of their code points. No word has a character
+    with a meaning for a database, and none begins with ``-``, ``.`` or ``_``."""
     found: set[str] = set()
     size = 0
     units = (_ASCII_UNIT if text.isascii() else _patterns().unit).findall(text)
@@ -193,21 +193,21 @@ class Wanted(NamedTuple):
 
     word: str
     is_prefix: bool = False
-    """Any word that begins so."""
+    """Any word with this beginning matches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """What is looked for at one place of a text: a word, a chain of them, or a phrase."""
+    """A search term for one place of a text: a word, a chain of words, or a phrase."""
 
     pattern: str
-    """Of the folded text, as a regular expression."""
+    """A regular expression for the folded text."""
     words: tuple[Wanted, ...]
     """Every text with this term has all of them."""
     ascii_pattern: str = ""
-    """The same, of a term of ASCII alone, for texts in which other signs stand for their kind (``_by_kind``); empty for
-    other terms. ``pattern`` names all marks of Unicode, and to compile it takes longer than to look through hundreds of
-    messages."""
+    """For a term of ASCII alone: the pattern for texts in which other characters are replaced by a sign of their kind
+    (``_by_kind``); empty for other terms. ``pattern`` names all marks of Unicode, and compiling it takes longer than
+    searching hundreds of messages."""
 
     @property
     def is_exact(self) -> bool:
@@ -231,7 +231,7 @@ class Query:
 
 
 class Filter(NamedTuple):
-    """What an index is asked for in place of a ``Alternative``: it finds all texts that match, and perhaps others."""
+    """The words for an index in place of an ``Alternative``: they find all texts that match, and perhaps others."""
 
     all_of: tuple[Wanted, ...]
     none_of: tuple[Wanted, ...]
@@ -242,11 +242,11 @@ _OPERATORS = frozenset({"AND", "OR", "NOT"})
 
 
 def read_query(text: str) -> Query | None:
-    """What ``text`` asks; ``None`` when nothing in it can be looked for.
+    """Parse a query; ``None`` when it has nothing to search for.
 
-    Words must all be there. ``OR`` parts alternatives and binds less than ``AND``, which may be left out, and ``NOT``;
-    all three in capitals, and where they have nothing on one side they are left out. A phrase stands in quotes, a star
-    at the end of a word or a phrase takes every ending. Other signs part words.
+    All words must be there. ``OR`` separates alternatives and binds less than ``AND``, which may be left out, and
+    ``NOT``; all three are in capitals, and are ignored when they have nothing on one side. A phrase stands in quotes, a
+    star at the end of a word or a phrase matches every ending. Other characters separate words.
     """
     groups: list[tuple[list[Term], list[Term]]] = [([], [])]
     operator = "AND"
@@ -263,7 +263,7 @@ def read_query(text: str) -> Query | None:
         terms += 1
         if operator == "OR" and groups[-1][0]:
             groups.append(([], []))
-        # The first of a group has nothing that it could be taken from.
+        # NOT before the first term of a group is ignored: there are no hits yet to exclude from.
         groups[-1][operator == "NOT" and bool(groups[-1][0])].append(term)
         operator = "AND"
     found = tuple(Alternative(all_of=tuple(wanted), none_of=tuple(unwanted)) for wanted, unwanted in groups if wanted)
@@ -302,7 +302,8 @@ def _term(text: str, is_prefix: bool) -> Term | None:
 
 
 def _whole(unit: str) -> str:
-    """``unit`` where no letter stands in front of it. It is looked for first, which is fast, and then behind it."""
+    """A pattern for ``unit`` where no letter stands before it. The unit is matched first, which is fast, and the
+    look-behind after it."""
     literal = re.escape(unit)
     return rf"{literal}(?<!{_LETTER}{literal})(?<![{_patterns().marks}]{literal})"
 
@@ -324,7 +325,7 @@ def _wanted_of_cjk(unit: str) -> list[Wanted]:
 
 
 def _wanted_of_chain(unit: str, is_open: bool) -> list[Wanted]:
-    """The pairs of a chain say more than its parts."""
+    """List the words to ask for a chain: its pairs, which say more than its parts."""
     words = list(_words_of_unit(unit))
     if len(words) == 1:
         return [Wanted(words[0], is_open)]
@@ -333,7 +334,7 @@ def _wanted_of_chain(unit: str, is_open: bool) -> list[Wanted]:
 
 
 def filters_of(query: Query) -> tuple[Filter, ...]:
-    """Of each group. A term that an index cannot tell from others is not taken away there."""
+    """Build the filter of each group. An excluded term that an index cannot decide exactly is left out."""
     return tuple(
         Filter(
             tuple(dict.fromkeys(word for term in group.all_of for word in term.words)),
@@ -344,7 +345,7 @@ def filters_of(query: Query) -> tuple[Filter, ...]:
 
 
 def matches_words(filters: Collection[Filter], words: Collection[str]) -> bool:
-    """What an index does, for a single text: whether it is among those that ``filters`` find."""
+    """Do what an index does, for a single text: whether ``filters`` find it."""
 
     def has(wanted: Wanted) -> bool:
         if wanted.is_prefix:
@@ -355,7 +356,8 @@ def matches_words(filters: Collection[Filter], words: Collection[str]) -> bool:
 
 
 def hits(query: Query, text: str) -> int:
-    """How often a folded text has what ``query`` asks, over the groups that it matches; 0 where it matches none."""
+    """Count how often a folded text has what ``query`` asks, over the groups that it matches; 0 when it matches
+    none."""
     return sum(_hits_of_group(group, text) for group in query.groups)
 
 
@@ -380,7 +382,7 @@ def _count(term: Term, text: str) -> int:
 
 
 def _found(term: Term, text: str) -> Iterator[re.Match[str]]:
-    """Where a folded text has the term."""
+    """Yield the places of the term in a folded text."""
     if term.ascii_pattern:
         return re.compile(term.ascii_pattern).finditer(_by_kind(text))  # it remembers the last patterns
     return iter(()) if text.isascii() else re.compile(term.pattern).finditer(text)
@@ -388,13 +390,13 @@ def _found(term: Term, text: str) -> Iterator[re.Match[str]]:
 
 @lru_cache(maxsize=4)
 def _by_kind(text: str) -> str:
-    """``text``, as long as it is, with one sign for every letter or mark beyond ASCII, one for CJK and one for others:
-    a term of ASCII tells no more of them apart."""
+    """Replace every character beyond ASCII by a sign of its kind (letter or mark, CJK, other), keeping the length: a
+    term of ASCII needs to distinguish no more."""
     return text if text.isascii() else text.translate(_kinds())
 
 
 class _Kinds(dict[int, str]):
-    """By code point, looked up when a text has it first."""
+    """The sign of each code point, computed when a text first has it."""
 
     def __init__(self) -> None:
         super().__init__({code: chr(code) for code in range(128)})
@@ -447,7 +449,7 @@ _WORD_END = re.compile(r"\s+")
 
 
 def _window(text: str, start: int) -> tuple[int, int]:
-    """From a quarter of the words in front of ``start`` to the rest behind it."""
+    """The part of the text for a snippet: a quarter of the words before ``start``, the rest after it."""
     low = max(0, start - _SHOWN_CHARS_MAX // 4)
     before = [found.end() for found in _WORD_END.finditer(text, low, start)]
     if low == 0:

@@ -1,4 +1,4 @@
-"""Which calls of one reply may run at the same time (docs/behaviour.md, "Segments").
+"""Plan which calls of one reply may run at the same time (docs/behaviour.md, "Segments").
 
 A reply's calls are split into ordered segments. The calls of a segment may run in parallel; a segment starts when the
 one before it is settled. A call never moves in front of an earlier call of another segment, so what the model wrote
@@ -15,13 +15,13 @@ from posixpath import normpath
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentCall:
-    """What the planner must know about a call; it knows no tools."""
+    """The facts about a call that the planner needs; it knows no tools."""
 
     name: str
     is_parallel_safe: bool = False
     """The tool may run beside any other call."""
     is_barrier: bool = False
-    """Runs alone whatever its tool allows: its arguments are unreadable, or it waits for a person."""
+    """It runs alone whatever its tool allows: its arguments are unreadable, or it waits for a person."""
     path: str | None = None
     """Canonical path of the one file or folder the call touches; ``None`` when it has no such path."""
     is_read_only: bool = False
@@ -34,7 +34,7 @@ class SegmentCall:
 
 
 def plan(calls: Sequence[SegmentCall]) -> tuple[int, ...]:
-    """The segment of each call, in call order: ``0`` first, never decreasing, without gaps."""
+    """Return the segment of each call, in call order: ``0`` first, never decreasing, without gaps."""
     segments: list[int] = []
     run: list[SegmentCall] = []
     segment = -1
@@ -43,7 +43,7 @@ def plan(calls: Sequence[SegmentCall]) -> tuple[int, ...]:
             segment += 1
             run = []
         segments.append(segment)
-        # A call that must be alone leaves the run empty, so that the next call opens a segment of its own.
+        # After a call that must be alone, start an empty segment, so that the next call is not joined to it.
         run = [*run, call] if call.may_share else []
     return tuple(segments)
 

@@ -1,8 +1,8 @@
-"""A conversation from elsewhere, as it may become a session: from our own export, or from the original's. Pure.
+"""Import a conversation as a session: from our own export, or from the original's. Pure.
 
-Whoever wrote the file is a stranger. Its system prompt, its messages of the role ``system`` and everything that is not
+The writer of the file is a stranger. Its system prompt, its messages of the role ``system`` and every field that is not
 named here are left out; texts stay what they are, data that somebody said. ``agent.prompt.pipeline.import_history``
-puts the rows into an order that every provider takes.
+puts the rows into an order that every provider accepts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hermes_worker.core.titles import cleaned_title
 
 SESSIONS_MAX: Final = 500
 MESSAGES_MAX: Final = 10_000
-"""Of a session."""
+"""The most messages of a session."""
 MESSAGES_OF_FILE_MAX: Final = 50_000
 SESSION_BYTES_MAX: Final = 5 * 1024 * 1024
 FILE_BYTES_MAX: Final = 25 * 1024 * 1024
@@ -41,7 +41,7 @@ class ImportedSession:
     """A conversation that is to become a session."""
 
     name: str
-    """What it is called from now on: its id where that may be a name."""
+    """The name of the new session: the id of the imported one where that may be a name."""
     title: str | None
     model: str | None
     parent: str | None
@@ -49,13 +49,13 @@ class ImportedSession:
     ended_at: float | None
     end_reason: str | None
     rows: Sequence[Mapping[str, Any]]
-    """In chat-completions form, as far as they could be read."""
+    """Messages in chat-completions form, as far as they could be read."""
     moments: Sequence[float | None]
-    """When each row was said, in epoch seconds."""
+    """When each row was written, in epoch seconds; ``None`` where that is unknown."""
 
 
 def imported_session(document: object, *, now: float) -> ImportedSession:
-    """Raises ``InvalidImport``."""
+    """Parse a document as a session. Raises ``InvalidImport``."""
     if not isinstance(document, Mapping):
         raise InvalidImport("a session must be an object")
     rows = document.get("messages")
@@ -79,7 +79,7 @@ def imported_session(document: object, *, now: float) -> ImportedSession:
 
 
 def _name_of(identifier: object) -> str:
-    """A session's id of another installation: names must not look like ids of ours."""
+    """Choose a name by the session's id in the other installation: names must not look like ids of ours."""
     if not isinstance(identifier, str) or not identifier:
         raise InvalidImport("a session must have an id")
     name = f"import_{identifier}" if is_session_id(identifier) else identifier
@@ -98,7 +98,7 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _content(content: object) -> object:
-    """Texts and lists of parts, of which those with texts stay: an image may be an address of anywhere."""
+    """Parse a text or a list of parts, of which those with texts are kept: an image may be an address of anything."""
     if isinstance(content, list):
         texts = [_text(part.get("text")) for part in content if isinstance(part, Mapping)]
         return "\n".join(text for text in texts if text)
@@ -106,7 +106,7 @@ def _content(content: object) -> object:
 
 
 def _calls(calls: object) -> list[dict[str, Any]]:
-    """The original keeps them as JSON text in its database, and as a list in its export."""
+    """Parse tool calls. The original stores them as JSON text in its database, and as a list in its export."""
     if isinstance(calls, str):
         try:
             calls = json.loads(calls)
@@ -123,7 +123,7 @@ def _calls(calls: object) -> list[dict[str, Any]]:
 
 
 def _text(value: object) -> str:
-    """Without what no database takes: NUL, and halves of characters."""
+    """Read a text without what no database accepts: NUL, and lone surrogates."""
     if not isinstance(value, str):
         return ""
     return value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")

@@ -1,11 +1,11 @@
-"""Which session a message of a chat belongs to: one key for one conversation, the same on every machine. Pure.
+"""Keys of chat sessions: which session a message of a chat belongs to, with the same result on every machine. Pure.
 
-Theory of operation. A key is ``agent:PROFILE:PLATFORM:`` and what tells this conversation from others there
+Theory of operation. A key is ``agent:PROFILE:PLATFORM:`` followed by what distinguishes the conversation there
 (docs/behaviour.md, "Sessions of chats"). A direct chat is one conversation, in a group every member has one of their
 own, and a thread is shared by all who write in it. Ids come from platforms and, through them, from strangers: each is
-written so that it has no ``:``, no ``/`` and nothing else that parts a key, so no id can pass for a chat, a thread and
-a member at once. A key is therefore always a valid name of a session; ids of Telegram, Discord, Slack and WhatsApp stay
-as they are.
+escaped so that it has no ``:``, no ``/`` and nothing else that separates parts of a key, so no id can stand for a chat,
+a thread and a member at once. A key is therefore always a valid name of a session; ids of Telegram, Discord, Slack and
+WhatsApp stay unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from urllib.parse import quote
 
 SESSION_KEY_CHARS_MAX: Final = 256
-"""As long as a session's name may be. A longer key ends with the hash of all of it."""
+"""The most characters of a session's name. A longer key ends with the hash of all of it."""
 DIRECT: Final = "dm"
 """The type of a chat with one person."""
 _DEFAULT_PROFILES = frozenset({"", "default"})
@@ -30,7 +30,7 @@ _SCOPED = ("slack", "irc")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOrigin:
-    """Where a message of a chat was written, by the platform's own ids; an empty text where there is none."""
+    """The chat in which a message was written, by the platform's own ids; an empty text where there is none."""
 
     platform: str
     chat_type: str = DIRECT
@@ -41,30 +41,31 @@ class ChatOrigin:
     user_alt: str = ""
     """A more lasting id of the same person, where the platform has one."""
     scope: str = ""
-    """What the chat's id is unique in: the workspace, on Slack; on IRC whose nick the chat is called by now."""
+    """The workspace in which the chat's id is unique, on Slack; on IRC, the owner of the nick that the chat has at the
+    moment."""
     profile: str = ""
     account: str = ""
-    """The name of the account that hears the chat, where it is not the platform's usual one. A person has the same id
-    in their chats with two accounts."""
+    """The name of the account that receives the chat, when it is not the platform's usual one. A person has the same id
+    in chats with two accounts."""
 
     @property
     def is_direct(self) -> bool:
-        """Whether one person writes there, and nobody else."""
+        """Whether one person alone writes there."""
         return self.chat_type == DIRECT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSharing:
-    """Who has a session of their own. The defaults are the original's."""
+    """The rule for which people have a session of their own. The defaults are the original's."""
 
     has_session_per_member: bool = True
-    """In groups (``group_sessions_per_user``)."""
+    """Members of groups have one each (``group_sessions_per_user``)."""
     has_session_per_member_of_thread: bool = False
-    """In threads of groups (``thread_sessions_per_user``)."""
+    """Members of threads in groups have one each (``thread_sessions_per_user``)."""
 
 
 def session_key(origin: ChatOrigin, sharing: SessionSharing | None = None) -> str:
-    """The key of the conversation, of at most ``SESSION_KEY_CHARS_MAX`` printable characters of ASCII."""
+    """Build the key of a conversation, of at most ``SESSION_KEY_CHARS_MAX`` printable characters of ASCII."""
     parts = _direct(origin) if origin.is_direct else _of_group(origin, sharing or SessionSharing())
     scope = [origin.scope] if origin.platform in _SCOPED and origin.scope else []
     namespace = _namespace(origin.profile)
@@ -78,19 +79,21 @@ def session_key(origin: ChatOrigin, sharing: SessionSharing | None = None) -> st
 
 
 def is_shared_by_members(origin: ChatOrigin, sharing: SessionSharing | None = None) -> bool:
-    """Whether several people write in this session, so that each message has to say who wrote it."""
+    """Whether several people write in this session, so that each message has to name its author."""
     return not origin.is_direct and not _is_per_member(origin, sharing or SessionSharing())
 
 
 def canonical_whatsapp_id(identifier: str, aliases: Collection[str] = ()) -> str:
-    """The one id of a person whom WhatsApp shows now by number and now by another id (``...@lid``): the shortest of
-    ``identifier`` and its ``aliases``, without domain, device and plus sign; an empty text where nothing is left."""
+    """Choose the one id of a person whom WhatsApp shows sometimes by number and sometimes by another id (``...@lid``):
+    the shortest of ``identifier`` and its ``aliases``, without domain, device and plus sign; empty when nothing is
+    left."""
     names = {_bare_whatsapp_id(name) for name in (identifier, *aliases)} - {""}
     return min(names, key=lambda name: (len(name), name), default="")
 
 
 def _direct(origin: ChatOrigin) -> list[str]:
-    """A chat without an id is told from others by the person, so that two people never share one session."""
+    """The parts of a direct chat's key. A chat without an id is identified by the person, so that two people never
+    share a session."""
     chat = canonical_whatsapp_id(origin.chat) if origin.platform == "whatsapp" else origin.chat
     return [part for part in (chat or _member(origin), origin.thread) if part]
 
@@ -116,7 +119,8 @@ def _bare_whatsapp_id(name: str) -> str:
 
 
 def _namespace(profile: str) -> str:
-    """A profile that is itself called ``main`` is marked, with a sign that no profile's name has."""
+    """The name space of a profile. A profile that is itself called ``main`` is marked, with a character that no
+    profile's name has."""
     if profile in _DEFAULT_PROFILES:
         return "main"
     return "main~" if profile == "main" else _written(profile)

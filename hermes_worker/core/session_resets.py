@@ -1,7 +1,7 @@
-"""When a chat begins a new session by itself, and what its people are told of it. Pure.
+"""When a chat begins a new session by itself, and what its people are told about it. Pure.
 
 By default never (docs/behaviour.md, "Sessions of chats"): a long conversation is compacted, and ``/new`` begins the
-next. A policy may let a session end when nobody wrote for a while, at an hour of every day, or both.
+next. A policy may end a session when nothing was written for a while, at an hour of every day, or both.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from hermes_worker.core.errors import HermesError
 
 RESUME_FRESH_S: Final = 3_600
-"""How long a session that was interrupted may still be resumed by itself, in seconds. Of the original."""
+"""Seconds for which a session that was interrupted may be resumed automatically. The number is the original's."""
 _HOUR = 4
 _IDLE_MINUTES = 1_440
 _PROCESS_HOURS = 24
@@ -23,11 +23,11 @@ _SILENT = frozenset({"api_server", "webhook"})
 
 
 class InvalidResetPolicy(HermesError):
-    """A reset policy names a mode that there is not, or a number out of range; the message says which."""
+    """A reset policy names an unknown mode, or a number out of range; the message says which."""
 
 
 class ResetMode(StrEnum):
-    """After what a session ends by itself."""
+    """The condition after which a session ends by itself."""
 
     NONE = "none"
     IDLE = "idle"
@@ -39,13 +39,13 @@ class ResetReason(StrEnum):
     """Why a chat has a new session; the end reason of the one before."""
 
     ASKED = "session_reset"
-    """Somebody said ``/new`` or ``/reset``."""
+    """A person said ``/new`` or ``/reset``."""
     IDLE = "idle"
     DAILY = "daily"
     SUSPENDED = "suspended"
-    """The session was stopped, and is not to go on by itself."""
+    """The session was stopped, and must not be resumed automatically."""
     RESUME_EXPIRED = "resume_pending_expired"
-    """It was interrupted, and nobody came back in time."""
+    """It was interrupted, and no message came in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,18 +54,19 @@ class ResetPolicy:
 
     mode: ResetMode = ResetMode.NONE
     at_hour: int = _HOUR
-    """Of the local day, 0 to 23."""
+    """Hour of the local day, 0 to 23."""
     idle_minutes: int = _IDLE_MINUTES
     is_told: bool = True
     silent_platforms: frozenset[str] = _SILENT
-    """Where nobody is told."""
+    """Platforms on which no notice is sent."""
     process_hours_max: int = _PROCESS_HOURS
     """A background process that is older keeps no session open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetPolicies:
-    """The policy of a platform comes before that of a type of chat, and that one before the default."""
+    """The reset policies of chats. The policy of a platform takes precedence over the policy of a type of chat, and
+    both over the default."""
 
     default: ResetPolicy = field(default_factory=ResetPolicy)
     by_chat_type: Mapping[str, ResetPolicy] = field(default_factory=dict)
@@ -78,14 +79,14 @@ class ResetPolicies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatActivity:
-    """What is known of a chat's session when a message comes in. All times with their zone."""
+    """The activity of a chat's session when a message comes in. All times are aware."""
 
     now: datetime
-    """In the zone in which the policy's hour is meant."""
+    """The present time in the zone of the policy's hour."""
     updated_at: datetime
-    """When something was last said."""
+    """When the last message was written."""
     newest_process_at: datetime | None = None
-    """When the youngest of its background processes that live was started."""
+    """When the youngest of its running background processes was started; ``None`` when there is none."""
     is_suspended: bool = False
     interrupted_at: datetime | None = None
     """Since when it waits to be resumed."""
@@ -113,7 +114,7 @@ def reset_policy_of(given: Mapping[str, object]) -> ResetPolicy:
 
 
 def reset_reason(policy: ResetPolicy, chat: ChatActivity) -> ResetReason | None:
-    """Why the next message begins a new session; ``None`` where it goes on."""
+    """Decide why the next message begins a new session; ``None`` when the session goes on."""
     if chat.is_suspended:
         return ResetReason.SUSPENDED
     if policy.mode is ResetMode.NONE:
@@ -134,8 +135,8 @@ def reset_reason(policy: ResetPolicy, chat: ChatActivity) -> ResetReason | None:
 
 
 def reset_notice(policy: ResetPolicy, reason: ResetReason, platform: str, *, had_activity: bool) -> str | None:
-    """What the people of a chat are told of a reset that nobody asked for; ``None`` where they are told nothing:
-    nothing was said in the session before, or the policy or the platform does not want it."""
+    """The notice about an automatic reset; ``None`` when none is sent: nothing was said in the session before, or the
+    policy or the platform does not want one."""
     is_unasked = reason is not ResetReason.ASKED
     if not (is_unasked and policy.is_told and had_activity) or platform in policy.silent_platforms:
         return None
@@ -156,7 +157,7 @@ def _why(policy: ResetPolicy, reason: ResetReason) -> str:
 
 
 def _last_boundary(policy: ResetPolicy, now: datetime) -> datetime:
-    """The latest moment at which a day began in this policy's sense."""
+    """The latest moment at which a day of this policy began."""
     boundary = now.replace(hour=policy.at_hour, minute=0, second=0, microsecond=0, fold=0)
     if boundary.astimezone(UTC) > now.astimezone(UTC):
         boundary -= timedelta(days=1)  # of the wall clock, whatever the zone did that night

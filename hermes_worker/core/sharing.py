@@ -1,12 +1,13 @@
-"""Who is admitted next, when several tenants share a fleet. Pure.
+"""Decide which tenant's run begins next, when several tenants share a fleet. Pure.
 
-A run needs a *place* to begin, and a fleet has so many. The tenant that has used least for its weight gets the next one
-(start-time fair queueing): its *virtual time* is what its runs have cost, divided by its weight. A run that is at work
-counts as much as it has cost so far, and at least as much as its tenant's runs cost on average. A tenant that comes
-back from being idle begins where the busy ones are, so nobody saves up a claim.
+Theory of operation. A run needs a *place* to begin, and a fleet has a limited number. The tenant that has used least
+for its weight gets the next one (start-time fair queueing): its *virtual time* is what its runs have cost, divided by
+its weight. A run that is at work counts as much as it has cost so far, and at least as much as its tenant's runs cost
+on average. A tenant that was idle begins at the virtual time of the busy ones, so idling saves up no credit.
 
-Runs take long, and nothing is taken away from one. So a tenant may go beyond the fleet's places while it has fewer than
-its part of them and has not used more than the others: it does not wait for the end of anybody's long run.
+Runs take long, and a running one is never stopped for another. So a tenant may exceed the fleet's places while it has
+fewer than its part of them and has not used more than the others: it does not wait for the end of other tenants' long
+runs.
 """
 
 from __future__ import annotations
@@ -16,19 +17,20 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 
 NANO_USD_OF_TOKEN = 1_000
-"""What a token counts for that has no price, or one that nobody knows: a dollar for a million."""
+"""The nominal cost of a token without a known price: one dollar for a million."""
 NANO_USD_OF_CALL = 100_000
-"""What a model call counts for beside its tokens, so that calls that fail for nothing are not for nothing."""
+"""The nominal cost of a model call beside its tokens, so that failing calls are not free."""
 USUAL_NANO_USD = 10_000_000.0
-"""What a run is expected to cost before any has ended."""
+"""The expected cost of a run before any has ended."""
 PLACES_PER_SLOT = 2
 """Runs at work for each model call that the fleet can make at once: the others run tools or wait in a queue."""
 _LATEST_PART = 0.2
-"""How much of an average the last run makes up."""
+"""The weight of the last run in the average."""
 
 
 class FleetPlace(IntEnum):
-    """Where a run stands that shares a fleet; the numbers are in ``runs.place``. A run without one shares nothing."""
+    """The state of a run in a fleet that tenants share; the numbers are in ``runs.place``. A run without one shares
+    nothing."""
 
     HELD = 0
     """It could begin, and waits for a place."""
@@ -42,7 +44,7 @@ class FleetPlace(IntEnum):
 
 
 class ShareSize(StrEnum):
-    """How much a tenant may have beside others, as metrics say it: they name no tenant."""
+    """The size of a tenant's share, for metrics, which name no tenant."""
 
     LESS = "less"
     """A weight below 1."""
@@ -58,17 +60,17 @@ class ShareSize(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Used:
-    """What a run has used."""
+    """The use of one run."""
 
     tokens: int
     nano_usd: int
-    """With what is in doubt."""
+    """Including doubtful costs."""
     calls: int
     unpriced_calls: int
 
     @property
     def cost(self) -> float:
-        """In nano-USD, real or nominal: what counts for fairness, and only for that."""
+        """Nano-USD, real or nominal: the measure of fairness, and of nothing else."""
         is_priced = self.nano_usd > 0 and not self.unpriced_calls
         nominal = 0 if is_priced else self.tokens * NANO_USD_OF_TOKEN
         return float(max(self.nano_usd, nominal) + self.calls * NANO_USD_OF_CALL)
@@ -76,20 +78,20 @@ class Used:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """A tenant, as far as it matters for whose turn it is."""
+    """A tenant's account: what decides whose turn it is."""
 
     tenant: str
     weight: float = 1.0
     virtual: float = 0.0
-    """Nano-USD that its ended runs cost, for each unit of weight, and what it was lifted by after being idle."""
+    """Nano-USD that its ended runs cost per unit of weight, plus what it was lifted by after being idle."""
     mean: float | None = None
     """Nano-USD of a run, on average of the last ones."""
     was_busy: bool = False
-    """It had runs at work, or held, when somebody last looked."""
+    """It had runs at work, or held, at the last look."""
     held: int = 0
     """Runs that wait for a place, as far as they were counted."""
     costs_so_far: tuple[float, ...] = ()
-    """Of each of its runs at work."""
+    """The cost so far of each of its runs at work."""
     parked: int = 0
     """Runs that wait for their provider. They use no place, but count against the tenant's own limit."""
     runs_max: int | None = None
@@ -107,20 +109,20 @@ class Account:
         return usual if self.mean is None else self.mean
 
     def tag(self, usual: float) -> float:
-        """Its virtual time with what is at work."""
+        """Its virtual time including the runs at work."""
         least = self.expected(usual)
         return self.virtual + sum(max(least, cost) for cost in self.costs_so_far) / self.weight
 
     def charged(self, costs: Sequence[float]) -> Account:
-        """After runs that cost so much have ended."""
+        """The account after runs with these costs have ended."""
         mean = self.mean
         for cost in costs:
             mean = cost if mean is None else mean + (cost - mean) * _LATEST_PART
         return replace(self, virtual=self.virtual + sum(costs) / self.weight, mean=mean)
 
     def may_have_another(self, places: int) -> bool:
-        """Whether its own limit lets it. Runs that wait for their provider come back, so nobody has more of them than
-        the fleet has places."""
+        """Whether its own limit allows another run. Runs that wait for their provider come back, so a tenant never has
+        more of them than the fleet has places."""
         if self.runs_max is not None and self.at_work + self.parked >= self.runs_max:
             return False
         return self.parked < places
@@ -128,19 +130,19 @@ class Account:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """Whose runs begin now, in this order, and the accounts after that."""
+    """The tenants whose runs begin now, in this order, and the accounts after that."""
 
     tenants: tuple[str, ...]
     accounts: Mapping[str, Account] = field(default_factory=dict)
     clock: float = 0.0
-    """The virtual time of the fleet: where somebody begins who was idle."""
+    """The virtual time of the fleet, at which a tenant begins that was idle."""
 
 
 def admit(
     accounts: Iterable[Account], *, places: int, clock: float, usual: float = USUAL_NANO_USD, most: int = 50
 ) -> Admitted:
-    """Who gets a place. ``places`` are those of the fleet, taken ones among them; ``usual`` is what a run costs whose
-    tenant is new. At most ``most`` runs are admitted."""
+    """Decide which tenants' runs get a place. ``places`` is the number in the fleet, including taken ones; ``usual`` is
+    the expected cost of a new tenant's run. At most ``most`` runs are admitted."""
     now = _lifted(accounts, clock, usual)
     busy = [each for each in now.values() if each.is_busy]
     clock = max(clock, min(each.tag(usual) for each in busy) if busy else _furthest(now))
@@ -167,7 +169,7 @@ def admit(
 
 
 def _lifted(accounts: Iterable[Account], clock: float, usual: float) -> dict[str, Account]:
-    """Whoever was idle begins where those are who were not."""
+    """Lift tenants that were idle to the virtual time of those that were not."""
     known = {each.tenant: each for each in accounts}
     busy = [each.tag(usual) for each in known.values() if each.was_busy and each.is_busy]
     floor = max(clock, min(busy)) if busy else clock
@@ -178,11 +180,11 @@ def _lifted(accounts: Iterable[Account], clock: float, usual: float) -> dict[str
 
 
 def _furthest(accounts: Mapping[str, Account]) -> float:
-    """When nobody is busy any more, what was used while others were idle is forgiven."""
+    """The clock when no tenant is busy any more: what was used while others were idle is forgiven."""
     return max((each.virtual for each in accounts.values()), default=0.0)
 
 
 def jain(shares: Sequence[float]) -> float:
-    """How equal ``shares`` are: 1 when all are the same, 1/n when one has everything (Jain, Chiu, Hawe 1984)."""
+    """The equality of ``shares``: 1 when they are all equal, 1/n when one has everything (Jain, Chiu, Hawe 1984)."""
     squares = sum(share * share for share in shares)
     return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0

@@ -1,4 +1,4 @@
-"""Ids of which people write the beginning."""
+"""Abbreviated ids: people may write the beginning of an id."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ _DIGITS: Final = 32
 
 
 def is_whole(text: str, kind: ShortKind) -> bool:
-    """Whether it is as long as an id, and no beginning of one."""
+    """Whether ``text`` is a whole id, and no abbreviation."""
     return len(text) == len(PREFIXES[kind]) + _DIGITS

@@ -1,9 +1,9 @@
-"""Who asked, and whose names count: every source has names of its own.
+"""Sources: where requests come from, and the name spaces of the names that callers choose.
 
-A *source* is whoever hands work in: ``api``, ``cli``, ``cron``, ``webhook:ROUTE``. What callers choose themselves
-(names of sessions, idempotency keys) means something within their tenant and source only: the same word from another
-source is another thing, so nobody can take a name before its owner does. What the product chose (ids) means the same
-for every source of a tenant.
+A *source* submits work: ``api``, ``cli``, ``cron``, ``webhook:ROUTE``. Names that callers choose themselves (names of
+sessions, idempotency keys) are valid within their tenant and source only: the same word from another source means
+something else, so a name cannot be taken by another source before its owner uses it. Names that the product chose (ids)
+mean the same for every source of a tenant.
 """
 
 from __future__ import annotations
@@ -23,34 +23,37 @@ _PROOF_PREFIX = "signature:"
 
 
 def kind_of(source: str) -> str:
-    """``webhook`` of ``webhook:review``: what the product does for a source goes by its kind."""
+    """The kind of a source, ``webhook`` for ``webhook:review``. What the product does for a source depends on its
+    kind."""
     return source.partition(":")[0]
 
 
 def webhook_source(route: str) -> str:
-    """The name space of a route."""
+    """The source of a webhook route's requests."""
     return f"webhook:{route}"
 
 
 def is_session_id(text: str) -> bool:
-    """Whether ``text`` can only be an id that the product gave: no caller may choose a name of this form."""
+    """Whether ``text`` can only be an id that the product gave: callers may not choose a name of this form."""
     return _SESSION_ID.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLabel:
-    """What a session is known as. ``id`` is its first run's; source and name are ``None`` where nobody named it."""
+    """The names of a session. ``id`` is its first run's; source and name are ``None`` when no caller named it."""
 
     id: str
     source: str | None = None
     name: str | None = None
 
     def known_to(self, source: str) -> str:
-        """What a caller from ``source`` says to go on with it: the name if it is one of theirs, else the id."""
+        """The reference to the session for a caller from ``source``: its name if that is of the same source, else the
+        id."""
         return self.name if self.name is not None and self.source == source else self.id
 
     def described_to(self, source: str) -> str:
-        """The same for a person, with what others call it."""
+        """A description of the session for a person from ``source``: as in ``known_to``, with the name that another
+        source gave."""
         if self.name is None or self.source == source:
             return self.known_to(source)
         return f"{self.id} ({self.source} {self.name!r})"
@@ -60,34 +63,34 @@ class SessionLabel:
 
 
 class Repetition(StrEnum):
-    """What a request is to those that were accepted before."""
+    """The relation of a request to those that were accepted before."""
 
     NEW = "new"
     DUPLICATE = "duplicate"
-    """The same source, key and request: it has been done."""
+    """The same source, key and request: it was accepted before."""
     CONFLICT = "conflict"
-    """The key of another request. Nothing was done for this one."""
+    """Another request used this key. Nothing was done for this one."""
     REPLAY = "replay"
     """This very signed request was accepted under another key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestKeys:
-    """By what a request is known again, for a day."""
+    """The identity of a request, by which a repetition is recognised for a day."""
 
     tenant: str = DEFAULT_TENANT
     source: str
     key: str | None = None
     """The caller's own name for the request."""
     fingerprint: str = ""
-    """Hash of what was asked for."""
+    """Hash of the request."""
     proof: str | None = None
-    """The signature that let the request in, whatever it calls itself."""
+    """The signature that let the request in, whatever key it has."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What is written down, in one order for everybody. A caller's key is printable text without this prefix
-        where there are proofs: ids of events have no colon."""
+        """The names that are stored, in one order for all processes. Where there are signatures, a caller's key is
+        printable text without this prefix: ids of events have no colon."""
         proof = None
         if self.proof is not None:
             proof = _PROOF_PREFIX + hashlib.sha256(self.proof.encode("utf-8", "surrogatepass")).hexdigest()
@@ -95,7 +98,7 @@ class RequestKeys:
 
 
 def repetition(asked: RequestKeys, known: Mapping[str, str]) -> Repetition:
-    """What ``asked`` is, where ``known`` has the fingerprints of those of its names that were written down."""
+    """Decide whether a request repeats an earlier one. ``known`` maps its stored names to their fingerprints."""
     if asked.key is not None and asked.key in known:
         return Repetition.DUPLICATE if known[asked.key] == asked.fingerprint else Repetition.CONFLICT
     return Repetition.REPLAY if known else Repetition.NEW

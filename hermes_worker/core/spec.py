@@ -1,4 +1,4 @@
-"""What somebody asks for: the immutable description of a run."""
+"""The submission of a run: its immutable description."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RunSpec:
     """Earlier turns to start a *new* session with, as chat-completions rows; ignored when the session exists."""
     model: str
     endpoint: str | None = None
-    """Who serves the model, as ``models.identity`` names it; ``None`` leaves that to the workers."""
+    """Which provider serves the model, as ``models.identity`` names it; ``None`` leaves that to the workers."""
     toolsets: Sequence[str] = ("hermes-api-server",)
     iterations_max: int = 90
     attempts_max: int = 3
@@ -38,20 +38,20 @@ class RunSpec:
     nano_usd_max: int | None = None
     """Billionths of a US dollar that the run and all it delegates may cost."""
     budget: str | None = None
-    """How its children share these limits (``core.budget.BudgetMode``); ``None`` for what the installation says."""
+    """How its children share these limits (``core.budget.BudgetMode``); ``None`` for the installation's setting."""
     source: str = "api"
-    """Who asked, and within which the names it chose mean something: ``api``, ``cli``, ``cron``, ``webhook:ROUTE``,
-    ``delegation``."""
+    """The source, within which its names are valid: ``api``, ``cli``, ``cron``, ``webhook:ROUTE``, ``delegation``."""
     network: str | None = None
-    """The network that was asked for its commands: ``open``, ``proxy`` or ``none``. It never widens what the
-    installation allows."""
+    """The network requested for its commands: ``open``, ``proxy`` or ``none``; ``None`` for the installation's setting,
+    which it never widens."""
     approvals: str | None = None
-    """What becomes of a dangerous command: ``ask``, ``deny`` or ``approve``; ``None`` for what ``source`` gives."""
+    """What happens with a dangerous command: ``ask``, ``deny`` or ``approve``; ``None`` for the default of
+    ``source``."""
     approval_s: float | None = None
-    """Seconds until a dangerous command that nobody allowed is refused; ``None`` for what the installation says."""
+    """Seconds until a dangerous command is refused that was not allowed; ``None`` for the installation's setting."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     echo: Mapping[str, Any] = field(default_factory=dict)
-    """What the dialect of its caller says again with every answer about the run."""
+    """Fields that the API's dialect repeats in every answer about the run."""
     tags: Sequence[str] = ()
     """Words to find the run by."""
     priority: int = 0
@@ -61,20 +61,21 @@ class RunSpec:
     artifacts: Sequence[str] = ()
     """Patterns of the files that it leaves (``features.artifacts.rules``)."""
     compress: str | None = None
-    """Nothing is to be answered: the conversation is to be summarised, most of all this; an empty text for no topic."""
+    """The conversation is to be summarised, with special attention to this text, and nothing answered; empty for no
+    topic, ``None`` for an ordinary run."""
     files: str | None = None
-    """Its message came with files, which are fetched before it begins: ``seen``, or ``kept`` where they are put into
-    the workspace as well."""
+    """Its message came with files, which are fetched before it begins: ``seen``, or ``kept`` when they are put into the
+    workspace as well; ``None`` for no files."""
     program: str | None = None
     """The version of the program that accepted it; ``None`` for a run from before that was recorded."""
     configuration: str | None = None
     """A name for the configuration that it was accepted under (``settings.shaping``)."""
     layers: Mapping[str, str] = field(default_factory=dict)
-    """Which version of each layer of the configuration counted: ``fleet``, ``tenant``, ``file``."""
+    """The version of each layer of the configuration that counted: ``fleet``, ``tenant``, ``file``."""
     overrides: Mapping[str, str] = field(default_factory=dict)
-    """Settings that it has and its processes were not started with, as ``settings.overriding`` writes them."""
+    """Settings in which it differs from those of its processes, as ``settings.overriding`` writes them."""
     overridden_by: Mapping[str, str] = field(default_factory=dict)
-    """The layer that said each of these."""
+    """The layer that set each of these."""
 
     @property
     def source_kind(self) -> str:

@@ -1,7 +1,7 @@
 """Why a run is where it is: a reason from a closed list and a sentence, decided from facts that were read in one go.
 
-A run that waits says what for; a run that works says on what, where and since when. Whoever shows it (``runs show``,
-``--watch``, the API) decides from the reason when it is worth saying.
+For a run that waits, the sentence says for what; for a run that works, on what, where and since when. Callers (``runs
+show``, ``--watch``, the API) decide by the reason when to show it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class StandingReason(StrEnum):
     BEHIND_SESSION = "behind_session"
     """Another run is at work in its session."""
     BEHIND_SIBLINGS = "behind_siblings"
-    """As many children of its parent work as may."""
+    """The cap of its parent's children is reached."""
     PUT_OFF = "put_off"
-    """It is to begin later."""
+    """It was postponed."""
     NO_WORKER = "no_worker"
     """Its next step is due, and no live worker consumes the queue."""
     DUE = "due"
-    """Its next step waits for a worker that is free."""
+    """Its next step waits for a free worker."""
     PREPARING = "preparing"
     """A worker for tools reads the workspace, to complete the prompt of a new session."""
     ASKING_MODEL = "asking_model"
@@ -51,33 +51,33 @@ class CallFacts:
     since: float | None
     """When it was claimed, or became due (epoch seconds)."""
     worker: str | None
-    """Who holds it."""
+    """The worker that holds it; ``None`` for none."""
     is_suspect: bool = False
     """It is tried apart from all other work."""
     asks: bool = False
-    """A model is, or has to be, asked for it."""
+    """An auxiliary call for it is due or at work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandingFacts:
-    """What is known of a run at one moment. Times are epoch seconds by the database's clock."""
+    """The facts about a run at one moment. Times are epoch seconds by the database's clock."""
 
     status: RunStatus
     now: float
     due_since: float | None
-    """When its model call, or what has to be done before the first, became due; ``None`` when nothing is."""
+    """When its model call, or the preparation before the first, became due; ``None`` when nothing is."""
     asking_since: float | None
     """When that was claimed; ``None`` when it is not."""
     worker: str | None
-    """Who holds it."""
+    """The worker that holds it; ``None`` for none."""
     wants_preparing: bool = False
-    """It is not the model call yet, but reading the workspace (``Run.wants_preparing``)."""
+    """The preparation is due, and not the model call yet (``Run.wants_preparing``)."""
     attempt: int = 1
     is_suspect: bool = False
     """The model call is tried apart from all other work."""
     resume_at: float | None = None
     waits_because: str | None = None
-    """What the event of its last wait gave as the reason."""
+    """The reason in the event of its last wait."""
     active_run: str | None = None
     """The run that is at work in its session, if that is another."""
     parent_run: str | None = None
@@ -95,21 +95,21 @@ class StandingFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Where a run stands."""
+    """The state of a run in terms of what it does or waits for, with a sentence."""
 
     reason: StandingReason
     text: str
     """A sentence for people, without the seconds that pass."""
     since: float | None = None
-    """From when on it stands so (epoch seconds); ``None`` when nobody noted that."""
+    """Since when, in epoch seconds; ``None`` when that was not recorded."""
     lasts_s: float | None = None
     """Seconds since then."""
     until: float | None = None
-    """When it is looked at again by itself."""
+    """When it goes on or is checked again by itself."""
 
 
 def standing(facts: StandingFacts) -> Standing:
-    """Total and pure."""
+    """Decide where a run stands. Total and pure."""
     found = _standing(facts)
     return found if found.since is None else replace(found, lasts_s=max(0.0, facts.now - found.since))
 
@@ -190,7 +190,7 @@ def _at_work(facts: StandingFacts) -> Standing:
 
 
 def _held_back(facts: StandingFacts) -> Standing:
-    """It has not begun, and is not due."""
+    """Explain a run that has not begun, and is not due."""
     if facts.not_before is not None and facts.not_before > facts.now:
         return Standing(reason=StandingReason.PUT_OFF, text="it is to begin later", until=facts.not_before)
     if facts.active_run is not None:
@@ -210,7 +210,7 @@ def _due(facts: StandingFacts, queue: str, what: str, since: float | None) -> St
 
 
 def _due_apart(facts: StandingFacts, queue: str, what: str, since: float | None) -> Standing:
-    """As ``_due``, of suspects: any worker of the queue starts the lane that they wait for."""
+    """Explain a step that is due as a suspect: any worker of the queue starts the lane that it waits for."""
     if queue not in facts.queues:
         return _due(facts, queue, what, since)
     text = f"{what} waits to be tried apart from all other work, because a worker vanished with it"

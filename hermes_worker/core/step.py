@@ -1,7 +1,26 @@
-"""The one place where it is decided what becomes of a run.
+"""The run's state machine: the one place where it is decided what a run becomes.
 
-``step(run, event)`` gives the run after the event and the effects the event added. It is total over legal events
-(``InvalidTransition`` for the rest), it never acts, and terminal states absorb whatever still arrives.
+Theory of operation. ``apply(run, event)`` returns the run after the event; ``step`` also returns the effects that the
+event added. It is total over legal events (``InvalidTransition`` for the rest), it never acts, and terminal states
+absorb every later event. A turn without trouble:
+
+    event               status     iteration  asking  calls           outstanding afterwards
+    (accepted)          queued     0          no      -               Iterate 1
+    IterationClaimed    running    0          yes     -               -
+    ModelReplied(2)     running    1          no      pending x 2     RunTool 0, RunTool 1
+    CallClaimed(0)      running    1          no      running, pend.  RunTool 1
+    CallSettled(0)      running    1          no      succeeded, p.   RunTool 1
+    CallClaimed(1)      running    1          no      succ., running  -
+    CallSettled(1)      running    1          no      succeeded x 2   Iterate 2
+    IterationClaimed    running    1          yes     succeeded x 2   -
+    ModelReplied(0)     completed  2          no      succeeded x 2   -
+
+Three rules shape the rest. A *park* gives up the claim and waits as a row: for time (``CapacityAwaited``) or for what a
+call waits for (``CallParked``). A *stop* cancels what no worker holds at once, and ends the run when the last claim is
+given up, because a worker may be in the middle of an effect. A *loss* (``IterationLost``, ``CallLost``) makes the step
+due again with the next attempt, unless it is a ``once`` call that may have begun: then its outcome is unknown for ever
+(I5). A step that was held when a worker died becomes a suspect and is tried alone; only one that takes a worker down
+alone, several times, and is seen to do so, is quarantined (D14).
 """
 
 from __future__ import annotations
@@ -29,13 +48,13 @@ _RETRY_WAIT_S_MAX = 300.0
 
 
 def step(run: Run, event: ev.Event) -> tuple[Run, frozenset[Effect]]:
-    """The run after ``event`` and what has to be done now that did not have to be done before."""
+    """Return the run after ``event``, and what has to be done now that did not have to be done before."""
     after = apply(run, event)
     return after, outstanding(after) - outstanding(run)
 
 
 def apply(run: Run, event: ev.Event) -> Run:
-    """The run after ``event``. Raises ``InvalidTransition`` when the event cannot happen in this state."""
+    """Return the run after ``event``. Raises ``InvalidTransition`` when the event cannot happen in this state."""
     if run.status.is_terminal:
         return run
     match event:
@@ -44,7 +63,7 @@ def apply(run: Run, event: ev.Event) -> Run:
         case ev.IterationReleased():
             return _settle_stop(replace(_held_iteration(run), is_asking=False))
         case ev.PromptCompleted():
-            # It came to its end in order, so nothing is held against the model call that is next.
+            # The prompt ended normally, so the next model call starts with no attempts or deaths counted.
             done = replace(_held_iteration(run), is_prepared=True, attempt=1, deaths=None)
             return _settle_stop(replace(done, is_asking=False))
         case ev.IterationLost():
@@ -125,7 +144,7 @@ def _take_reply(run: Run, event: ev.ModelReplied) -> Run:
 
 
 def _may_refund(run: Run, calls: tuple[Call, ...]) -> bool:
-    """At most as many iterations are given back as are allowed, so that every run comes to its end."""
+    """Whether an iteration is refunded. At most ``iterations_max`` are, so that every run comes to its end."""
     return run.refunds < run.iterations_max and is_refunded([call.name for call in calls])
 
 
@@ -155,11 +174,11 @@ def _lose_iteration(run: Run, loss: ev.Loss) -> Run:
 
 
 def _deaths_after(deaths: int | None, loss: ev.Loss) -> int | None:
-    """What is held against a step after a loss (``Run.deaths``).
+    """The deaths that are held against a step after a loss (``Run.deaths``).
 
-    A step that was in company is made a suspect, and nothing more: any other step of its worker may have done it. A
-    suspect was alone, so the death of its worker is its own, provided that somebody saw it: a worker that merely fell
-    silent may have gone down with its machine.
+    A step that was in company is made a suspect, and nothing more: any other step of its worker may have caused the
+    death. A suspect was alone, so the death of its worker is its own, provided that it was seen: a worker that merely
+    fell silent may have gone down with its machine.
     """
     if loss is ev.Loss.GIVEN_UP:
         return deaths
@@ -169,10 +188,10 @@ def _deaths_after(deaths: int | None, loss: ev.Loss) -> int | None:
 
 
 def retry_delay_s(attempt: int) -> float:
-    """How long a step whose claim was lost waits before its try number ``attempt`` begins.
+    """Seconds that a step whose claim was lost waits before its try number ``attempt`` begins.
 
-    The first repetition begins at once. The wait keeps a step that takes down everything around it, which nobody
-    survives to see and nothing counts, from doing so without a pause until its run's deadline ends it.
+    The first repetition begins at once. The wait is for a step that takes down everything around it, so that its deaths
+    are never seen or counted: it must not repeat that without a pause until its run's deadline ends it.
     """
     return 0.0 if attempt <= 2 else min(_RETRY_WAIT_S_MAX, 2.0 ** min(attempt - 3, 16))
 
@@ -182,7 +201,7 @@ def _park(run: Run, event: ev.CapacityAwaited) -> Run:
         return _finish(run, RunStatus.CANCELLED, ExitReason.INTERRUPTED_DURING_API_CALL)
     parked = replace(run, is_asking=False, recovery=event.recovery, memory=event.memory)
     if run.status is RunStatus.PAUSED:
-        return parked  # whoever resumes it does not mean "and then wait"
+        return parked  # a person who resumes it does not mean "and then wait"
     return _to(replace(parked, resume_at=event.resume_at), RunStatus.WAITING_FOR_CAPACITY)
 
 
@@ -240,7 +259,8 @@ def _answer_call(run: Run, event: ev.CallAnswered) -> Run:
 
 
 def _to_be_continued(run: Run, position: int, *, asks: bool) -> Run:
-    """After a part of the call that came to its end in order, so nothing is held against the next."""
+    """Make a call pending after a part of it ended in order, so its former deaths do not count against the next
+    part."""
     pending = _with_call(run, position, CallStatus.PENDING)
     return _replace_call(pending, replace(_call(pending, position), asks=asks, deaths=None))
 
@@ -253,12 +273,13 @@ def _allow_call(run: Run, position: int) -> Run:
 
 
 def _settled(run: Run) -> Run:
-    """After a call was settled: a run that is being stopped may end now, a parked one go on, another one park."""
+    """The run after a call was settled: a run that is being stopped may end now, a parked one go on, another one
+    park."""
     return _settle_stop(run) if run.status is RunStatus.STOPPING else _rested(run)
 
 
 def _rested(run: Run) -> Run:
-    """Parked when nothing can go on before a waiting call has what it waits for; running otherwise."""
+    """Park the run when nothing can go on before a waiting call has what it waits for; otherwise let it run."""
     if run.status is not RunStatus.RUNNING and run.status not in CALL_WAITS:
         return run
     waits = [call.waits_for for call in run.open_segment if call.waits_for is not None]
@@ -310,7 +331,7 @@ def _stop(run: Run) -> Run:
 
 
 def _settle_stop(run: Run) -> Run:
-    """A run that is being stopped ends when the last claim on it is given up."""
+    """End a run that is being stopped when the last claim on it is given up."""
     if run.status is not RunStatus.STOPPING:
         return run
     cancelled = _cancel(run, CallStatus.PENDING)
@@ -365,7 +386,7 @@ def _call(run: Run, position: int) -> Call:
 def _with_call(run: Run, position: int, status: CallStatus) -> Run:
     call = _call(run, position)
     if call.status.is_settled:
-        # A settled call has its one result; whatever else arrives is late and changes nothing.
+        # A settled call already has its only result; later events do not change it.
         return run
     if status not in CALL_TRANSITIONS[call.status]:
         raise InvalidTransition(f"call {position} of run {run.run_id!r} cannot go from {call.status} to {status}")

@@ -1,4 +1,4 @@
-"""What a model is told about an answer that has to fit a JSON Schema."""
+"""Texts for a model about an answer that has to fit a JSON Schema."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REPAIRS_MAX = 2
 
 
 def asked_for(schema: Mapping[str, Any]) -> str:
-    """Stands behind the user's message."""
+    """The text after the user's message that asks for an answer in this schema."""
     return (
         "Give your final answer as one JSON value that fits this JSON Schema, and write nothing else with it:\n"
         f"{canonical_json(schema)}"
@@ -20,7 +20,7 @@ def asked_for(schema: Mapping[str, Any]) -> str:
 
 
 def correction(problems: Sequence[str]) -> str:
-    """Sends an answer back."""
+    """The text that sends an answer back because of ``problems``."""
     told = "\n".join(f"- {problem}" for problem in problems)
     return (
         "Your answer does not fit the JSON Schema that was asked for:\n"

@@ -1,4 +1,4 @@
-"""How much of a text somebody was told, without keeping the text."""
+"""Record how much of a text was sent to a reader, without storing the text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EventMark:
-    """How much of a text was told: its first ``chars`` characters, whose CRC-32 is ``crc``."""
+    """The part of a text that was sent: its first ``chars`` characters, whose CRC-32 is ``crc``."""
 
     chars: int = 0
     crc: int = 0
@@ -20,7 +20,7 @@ class EventMark:
         return len(whole) >= self.chars and _crc(whole[: self.chars]) == self.crc
 
     def missing_of(self, whole: str) -> str:
-        """What of ``whole`` was not told yet; nothing when it was another text that was told."""
+        """The part of ``whole`` that was not sent yet; empty when another text was sent."""
         return whole[self.chars :] if self.is_beginning_of(whole) else ""
 
 

@@ -1,12 +1,12 @@
-"""Makes the definitions of tools fit the strictest reader among the servers of models. Pure.
+"""Make the definitions of tools acceptable to every model server. Pure.
 
 One definition that a server refuses ends every request that holds it. Servers refuse different things, and a compatible
-address may lead to any of them, so a definition is mended for all of them at once: what JSON Schema (2020-12) does not
-allow, what Anthropic, OpenAI and Gemini say that they refuse, and what llama.cpp makes no grammar of. A definition that
-all of them take is sent as it is, to the byte (invariant I7).
+address may lead to any of them, so a definition is repaired for all of them at once: what JSON Schema (2020-12) does
+not allow, what Anthropic, OpenAI and Gemini document as refused, and what llama.cpp makes no grammar of. A definition
+that all of them accept is sent unchanged, to the byte (invariant I7).
 
-Names that cannot be sent stand under others. ``restore_arguments`` gives the arguments their own names back; what is
-mended is decided by the definition alone, so each worker mends it alike.
+Names that cannot be sent are replaced by others. ``restore_arguments`` gives the arguments their own names back; the
+repair depends on the definition alone, so each worker repairs it alike.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 DEEP_MAX: Final = 64
-"""Levels of schemas inside of one another."""
+"""The most levels of nested schemas."""
 NAME_CHARS_MAX: Final = 64
 OWN_NAME_CHARS_MAX: Final = 100
-"""Of the name that a tool has here: a call is stored with it."""
+"""The most characters of a tool's name here, which is stored with its calls."""
 _TOOL_NAME: Final = re.compile(rf"[A-Za-z_][A-Za-z0-9_-]{{0,{NAME_CHARS_MAX - 1}}}")
-"""What every server takes: OpenAI, Anthropic and Bedrock letters, digits, ``_`` and ``-``; Gemini not as the first."""
+"""Names that every server accepts: OpenAI, Anthropic and Bedrock letters, digits, ``_`` and ``-``; Gemini not ``-`` or
+a digit as the first."""
 _PROPERTY_NAME: Final = re.compile(rf"[A-Za-z0-9_.-]{{1,{NAME_CHARS_MAX}}}")
-"""Of Anthropic: "Property keys should match pattern '^[a-zA-Z0-9_.-]{1,64}$'"."""
+"""Anthropic's rule: "Property keys should match pattern '^[a-zA-Z0-9_.-]{1,64}$'"."""
 _TYPES: Final = ("object", "string", "number", "integer", "boolean", "array", "null")
 _UNIONS: Final = ("anyOf", "oneOf", "allOf")
 _REFERENCES_MAX: Final = 16
@@ -39,7 +40,7 @@ class UnfitDefinition(ValueError):
 
 
 class LeftOutTool(NamedTuple):
-    """A tool that is offered and that no agent can have. As text it is a sentence."""
+    """A tool that is offered and that no agent can use. Its ``str`` is a sentence."""
 
     name: str
     """Empty for a tool without one."""
@@ -51,8 +52,8 @@ class LeftOutTool(NamedTuple):
 
 
 def why_unusable_name(name: object, chars_max: int = OWN_NAME_CHARS_MAX) -> str | None:
-    """Why a tool cannot be called so, for the end of a sentence; ``None`` for a name that can be sent, if under
-    another one."""
+    """Why a tool cannot have this name, for the end of a sentence; ``None`` for a name that can be sent, possibly
+    replaced."""
     if not isinstance(name, str) or not name.strip():
         return "has no name"
     if len(name) > chars_max:
@@ -63,8 +64,8 @@ def why_unusable_name(name: object, chars_max: int = OWN_NAME_CHARS_MAX) -> str 
 
 
 def sent_name(name: str, taken: Collection[str] = ()) -> str:
-    """What servers of models call a tool. A name that one of them would refuse gets a digest, longer where another tool
-    is called so, that is where the name is in ``taken``."""
+    """The name of a tool at model servers. A name that one of them would refuse gets a digest, a longer one when
+    another tool has the result already, that is when it is in ``taken``."""
     if _TOOL_NAME.fullmatch(name):
         return name
     spellings = (_plain_name(name, r"[^A-Za-z0-9_-]", chars) for chars in range(8, NAME_CHARS_MAX - 8, 8))
@@ -72,8 +73,8 @@ def sent_name(name: str, taken: Collection[str] = ()) -> str:
 
 
 def fitted_schema(parameters: object, *, renames: bool = True) -> Mapping[str, Any]:
-    """The schema of a tool's arguments as it is sent; ``parameters`` itself when it fits. ``renames`` says whether
-    properties may stand under other names. Raises ``UnfitDefinition``."""
+    """The schema of a tool's arguments as it is sent; ``parameters`` itself when it fits. ``renames`` allows properties
+    to be renamed. Raises ``UnfitDefinition``."""
     if not isinstance(parameters, Mapping):
         return NO_ARGUMENTS
     if _is_deeper(parameters, DEEP_MAX):
@@ -83,7 +84,7 @@ def fitted_schema(parameters: object, *, renames: bool = True) -> Mapping[str, A
 
 
 def without_keywords(schema: Node, unwanted: Collection[str]) -> dict[str, Any]:
-    """A schema and all schemas inside of it without these keywords; a property may be called like one."""
+    """Remove keywords from a schema and all schemas inside it; properties with such a name stay."""
     return {**_bare(schema, lambda key, _: key in unwanted)}
 
 
@@ -105,7 +106,7 @@ def _bare(schema: Any, is_unwanted: Callable[[str, Any], bool]) -> Any:
 
 
 def restore_arguments(arguments: Any, parameters: object) -> Any:
-    """The arguments of a call under the names that the tool's own schema has. Names that it does not know stay."""
+    """Give the arguments of a call the names of the tool's own schema. Unknown names stay."""
     return _restored(arguments, [parameters], parameters) if isinstance(parameters, Mapping) else arguments
 
 
@@ -134,7 +135,7 @@ def _is_deeper(value: object, depth_max: int) -> bool:
 
 
 def _keys_of(value: Any) -> Any:
-    """What ``==`` does not see: 1, 1.0 and true are equal and are not the same bytes."""
+    """The types within a value, which ``==`` does not compare: 1, 1.0 and true are equal and are not the same bytes."""
     if isinstance(value, Mapping):
         return {key: _keys_of(inner) for key, inner in value.items()}
     return [_keys_of(inner) for inner in value] if isinstance(value, list) else type(value)
@@ -180,7 +181,7 @@ def _is_pattern(value: object) -> bool:
 
 _ANCHOR: Final = re.compile(r"[A-Za-z_][-A-Za-z0-9._]*")
 _OTHER_PATTERN: Final = re.compile(r"\\[pPuckKGXR]|\(\?<[A-Za-z]|\[\[:|[*+?}]\+")
-"""What other dialects of regular expressions know, and ``re`` need not."""
+"""Constructs of other dialects of regular expressions that ``re`` may not know."""
 
 _KEPT_IF: Final[Mapping[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("title", "description", "$comment", "format", "$schema"), _is_text),
@@ -210,13 +211,14 @@ _SCHEMA_LISTS: Final = (*_UNIONS, "prefixItems")
 
 @dataclass(slots=True)
 class _Mender:
-    """Mends one schema. References are looked up in what came, before anything of it was mended."""
+    """Repairs one schema. References are looked up in the original, before anything of it was repaired."""
 
     whole: Node
     renames: bool
 
     def root(self) -> dict[str, Any]:
-        """The schema of an object with properties, without a union at its root. Raises ``UnfitDefinition``."""
+        """Repair to the schema of an object with properties, without a union at its root. Raises
+        ``UnfitDefinition``."""
         node = _with_target(self.whole, self.whole)
         kinds = node.get("type", "object")
         is_object = kinds == "object" or (isinstance(kinds, list) and "object" in kinds)
@@ -227,12 +229,12 @@ class _Mender:
         for key in (*_UNIONS, "enum", "not"):
             mended.pop(key, None)
         whole = self._with_required(mended, node)
-        # What they lead to may have been mended away, or be called otherwise.
+        # Remove references whose target was removed or renamed by the repair.
         found: dict[str, Any] = _bare(whole, lambda key, value: key == "$ref" and not _leads_to_schema(value, whole))
         return found
 
     def node(self, node: object) -> dict[str, Any]:
-        """A schema inside of another one."""
+        """Repair a schema inside another one."""
         if not isinstance(node, Mapping):
             return _of_word(node)
         mended: dict[str, Any] = {}
@@ -247,7 +249,7 @@ class _Mender:
         return self._completed(mended, node)
 
     def _keyword(self, key: str, value: Any) -> dict[str, Any] | None:
-        """What becomes of one keyword; ``None`` when it is left out."""
+        """Repair one keyword; ``None`` when it is left out."""
         if key == "type":
             return _of_type(value)
         if key == "required":
@@ -268,7 +270,7 @@ class _Mender:
         return {key: value} if is_kept is None or is_kept(value) else None
 
     def _named(self, key: str, named: Node) -> dict[str, Any]:
-        """Schemas by names, or in dependencies the names that others require."""
+        """Repair schemas by name, or, in dependencies, the names that others require."""
         sent = self._sent if key in _BY_PROPERTY else str
         if key in ("dependencies", "dependentRequired"):
             lists = {name: [self._sent(one) for one in dict.fromkeys(_names(inner))] for name, inner in named.items()}
@@ -278,7 +280,7 @@ class _Mender:
         return {sent(name): self.node(inner) for name, inner in kept.items()}
 
     def _completed(self, mended: dict[str, Any], node: Node) -> dict[str, Any]:
-        """With what an object and an array must have beside their type."""
+        """Add what an object and an array must have beside their type."""
         if mended.get("type") == "object":
             mended.setdefault("properties", {})
         if mended.get("type") == "array":
@@ -287,7 +289,7 @@ class _Mender:
         return self._with_required(mended, {"required": node.get("required")}) if is_whole else mended
 
     def _with_required(self, mended: dict[str, Any], node: Node) -> dict[str, Any]:
-        """With the required names that there are, each once. A union at the root requires what all its branches do."""
+        """Add the required names that exist, each once. A union at the root requires what all its branches do."""
         found = list(_names(node.get("required")))
         for key in _UNIONS:
             branches = [set(_names(branch.get("required"))) for branch in self._branches(node, key)]
@@ -299,7 +301,7 @@ class _Mender:
         return {key: value for key, value in mended.items() if key != "required"}
 
     def _members(self, node: Node) -> dict[str, Any]:
-        """The properties of the root and, behind them, those that only branches of a union at the root have."""
+        """The properties of the root and, after them, those that only branches of a union at the root have."""
         own = node.get("properties")
         members: dict[str, Any] = dict(own) if isinstance(own, Mapping) else {}
         found: dict[str, list[Any]] = {}
@@ -321,14 +323,14 @@ class _Mender:
 
 
 def _of_word(node: object) -> dict[str, Any]:
-    """A schema of what is no object: the name of a type, or anything."""
+    """Read a schema that is no object: the name of a type, or anything."""
     if node == "object" or (isinstance(node, str) and node not in _TYPES):
         return {"type": "object", "properties": {}}
     return ({"type": node, "items": {}} if node == "array" else {"type": node}) if isinstance(node, str) else {}
 
 
 def _of_type(value: object) -> dict[str, Any] | None:
-    """A type, or several: Gemini and llama.cpp take no list of them."""
+    """Read one type, or several: Gemini and llama.cpp accept no list of them."""
     if isinstance(value, str):
         return {"type": value} if value in _TYPES else None
     kinds = [kind for kind in value if kind in _TYPES] if isinstance(value, list) else []
@@ -340,7 +342,7 @@ def _of_type(value: object) -> dict[str, Any] | None:
 
 
 def _modern(node: Node) -> Iterator[tuple[str, Any]]:
-    """The keywords as JSON Schema has them since 2020-12: bounds are numbers, and ``items`` is one schema."""
+    """The keywords in the form of JSON Schema 2020-12: bounds are numbers, and ``items`` is one schema."""
     for key, value in node.items():
         bound = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}.get(key)
         if bound is not None and isinstance(value, bool):
@@ -353,7 +355,7 @@ def _modern(node: Node) -> Iterator[tuple[str, Any]]:
 
 
 def _without_null_branch(node: dict[str, Any]) -> dict[str, Any]:
-    """A union of one schema with ``null`` as that schema: ``required`` says what may be left out."""
+    """Replace a union of one schema with ``null`` by that schema: ``required`` says what may be left out."""
     for key in ("anyOf", "oneOf"):
         branches = node.get(key)
         if not isinstance(branches, list):
@@ -375,7 +377,7 @@ def _unescaped(step: str) -> str:
 
 
 def _target(reference: str, whole: Node) -> Any:
-    """What a reference leads to inside of the schema; ``None`` for nothing, and for another document."""
+    """Resolve a reference inside the schema; ``None`` when there is nothing, and for another document."""
     if reference != "#" and not reference.startswith("#/"):
         return None
     found: Any = whole
@@ -400,7 +402,7 @@ def _leads_to_schema(reference: str, whole: Node) -> bool:
 
 
 def _with_target(node: Any, whole: Node) -> Any:
-    """A schema that is a reference, with what it refers to in its place."""
+    """Replace a schema that is a reference by what it refers to."""
     for _ in range(_REFERENCES_MAX):
         reference = node.get("$ref") if isinstance(node, Mapping) else None
         target = _target(reference, whole) if isinstance(reference, str) else None
@@ -441,7 +443,7 @@ def _restored(value: Any, schemas: Sequence[Any], whole: Node) -> Any:
 
 
 def _alternatives(schemas: Sequence[Any], whole: Node) -> Iterator[Node]:
-    """Each schema that a value may have to fit, unions and references followed."""
+    """Yield each schema that a value may have to fit, following unions and references."""
     waiting = list(schemas)
     for _ in range(1_000):
         if not waiting:

@@ -1,7 +1,7 @@
-"""The ids of traces and spans, derived from what stands in rows.
+"""Derive the ids of traces and spans from what stands in rows.
 
-So nothing has to be carried from process to process, and nothing is lost with one: whoever works on a run, after
-whatever kills, computes the same trace and the same parent (W3C Trace Context, https://www.w3.org/TR/trace-context/).
+So nothing has to be carried from process to process, and nothing is lost with one: every process that works on a run
+computes the same trace and the same parent (W3C Trace Context, https://www.w3.org/TR/trace-context/).
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ import hashlib
 
 
 def trace_id(root_id: str) -> int:
-    """The trace of a chain of runs, by the id of its first run."""
+    """Derive the trace of a chain of runs from the id of its first run."""
     return int.from_bytes(_digest("trace", root_id)[:16], "big")
 
 
 def run_span_id(run_id: str) -> int:
-    """The span of a run, which is the parent of all that is done for it."""
+    """Derive the span of a run, which is the parent of all that is done for it."""
     return int.from_bytes(_digest("run", run_id)[:8], "big")
 
 
 def step_span_id(token: str) -> int:
-    """The span of a step, by the token of its claim, which no other claim has."""
+    """Derive the span of a step from the token of its claim, which no other claim has."""
     return int.from_bytes(_digest("step", token)[:8], "big")
 
 
 def traceparent(root_id: str, run_id: str) -> str:
-    """The header of messages for a run."""
+    """Build the trace header for messages about a run."""
     return f"00-{trace_id(root_id):032x}-{run_span_id(run_id):016x}-01"
 
 

@@ -1,5 +1,5 @@
-"""What models and endpoints want to be asked like: the values that rows of ``families`` and of the provider catalogue
-are made of. Plain data, so that prompts, conversions and wires read them without knowing whose rows they come from."""
+"""Model and endpoint capabilities: the values in rows of ``families`` and of the provider catalogue. Plain data, so
+that prompts, conversions and wires read them without knowing which rows they come from."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ class Wire(StrEnum):
 
 
 UNSIGNED = "skip_thought_signature_validator"
-"""What a call of another model's turn carries where signatures are demanded (Google's page on thought signatures)."""
+"""Stands for the signature in a call of another model's turn where signatures are demanded (Google's page on thought
+signatures)."""
 
 
 @dataclass(frozen=True, slots=True)
 class WireNeeds:
-    """What an endpoint wants in its messages beyond the standard, which rejects every field it does not know."""
+    """The needs of an endpoint in its messages beyond the standard; the standard rejects every field it does not
+    know."""
 
     echoes_reasoning: bool = False
     """Wants ``reasoning_content`` back on each assistant row, and rejects its absence."""
@@ -37,14 +39,14 @@ class WireNeeds:
     keeps_response_items: bool = False
     """Messages will be converted to Responses items, so what those are made of stays in."""
     keeps_anthropic_blocks: bool = False
-    """Messages will be converted to Anthropic's, so blocks that were stored in their order stay in, with who signed
-    them."""
+    """Messages will be converted to Anthropic's, so blocks that were stored in their order stay in, with the model that
+    signed them."""
     takes_short_ids_only: bool = False
     """Refuses ids of calls that are not nine letters or digits (Mistral)."""
     insists_on_signature: bool = False
     """Refuses calls of a turn of which the first is not signed (Gemini from 3 on)."""
     thinker: str = ""
-    """Whose own reasoning is echoed: that of another model is not passed off as its own."""
+    """The model whose own reasoning is echoed: reasoning of another model is not passed off as its own."""
 
     def __or__(self, other: WireNeeds) -> WireNeeds:
         """Everything that either wants."""
@@ -59,21 +61,21 @@ STANDARD = WireNeeds()
 
 
 class CacheLayout(StrEnum):
-    """Where a cache mark may stand."""
+    """The places where a cache mark may stand."""
 
     NATIVE = "native"
     """Anywhere: the conversion to Anthropic's messages moves a mark on a row into its last block. The assistant's rows
-    are marked as a whole, because of some the conversion takes stored blocks instead of the content."""
+    are marked as a whole, because for some of them the conversion takes stored blocks instead of the content."""
     ENVELOPE = "envelope"
     """In content parts only. On an empty row it would be ignored, and on an empty tool row some servers hang."""
 
 
 class ThinkingPolicy(StrEnum):
-    """What becomes of thinking in messages that are sent again over Anthropic's wire."""
+    """The treatment of thinking in messages that are sent again over Anthropic's wire."""
 
     NATIVE = "native"
-    """Anthropic itself: all thinking that it signed goes back. A running round of calls has to keep it; of what earlier
-    turns thought, the API leaves out by itself what the model does not use any more, and does not bill it
+    """Anthropic itself: all thinking that it signed goes back. A running round of calls has to keep it; thinking of
+    earlier turns that the model does not use any more is left out by the API itself, and is not billed
     (https://docs.claude.com/en/docs/build-with-claude/extended-thinking, 2026)."""
     STRIP = "strip"
     """Endpoints that imitate the wire cannot check the signatures."""
@@ -84,23 +86,23 @@ class ThinkingPolicy(StrEnum):
 
 
 class ThinkingRequest(StrEnum):
-    """How a model is asked over Anthropic's wire to think."""
+    """The ways to ask a model to think over Anthropic's wire."""
 
     NEVER = "never"
     BUDGET = "budget"
-    """Up to a number of tokens, which comes out of the output limit and demands temperature 1."""
+    """Up to a number of tokens, which counts against the output limit and demands temperature 1."""
     ADAPTIVE = "adaptive"
-    """It decides for itself how much an effort is."""
+    """The model decides by itself how much an effort means."""
 
 
 class Billing(StrEnum):
-    """How a provider is paid."""
+    """The ways in which a provider bills."""
 
     TOKENS = "tokens"
     """By counted tokens and a price list."""
     STATED = "stated"
-    """It says with every reply what it billed."""
+    """It states with every reply what it billed."""
     SUBSCRIPTION = "subscription"
-    """By the month."""
+    """By a monthly subscription."""
     FREE = "free"
     """It costs nothing, for certain."""

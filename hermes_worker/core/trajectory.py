@@ -1,5 +1,5 @@
-"""A transcript as a training sample: ShareGPT rows with the tags of Hermes models (docs/behaviour.md, "Trajectories").
-Pure."""
+"""Convert a transcript into a training sample: ShareGPT rows with the tags of Hermes models (docs/behaviour.md,
+"Trajectories"). Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SYSTEM = (
 
 
 def trajectory(rows: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Turn]:
-    """The conversation; ``tools`` are the definitions it had, in chat-completions form."""
+    """Convert a conversation; ``tools`` are the definitions it had, in chat-completions form."""
     turns: list[Turn] = [{"from": "system", "value": _SYSTEM.format(tools=_listed(tools))}]
     names: dict[str, str] = {}
     for body in (json.loads(row.body) for row in rows):
@@ -64,7 +64,7 @@ def _said(body: Mapping[str, Any]) -> str:
 
 
 def _parts(body: Mapping[str, Any]) -> Iterator[str]:
-    """Every turn has its thinking, were it empty, so that all samples have one form."""
+    """The parts of a reply. Every turn has a thinking part, even an empty one, so that all samples have one form."""
     reasoning = str(body.get("reasoning") or "").strip()
     yield f"<think>\n{reasoning}\n</think>" if reasoning else "<think>\n</think>"
     if text := _text(body.get("content")).strip():

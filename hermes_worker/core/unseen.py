@@ -1,7 +1,7 @@
-"""Characters that nobody sees, or that change how the text around them is read, shown by their codes. Pure.
+"""Show invisible characters, and those that change how the text around them is read, by their codes. Pure.
 
-What a person is asked to allow, the name of a file and a title come from models and strangers. A mark that turns the
-direction of a line, or that has no width, makes such a text look like another one, so every surface shows it as
+What a person is asked to allow, the name of a file and a title come from models and strangers. A character that turns
+the direction of a line, or that has no width, makes such a text look like another one, so every surface shows it as
 ``<U+202E>``. The page has the same ranges in ``web/core.js``; a test compares them.
 """
 
@@ -53,8 +53,8 @@ _EMOJI_RANGES: Final = (
 
 
 def show_marks(text: str) -> str:
-    """``text`` with every unseen character as ``<U+202E>``. Tabs, line ends, and what makes an emoji stay. Doing it
-    twice changes nothing more."""
+    """Replace every invisible character in ``text`` by its code, as ``<U+202E>``. Tabs, line ends, and parts of emoji
+    stay. Doing it twice changes nothing more."""
     if UNSEEN.search(text) is None:
         return text
     text = text.replace("\r\n", "\n")

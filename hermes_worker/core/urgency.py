@@ -1,15 +1,16 @@
-"""How urgent a run is, and when it may begin. Pure."""
+"""The priority of a run, and when it may begin. Pure."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 
 LATEST_S = 366 * 86_400.0
-"""How far ahead a run may be put off, in seconds."""
+"""The most seconds by which a run may be postponed."""
 
 
 class Priority(IntEnum):
-    """Which of a tenant's runs go first when there are more than workers. The numbers stand in ``runs.priority``."""
+    """The priority of a run among its tenant's, when there are more runs than workers. The numbers stand in
+    ``runs.priority``."""
 
     LOW = -1
     NORMAL = 0
@@ -21,7 +22,7 @@ class Priority(IntEnum):
 
     @classmethod
     def of(cls, word: str) -> Priority:
-        """Raises ``ValueError`` for a word that is none."""
+        """Parse a priority. Raises ``ValueError`` for an unknown word."""
         try:
             return cls[word.upper()]
         except KeyError:

@@ -1,11 +1,11 @@
-"""Whether lists changed, without reading them: a mark of each, which differs from an earlier one when rows that the
-list shows are there, are gone, or were written in between.
+"""Whether lists changed, without reading them: a mark of each list, which differs from an earlier one when rows of the
+list were added, deleted or written in between.
 
-A mark is made of what is open and of the newest rows of each kind: how many there are, the sum of their numbers and
-the sum of their times. Sums tell of a row whatever the order in which transactions commit; a maximum would not. No step
-writes anything for it, and no index has to hold a time (``tables.runs``). One statement reads all marks. It costs what
-is open and a few hundred rows, however much has ended. A row that is neither open nor among the newest, and that is
-written all the same, is not told of.
+A mark is made of the open rows and the newest rows of each kind: how many there are, the sum of their numbers and the
+sum of their times. Sums notice a row whatever the order in which transactions commit; a maximum would not. No step
+writes anything for it, and no index has to hold a time (``tables.runs``). One statement reads all marks. It costs the
+open rows and a few hundred more, however many have ended. A change to a row that is neither open nor among the newest
+is not noticed.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from hermes_worker.store.tables import (
 )
 
 NEWEST = 100
-"""Rows of a kind that are looked at beside the open ones: a page of its list."""
+"""Newest rows of a kind that are looked at beside the open ones: a page of its list."""
 _MARK_CHARS = 12
 
 
 _Rows = sa.Select[int, int]
-"""Rows of a list: the number of each, and its time."""
+"""Select of a list's rows: the number of each, and its time."""
 
 
 class _ListSums(NamedTuple):
@@ -55,7 +55,8 @@ class _ListSums(NamedTuple):
 
 
 def read_marks(database: Database, tenant: str | None, kinds: Collection[ListKind] = tuple(ListKind)) -> Marks:
-    """Of a tenant's lists, or of everybody's (``None``). Raises ``UnavailableError``."""
+    """Compute the marks of a tenant's lists, or of the lists of all tenants for ``None``. Raises
+    ``UnavailableError``."""
     wanted = tuple(kind for kind in ListKind if kind in kinds)
     with database.read() as connection:
         found = _statement(tenant, wanted, NEWEST).all(connection, {})
@@ -69,7 +70,7 @@ def read_marks(database: Database, tenant: str | None, kinds: Collection[ListKin
 
 @lru_cache(maxsize=256)
 def _statement(tenant: str | None, kinds: Sequence[ListKind], _newest: int) -> Prepared[Values, _ListSums]:
-    """Put together once for each who watches: to do it for every look took most of its time."""
+    """Build the statement once per tenant and kinds: building it at each look took most of the time."""
     parts = [_sums(kind, number, part) for kind in kinds for number, part in enumerate(_PARTS[kind](tenant))]
     return Prepared(sa.union_all(*parts), names=(), gives=_ListSums)
 
@@ -86,7 +87,7 @@ def _sums(kind: ListKind, number: int, part: _Rows) -> sa.Select[str, int, int, 
 
 
 def _ms(*columns: sa.ColumnElement[float]) -> sa.ColumnElement[int]:
-    """Whole milliseconds: a sum of these does not depend on the order of its parts."""
+    """Whole milliseconds: a sum of integers does not depend on the order of its parts."""
     total = sum((sa.func.coalesce(column, 0.0) for column in columns[1:]), sa.func.coalesce(columns[0], 0.0))
     return sa.cast(total * 1000, sa.BigInteger())
 
@@ -103,7 +104,7 @@ def _newest(rows: _Rows, order: sa.ColumnElement[Any]) -> _Rows:
 def _of_runs(tenant: str | None) -> Sequence[_Rows]:
     # Two steps of a run may be in one millisecond.
     written = _rows(runs, _ms(runs.c.updated_at) + runs.c.event_seq, tenant)
-    # What is deleted by a person is recorded; what retention deletes is old, and nobody waits to see it go.
+    # A deletion by a person is in the audit log; rows that retention deletes are old, and no list is watched for that.
     return written.where(RUN_IS_OPEN), _newest(written, runs.c.pk), *_of_audit(tenant)
 
 
@@ -111,7 +112,7 @@ def _of_approvals(tenant: str | None) -> Sequence[_Rows]:
     asked = sa.select(waits.c.pk.label("number"), _ms(waits.c.closed_at).label("time"))
     if tenant is None:
         return asked.where(waits.c.closed_at.is_(None)), _newest(asked, waits.c.pk)
-    # The newest of all: those of one tenant may be anywhere among them.
+    # Read the newest waits of all tenants: there is no index that orders those of one tenant.
     newest = (
         sa.select(waits.c.pk, waits.c.run_pk, waits.c.closed_at).order_by(waits.c.pk.desc()).limit(NEWEST).subquery()
     )
@@ -124,7 +125,7 @@ def _of_approvals(tenant: str | None) -> Sequence[_Rows]:
 
 
 def _of_sessions(tenant: str | None) -> Sequence[_Rows]:
-    # The newest of all, as above. Titles are changed by people, whose deeds are recorded, and by runs.
+    # The newest of all tenants, as above. Changes of titles by people are in the audit log.
     last = sa.select(sessions.c.pk, sessions.c.tenant, sessions.c.archived_at, sessions.c.ended_at)
     newest = last.order_by(sessions.c.pk.desc()).limit(NEWEST).subquery()
     begun = sa.select(newest.c.pk.label("number"), _ms(newest.c.archived_at, newest.c.ended_at).label("time"))
@@ -142,7 +143,7 @@ def _of_jobs(tenant: str | None) -> Sequence[_Rows]:
 
 
 _JUST_SETTLED = sa.text("deliveries.settled_at is not null and deliveries.is_counted = 0")
-"""As in its partial index: there is none by time for all tenants."""
+"""Written as in its partial index: there is no index by time for all tenants."""
 
 
 def _of_deliveries(tenant: str | None) -> Sequence[_Rows]:
@@ -151,7 +152,7 @@ def _of_deliveries(tenant: str | None) -> Sequence[_Rows]:
         settled = _newest(written.where(_JUST_SETTLED), deliveries.c.pk)
     else:
         settled = _newest(written.where(deliveries.c.settled_at.is_not(None)), deliveries.c.settled_at)
-    # One that ended long ago is sent again by a person, whose deed is recorded.
+    # A person who sends an old delivery again leaves an entry in the audit log.
     return _newest(written, deliveries.c.pk), settled, *_of_audit(tenant)
 
 
@@ -163,7 +164,7 @@ def _of_fleet(_tenant: str | None) -> Sequence[_Rows]:
 
 
 def _of_gateway(_tenant: str | None) -> Sequence[_Rows]:
-    # Few rows, all of them: whoever is turned away leaves no other trace. The state of an account is written with each
+    # Few rows, all of them: a person who is refused leaves no other trace. The state of an account is written with each
     # look at its platform.
     found = _ms(channels.c.looked_at, channels.c.error_at, channels.c.locked_until).label("time")
     listens = sa.select(sa.case((channels.c.lease_token.is_(None), 0), else_=1).label("number"), found)

@@ -1,8 +1,14 @@
 """Steps of the database's clock: how they are noticed, and how stored times are moved with it.
 
-What lies ahead (a deadline, the end of a wait) stays as far ahead as it was; what measures an age stays as old as it
-was. What tells of the past (when a run ended, an audit entry) stays as it was written, and the slots of jobs follow the
-clock. A row that was written after the step and before it was noticed is right already, and is told by its own stamp.
+A time that lies ahead (a deadline, the end of a wait) stays as far ahead as it was; a time from which an age is
+measured keeps the age. Times of past events (when a run ended, an audit entry) stay as they were written, and the slots
+of jobs follow the clock. A row that was written after the step and before it was noticed is right already, and is
+recognised by its own stamp:
+
+    clock set back by one hour at 12:00       before    after the correction
+    resume_at (ahead)                         12:10     11:10     still in ten minutes
+    hinted_at (measures an age)               11:58     10:58     still two minutes old
+    finished_at (an event)                    11:50     11:50     the record of it stays
 """
 
 from __future__ import annotations
@@ -57,7 +63,7 @@ _SWEEP = "sweep"
 
 
 STEADY_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""The clock of this machine that nobody sets and that, where the system has one, goes on in its sleep."""
+"""A clock of this machine that cannot be set and that, where the system has one, goes on while the machine sleeps."""
 _SWEPT_WITHIN_S = 60.0
 
 
@@ -83,21 +89,22 @@ _LAST_SWEEP: Prepared[Nothing, LastSweep] = Prepared(
 
 
 def is_clock_watched(connection: Connection) -> bool:
-    """Whether the clock is where the last sweep saw it, so that what is over by it may be ended. Where nobody has swept
-    for a while, or the clock was set since, that is for the next sweep to say."""
+    """Whether the clock is where the last sweep saw it, so that what is over by it may be ended. When no process has
+    swept for a while, or the clock was set since, the next sweep has to decide."""
     seen = _LAST_SWEEP.first(connection, {})
     return seen is None or not seen.ran_at or abs(seen.now - seen.ran_at) < _SWEPT_WITHIN_S
 
 
 @dataclass(slots=True, kw_only=True)
 class ClockWatch:
-    """What one sweeping process remembers of the clocks. Not thread-safe: one thread sweeps."""
+    """The memory of one sweeping process about the clocks. Not thread-safe: one thread sweeps."""
 
     swept_every_s: float
     last: ClockLook | None = field(default=None)
 
     def look(self, connection: Connection) -> tuple[LastSweep | None, ClockLook | None]:
-        """The last sweep of any process, and what this look found; nothing before the first sweep."""
+        """Read the clocks. Returns the last sweep of any process, and what this look found; ``None`` for both before
+        the first sweep."""
         began = time.clock_gettime(STEADY_CLOCK)
         seen = _LAST_SWEEP.first(connection, {})
         if seen is None:
@@ -108,8 +115,8 @@ class ClockWatch:
     def correct(
         self, connection: Connection, look: ClockLook, *, term_s: float
     ) -> tuple[float | None, ClockLook | None]:
-        """Move stored times if the clock was stepped. By how much it was, ``None`` when nobody may sweep before the
-        next look; and what is to be remembered as ``last`` once the transaction is committed."""
+        """Move stored times if the clock was stepped. Returns by how many seconds, ``None`` when no process may sweep
+        before the next look; and what to store in ``last`` once the transaction is committed."""
         step_s = step_of(self.last, look, swept_every_s=self.swept_every_s)
         if self.last is None or not step_s:
             return step_s, look
@@ -129,15 +136,15 @@ class ClockWatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Moved:
-    """Which times of a table's rows move with the clock."""
+    """The columns of a table that move with the clock."""
 
     where: sa.ColumnElement[bool] = field(default_factory=sa.true)
     behind: tuple[str, ...] = ()
-    """They were the time at which they were written."""
+    """Columns that hold the time at which they were written."""
     ahead: Mapping[str, str] = field(default_factory=dict)
-    """They lie ahead of the time at which they were written, which another column of the row tells."""
+    """Columns that lie ahead of the time at which they were written, and the column of the row that tells that time."""
     terms: tuple[str, ...] = ()
-    """They lie ahead by little, and who needs them writes them again and again."""
+    """Columns that lie ahead by little and are rewritten again and again."""
 
 
 _HINTED = ("hinted_at", "claimed_at")
@@ -190,11 +197,12 @@ MOVED: Mapping[sa.Table, _Moved] = {
         where=maintenance.c.name.not_in((CLOCK, _SWEEP)) & (maintenance.c.ran_at > 0), behind=("ran_at",)
     ),
 }
-"""In the order in which a step locks them."""
+"""The tables in the order in which a step locks them."""
 
 
 def _move(table: sa.Table, step_s: float, *, now: float, since_s: float) -> sa.Update:
-    """Move what the rows of a table had before the step, which was at most ``since_s`` seconds ago."""
+    """Build the update that moves the times a table's rows had before the step, which was at most ``since_s`` seconds
+    ago."""
 
     def moved(column: sa.Column[Any], is_old: sa.ColumnElement[bool]) -> sa.ColumnElement[Any]:
         return sa.case((is_old, column + step_s), else_=column)
@@ -205,7 +213,8 @@ def _move(table: sa.Table, step_s: float, *, now: float, since_s: float) -> sa.U
     rule = MOVED[table]
     values = {name: moved(table.c[name], written_before(table.c[name])) for name in rule.behind}
     values |= {name: moved(table.c[name], written_before(table.c[stamp])) for name, stamp in rule.ahead.items()}
-    # A term that was written after a step ahead lies ahead of it; one of before has run out, or ends a step earlier.
+    # After a step forward, a term in the future may be new, so only those in the past are moved; an old one that is
+    # still in the future ends earlier by the step.
     for name in rule.terms:
         values[name] = moved(table.c[name], table.c[name] <= now) if step_s > 0 else table.c[name] + step_s
     return sa.update(table).where(rule.where).values(values)

@@ -11,8 +11,8 @@ from hermes_worker.core.errors import ConfigurationError
 
 def copy_sqlite(source: Path, target: Path) -> None:
     """Copy what is committed at this moment into a new file, readable by its owner only. Writers go on meanwhile: in
-    WAL mode a reader stops nobody (https://www.sqlite.org/backup.html). Raises ``ConfigurationError`` for a file that
-    is no database."""
+    WAL mode a reader stops no writer (https://www.sqlite.org/backup.html). Raises ``ConfigurationError`` for a file
+    that is no database."""
     target.touch(mode=0o600, exist_ok=False)
     try:
         with (
@@ -26,7 +26,8 @@ def copy_sqlite(source: Path, target: Path) -> None:
 
 
 def require_sound(path: Path) -> None:
-    """Raises ``ConfigurationError`` for a file that is no database, or a damaged one."""
+    """Check the integrity of a database file. Raises ``ConfigurationError`` for a file that is no database, or is
+    damaged."""
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
             (found,) = connection.execute("pragma quick_check(1)").fetchone()
@@ -37,8 +38,8 @@ def require_sound(path: Path) -> None:
 
 
 def settle_journal(path: Path) -> None:
-    """Write what stands in the journal of a database into its file, if there is one and it can be read: without its
-    journal it is whole then."""
+    """Write the journal of a database into its file, if there is one and it can be read: the file alone is complete
+    then."""
     if path.exists():
         with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(path, timeout=20.0)) as connection:
             connection.execute("pragma journal_mode=delete")

@@ -1,13 +1,13 @@
-"""A database that was set back to an earlier moment, and a world that was not.
+"""Restores: a database that was set back to an earlier moment, while the world outside was not.
 
-What the rows call due or at work may have been done since, by workers whose rows are gone. So an *epoch* is marked:
-every claim is given up, and what must not silently be done twice counts as begun. The sweeper then decides on it by the
-same rules as ever (invariant I5).
+Steps that the rows call due or at work may have been done since, by workers whose rows are gone. So an *epoch* is
+marked: every claim is given up, and what must not silently be done twice counts as begun. The sweeper then decides on
+it by its usual rules (invariant I5).
 
-Nobody can tell a restore from a rehearsal of one, in which the original goes on working. So the database is marked as a
-*copy*, which has no outside until somebody says that the original is gone: its deliveries, hooks and jobs wait as rows,
-it listens to no chats, and it opens no folder that it shares with the original. Every statement that takes such a step
-asks for the mark itself (``is_no_copy``), so no process has to be told.
+A restore cannot be told from a rehearsal of one, in which the original goes on working. So the database is marked as a
+*copy*, which may not act outside until an operator says that the original is gone: its deliveries, hooks and jobs wait
+as rows, it listens to no chats, and it opens no folder that it shares with the original. Every statement that begins
+such an action checks the mark itself (``is_no_copy``), so no process has to be told.
 """
 
 from __future__ import annotations
@@ -32,29 +32,28 @@ _NAME = "a worker of the time after the backup"
 
 
 class WorkersAlive(HermesError):
-    """A worker holds leases in this database, so nobody may say that it was set back."""
+    """A worker holds leases in this database, so it cannot be marked as set back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """What marking one found."""
+    """The result of marking an epoch."""
 
     claims_given_up: int
     """Workers whose claims are taken away by the next sweep."""
     calls_in_doubt: int
-    """``once`` calls that had no result yet: their outcome will be unknown. Not those that wait for a person."""
+    """``once`` calls that had no result yet: their outcome will be unknown. Calls that wait for a person are not among
+    them."""
     deliveries_in_doubt: int
-    """Deliveries that are not settled: they are sent, with the remark that they may be duplicates."""
+    """Deliveries that are not settled: they are sent with the remark that they may be duplicates."""
     executions_in_doubt: int
-    """Scripts of jobs that were due or at work: what became of them is unknown, and they are not run again."""
+    """Scripts of jobs that were due or at work: their outcome is unknown, and they are not run again."""
 
 
 def mark_epoch(database: Database, *, are_workers_gone: bool = False, is_original_gone: bool = False) -> Epoch:
-    """Say that the database was set back. Do it once, before the first worker starts; a second time does no harm but
-    to what has become due meanwhile. It is a copy from now on, unless its original is gone.
-
-    Raises ``WorkersAlive`` when a worker renewed its leases a moment ago, unless the caller knows that they are gone.
-    """
+    """Mark the database as set back. Call it once, before the first worker starts; a second call harms only what has
+    become due meanwhile. The database counts as a copy from then on, unless its original is gone. Raises
+    ``WorkersAlive`` when a worker renewed its leases a moment ago, unless ``are_workers_gone``."""
     with database.write() as connection:
         alive = sa.select(workers.c.name).where(workers.c.state == "alive", workers.c.expires_at > db_now()).limit(1)
         name = None if are_workers_gone else connection.execute(alive).scalar()
@@ -79,12 +78,12 @@ def mark_epoch(database: Database, *, are_workers_gone: bool = False, is_origina
 
 
 def is_no_copy() -> sa.ColumnElement[bool]:
-    """A condition for the WHERE of what acts outside: the database is not marked as a copy."""
+    """Condition for the WHERE of statements that begin an action outside: the database is not marked as a copy."""
     return ~sa.exists(sa.select(maintenance.c.name).where(maintenance.c.name == _COPY))
 
 
 def is_copy(database: Database) -> bool:
-    """Whether the database is marked as a copy. Asked at most every half second."""
+    """Whether the database is marked as a copy. Read at most every half second."""
 
     def read() -> bool:
         with database.read() as connection:
@@ -94,7 +93,7 @@ def is_copy(database: Database) -> bool:
 
 
 def open_outside(database: Database) -> bool:
-    """Take the mark of a copy away, because the original is gone; ``False`` where there was none."""
+    """Remove the mark of a copy, because the original is gone; ``False`` when there was none."""
     with database.statement() as connection:
         gone = connection.execute(sa.delete(maintenance).where(maintenance.c.name == _COPY)).rowcount
     database.remembered.forget()
@@ -102,22 +101,20 @@ def open_outside(database: Database) -> bool:
 
 
 def epoch_marked_at(database: Database) -> float | None:
-    """When an epoch was last marked, in epoch seconds; ``None`` for never."""
+    """Load when an epoch was last marked, in epoch seconds; ``None`` for never."""
     with database.read() as connection:
         at = connection.execute(sa.select(maintenance.c.ran_at).where(maintenance.c.name == _RESTORED)).scalar()
     return None if at is None else float(at)
 
 
 def _doubt_calls(connection: Connection) -> int:
-    """Claim what has not begun for a worker that is gone: to the sweeper it is then like a call whose worker vanished.
-
-    Also a call that waits for the others before it, or for the answer of a model that is asked about it: it may have
-    been its turn since.
-    """
+    """Claim calls that have not begun for a worker that is gone: the sweeper then treats them like calls whose worker
+    vanished. This includes calls that wait for the calls before them, or for an auxiliary call: they may have begun
+    since. Returns how many."""
     is_once = tool_calls.c.replay == Replay.ONCE.value
     asked = sa.update(tool_calls).where(is_once, tool_calls.c.asks == 1)
     connection.execute(asked.values(asks=0))
-    # What had not begun when the copy was made may have begun since.
+    # Calls that had not begun when the copy was made may have begun since.
     connection.execute(sa.update(tool_calls).where(tool_calls.c.unbegun_token.is_not(None)).values(unbegun_token=None))
     running = sa.select(sa.func.count()).select_from(tool_calls)
     at_work = connection.execute(running.where(is_once, tool_calls.c.lease_owner.is_not(None)))
@@ -141,7 +138,7 @@ def _doubt_executions(connection: Connection) -> int:
 
 
 def _gone_claim(connection: Connection) -> dict[str, object]:
-    """The claim of a worker that has stopped."""
+    """The columns of a claim by a worker that has stopped."""
     worker = {"worker_id": secrets.token_hex(16), "name": _NAME, "queues": "", "state": "stopped"}
     made = sa.insert(workers).values(**worker, started_at=db_now(), expires_at=db_now()).returning(workers.c.pk)
     return {"lease_owner": connection.execute(made).scalar_one(), "lease_token": secrets.token_hex(16)}

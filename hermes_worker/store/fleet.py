@@ -1,6 +1,6 @@
-"""How a fleet stands: what its rows add up to, and what they say now, read at one moment.
+"""The state of a fleet: the totals of its rows, and its open rows, read in one snapshot.
 
-Every statement is led by a partial index of what is open, or reads a table of few rows (workers of the last day, jobs).
+Every statement is led by a partial index of open rows, or reads a table of few rows (workers of the last day, jobs).
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ class FleetReading:
     """The rows of all tenants, at one moment of the database's clock."""
 
     totals: Totals
-    """What only grows (``store.statistics``)."""
+    """Counters that only grow (``store.statistics``)."""
     backlog: tuple[QueueBacklog, ...]
     runs: Mapping[str, int]
-    """Open ones, by status."""
+    """Open runs, by status."""
     workers: Mapping[str, int]
-    """Processes by state; those that are gone, for a day."""
+    """Worker processes by state; those that are gone are counted for a day."""
     places: PlacesReading
-    """How tenants that share the fleet use its places."""
+    """The places of the fleet, where tenants share it."""
     waits: Mapping[str, int]
     """Open questions to people, by kind."""
     jobs: Mapping[str, int]
-    """By state, without those that were removed."""
+    """Jobs by state, without removed ones."""
     deliveries_put_off: int
-    """Those whose next attempt has its time."""
+    """Deliveries whose next attempt is not due yet."""
     keys: Mapping[str, int]
-    """Keys of providers of which something is known, by condition."""
+    """Provider keys that failed at some time, by condition."""
     gateway_accounts: Mapping[str, int]
-    """Accounts that gateways hold, by how that goes; those that nobody holds any more, for a day."""
+    """Accounts of gateways, by state; those without a gateway are counted for a day."""
     job_overdue_s: float
-    """How long the job that is due the longest waits for a scheduler; 0 when none is due."""
+    """Seconds for which the longest overdue job waits for a scheduler; 0 when none is due."""
 
 
 def read_fleet(database: Database) -> FleetReading:
-    """Look once. Raises ``UnavailableError``."""
+    """Read the state of the fleet. Raises ``UnavailableError``."""
     with database.snapshot() as connection:
         due_at, now = connection.execute(_MOST_OVERDUE).one()
         return FleetReading(

@@ -1,8 +1,16 @@
-"""Accounts that are listened to, events that came from them, and the people of their chats.
+"""Chat accounts that gateways listen to, the events that came from them, and the people of their chats.
 
-One gateway at a time listens to an account, under a lease. What an event causes is written together with the event's
-row and, where the gateway asks for events itself, with the cursor. The transaction expects the lease's token, so a
-gateway that was frozen and wakes up writes nothing, and the unique key makes an event that comes again cause nothing.
+Theory of operation. One gateway at a time listens to an account, under a lease in the account's row (``channels``). The
+effects of an event are written in one transaction together with the event's row and, where the gateway polls the
+platform, with the cursor. The transaction expects the lease's token, so a gateway that was frozen and wakes up writes
+nothing, and a unique key makes a repeated event have no effect:
+
+    acquire the lease -> poll from the cursor -> for each event, in one transaction:
+        insert the event's row (unique)     EventKnown: it came before, do nothing
+        compare lease token and lease end   LeaseLost: another gateway listens now, do nothing
+        write the run, answer or command that the event causes, and the new cursor
+
+So a crash between two events repeats at most the polling of an event, never its effect.
 """
 
 from __future__ import annotations
@@ -57,16 +65,17 @@ from hermes_worker.store.tables import (
 _ERROR_CHARS_MAX = 300
 _CLOSED_QUESTIONS = 20
 _LATELY = 5_000
-"""So many questions of an installation, before the oldest open one of a chat, are looked through for that chat's."""
+"""Newest questions of an installation, older than the oldest open one of a chat, that are searched for closed ones of
+that chat."""
 CODE_ASKED = "code_asked"
-"""What became of an event that may answer a question: its chat was asked for the question's code."""
+"""Outcome of an event that may answer a question: the chat was asked for the question's code."""
 _BROKEN = "broken"
-"""Our code broke on an event: whoever brings it again tries it again."""
+"""Outcome of an event on which our code failed: when it comes again, it is tried again."""
 _FREE = {"lease_token": None, "lease_until": None, "holder": None}
 
 
 class EventKnown(Exception):
-    """This event came before: what it causes is there already."""
+    """This event came before: its effects are written already."""
 
 
 class PairingRefused(HermesError):
@@ -75,7 +84,7 @@ class PairingRefused(HermesError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountHold:
-    """The right to listen to an account. Good only while ``token`` is in its row."""
+    """The lease of an account: the right to listen to it. Good only while ``token`` is in its row."""
 
     account: str
     token: str
@@ -84,16 +93,16 @@ class AccountHold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboundEvent:
-    """An event that is being taken."""
+    """An event that is being processed."""
 
     account: str
     key: str
     hold: AccountHold | None = None
-    """``None`` for one that the platform brought by itself."""
+    """The lease of the account; ``None`` for an event that the platform pushed."""
     cursor: str | None = None
-    """How far the account is read with this event; ``None`` for as far as before."""
+    """The position in the account after this event; ``None`` when it does not move."""
     is_beside: bool = False
-    """It came to a webhook, and what else is said to the account does not."""
+    """It came to a webhook although the account is polled: its other events do not come this way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,11 +120,11 @@ class AccountView:
 
 
 class ChatPerson(NamedTuple):
-    """Somebody who was let in, or whose code is still good. Times in epoch seconds."""
+    """A person who was admitted to chats, or whose code is still valid. Times in epoch seconds."""
 
     account: str
     tenant: str
-    """For the chats of which tenant."""
+    """The tenant whose chats the person may use."""
     person: str
     role: ChatRole | None
     """``None`` for a stranger who has a code."""
@@ -144,32 +153,32 @@ class StoppedChat:
 
 
 class ChatState(NamedTuple):
-    """How a chat stands."""
+    """The state of a chat."""
 
     generation: int = 0
-    """How often it began anew."""
+    """How many new conversations the chat has begun."""
     model: str | None = None
-    """What its people chose for the present conversation; ``None`` for the usual one."""
+    """The model that its people chose for the present conversation; ``None`` for the default."""
 
 
 class SessionActivity(NamedTuple):
-    """What happened in a chat's session. Times in epoch seconds, by the database's clock."""
+    """The last activity in a chat's session. Times in epoch seconds, by the database's clock."""
 
     now: float
     said_at: float
     is_at_work: bool
     process_at: float | None
-    """When the youngest of its background processes that live was started."""
+    """When the youngest of its running background processes was started; ``None`` when there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatBurst:
-    """Something that may belong to what the same person wrote shortly before."""
+    """A message that may belong to the one that the same person wrote shortly before."""
 
     principal: str
     text: str
     within_s: float
-    """How soon after the message before."""
+    """The most seconds after the message before."""
 
 
 class _WaitingRow(NamedTuple):
@@ -202,14 +211,14 @@ class GatewayRows:
     # --- leases ------------------------------------------------------------------------------------------------------
 
     def lease_left_s(self, account: str) -> float | None:
-        """For how long an account is still held; ``None`` when nobody holds it. One statement."""
+        """Load for how many seconds the lease of an account lasts; ``None`` when it is free. One statement."""
         left_s = sa.select(channels.c.lease_until - db_now()).where(channels.c.account == account)
         with self._database.read() as connection:
             found = connection.execute(left_s).scalar()
         return None if found is None or found <= 0 else float(found)
 
     def hold(self, account: str, *, mode: str, token_hash: str, holder: str, lease_s: float) -> AccountHold | None:
-        """Take an account that nobody listens to; ``None`` when somebody does, or listens to the same token under
+        """Acquire the lease of an account; ``None`` when another gateway has it, or listens to the same token under
         another name."""
         token = secrets.token_hex(16)
         row = {"account": account, "tenant": DEFAULT_TENANT, "mode": mode, "created_at": db_now()}
@@ -236,7 +245,7 @@ class GatewayRows:
         return None if cursor is None else AccountHold(account=account, token=token, cursor=cursor[0] or "")
 
     def renew(self, hold: AccountHold, lease_s: float, *, error: str | None = None) -> None:
-        """Keep an account, and say what was wrong with the last look. Raises ``LeaseLost``."""
+        """Renew a lease for ``lease_s`` seconds, and record the error of the last look. Raises ``LeaseLost``."""
         said = None if error is None else plain(error[:_ERROR_CHARS_MAX])
         with self._database.statement() as connection:
             self._require(
@@ -260,7 +269,7 @@ class GatewayRows:
             self._require(moved.rowcount, hold)
 
     def release(self, hold: AccountHold) -> None:
-        """Let somebody else listen. Idempotent."""
+        """Release the lease of an account. Idempotent."""
         with self._database.statement() as connection:
             connection.execute(
                 sa.update(channels)
@@ -269,7 +278,7 @@ class GatewayRows:
             )
 
     def release_held_by(self, holder: str) -> None:
-        """The same for every account of a gateway that has ended."""
+        """Release the leases of every account of a gateway that has ended. Idempotent."""
         with self._database.statement() as connection:
             connection.execute(sa.update(channels).where(channels.c.holder == plain(holder[:200])).values(_FREE))
 
@@ -287,7 +296,7 @@ class GatewayRows:
     # --- events ------------------------------------------------------------------------------------------------------
 
     def take(self, connection: Connection, event: InboundEvent, outcome: str, run_id: str | None = None) -> None:
-        """Write an event down, in the transaction of what it causes. Raises ``EventKnown``, ``LeaseLost``."""
+        """Insert an event's row, in the transaction that writes its effects. Raises ``EventKnown``, ``LeaseLost``."""
         if event.hold is not None:
             cursor = channels.c.cursor if event.cursor is None else plain(event.cursor)
             moved = connection.execute(sa.update(channels).where(_held(event.hold)).values(cursor=cursor))
@@ -302,8 +311,8 @@ class GatewayRows:
             raise EventKnown
 
     def broke(self, event: InboundEvent) -> int:
-        """Our code broke on an event: how often it did, over all who tried; 0 when somebody took it meanwhile. It is
-        not taken by that."""
+        """Record that our code failed on an event. Returns how often it did, over all processes; 0 when another process
+        handled the event meanwhile. The event is not handled by this."""
         tries = sa.func.coalesce(inbound.c.tries, 0) + 1
         with self._database.write() as connection:
             if _entered(connection, event, tenant=self._tenant, outcome=_BROKEN, tries=1):
@@ -313,11 +322,11 @@ class GatewayRows:
             return int(connection.execute(counted).scalar() or 0)
 
     def became(self, connection: Connection, event: InboundEvent, outcome: str, run_id: str | None) -> None:
-        """Say what became of an event, in the transaction that took it."""
+        """Write the outcome of an event, in the transaction that inserted it."""
         connection.execute(sa.update(inbound).where(_row_of(event)).values(outcome=outcome, run_id=run_id))
 
     def is_known(self, event: InboundEvent) -> bool:
-        """Whether an event was taken."""
+        """Whether the event was handled."""
         with self._database.read() as connection:
             outcome = connection.execute(sa.select(inbound.c.outcome).where(_row_of(event))).scalar()
         return outcome not in (None, _BROKEN)
@@ -325,7 +334,7 @@ class GatewayRows:
     # --- chats -------------------------------------------------------------------------------------------------------
 
     def chat(self, account: str, session_key: str) -> ChatState:
-        """How a chat stands. One statement."""
+        """Load the state of a chat. One statement."""
         wanted = sa.select(*columns_for(chats, ChatState)).where(_chat(account, session_key))
         with self._database.read() as connection:
             return row_of(connection.execute(wanted), ChatState) or ChatState()
@@ -339,8 +348,8 @@ class GatewayRows:
         *,
         model: str | None = None,
     ) -> bool:
-        """The next message of the chat begins a new conversation, which asks ``model``; with ``after`` only if it
-        began so often. Whether it does by this."""
+        """Make the next message of the chat begin a new conversation, with ``model``. With ``after`` only if the chat
+        has begun exactly so many. Returns whether it was done."""
         this = _chat(account, session_key)
         if after is not None:
             this &= chats.c.generation == after
@@ -349,7 +358,7 @@ class GatewayRows:
         return bool(connection.execute(sa.update(chats).where(this).values(**values)).rowcount)
 
     def choose_model(self, connection: Connection, account: str, session_key: str, model: str | None) -> None:
-        """The present conversation of a chat asks ``model`` from now on; with ``None`` the usual one."""
+        """Set the model of the chat's present conversation; ``None`` for the default."""
         self._enter_chat(connection, account, session_key)
         values = {"model": model, "updated_at": db_now()}
         connection.execute(sa.update(chats).where(_chat(account, session_key)).values(**values))
@@ -359,7 +368,7 @@ class GatewayRows:
         connection.execute(insert_ignoring(connection, chats).values(**row, updated_at=db_now()))
 
     def activity(self, source: str, name: str) -> SessionActivity | None:
-        """When something was last said in a chat's session; ``None`` while it does not exist. One statement."""
+        """Load the last activity in a chat's session; ``None`` while the session does not exist. One statement."""
         this = session_is(self._tenant, source, name)
         own = runs.alias()
         newest = sa.select(sa.func.max(own.c.pk)).where(own.c.session_pk == sessions.c.pk).correlate(sessions)
@@ -383,8 +392,8 @@ class GatewayRows:
 
     def stop(self, connection: Connection, source: str, name: str, by: str) -> StoppedChat | None:
         """Stop the run at work in a chat's session, or the first that has still to begin, such as one that waits for
-        files; ``None`` when there is none. What it caused is to be stopped afterwards, by whoever asks or by the
-        sweeper."""
+        files; ``None`` when there is none. The caller has to stop what the run caused afterwards; if it does not, the
+        sweeper does."""
         active: int | None = connection.execute(_active_run(self._tenant, source, name)).scalar()
         pk = active or connection.execute(_first_queued(self._tenant, source, name)).scalar()
         loaded = None if pk is None else lock_run(connection, pk)
@@ -395,7 +404,7 @@ class GatewayRows:
         return StoppedChat(run_id=loaded.run.run_id, hints=hints)
 
     def at_work(self, source: str, name: str) -> tuple[str | None, int]:
-        """The id of the run at work in a chat's session, and how many wait behind it."""
+        """Find the id of the run at work in a chat's session, or ``None``, and how many runs wait behind it."""
         this = session_is(self._tenant, source, name)
         waiting = (
             sa.select(sa.func.count())
@@ -412,14 +421,14 @@ class GatewayRows:
             return connection.execute(active).scalar(), int(connection.execute(waiting).scalar_one())
 
     def is_waited_for(self, source: str, name: str, burst: ChatBurst) -> bool:
-        """Whether the newest run of a chat's session has not begun, and what ``burst`` says belongs to it. One
-        statement."""
+        """Whether the newest run of a chat's session has not begun and ``burst`` belongs to it. One statement."""
         with self._database.read() as connection:
             return connection.execute(_waiting(self._tenant, source, name, burst)).first() is not None
 
     def add_to_waiting(self, connection: Connection, source: str, name: str, burst: ChatBurst) -> str | None:
-        """Add to the input of that run: its id; ``None`` where it began meanwhile, and nothing was written.
-        Nobody begins the run meanwhile, since that takes the row of its session."""
+        """Append a message to the input of the newest run, if it has not begun. Returns its id; ``None`` when it began
+        meanwhile, and then nothing was written. The run cannot begin in between, since that takes the row of its
+        session."""
         this = session_is(self._tenant, source, name)
         connection.execute(sa.select(sessions.c.pk).where(this).with_for_update())
         found = row_of(connection.execute(_waiting(self._tenant, source, name, burst)), _WaitingRow)
@@ -434,16 +443,16 @@ class GatewayRows:
         return found.run_id
 
     def questions(self, source: str, name: str) -> list[ChatQuestion]:
-        """The open questions that were put to the chat of a session, oldest first, and with them those that were
-        closed lately; an empty list, by one statement, where none is open."""
+        """List the open questions that were put to the chat of a session, oldest first, and the recently closed ones
+        with them; an empty list, with one statement, when none is open."""
         wanted = _questions(self._tenant, source, name)
         is_open = waits.c.closed_at.is_(None)
         with self._database.read() as connection:
-            # In no order, or SQLite reads the whole table and not its index of open ones.
+            # No ORDER BY: with one, SQLite would read the whole table instead of the index of open waits.
             rows = rows_of(connection.execute(wanted.where(is_open)), _QuestionRow)
             if not rows:
                 return []
-            # Of the whole table only its end is read: what was asked long before is quoted or named by nobody.
+            # Read only the end of the table: people do not refer to questions that were closed long ago.
             lately = waits.c.pk > min(row.pk for row in rows) - _LATELY
             closed = wanted.where(~is_open, lately).order_by(waits.c.pk.desc()).limit(_CLOSED_QUESTIONS)
             rows += rows_of(connection.execute(closed), _QuestionRow)
@@ -452,7 +461,7 @@ class GatewayRows:
         return sorted((each for each in found if each is not None), key=lambda each: each.wait_id)
 
     def was_code_asked(self, questions: Sequence[ChatQuestion]) -> bool:
-        """Whether the code of one of these questions was asked for since the newest of them opened."""
+        """Whether the chat was asked for the code of one of these questions since the newest of them opened."""
         if not questions:
             return False
         run_ids = {each.run_id for each in questions}
@@ -464,7 +473,7 @@ class GatewayRows:
             return connection.execute(asked.limit(1)).first() is not None
 
     def was_asked(self, connection: Connection, source: str, name: str, wait_id: int) -> bool:
-        """Whether a question, open or not, is one of a chat's session."""
+        """Whether a question, open or closed, belongs to a chat's session."""
         its = _questions(self._tenant, source, name).where(waits.c.pk == wait_id)
         return connection.execute(its).first() is not None
 
@@ -475,8 +484,8 @@ class GatewayRows:
         return self._database.now()
 
     def deny(self, account: str, person: str) -> bool:
-        """Take back the code of somebody who asks to be let in; whether there was one. They get another one no sooner
-        than they would have."""
+        """Withdraw the pairing code of a person who asks to be admitted. Returns whether there was one. The time before
+        which they get another code stays."""
         asks = _has_open_code(account) & _person(account, person)
         no_code = {"salt": None, "code_hash": None, "expires_at": None}
         with self._database.write() as connection:
@@ -491,14 +500,14 @@ class GatewayRows:
         return _person(account, person) & (chat_people.c.tenant == self._tenant)
 
     def role_of(self, account: str, person: str) -> ChatRole | None:
-        """What a paired person may do; ``None`` for a stranger."""
+        """Find the role of a paired person; ``None`` for a stranger."""
         with self._database.read() as connection:
             role = connection.execute(sa.select(chat_people.c.role).where(self._one(account, person))).scalar()
         return None if role is None else ChatRole(role)
 
     def offer_code(self, connection: Connection, account: str, person: str) -> str | None:
-        """A code for a stranger, whose hash is kept; ``None`` when it is too soon for another, too many are open, or
-        the account is locked."""
+        """Create a pairing code for a stranger and store its hash; ``None`` when it is too soon for another, too many
+        are open, or the account is locked."""
         this = self._one(account, person)
         _locked_account(connection, account)
         open_ones = sa.select(sa.func.count()).where(_has_open_code(account))
@@ -526,8 +535,8 @@ class GatewayRows:
         return code
 
     def pair(self, account: str, code: str, role: ChatRole) -> str:
-        """Let in whoever was given ``code``, for the chats of the tenant in one of which it was given; their id. Raises
-        ``PairingRefused``: after five wrong codes every code is refused for an hour."""
+        """Admit the person who was given ``code``, to the chats of the tenant in one of which it was given. Returns the
+        person's id. Raises ``PairingRefused``: after five wrong codes every code is refused for an hour."""
         with self._database.write() as connection:
             _locked_account(connection, account)
             if _is_locked(connection, account):
@@ -558,7 +567,7 @@ class GatewayRows:
         raise PairingRefused("no open request has this code; codes are good for an hour")
 
     def revoke(self, account: str, person: str) -> bool:
-        """Let somebody in no more, whosever chats they were let into; whether they were let in."""
+        """Revoke a person's admission, to the chats of every tenant. Returns whether the person was admitted."""
         with self._database.write() as connection:
             gone = connection.execute(sa.delete(chat_people).where(_person(account, person)))
             if gone.rowcount:
@@ -566,8 +575,8 @@ class GatewayRows:
             return bool(gone.rowcount)
 
     def known(self, account: str | None = None) -> list[ChatPerson]:
-        """Who was let in and whose code is still good, of one account or of all, by account and tenant; the first who
-        asked first."""
+        """List the people who were admitted or whose code is still valid, of one account or of all, by account and
+        tenant; the first who asked come first."""
         columns = [chat_people.c[name] for name in ChatPerson._fields]
         is_known = chat_people.c.role.is_not(None) | (chat_people.c.expires_at > db_now())
         wanted = (
@@ -582,7 +591,7 @@ class GatewayRows:
         return [one._replace(role=None if one.role is None else ChatRole(one.role)) for one in found]
 
     def forget_askers(self, account: str) -> int:
-        """Take back all codes of an account that nobody used; how many. Whoever had one may ask again at once."""
+        """Withdraw all unused pairing codes of an account. Returns how many. Their holders may ask again at once."""
         with self._database.write() as connection:
             gone = connection.execute(
                 sa.delete(chat_people).where(chat_people.c.account == account, chat_people.c.role.is_(None))
@@ -593,7 +602,7 @@ class GatewayRows:
 
 
 def _enter_webhook(connection: Connection, account: str) -> None:
-    """The row of an account whose events come by themselves. One that is there as it should be is only read."""
+    """Insert the row of an account whose platform pushes events. A row that is right already is only read."""
     mode, this = "webhook", channels.c.account == account
     if connection.execute(sa.select(channels.c.mode).where(this)).scalar() == mode:
         return
@@ -603,7 +612,7 @@ def _enter_webhook(connection: Connection, account: str) -> None:
 
 
 def _entered(connection: Connection, event: InboundEvent, **values: object) -> bool:
-    """Whether an event had no row, and now has one."""
+    """Insert an event's row. Returns False when there was one."""
     row = {"account": event.account, "event_key": plain(event.key), **values}
     written = insert_ignoring(connection, inbound).values(**row, received_at=db_now()).returning(inbound.c.pk)
     return connection.execute(written).first() is not None
@@ -636,7 +645,7 @@ def _active_run(tenant: str, source: str, name: str) -> sa.Select[Any]:
 
 
 def _questions(tenant: str, source: str, name: str) -> sa.Select[Any]:
-    """What was asked by the runs of a session and by all that they caused."""
+    """Select the questions of the runs of a session and of all runs that they caused."""
     first = runs.alias()
     columns = (waits.c.pk, runs.c.run_id, waits.c.kind, waits.c.request, waits.c.opened_at, waits.c.closed_at)
     return (
@@ -650,7 +659,7 @@ def _questions(tenant: str, source: str, name: str) -> sa.Select[Any]:
 
 
 def _messages_of(connection: Connection, wait_pks: Sequence[int]) -> dict[int, list[_ShownRow]]:
-    """The deliveries of questions, by question."""
+    """Load the deliveries of questions, by question."""
     its_run = sa.select(waits.c.run_pk).where(waits.c.pk.in_(wait_pks))
     arrived_at = sa.case((deliveries.c.state == DeliveryState.DELIVERED.value, deliveries.c.settled_at)).label(
         "arrived_at"
@@ -665,7 +674,7 @@ def _messages_of(connection: Connection, wait_pks: Sequence[int]) -> dict[int, l
 
 
 def _chat_question(row: _QuestionRow, shown: Sequence[_ShownRow]) -> ChatQuestion | None:
-    """``None`` for one that no person answers."""
+    """Build a question of a chat; ``None`` for one that is not answered by a person."""
     question = Question(kind=WaitKind(row.kind), request=json.loads(row.request))
     if asked_in_chat(question) is None:
         return None
@@ -712,7 +721,7 @@ def _waiting(tenant: str, source: str, name: str, burst: ChatBurst) -> sa.Select
 
 
 def _locked_account(connection: Connection, account: str) -> None:
-    """One at a time counts the codes of an account."""
+    """Lock the account, so that its pairing codes are counted by one transaction at a time."""
     connection.execute(sa.select(channels.c.account).where(channels.c.account == account).with_for_update())
 
 

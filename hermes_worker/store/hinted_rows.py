@@ -1,8 +1,9 @@
-"""Rows beside a run that workers take and settle one by one: calls of hooks, gatherings of artifacts, files of chats.
+"""Work items: rows beside a run that workers claim and settle one by one, such as calls of hooks, gatherings of
+artifacts and files of chats.
 
-Such a row is due while it has ``hinted_at``, and taken while it has a lease. What the sweeper does with them is the
-same for all: a row whose worker vanished is due again, or given up after so many claims; a row whose message is lost is
-hinted again, ever more rarely.
+Such a row is due while it has ``hinted_at``, and claimed while it has a lease. The sweeper treats all of them alike: a
+row whose worker vanished is due again, or given up after ``ATTEMPTS_MAX`` claims; a row whose message is lost is hinted
+again, at growing intervals.
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ Row = TypeVar("Row", bound=tuple[object, ...])
 
 
 class HintedRows(Generic[Row]):
-    """The statements about the rows of one table. ``gives`` is a tuple with names: columns of the table, or of the run
-    that a row belongs to (``run_id``). ``lost`` are the values of a row that is given up; what is no state in it is
-    written for every row whose worker vanished."""
+    """The statements on the work items of one table.
+
+    ``gives`` is a ``NamedTuple``: columns of the table, or of the run that a row belongs to (``run_id``). ``lost`` are
+    the values written to a row that is given up; those that are no ``state`` are also written to every row whose worker
+    vanished.
+    """
 
     def __init__(self, table: sa.Table, key: str, *, gives: type[Row], lost: Mapping[str, str]) -> None:
         self._table, self._key, self._gives = table, table.c[key], gives
@@ -37,7 +41,7 @@ class HintedRows(Generic[Row]):
         self._resend = Prepared(self._resending.returning(*returned), takes=LostHintsBounds, gives=gives)
 
     def lose(self, database: Database) -> Sequence[Row]:
-        """Take back the rows of workers that are gone. Idempotent."""
+        """Take back the rows of workers that are gone, and return them. Idempotent."""
         with database.read() as connection:
             if self._first_orphan.first(connection, {}) is None:
                 return []
@@ -45,7 +49,8 @@ class HintedRows(Generic[Row]):
             return self._lose.all(connection, {})
 
     def resend(self, database: Database, *, grace_s: float, before: float) -> Sequence[Row]:
-        """The due rows whose message is lost: hinted before ``before`` and longer than the grace ago."""
+        """Return the due rows whose message is lost: hinted before ``before`` (epoch seconds) and longer ago than
+        ``grace_s``. Their hint time is renewed."""
         values: LostHintsBounds = {"grace": grace_s, "before": before}
         with database.read() as connection:
             if self._first_unheard.first(connection, values) is None:

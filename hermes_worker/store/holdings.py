@@ -1,6 +1,6 @@
-"""The worker processes that are alive, and what each of them holds at this moment.
+"""The live worker processes, and the claims that each of them has at this moment.
 
-What is held is found by the partial indexes of claims, so a look costs what is at work and not what has ever been.
+Claims are found by their partial indexes, so a look costs what is at work and not what has ever been.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hermes_worker.store.engine.prepared import rows_of
 from hermes_worker.store.tables import artifact_gatherings, deliveries, firings, hook_calls, runs, tool_calls, workers
 
 HOLDINGS_MAX = 1_000
-"""Steps that are named, the oldest of the fleet; all are counted."""
+"""The most steps that are listed, the oldest of the fleet first; all are counted."""
 
 StepKind = Literal["model", "tool", "delivery", "firing", "artifacts", "hook"]
 
@@ -32,7 +32,7 @@ class HeldStep:
     tenant: str
     iteration: int
     position: int | None
-    """Of a tool call."""
+    """The position of a tool call; ``None`` for other steps."""
     tool: str | None
     claimed_at: float
     """Epoch seconds."""
@@ -55,7 +55,7 @@ class WorkerView:
     held: Mapping[StepKind, int] = field(default_factory=dict)
     """How many claims it has, by kind."""
     steps: Sequence[HeldStep] = ()
-    """Model calls and tool calls among them, the oldest first."""
+    """Its model calls and tool calls among the listed steps, the oldest first."""
 
 
 class _WorkerRow(NamedTuple):
@@ -132,7 +132,8 @@ _COUNTED: tuple[tuple[StepKind, sa.Table], ...] = (
 
 
 def read_workers(database: Database) -> list[WorkerView]:
-    """Live workers of the whole installation, in the order in which they came. Raises ``UnavailableError``."""
+    """List the live workers of the whole installation, in the order in which they started. Raises
+    ``UnavailableError``."""
     with database.snapshot() as connection:
         rows = rows_of(connection.execute(_WORKERS), _WorkerRow)
         counts = _counts(connection)

@@ -1,9 +1,9 @@
-"""Files that came with messages: due with the run that waits for them, taken and settled one by one like deliveries.
+"""Files that came with messages: due with the run that waits for them, claimed and settled one by one like deliveries.
 
-The transaction that takes a message writes its run, which is put off, and a row for each file. A worker claims a row,
-keeps the content under its hash and settles the row. Whoever settles the last one of a run begins the run, under its
-lock; where nobody does in time, the sweeper begins it without what is missing (``file_parts``). Whoever was killed on
-the way leaves a content to which nothing refers, and the file is fetched again.
+The transaction that accepts a message writes its run, which is postponed, and a row for each file. A worker claims a
+row, stores the content under its hash and settles the row. The last file of a run that is settled begins the run, under
+its lock; when that does not happen in time, the sweeper begins the run without the missing files (``file_parts``). A
+worker that is killed on the way leaves a content to which nothing refers, and the file is fetched again.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _VANISHED = FileOutcome(reason="the workers that fetched it vanished")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFile:
-    """A file of a message that is being taken."""
+    """A file of a message that is being accepted."""
 
     media: MediaRef
     refused: str | None = None
-    """Why it is not even asked for."""
+    """Why the file is not fetched at all; ``None`` for a file that is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +55,13 @@ class NewFiles:
     account: str
     files: Sequence[NewFile]
     album: str = ""
-    """The same for messages that belong together."""
+    """Equal for messages that belong together; empty for a message by itself."""
     gathers_s: float = 0.0
-    """For how many seconds more of the same turn may come."""
+    """Seconds for which more files of the same turn may come."""
 
     @property
     def album_hash(self) -> str | None:
-        """Platforms' names of albums may hold anything."""
+        """A hash in place of the platform's name of the album, which may be any text."""
         return hashlib.sha256(f"{self.account} {self.album}".encode()).hexdigest() if self.album else None
 
 
@@ -78,7 +78,7 @@ class FileClaim:
     account: str
     media: MediaRef
     is_kept: bool
-    """It is put into the workspace."""
+    """The file is put into the workspace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class FetchedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedFile:
-    """A file that belongs into the workspace of its run's session."""
+    """A file that is to be put into the workspace of its run's session."""
 
     file_id: int
     path: str
@@ -120,7 +120,8 @@ class _Placement(NamedTuple):
 
 
 def owe_files(connection: Connection, run_id: str, new: NewFiles, tenant: str) -> list[Hint]:
-    """Have the files of a message fetched for a run that has not begun, in the transaction that takes the message."""
+    """Insert the files of a message that are to be fetched for a run that has not begun, in the transaction that
+    accepts the message. Returns the hints to send."""
     run_pk = sa.select(runs.c.pk).where(runs.c.run_id == run_id).scalar_subquery()
     hints: list[Hint] = []
     for file in new.files:
@@ -150,14 +151,14 @@ _INSERTED = (inbound_files.c.pk, inbound_files.c.state, inbound_files.c.hinted_a
 
 
 def begin_if_ready(connection: Connection, run_id: str) -> list[Hint]:
-    """Begin a run whose files are all settled, or say when it begins. For a message none of whose files is fetched."""
+    """Begin a run whose files are all settled, or set when it begins. For a message with no file that is fetched."""
     pk = connection.execute(sa.select(runs.c.pk).where(runs.c.run_id == run_id)).scalar()
     loaded = None if pk is None else lock_run(connection, int(pk))
     return [] if loaded is None else _begun(connection, loaded)
 
 
 def _begun(connection: Connection, loaded: LoadedRun) -> list[Hint]:
-    """The run is locked."""
+    """Begin a locked run if nothing keeps it. Returns the hints to send."""
     ours = inbound_files.c.run_pk == loaded.pk
     facts = sa.select(
         sa.func.count().filter(inbound_files.c.settled_at.is_(None)),
@@ -183,7 +184,7 @@ _PUT_OFF = (runs.c.status == RunStatus.QUEUED.value) & runs.c.hinted_at.is_(None
 
 
 def _waits_for_files(session_pk: int | sa.ScalarSelect[int]) -> sa.Select[int]:
-    """The runs of a session that cannot begin yet, because of files."""
+    """Select the runs of a session that cannot begin yet, because of files."""
     has_files = sa.exists().where(inbound_files.c.run_pk == runs.c.pk)
     return sa.select(runs.c.pk).where(
         runs.c.session_pk == session_pk, _PUT_OFF, runs.c.not_before > db_now_once(), has_files
@@ -191,13 +192,15 @@ def _waits_for_files(session_pk: int | sa.ScalarSelect[int]) -> sa.Select[int]:
 
 
 def _lock_session(connection: Connection, session_pk: int) -> None:
-    """Whoever begins a run of it, or adds one, waits for us or is seen by us."""
+    """Lock a session's row: a transaction that begins a run of it, or adds one, then either waits for this one or is
+    seen by it."""
     connection.execute(sa.select(sessions.c.pk).where(sessions.c.pk == session_pk).with_for_update())
 
 
 def _move_those_behind(connection: Connection, loaded: LoadedRun, begins_at: float) -> None:
-    """Let the runs that wait behind one begin when it does, but for those whose own files are on the way, or that take
-    more. Whoever holds such a row settles a file of it: they come to the session after us, and see to it themselves."""
+    """Let the runs that wait behind one begin when it does, except those whose own files are being fetched, or that
+    take more. A transaction that holds such a row settles a file of it: it comes to the session after this one, and
+    begins the run itself."""
     later = runs.alias()
     files = inbound_files.alias()
     of_later = files.c.run_pk == later.c.pk
@@ -221,7 +224,7 @@ def _move_those_behind(connection: Connection, loaded: LoadedRun, begins_at: flo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChat:
-    """A conversation in which somebody sends files."""
+    """The conversation in which a person sends files."""
 
     tenant: str
     source: str
@@ -231,8 +234,8 @@ class FileChat:
 
 
 def gathers(connection: Connection, chat: FileChat, album_hash: str | None) -> int | None:
-    """The number of the run of the same person that waits for its files and takes more: while they are on the way, soon
-    after the last of them, or those of the same album. One statement."""
+    """Find the run of the same person that waits for its files and takes more: while they are being fetched, shortly
+    after the last of them, or for further files of their album. Returns its row id, or ``None``. One statement."""
     of_run = inbound_files.c.run_pk == runs.c.pk
     takes_more = inbound_files.c.settled_at.is_(None) | (inbound_files.c.gathers_until >= db_now())
     if album_hash is not None:
@@ -254,8 +257,8 @@ def gathers(connection: Connection, chat: FileChat, album_hash: str | None) -> i
 
 
 def begins_behind(connection: Connection, chat: FileChat) -> float | None:
-    """In how many seconds, at the latest, the runs of a chat's session have begun that wait for files, whoever sent
-    these; ``None`` where there is none. One statement."""
+    """Find within how many seconds, at the latest, those runs of a chat's session have begun that wait for files of any
+    sender; ``None`` when there are none. One statement."""
     this = sa.select(sessions.c.pk).where(session_is(chat.tenant, chat.source, chat.session)).scalar_subquery()
     waiting = _waits_for_files(this).subquery()
     latest = sa.select(sa.func.max(runs.c.not_before) - db_now()).where(runs.c.pk.in_(sa.select(waiting.c.pk)))
@@ -265,7 +268,7 @@ def begins_behind(connection: Connection, chat: FileChat) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedTurn:
-    """The run that a message belongs to."""
+    """The run that a message was added to."""
 
     run_id: str
     hints: Sequence[Hint]
@@ -274,13 +277,13 @@ class JoinedTurn:
 def add_to_gathering(
     connection: Connection, chat: FileChat, text: str, new: NewFiles, *, wait_s: float
 ) -> JoinedTurn | None:
-    """Add a message to the run of the same person that waits for its files; ``None`` where there is none any more, or
-    it has too much already, and nothing was written."""
+    """Add a message to the run of the same person that waits for its files; ``None`` when there is no such run any
+    more, or it has too much already, and then nothing was written."""
     seen = gathers(connection, chat, new.album_hash)
     loaded = None if seen is None else lock_run(connection, seen)
     if loaded is None or loaded.run.status is not RunStatus.QUEUED:
         return None
-    # Whoever begins a run holds its row and that of its session: it waits for us, or we see here that it has begun.
+    # A transaction that begins a run holds its row and its session's: it waits for us, or we see that it has begun.
     _lock_session(connection, loaded.session_pk)
     if gathers(connection, chat, new.album_hash) != seen:
         return None
@@ -309,7 +312,7 @@ class InboundFiles:
         self._database = database
 
     def claim(self, effect: FetchFile, owner: int) -> FileClaim | None:
-        """Take a row; ``None`` when it is not to be had. Of any number of workers exactly one gets it. Raises
+        """Claim a file; ``None`` when it is not available. Of any number of workers exactly one gets it. Raises
         ``CorruptInput``."""
         token = secrets.token_hex(16)
         with self._database.write() as connection:
@@ -349,17 +352,18 @@ class InboundFiles:
         )
 
     def keep(self, content: bytes) -> str:
-        """Keep a content until it is referred to, for an hour; under which hash. Idempotent."""
+        """Store a content for an hour, until a row refers to it. Returns its hash. Idempotent."""
         return keep_content(self._database, content)
 
     def keep_file(self, file: BinaryIO) -> str:
-        """The same for a file, from its beginning. It is held once, as it is written to the database."""
+        """Store a file, from its beginning, for an hour, until a row refers to it. Returns its hash. The text that is
+        written to the database is the only copy in memory."""
         file.seek(0)
         pieces = iter(lambda: file.read(_PIECE_BYTES), b"")
         return keep_body(self._database, "".join(base64.b64encode(piece).decode() for piece in pieces))
 
     def settle(self, claim: FileClaim, file: FetchedFile) -> list[Hint]:
-        """Write what came of a file, once, and begin the run if it was the last. Raises ``LeaseLost``,
+        """Write the outcome of a file, once, and begin the run if it was the last. Raises ``LeaseLost``,
         ``ContentGone``."""
         state = FileState.REFUSED if file.outcome.reason else FileState.FETCHED
         hashes = {each for each in (file.content_hash, file.picture_hash) if each is not None}
@@ -378,12 +382,13 @@ class InboundFiles:
             return [] if loaded is None else _begun(connection, loaded)
 
     def put_back(self, claim: FileClaim) -> None:
-        """Let another worker try. No hint is sent, so that the platform has a moment. Raises ``LeaseLost``."""
+        """Give a claim up so that another worker tries. No hint is sent, so that the platform has a moment. Raises
+        ``LeaseLost``."""
         with self._database.write() as connection:
             _end(connection, claim, state=FileState.PENDING.value, hinted_at=db_now())
 
     def to_place(self, run_pk: int) -> list[PlacedFile]:
-        """The files of a run that belong into its workspace and are not known to be there."""
+        """List the files of a run that belong into its workspace and are not known to be there."""
         wanted = (
             sa.select(inbound_files.c.pk, inbound_files.c.outcome, blobs.c.body)
             .join(blobs, blobs.c.hash == inbound_files.c.content_hash)
@@ -400,7 +405,7 @@ class InboundFiles:
         ]
 
     def placed(self, run_pk: int) -> None:
-        """The files of a run are in its workspace, or never will be: let go of their contents. Idempotent."""
+        """Release the contents of a run's files, which are in its workspace, or never will be. Idempotent."""
         ours = sa.and_(inbound_files.c.run_pk == run_pk, inbound_files.c.content_hash.is_not(None))
         named = sa.select(inbound_files.c.content_hash).where(ours)
         with self._database.write() as connection:
@@ -409,7 +414,7 @@ class InboundFiles:
 
 
 def _end(connection: Connection, claim: FileClaim, **values: object) -> None:
-    """Give up the claim. Raises ``LeaseLost``."""
+    """End a claim, and write ``values``. Raises ``LeaseLost``."""
     held = sa.and_(inbound_files.c.pk == claim.file_id, inbound_files.c.lease_token == claim.token)
     ended = sa.update(inbound_files).where(held).values(lease_token=None, lease_owner=None, **values)
     if connection.execute(ended).rowcount == 0:
@@ -435,13 +440,14 @@ _ROWS = HintedRows(
 
 
 def lose_files(database: Database) -> list[Hint]:
-    """Take back the rows of workers that are gone: due again, or given up. A run that waits for nothing else then
-    begins when its time has come. Idempotent."""
+    """Take back the rows of workers that are gone: due again, or given up. A run that waits for nothing else begins
+    when its time has come. Returns the hints to send. Idempotent."""
     return _hints(_ROWS.lose(database))
 
 
 def resend_files(database: Database, *, grace_s: float, before: float) -> list[Hint]:
-    """Hints of due rows whose message is lost: hinted before ``before`` and longer than the grace ago."""
+    """List hints of due rows whose message is lost: hinted before ``before`` (epoch seconds) and longer ago than
+    ``grace_s``."""
     return _hints(_ROWS.resend(database, grace_s=grace_s, before=before))
 
 

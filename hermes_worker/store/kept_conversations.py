@@ -1,4 +1,4 @@
-"""Sessions as conversations of OpenAI's API: what a client keeps with one, and its rows by place."""
+"""Sessions as conversations of OpenAI's API: the metadata that a client stores with one, and its rows by place."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _IS_DELETED = "is_deleted"
 
 
 class ItemIsTold(HermesError):
-    """A row cannot be taken back: a run has begun behind it, or another row needs it."""
+    """A row cannot be deleted: a run has begun after it, or another row needs it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptConversation:
-    """A session, as its client sees it. Times are epoch seconds."""
+    """A session as a client of OpenAI's API sees it. Times are epoch seconds."""
 
     session_pk: int
     session_id: str
@@ -51,7 +51,7 @@ class ItemRow:
     role: Role
     body: str
     is_of_run: bool
-    """A run wrote it; others were brought with the conversation."""
+    """A run wrote the row; other rows were brought with the conversation."""
 
 
 class _LastRow(NamedTuple):
@@ -100,20 +100,20 @@ class KeptConversations:
         self._tenant = tenant
 
     def get(self, reference: str) -> KeptConversation:
-        """Raises ``SessionNotFound``, also for one that was deleted as a conversation."""
+        """Load a conversation. Raises ``SessionNotFound``, also for one that was deleted as a conversation."""
         with self._database.read() as connection:
             row, document = self._found(connection, reference)
         return _kept(row, document)
 
     def is_deleted(self, reference: str) -> bool:
-        """Whether its client deleted it; ``False`` where there is no such session."""
+        """Whether a client deleted the conversation; ``False`` when there is no such session."""
         wanted = _KEPT.where(session_is(self._tenant, _SOURCE, reference))
         with self._database.read() as connection:
             row = row_of(connection.execute(wanted), _ConversationRow)
         return row is not None and bool(_document(row).get(_IS_DELETED))
 
     def describe(self, reference: str, metadata: Mapping[str, str]) -> KeptConversation:
-        """Keep other metadata. Idempotent. Raises ``SessionNotFound``."""
+        """Replace the metadata. Idempotent. Raises ``SessionNotFound``."""
         with self._database.write() as connection:
             row, _ = self._found(connection, reference, is_locked=True)
             document = {_METADATA: dict(metadata)}
@@ -122,8 +122,8 @@ class KeptConversations:
         return _kept(row, document)
 
     def delete(self, reference: str) -> list[str]:
-        """The session is no conversation any more; it stays a session. Returns its runs that have not ended, newest
-        first. Raises ``SessionNotFound``."""
+        """Mark the session as no conversation any more; it stays a session. Returns the ids of its runs that have not
+        ended, newest first. Raises ``SessionNotFound``."""
         with self._database.write() as connection:
             row, _ = self._found(connection, reference, is_locked=True)
             _write(connection, row.pk, {_IS_DELETED: True})
@@ -133,7 +133,7 @@ class KeptConversations:
             return list(connection.execute(open_runs.order_by(runs.c.pk.desc())).scalars())
 
     def append(self, reference: str, brought: Sequence[Mapping[str, object]]) -> list[ItemRow]:
-        """Add rows in chat-completions form behind what was said; the next turn sends them. What was sent already stays
+        """Append rows in chat-completions form to the transcript; the next turn sends them. What was sent already stays
         in front of them (I7). Raises ``SessionNotFound``, and ``SessionActive`` while a run is at work, whose rows come
         next. Not idempotent."""
         with self._database.write() as connection:
@@ -150,8 +150,8 @@ class KeptConversations:
         return [ItemRow(seq=each.seq, role=each.role, body=each.body, is_of_run=False) for each in rows]
 
     def take_back(self, reference: str, seq: int) -> None:
-        """Delete row ``seq`` if it is the last, was brought by a client, and no turn has begun behind it: no model was
-        ever told. Raises ``SessionNotFound``, ``SessionActive``, ``ItemIsTold``."""
+        """Delete row ``seq`` if it is the last, was brought by a client, and no turn has begun after it, so that no
+        model was sent it. Raises ``SessionNotFound``, ``SessionActive``, ``ItemIsTold``."""
         with self._database.write() as connection:
             row, _ = self._found(connection, reference, is_locked=True)
             _require_rest(row)
@@ -164,7 +164,8 @@ class KeptConversations:
             _set_length(connection, row, seq - 1)
 
     def rows(self, session_pk: int, *, start: int | None, is_ascending: bool, limit: int) -> list[ItemRow]:
-        """Rows from number ``start`` on, in the order that is asked; ``None`` for the first in it."""
+        """List rows from number ``start`` on, in ascending or descending order; ``None`` starts with the first of that
+        order."""
         wanted = _PLACED.where(messages.c.session_pk == session_pk)
         if start is not None:
             wanted = wanted.where(messages.c.seq >= start if is_ascending else messages.c.seq <= start)
@@ -173,7 +174,7 @@ class KeptConversations:
             return [_item_row(row) for row in rows_of(connection.execute(wanted), _PlacedRow)]
 
     def reply_before(self, session_pk: int, seq: int) -> ItemRow | None:
-        """The last row of the assistant in front of row ``seq``."""
+        """Find the last row of the assistant before row ``seq``."""
         its = sa.and_(messages.c.session_pk == session_pk, messages.c.seq < seq)
         wanted = _PLACED.where(its, messages.c.role == Role.ASSISTANT.value).order_by(messages.c.seq.desc()).limit(1)
         with self._database.read() as connection:
@@ -203,7 +204,7 @@ def _set_length(connection: Connection, row: _ConversationRow, length: int) -> N
 
 
 def document_of(metadata: Mapping[str, str]) -> dict[str, object]:
-    """What ``Sessions.open`` keeps with a conversation."""
+    """Build the document that ``Sessions.open`` stores with a conversation."""
     return {_METADATA: dict(metadata)}
 
 

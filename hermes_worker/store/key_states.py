@@ -1,7 +1,7 @@
-"""What the fleet knows of the keys of its providers (``core.key_states``): the truth, whatever becomes of the broker.
+"""The states of provider keys in a fleet (``core.key_states``), stored as rows: they survive a loss of the broker.
 
 A failure that says something about a key is written here under the lock of the key's row. The right to try a closed
-key, a *probe*, is given by one UPDATE, so one call at a time has it over the whole fleet; it is free again when its
+key, a *probe*, is given by one UPDATE, so over the whole fleet one call at a time has it; it is free again when its
 worker is gone. The sweeper wakes the runs that are parked on a key: one when a probe is due, and all of them, some in
 each round, when the key is open.
 """
@@ -41,9 +41,9 @@ from hermes_worker.store.rows import insert_ignoring, plain
 from hermes_worker.store.tables import key_states, parked_on_keys, runs, workers
 
 PROBE_S = 900.0
-"""The longest time for which a probe keeps others out, if its worker lives so long."""
+"""The longest time in seconds for which a probe keeps others out, if its worker lives so long."""
 _WAKE_EVERY_S = 10.0
-"""A run that was woken to make a probe gets so long to begin."""
+"""Seconds that a run that was woken to make a probe has to begin."""
 _WOKEN_AT_ONCE = 50
 """Runs of one key that one sweep wakes when it is open, so that they come in a stream."""
 _KEYS_MAX = 1_000
@@ -51,20 +51,20 @@ _REASON_CHARS_MAX = 300
 
 
 class KeyUnknown(HermesError):
-    """Nothing is known of a key of this name."""
+    """There is no row for a key of this name: it never failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRow:
-    """What is known of one key."""
+    """The stored state of one key."""
 
     credential: str
     provider: str
     state: KeyState
     reason: str | None
-    """What the provider said when it was closed, or when a probe failed; redacted and cut."""
+    """What the provider said when the key was closed, or when a probe failed; redacted and cut."""
     is_probed: bool
-    """A probe is on its way."""
+    """A probe is in flight."""
     parked: int = 0
     """Runs that wait for it."""
 
@@ -85,13 +85,13 @@ class KeyStates:
         self._rules = rules or KeyRules()
 
     def all(self) -> list[KeyRow]:
-        """Of every key of which something is known, those that were closed last first."""
+        """List the state of every key that ever failed, those that were closed last first."""
         with self._database.read() as connection:
             return [_row(row) for row in rows_of(connection.execute(_ALL), _StateRow)]
 
     def failed(self, key: tuple[str, str], found: Finding, *, run_id: str, reason: str) -> KeyRow | None:
-        """Note that a call of ``run_id``, no probe, failed with the key (provider, credential); returns what is known
-        now, ``None`` when ``found`` says nothing. A second report of one run changes nothing."""
+        """Record that a call of ``run_id``, no probe, failed with the key (provider, credential). Returns the key's new
+        state; ``None`` when ``found`` says nothing about the key. A second report by the same run changes nothing."""
         if found.condition is None:
             return None
         provider, credential = key
@@ -105,12 +105,13 @@ class KeyStates:
             return self._change(connection, credential, change, reason=reason)
 
     def answered(self, credential: str) -> KeyRow | None:
-        """Note that a call with a key, no probe, was answered."""
+        """Record that a call with a key, no probe, was answered."""
         with self._database.write() as connection:
             return self._change(connection, credential, lambda state, now: answered(state))
 
     def claim_probe(self, credential: str, owner: int) -> Probe | None:
-        """Take the right to try a closed key, if a probe is due and nobody has it. ``owner`` is the worker's row."""
+        """Claim the right to try a closed key; ``None`` when no probe is due, or another call has it. ``owner`` is the
+        worker's row."""
         token = secrets.token_hex(16)
         with self._database.statement() as connection:
             taken = connection.execute(
@@ -121,21 +122,22 @@ class KeyStates:
             return Probe(credential=credential, token=token) if taken.rowcount else None
 
     def probe_answered(self, probe: Probe) -> KeyRow | None:
-        """The key works. ``None`` when the probe was taken away; then others decide."""
+        """Record that a probe was answered, so the key works. Returns ``None`` when the probe was taken away; then its
+        new holder decides."""
         return self._end_probe(probe, probe_answered)
 
     def probe_failed(self, probe: Probe, found: Finding, *, reason: str) -> KeyRow | None:
-        """What the probe found. ``None`` as in ``probe_answered``."""
+        """Record that a probe failed. Returns ``None`` when the probe was taken away; then its new holder decides."""
         return self._end_probe(
             probe, lambda state, now: probe_failed(state, found, now, self._rules, random.random()), reason=reason
         )
 
     def give_back(self, probe: Probe, *, wait_s: float = 0.0) -> KeyRow | None:
-        """The probe was not sent; another may be after ``wait_s``."""
+        """Give a probe back that was not sent; another may be sent after ``wait_s`` seconds."""
         return self._end_probe(probe, lambda state, now: probe_put_off(state, now, wait_s))
 
     def open(self, credential: str) -> KeyRow:
-        """Let everybody use a key again, because somebody says so. Idempotent. Raises ``KeyUnknown``."""
+        """Open a key because an operator says so. Idempotent. Raises ``KeyUnknown``."""
         with self._database.write() as connection:
             before = row_of(connection.execute(_ALL.where(key_states.c.credential == credential)), _StateRow)
             if before is None:
@@ -191,15 +193,15 @@ class KeyStates:
 
 
 def park_on_keys(connection: Connection, run_pk: int, credentials: tuple[str, ...]) -> None:
-    """Have a run that is parked woken when one of these keys is open. Idempotent."""
+    """Have a parked run woken when one of these keys is open. Idempotent."""
     rows = [{"run_pk": run_pk, "credential": credential} for credential in dict.fromkeys(credentials)]
     if rows:
         connection.execute(insert_ignoring(connection, parked_on_keys), rows)
 
 
 def wake_parked(database: Database) -> int:
-    """Have runs go on that are parked on keys: one where a probe is due, several where the key is open. Returns how
-    many. Idempotent; any number of processes may do it."""
+    """Wake runs that are parked on keys: one where a probe is due, several where the key is open. Returns how many.
+    Idempotent; any number of processes may do it."""
     with database.read() as connection:
         waited_for = _WAITED_FOR.all(connection, {})
     woken = 0
@@ -238,7 +240,7 @@ def _wake(database: Database, credential: str, *, most: int) -> int:
         pks = list(connection.execute(first.with_for_update(skip_locked=True)).scalars())
         if not pks:
             return 0
-        # Its own row says whether it waits; whoever goes on for another reason is not touched.
+        # The run's own row says whether it waits; a run that goes on for another reason is not touched.
         woken = connection.execute(
             sa.update(runs)
             .where(

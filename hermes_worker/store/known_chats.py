@@ -1,4 +1,4 @@
-"""Chats that are known by name, and home channels, as people of chats said them."""
+"""Chats that are known by name, and home channels, as people in the chats named them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class KnownChats:
         self._tenant = tenant
 
     def learn(self, account: str, chat: str, name: str) -> None:
-        """A chat is called ``name`` from now on; an empty one says nothing. Idempotent, and only read where nothing is
+        """Record that a chat is called ``name``; an empty name is ignored. Idempotent, and only reads where nothing is
         new."""
         if not name:
             return
@@ -38,7 +38,7 @@ class KnownChats:
             connection.execute(sa.update(known_chats).where(_this(account, chat)).values(**values))
 
     def make_home(self, connection: Connection, account: str, chat: str, thread: str | None) -> None:
-        """A chat is the home channel of its platform from now on, in place of any other. Idempotent."""
+        """Make a chat the home channel of its platform, replacing any other. Idempotent."""
         platform = _platform_of(account)
         others = (known_chats.c.tenant == self._tenant) & (known_chats.c.platform == platform)
         connection.execute(sa.update(known_chats).where(others, known_chats.c.is_home).values(is_home=False))
@@ -48,11 +48,11 @@ class KnownChats:
         record(connection, Act.CHAT_HOME, account, after={"chat": chat, "thread": thread})
 
     def homes(self) -> list[KnownChat]:
-        """The home channel of each platform that has one."""
+        """List the home channel of each platform that has one."""
         return self._found(known_chats.c.is_home, with_threads=True)
 
     def named(self, platform: str, name: str) -> list[KnownChat]:
-        """The chats of a platform that are called ``name``, which is as ``core.chat_names.name_of`` has it."""
+        """Find the chats of a platform that are called ``name``, normalised by ``core.chat_names.name_of``."""
         return self._found((known_chats.c.platform == platform) & (known_chats.c.name == plain(name)))
 
     def _found(self, where: sa.ColumnElement[bool], *, with_threads: bool = False) -> list[KnownChat]:

@@ -1,4 +1,4 @@
-"""The last turn of a session: where it begins in the transcript, and what was done in it."""
+"""The last turn of a session: where it begins in the transcript, and which tools ran in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hermes_worker.store.runs.runs import session_is
 from hermes_worker.store.tables import messages, runs, sessions, tool_calls
 
 _ROWS_MAX = 5_000
-"""A turn with more rows is not taken back."""
+"""A turn with more rows cannot be undone."""
 _HAPPENED = (CallStatus.SUCCEEDED.value, CallStatus.FAILED.value, CallStatus.UNKNOWN.value)
 
 
@@ -28,10 +28,10 @@ class LastTurn:
     """The last turn of a session."""
 
     kept: int
-    """The number of the row before it; 0 where it is the first."""
+    """The number of the row before the turn; 0 when it is the first."""
     effects: Mapping[str, int] = field(default_factory=dict)
-    """Calls in it that may have changed something, and in what it delegated: how many, by the tool's name. Nothing is
-    known of one that was copied from another session."""
+    """How often each tool ran in the turn, and in everything that it delegated, in calls that may have changed
+    something. Empty for a turn that was copied from another session."""
 
 
 class _SessionPlace(NamedTuple):
@@ -46,8 +46,8 @@ class _RowFacts(NamedTuple):
 
 
 def last_turn(connection: Connection, tenant: str, source: str, name: str) -> LastTurn | None:
-    """The last turn of a session in which nothing is at work, whose row is locked; ``None`` where something is, or
-    nothing was said."""
+    """Find the last turn of a session that has no run at work, and lock the session's row; ``None`` when a run is at
+    work, or nothing was said."""
     this = sa.select(*columns_for(sessions, _SessionPlace)).where(session_is(tenant, source, name)).with_for_update()
     session = row_of(connection.execute(this), _SessionPlace)
     if session is None or session.active_run_pk is not None:

@@ -1,14 +1,14 @@
 """Leased resources: what must survive a worker and cannot be a row, such as a browser (``tables.resources``).
 
-Theory of operation. Two rights stand in a row. The *lease* belongs to the host, the only process that starts and ends
-what the row stands for; it renews all its leases in one statement, and what it could not renew is not its own any more.
-A lease that has lapsed lets nobody in, and holds again when it is renewed before somebody says that it is lost.
-The *use* belongs to one tool call. It needs no term, because the call has a claim of its own: a later call of the same
-session takes the use over, and from then on whatever the earlier one writes matches nothing, and its connection is
-refused by the host, which compares ``use_token``.
+Theory of operation. A row holds two rights. The *lease* belongs to the host, the only process that starts and ends what
+the row stands for; it renews all its leases in one statement, and a resource whose lease it could not renew is lost. A
+lapsed lease admits no calls, and holds again when it is renewed before another process declares it lost. The *use*
+belongs to one tool call. It has no time limit, because the call has a claim of its own: a later call of the same
+session takes the use over. From then on writes of the earlier call match nothing, and the host, which compares
+``use_token``, refuses its connection.
 
-A row outlives its process. It then says why that ended, where it was and what is needed to begin again, until the
-session goes or nobody has wanted it for long.
+A row outlives its process. It then says why the process ended, where it was and what is needed to begin again, until
+the session is deleted or the resource was not used for long.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ from hermes_worker.store.rows import insert_ignoring, plain
 from hermes_worker.store.tables import resources, sessions
 
 LAPSE_PATIENCE_S = 3.0
-"""When the database comes back after more than a term, all leases have lapsed at once. Whoever wants a resource leaves
-its host so long to renew, which it tries several times a second; the process has lost nothing."""
+"""Seconds. When the database comes back after more than a lease's time, all leases have lapsed at once. A caller that
+wants a resource gives its host this long to renew, which it tries several times a second; the process has lost
+nothing."""
 REASON_CHARS_MAX = 500
 NOT_STARTED = "it could not be started: "
-"""How the reason of a resource begins that no host could start: nobody used it."""
+"""The beginning of the reason of a resource that no host could start, so that it was never used."""
 
 
 class ResourceKind(StrEnum):
-    """What a row stands for."""
+    """The kinds of leased resources."""
 
     BROWSER = "browser"
     MCP_STDIO = "mcp_stdio"
@@ -45,7 +46,7 @@ class ResourceKind(StrEnum):
 
 
 class ResourceState(StrEnum):
-    """``wanted`` -> ``starting`` -> ``live`` -> ``ended`` -> ``wanted`` again; from each of them to ``ended``."""
+    """``wanted`` -> ``starting`` -> ``live`` -> ``ended`` -> ``wanted`` again; ``ended`` can follow each of them."""
 
     WANTED = "wanted"
     STARTING = "starting"
@@ -60,7 +61,7 @@ class SessionUnknown(HermesError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceView:
-    """A row as it was read. What it says of ``endpoint`` and after is for whoever may use it."""
+    """A resource's row as it was read. ``endpoint`` and the fields after it are for the holder of the use only."""
 
     resource_id: str
     tenant: str
@@ -69,16 +70,16 @@ class ResourceView:
     name: str
     state: ResourceState
     host: str | None
-    """Who has it, or had it last."""
+    """The host that has it, or had it last."""
     idle_s: float
-    """Seconds since a call used it."""
+    """Seconds since a call last used it."""
     endpoint: str | None = field(repr=False, default=None)
     snapshot_hash: str | None = None
     snapshot: str | None = field(repr=False, default=None)
-    """What the model was last shown of it."""
+    """The last snapshot of it that the model was shown."""
     url: str | None = field(repr=False, default=None)
     storage: str | None = field(repr=False, default=None)
-    """What a new process is given, so that the session goes on: cookies of a browser, an id of a protocol's session."""
+    """What a new process is given so that the session goes on: cookies of a browser, a session id of a protocol."""
     reason: str | None = None
     """Why the last process ended; stays until the next one was used."""
 
@@ -101,7 +102,7 @@ class ResourceUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noted:
-    """What a call leaves for the next one. ``None`` leaves a field as it is."""
+    """The state that a call leaves for the next one. ``None`` leaves a field as it is."""
 
     url: str | None = None
     snapshot: str | None = field(repr=False, default=None)
@@ -153,11 +154,11 @@ class Resources:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    # --- for whoever wants one ---------------------------------------------------------------------------------------
+    # --- for the callers of a resource -------------------------------------------------------------------------------
 
     def want(self, session_id: str, kind: ResourceKind, name: str = "", *, spares_lapsed: bool = False) -> ResourceView:
-        """Have a host start the session's resource of this kind and name, unless one has it. One whose lease has lapsed
-        is lost, unless ``spares_lapsed``. Idempotent. Raises ``SessionUnknown``."""
+        """Have a host start the session's resource of this kind and name, unless one has it. A resource whose lease has
+        lapsed counts as lost, unless ``spares_lapsed``. Idempotent. Raises ``SessionUnknown``."""
         with self._database.write() as connection:
             of = sa.select(sessions.c.pk, sessions.c.tenant).where(
                 sessions.c.session_id == session_id, sessions.c.erasure_pk.is_(None)
@@ -191,15 +192,16 @@ class Resources:
             return _view(row)
 
     def find(self, session_id: str, kind: ResourceKind, name: str = "") -> ResourceView | None:
-        """As it stands; ``None`` when the session never wanted one."""
+        """Load a session's resource; ``None`` when the session never requested one."""
         this = (sessions.c.session_id == session_id) & (resources.c.kind == kind.value) & (resources.c.name == name)
         with self._database.read() as connection:
             row = row_of(connection.execute(_ROW.where(this)), _ResourceRow)
         return None if row is None else _view(row)
 
     def take(self, resource_id: str) -> ResourceUse | None:
-        """The use of a live resource, taken from whoever had it; ``None`` when it is not live, or its host's lease has
-        lapsed. Only the holder of the call's claim may ask, so the one it is taken from has lost its own."""
+        """Take the use of a live resource, from another call if that has it; ``None`` when the resource is not live, or
+        its host's lease has lapsed. Only the holder of the call's claim may do this, so the call that loses the use has
+        lost its claim before."""
         token = secrets.token_hex(16)
         with self._database.write() as connection:
             taken = connection.execute(
@@ -218,8 +220,8 @@ class Resources:
             return ResourceUse(resource=_view(row), token=token)
 
     def note(self, use: ResourceUse, noted: Noted) -> bool:
-        """Write what the next call needs to know; false when another call has the use, or the process has ended.
-        Idempotent."""
+        """Write what the next call needs to know. Returns False when another call has the use, or the process has
+        ended. Idempotent."""
         given = {"url": noted.url, "snapshot": noted.snapshot, "storage": noted.storage}
         values = {name: plain(text) for name, text in given.items() if text is not None}
         if noted.snapshot_hash is not None:
@@ -233,8 +235,8 @@ class Resources:
             return written.rowcount == 1
 
     def drop(self, session_id: str, kind: ResourceKind, name: str = "") -> bool:
-        """Forget the session's resource, with its cookies. Its host finds the row gone and ends the process. Whether
-        there was one."""
+        """Delete the session's resource, with its cookies. Its host finds the row gone and ends the process. Returns
+        whether there was one."""
         of = sa.select(sessions.c.pk).where(sessions.c.session_id == session_id).scalar_subquery()
         with self._database.statement() as connection:
             this = (resources.c.session_pk == of) & (resources.c.kind == kind.value) & (resources.c.name == name)
@@ -243,8 +245,8 @@ class Resources:
     # --- for hosts ---------------------------------------------------------------------------------------------------
 
     def claim(self, kind: ResourceKind, *, host: str, ttl_s: float, wants_within_s: float) -> ResourceLease | None:
-        """A wanted resource for this host, the one that waits longest; ``None`` when there is none. What was wanted
-        more than ``wants_within_s`` ago is not: whoever asked has given up."""
+        """Claim the requested resource that waits the longest for this host; ``None`` when there is none. Requests
+        older than ``wants_within_s`` seconds are ignored, because their callers have given up."""
         token = secrets.token_hex(16)
         waiting = (
             (resources.c.state == ResourceState.WANTED.value)
@@ -266,7 +268,8 @@ class Resources:
             return ResourceLease(resource=_view(row), token=token)
 
     def publish(self, lease: ResourceLease, endpoint: str) -> bool:
-        """It can be used, at ``endpoint``; false when the lease was lost: then end the process. May be repeated."""
+        """Record that the resource can be used, at ``endpoint``. Returns False when the lease was lost: then end the
+        process. May be repeated."""
         with self._database.statement() as connection:
             done = connection.execute(
                 sa.update(resources)
@@ -276,8 +279,8 @@ class Resources:
             return done.rowcount == 1
 
     def renew(self, leases: Sequence[ResourceLease], *, ttl_s: float) -> dict[str, float]:
-        """Extend leases, and learn for how many seconds nobody has used them, by resource id. One that has lapsed holds
-        again while nobody has ended it: the database was away. What is missing was taken away or deleted: end its
+        """Renew leases. Returns by resource id for how many seconds each was not used. A lapsed lease holds again while
+        no process has ended it: the database was away. What is missing in the result was taken away or deleted: end its
         process."""
         if not leases:
             return {}
@@ -291,14 +294,15 @@ class Resources:
         return {row.resource_id: row.idle_s for row in rows}
 
     def may_use(self, lease: ResourceLease, use_token: str) -> bool:
-        """Whether a call with this token has the use of a resource that is ours."""
+        """Whether a call with this token has the use of a resource that this host leases."""
         wanted = sa.select(resources.c.pk).where(_held(lease), resources.c.use_token == use_token)
         with self._database.read() as connection:
             return connection.execute(wanted).first() is not None
 
     def release(self, lease: ResourceLease, reason: str, *, idle_s: float = 0.0) -> bool:
-        """The process is to end, for ``reason``; false when the lease was lost, or somebody used it within ``idle_s``
-        seconds. Call it before the process is ended, so that no call is sent to one that is ending."""
+        """Declare that the process is to end, for ``reason``. Returns False when the lease was lost, or a call used it
+        within ``idle_s`` seconds. Call it before the process is ended, so that no call is sent to a process that is
+        ending."""
         with self._database.statement() as connection:
             done = connection.execute(
                 sa.update(resources)
@@ -308,7 +312,8 @@ class Resources:
             return done.rowcount == 1
 
     def abandon(self, kind: ResourceKind, *, host: str) -> int:
-        """Say that those are lost that an earlier process of this name had; for a host that begins. Idempotent."""
+        """End the resources that an earlier process of this host had; for a host that begins. Returns how many.
+        Idempotent."""
         with self._database.statement() as connection:
             had = sa.update(resources).where(
                 resources.c.kind == kind.value, resources.c.host == host, resources.c.lease_token.is_not(None)
@@ -317,12 +322,13 @@ class Resources:
             return connection.execute(had.values(**values)).rowcount
 
     def end_lapsed(self) -> int:
-        """Say that those are lost whose host has not renewed its lease. Any process may; idempotent."""
+        """End the resources whose host has not renewed its lease. Returns how many. Any process may; idempotent."""
         with self._database.statement() as connection:
             return _end_lapsed(connection, sa.true())
 
     def delete_unused(self, kind: ResourceKind, *, older_than_s: float) -> int:
-        """Delete rows that nobody has used for so long and that have no process. Idempotent."""
+        """Delete rows that have no process and were not used for ``older_than_s`` seconds. Returns how many.
+        Idempotent."""
         gone = (
             (resources.c.kind == kind.value)
             & resources.c.lease_token.is_(None)
@@ -332,7 +338,7 @@ class Resources:
             return connection.execute(sa.delete(resources).where(gone)).rowcount
 
     def hosted(self, kind: ResourceKind) -> list[ResourceView]:
-        """Those that have a host, for people; the oldest first."""
+        """List the resources that have a host, for people; the oldest first."""
         with self._database.read() as connection:
             wanted = _ROW.where(resources.c.kind == kind.value, resources.c.state.in_(_HOSTED))
             return [_view(row) for row in rows_of(connection.execute(wanted.order_by(resources.c.pk)), _ResourceRow)]

@@ -1,4 +1,4 @@
-"""Parameters by which statements name rows, and short rows that several of them return."""
+"""Parameters by which statements name rows, and short rows that several statements return."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class SessionKey(TypedDict):
 
 
 class CallKey(TypedDict):
-    """A tool call."""
+    """The key of a tool call."""
 
     run: int
     iter: int
@@ -22,24 +22,24 @@ class CallKey(TypedDict):
 
 
 class HeldCallKey(CallKey):
-    """A tool call that somebody holds; without a token one that nobody does."""
+    """The key of a claimed tool call; without a token, of one that is not claimed."""
 
     token: str | None
 
 
 class AtMost(TypedDict):
-    """How many rows."""
+    """The most rows that a statement returns."""
 
     most: int
 
 
 class LostHintsBounds(TypedDict):
-    """Which hints count as lost."""
+    """When a hint counts as lost."""
 
     grace: float
-    """Seconds that every hint gets."""
+    """Seconds after its sending before which no hint counts as lost."""
     before: float
-    """Epoch seconds: those sent before."""
+    """Epoch seconds: only hints that were sent before count as lost."""
 
 
 class LeaseTokenRow(NamedTuple):

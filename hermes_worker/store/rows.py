@@ -1,4 +1,4 @@
-"""Rows to values: what the other modules of the store read, with the statements that read it.
+"""Turn rows into values: the reads that the other modules of the store share, and their statements.
 
 Statements are built once at import; SQLAlchemy then finds their compiled form by identity.
 """
@@ -36,7 +36,7 @@ CALL_OF_WAIT = (
     & (tool_calls.c.iteration == waits.c.iteration)
     & (tool_calls.c.position == waits.c.position)
 )
-"""Joins the call that waits to what it waits for."""
+"""Joins a wait with the call that waits."""
 
 BLOB_CHARS_MIN = 16_384
 """Texts at least this long go to ``blobs``, where equal ones share a row."""
@@ -54,39 +54,39 @@ class Hint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParentCall:
-    """The call that a child run does the work of."""
+    """The call for which a child run works."""
 
     run_pk: int
     iteration: int
     position: int
     is_background: bool = False
-    """The call was settled when it was handed over: what its children leave begins a new turn of the session."""
+    """The call was settled when it was delegated: the end of its children begins a new run of the session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """What a run's own row says: the run without its calls. Nothing can be decided on it."""
+    """A run's own row, without its calls. No step can be decided on it."""
 
     pk: int
     session_pk: int
     model: str
     endpoint: str | None
-    """Who serves the model (``RunSpec.endpoint``)."""
+    """Which provider serves the model (``RunSpec.endpoint``); ``None`` leaves that to the workers."""
     origin: str | None
-    """Where the first run of its chain came from; ``None`` for runs of older versions."""
+    """The kind of source of the first run of its chain; ``None`` for runs of older versions."""
     network: str | None
-    """What was asked for its commands (``RunSpec.network``)."""
+    """The network that was requested for its commands (``RunSpec.network``)."""
     replies: int
     """Model replies committed so far."""
     message_seq: int
     event_seq: int
     cost_status: CostStatus | None
-    """How well what the run has cost is known; ``None`` before its first reply."""
+    """How reliable the run's known cost is; ``None`` before its first reply."""
     is_watched: bool
-    """Somebody follows the stream, so deltas are worth sending."""
+    """A client follows the stream, so deltas are worth sending."""
     lease_token: str | None
     parent: ParentCall | None
-    """``None`` for a run that nobody delegated."""
+    """``None`` for a run that was not delegated."""
     root_pk: int
     """The run at the top of the delegation tree; this run itself when it has no parent."""
     depth: int
@@ -94,21 +94,21 @@ class RunRecord:
     budget_pk: int | None
     """The run whose budget it draws from: its root, or itself; ``None`` when there is none."""
     reserved: Amounts
-    """What the claim holds of that budget."""
+    """What its claim has reserved of that budget."""
     used: Amounts
-    """What the run has used itself for certain, its tool calls left out."""
+    """What the run itself is known to have used, without its tool calls."""
     doubtful: Amounts
-    """What it may have used beside that: attempts whose outcome nobody knows, replies whose cost is only bounded."""
+    """What it may have used beside that: attempts of unknown outcome, and replies whose cost is only bounded."""
     unpriced_calls: int
-    """Its calls of whose cost nothing is known."""
+    """How many of its calls have an unknown cost."""
     output_tokens: int
-    """What the model wrote in it."""
+    """Tokens that the model wrote in it."""
     left_s: float
-    """Until its deadline; negative when that has passed."""
+    """Seconds until its deadline; negative when that has passed."""
     wall_s: float
-    """From when it could begin until its deadline."""
+    """Seconds from when it could begin until its deadline."""
     steers: int = 0
-    """How many things the user said that still wait for a tool result to be appended to."""
+    """How many messages of the user wait to be appended to a tool result."""
     place: int | None = None
     """``core.sharing.FleetPlace``; ``None`` for a run that shares the fleet with no other tenant's."""
     has_output_schema: bool = False
@@ -118,7 +118,7 @@ class RunRecord:
 
     @property
     def usual(self) -> Usual:
-        """What its calls took until now."""
+        """The average use of its calls until now."""
         return Usual(
             replies=self.replies,
             output_tokens=self.output_tokens,
@@ -130,15 +130,15 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedRun(RunRecord):
-    """A run as read under a lock or a claim, whole: with all calls of its iteration that are not settled."""
+    """A run, whole, as read under a lock or a claim: with all calls of its iteration that are not settled."""
 
     run: Run
     result_seqs: tuple[int, ...]
-    """Where the result of each call of the current iteration belongs."""
+    """The place in the transcript of the result of each call of the current iteration."""
 
 
 BEGAN_AT: sa.ColumnElement[float] = sa.func.coalesce(runs.c.not_before, runs.c.created_at)
-"""From when on its time counts."""
+"""When its time begins to count, in epoch seconds."""
 RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     runs.c.pk,
     runs.c.run_id,
@@ -191,7 +191,7 @@ RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
 
 
 class RunRow(NamedTuple):
-    """``RUN_COLUMNS``."""
+    """A row of ``RUN_COLUMNS``."""
 
     pk: int
     run_id: str
@@ -243,7 +243,7 @@ class RunRow(NamedTuple):
 
 
 def is_suspect(table: sa.Table) -> sa.ColumnElement[int]:
-    """1 for a step that is tried apart from all others, which only a claim made apart takes; 0 for any other."""
+    """1 for a step that is tried apart from all others, which only a lane claims; 0 for any other."""
     return sa.case((table.c.deaths.is_not(None), 1), else_=0)
 
 
@@ -263,7 +263,7 @@ CALL_COLUMNS = (
 
 
 class CallRow(NamedTuple):
-    """``CALL_COLUMNS``."""
+    """A row of ``CALL_COLUMNS``."""
 
     position: int
     name: str
@@ -300,7 +300,8 @@ def to_record(row: RunRow) -> RunRecord:
 
 
 def to_loaded(row: RunRow, calls: Sequence[CallRow]) -> LoadedRun:
-    """The run with ``calls``, which are all of its iteration; none of them is needed when all of them are settled."""
+    """Build the run with ``calls``, which are all of its iteration; they may be left out when all of them are
+    settled."""
     run = Run(
         run_id=row.run_id,
         status=RunStatus(row.status),
@@ -337,7 +338,7 @@ def _to_call(row: CallRow) -> Call:
 
 
 def _facts_of(row: RunRow) -> dict[str, Any]:
-    """The fields of ``RunRecord``."""
+    """Build the fields of ``RunRecord``."""
     return {
         "pk": row.pk,
         "session_pk": row.session_pk,
@@ -370,7 +371,7 @@ def _facts_of(row: RunRow) -> dict[str, Any]:
 
 
 class HasParent(Protocol):
-    """A row with the columns that name the call a child does the work of."""
+    """A row with the columns that name the call for which a child works."""
 
     @property
     def parent_pk(self) -> int | None: ...
@@ -446,7 +447,7 @@ def usage_of(row: HasUsage) -> Usage:
 
 
 OWN_BUDGET = 2
-"""In ``runs.has_budget``: a child whose limits hold for itself."""
+"""Value of ``runs.has_budget``: a child with a budget of its own."""
 
 
 class DrawsFromBudget(Protocol):
@@ -463,7 +464,7 @@ class DrawsFromBudget(Protocol):
 
 
 class HasReserved(Protocol):
-    """A row with the columns that say what a claim holds of a budget."""
+    """A row with the columns that say how much of a budget a claim has reserved."""
 
     @property
     def is_reserved(self) -> int: ...
@@ -488,7 +489,7 @@ def reserved_of(row: HasReserved) -> Amounts:
 
 
 def lock_run(connection: Connection, pk: int) -> LoadedRun | None:
-    """Lock the calls of the run's iteration, then the run, and read both; ``None`` when there is no such run."""
+    """Lock the calls of the run's iteration, then the run, and load both; ``None`` when there is no such run."""
     while True:
         seen = _READ_RUN.first(connection, {"run": pk})
         if seen is None:
@@ -499,26 +500,25 @@ def lock_run(connection: Connection, pk: int) -> LoadedRun | None:
         if row is None or row.iteration == seen.iteration:
             locks.commit()
             return None if row is None else to_loaded(row, calls)
-        # It moved on while we waited. Let go of it: its new calls must be locked before it, as everybody does.
+        # The run moved on while we waited. Unlock it and begin again: calls are always locked before their run.
         locks.rollback()
 
 
 def read_record(connection: Connection, pk: int) -> RunRecord:
-    """A run without its calls, as it is at the moment; nothing is locked."""
+    """Load a run without its calls, as it is at the moment; nothing is locked."""
     return to_record(_READ_RUN.one(connection, {"run": pk}))
 
 
 def lock_run_after_call(connection: Connection, pk: int) -> LoadedRun:
-    """Like ``lock_run``, for a transaction that holds the lock of one of the calls already: siblings are only read.
-
-    They are read *after* the run is locked, so of two calls that settle at the same time the second sees the first.
-    """
+    """Lock and load a run in a transaction that holds the lock of one of its calls already: the other calls are only
+    read. They are read *after* the run is locked, so of two calls that settle at the same time the second sees the
+    first."""
     row = _LOCK_RUN.one(connection, {"run": pk})
     return to_loaded(row, read_calls(connection, pk, row.iteration))
 
 
 def read_calls(connection: Connection, run_pk: int, iteration: int) -> list[CallRow]:
-    """The rows of an iteration's calls, in order; nothing is locked."""
+    """Load the rows of an iteration's calls, in order; nothing is locked."""
     return _READ_CALLS.all(connection, {"run": run_pk, "iteration": iteration})
 
 
@@ -530,16 +530,16 @@ ACTIVATE_RUN = Prepared(
     sa.update(sessions).where(sessions.c.pk == sa.bindparam("session")).values(active_run_pk=sa.bindparam("run")),
     takes=SessionTurn,
 )
-"""Make a run the one of its session that may take a turn. The session's row is held, and no run of it is active."""
+"""Makes a run the active one of its session. The session's row is locked, and no run of it is active."""
 
 
 def ids_of_calls(reply: str) -> list[str]:
-    """The ids that the model gave the calls of a stored reply, in order."""
+    """Parse the model's ids of the calls from a stored reply, in order."""
     return [str(call["id"]) for call in json.loads(reply)["tool_calls"]]
 
 
 def tool_call_ids(connection: Connection, loaded: LoadedRun) -> list[str]:
-    """The ids the model gave the calls of this iteration, from its stored reply."""
+    """Load the model's ids of the calls of this iteration, from its stored reply."""
     asked_at = loaded.result_seqs[0] - 1
     rows = read_messages(connection, loaded.session_pk, asked_at, asked_at)
     return ids_of_calls(rows[0].body)
@@ -551,7 +551,8 @@ class _ScriptRow(NamedTuple):
 
 
 def inner_calls(connection: Connection, loaded: LoadedRun) -> dict[int, tuple[InnerCall, ...]]:
-    """What scripts of this iteration have begun, by the position of their calls. Asks only where there is a script."""
+    """Load the calls that scripts of this iteration have begun, by the position of the scripts' own calls. Reads
+    nothing where there is no script."""
     scripts = [call.position for call in loaded.run.calls if call.name in SCRIPT_RUNNERS]
     if not scripts:
         return {}
@@ -574,7 +575,7 @@ def insert_messages(connection: Connection, session_pk: int, run_pk: int, rows: 
 
 
 def message_values(connection: Connection, session_pk: int, run_pk: int, rows: Sequence[Message]) -> list[MessageRow]:
-    """``rows`` as parameters of ``INSERT_MESSAGE``. Long bodies are stored as blobs by this."""
+    """Build ``rows`` as parameters of ``INSERT_MESSAGE``. Long bodies are stored as blobs on the way."""
     for row in rows:
         if len(row.body) >= BLOB_CHARS_MIN:
             store_blob(connection, row.body)
@@ -582,7 +583,7 @@ def message_values(connection: Connection, session_pk: int, run_pk: int, rows: S
 
 
 def message_row(session_pk: int, run_pk: int, message: Message) -> MessageRow:
-    """``message`` as parameters of ``INSERT_MESSAGE``. A long body stands in a blob, which somebody else writes."""
+    """Build ``message`` as parameters of ``INSERT_MESSAGE``. A long body stands in a blob, which the caller writes."""
     is_long = len(message.body) >= BLOB_CHARS_MIN
     return {
         "session_pk": session_pk,
@@ -595,13 +596,13 @@ def message_row(session_pk: int, run_pk: int, message: Message) -> MessageRow:
 
 
 def delete_documents(connection: Connection, session_pk: int, keys: Sequence[str]) -> None:
-    """Delete documents of a session, those that exist."""
+    """Delete those documents of a session that exist among ``keys``."""
     here = (session_documents.c.session_pk == session_pk) & session_documents.c.key.in_(keys)
     connection.execute(sa.delete(session_documents).where(here))
 
 
 def blob_hash(body: str) -> str:
-    """What ``store_blob`` keeps ``body`` under."""
+    """The hash under which ``store_blob`` stores ``body``."""
     return hashlib.sha256(body.encode("utf-8")).hexdigest()
 
 
@@ -621,18 +622,15 @@ _KNOWN_BLOB = Prepared(
 
 
 def store_blob(connection: Connection, body: str) -> str:
-    """Keep ``body`` under its hash and return that. Idempotent."""
+    """Store ``body`` under its hash, and return the hash. Idempotent."""
     digest = blob_hash(body)
     keep_blob(connection, digest, body)
     return digest
 
 
 def keep_blob(connection: Connection, digest: str, body: str) -> None:
-    """Keep ``body``, whose hash is ``digest``. Idempotent.
-
-    One that is about to be deleted, because nothing may refer to it any more, is kept from then on: the row is locked,
-    so either that is seen there, or the text is written anew.
-    """
+    """Store ``body``, whose hash is ``digest``. Idempotent. A text that is about to be deleted for want of references
+    is revived: its row is locked, so either the deletion sees that, or the text is written anew."""
     if _KNOWN_BLOB.first(connection, {"digest": digest}) is None:
         connection.execute(_insert_or_revive(connection), {"hash": digest, "body": body})
 
@@ -648,7 +646,7 @@ def _insert_or_revive(connection: Connection) -> sa.Insert:
 
 
 def insert_ignoring(connection: Connection, table: sa.Table) -> sa.Insert:
-    """``INSERT ... ON CONFLICT DO NOTHING`` in the dialect at hand."""
+    """Build ``INSERT ... ON CONFLICT DO NOTHING`` in the dialect at hand."""
     if connection.dialect.name == "sqlite":
         from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 

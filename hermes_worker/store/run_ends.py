@@ -1,4 +1,4 @@
-"""What is told of runs that are over, and whose run a run is, for those who follow chains of runs from outside."""
+"""The ends of runs for observers outside (logs, traces, metrics), and the chain that a run belongs to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _root, _parent, _cause = runs.alias("root"), runs.alias("parent"), runs.alias("c
 
 
 class RunEnd(NamedTuple):
-    """A run that is over and not counted yet. Times are epoch seconds; ids are null for a run without such a run."""
+    """A run that is over and not counted yet. Times are epoch seconds; an id is ``None`` when there is no such run."""
 
     pk: int
     run_id: str
@@ -36,7 +36,8 @@ class RunEnd(NamedTuple):
     output_tokens: int
     cost_nano_usd: int
     cost_status: str | None
-    """Whether ``cost_nano_usd`` is all of it (``core.pricing.CostStatus``); ``None`` before the first model call."""
+    """Whether ``cost_nano_usd`` is the whole cost (``core.pricing.CostStatus``); ``None`` before the first model
+    call."""
     created_at: float
     finished_at: float
 
@@ -91,7 +92,7 @@ def read_ends(connection: Connection, pks: Sequence[int]) -> list[RunEnd]:
 
 
 def root_of(database: Database, run_id: str) -> str:
-    """The id of the first run of the chain that a run belongs to: its own, where nothing caused it. Raises
+    """Find the id of the first run of the chain that a run belongs to: its own id when no other run caused it. Raises
     ``UnavailableError``."""
     with database.read() as connection:
         found = connection.execute(

@@ -1,4 +1,4 @@
-"""Which session somebody means who was shown it: the one place where ids and names of all sources are resolved."""
+"""Resolve references to sessions: the one place where ids and names of all sources are looked up."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class _SessionOfRun(NamedTuple):
 
 
 def find_session(connection: Connection, tenant: str, source: str, reference: str) -> tuple[int, str]:
-    """The number and the id of the session that somebody means who was shown it: by its id, by a name that callers from
-    ``source`` gave, or by a name that one other source gave. Raises ``SessionNotFound``."""
+    """Find the row id and the id of the session that ``reference`` means: an id, a name that callers from ``source``
+    gave, or a name that exactly one other source gave. Raises ``SessionNotFound``."""
     wanted = sa.select(sessions.c.pk, *SESSION_LABEL)
     row = row_of(connection.execute(wanted.where(session_is(tenant, source, reference))), _ReferredSession)
     if row is not None:

@@ -1,7 +1,7 @@
 """Sessions as their callers see them: list, open, read, rename, fork.
 
-A session is opened with its first run (``runs.runs.insert_run``) or here, before it has one. Whoever asks means a
-session by its id, or by a name of its own source.
+A session is opened with its first run (``runs.runs.insert_run``) or here, before it has one. A reference to a session
+is its id, or a name of the caller's own source.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ from hermes_worker.store.tables import blobs, messages, runs, session_documents,
 
 PAGE_MAX = 200
 _TITLES_TRIED = 100
-"""Numbers that are tried for the title of a fork; it has none where all are taken."""
+"""Numbers that are tried for the title of a fork; it gets none when all are taken."""
 _PREVIEW_CHARS = 60
 _READ_FOR_PREVIEW = 400
 CONVERSATION_KEY = "openai.conversation"
-"""The session document with what a client of OpenAI's API keeps with a conversation (``store.kept_conversations``)."""
+"""The key of the session document in which a client of OpenAI's API stores the metadata of a conversation
+(``store.kept_conversations``)."""
 BRANCHED = "branched"
 """The end reason of a session that was forked."""
 
@@ -59,7 +60,7 @@ class SessionExists(HermesError):
 
 
 class TitleTaken(HermesError):
-    """Another session of the tenant is called so; the message names it."""
+    """Another session of the tenant has this title; the message names it."""
 
 
 class InvalidFork(HermesError):
@@ -68,7 +69,7 @@ class InvalidFork(HermesError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionTotals:
-    """What the runs of a session come to, as far as they are kept."""
+    """The sums over the runs of a session, as far as they are kept."""
 
     input: int = 0
     output: int = 0
@@ -86,27 +87,27 @@ class SessionView:
 
     label: SessionLabel
     source: str | None
-    """The kind of source that opened it; ``None`` where its first run is gone."""
+    """The kind of source that opened it; ``None`` when its first run was deleted."""
     title: str | None
     model: str | None
-    """What is asked for its next turn, else what its last run had."""
+    """The model chosen for its next turn, else the model of its last run."""
     created_at: float
     last_active: float
     ended_at: float | None
     end_reason: str | None
     message_count: int
     preview: str
-    """How its first message begins."""
+    """The beginning of its first message."""
     parent: SessionLabel | None
-    """The session that it was forked from, or whose run handed it its task."""
+    """The session from which it was forked, or whose run delegated its work; ``None`` for others."""
     totals: SessionTotals
     is_at_work: bool
     is_of_child: bool
-    """Its runs do what was delegated to them."""
+    """Its runs do delegated work."""
     archived_at: float | None
-    """Since when it is put away."""
+    """Since when it is archived; ``None`` when it is not."""
     asks_model: str | None
-    """What was said, when it was opened, that its turns are to ask."""
+    """The model that was chosen for its turns when it was opened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +123,7 @@ class MessageView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionPage:
-    """Which sessions to list, newest first."""
+    """A query for a page of sessions, newest first."""
 
     limit: int = 50
     before: str | None = None
@@ -131,14 +132,14 @@ class SessionPage:
     source: str | None = None
     """A kind of source."""
     has_children: bool = False
-    """Those of delegated work, too."""
+    """Include sessions of delegated work."""
     is_archived: bool = False
-    """Those that were put away, and no others."""
+    """List archived sessions, and no others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What of a session is to be changed; ``None`` leaves it."""
+    """Changes to a session; ``None`` leaves a field as it is."""
 
     title: str | None = None
     end_reason: str | None = None
@@ -147,14 +148,14 @@ class Changes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOrigin:
-    """What is known of a session that comes from elsewhere."""
+    """The history of a session that is imported."""
 
     parent: str | None = None
-    """The name of the session that it was forked from, if that is here as well."""
+    """The name of the session from which it was forked, if that is here as well."""
     ended_at: float | None = None
     end_reason: str | None = None
     moments: Sequence[float | None] = ()
-    """When each of its messages was said, in epoch seconds."""
+    """When each of its messages was written, in epoch seconds; ``None`` where that is unknown."""
 
 
 class _SessionFacts(NamedTuple):
@@ -242,7 +243,7 @@ class Sessions:
         self._source = source
 
     def page(self, wanted: SessionPage) -> list[SessionView]:
-        """Raises ``SessionNotFound`` for ``before``."""
+        """List a page of sessions. Raises ``SessionNotFound`` for an unknown ``before``."""
         statement = self._all().order_by(sessions.c.pk.desc()).limit(wanted.limit).offset(wanted.offset)
         if wanted.source is not None:
             statement = statement.where(_is_from(wanted.source))
@@ -256,19 +257,19 @@ class Sessions:
             return _views(connection, rows_of(connection.execute(statement), _SessionFacts))
 
     def get(self, reference: str) -> SessionView:
-        """Raises ``SessionNotFound``."""
+        """Load a session. Raises ``SessionNotFound``."""
         with self._database.read() as connection:
             return _views(connection, [self._found(connection, reference)])[0]
 
     def family(self, reference: str) -> list[SessionView]:
-        """The session, those that it was forked from, and the forks of all of them, oldest first. Raises
+        """List the session, those from which it was forked, and the forks of all of them, oldest first. Raises
         ``SessionNotFound``."""
         with self._database.read() as connection:
             wanted = self._all().where(sessions.c.pk.in_(family_of(connection, self._found(connection, reference).pk)))
             return _views(connection, rows_of(connection.execute(wanted.order_by(sessions.c.pk)), _SessionFacts))
 
     def called(self, title: str, *, limit: int = 1) -> list[SessionView]:
-        """Sessions that are called ``title``, or are forks of such a one by name (``title #2``), newest first."""
+        """Find sessions with this title, or forks that are named after it (``title #2``), newest first."""
         numbered = re.compile(rf"{re.escape(title)}(?: #\d{{1,9}})?")
         with self._database.read() as connection:
             titles = newest_titles(connection, owned_by(self._tenant, sessions), sa.not_(IS_OF_CHILD))
@@ -277,7 +278,7 @@ class Sessions:
             return _views(connection, rows_of(connection.execute(wanted), _SessionFacts) if pks else [])
 
     def require(self, reference: str) -> None:
-        """Raises ``SessionNotFound``."""
+        """Require that the session exists. Raises ``SessionNotFound``."""
         with self._database.read() as connection:
             self._found(connection, reference)
 
@@ -320,10 +321,10 @@ class Sessions:
             connection.execute(sa.update(messages).where(this).values(created_at=sa.bindparam("at")), said)
 
     def change(self, reference: str, changes: Changes) -> SessionView:
-        """Raises ``SessionNotFound``, ``TitleTaken``."""
+        """Change a session. Raises ``SessionNotFound``, ``TitleTaken``."""
         try:
             return self._change(reference, changes)
-        except sa.exc.IntegrityError:  # somebody else took the title in this moment
+        except sa.exc.IntegrityError:  # another session took the title at this moment
             raise TitleTaken(f"another session is called {changes.title!r}") from None
 
     def _change(self, reference: str, changes: Changes) -> SessionView:
@@ -348,7 +349,7 @@ class Sessions:
             return _views(connection, [self._by_pk(connection, found.pk)])[0]
 
     def messages(self, reference: str, *, after: int = 0, limit: int = 1_000) -> list[MessageView]:
-        """Rows numbered above ``after``, in order. Raises ``SessionNotFound``."""
+        """List rows numbered above ``after``, in order. Raises ``SessionNotFound``."""
         with self._database.read() as connection:
             of_session = messages.c.session_pk == self._found(connection, reference).pk
             page = _ROWS.where(of_session, messages.c.seq > after).order_by(messages.c.seq).limit(limit)
@@ -374,18 +375,17 @@ class Sessions:
         return found
 
     def fork(self, reference: str, *, name: str, title: str | None = None, last: int | None = None) -> SessionView:
-        """A new session, called ``name``, that begins with a copy of another's transcript up to row ``last``; ``None``
-        for all of it that is over. It begins its prompts with the same bytes (I7) and works in the same workspace.
-        Raises ``SessionNotFound``, ``SessionExists``, ``TitleTaken``, ``InvalidFork`` and, where a run is at work and
-        has left nothing whole, ``SessionActive``.
-        """
+        """Open a session called ``name`` that begins with a copy of another session's transcript up to row ``last``;
+        ``None`` for all of it that is settled. Its prompts begin with the same bytes (I7), and it works in the same
+        workspace. Raises ``SessionNotFound``, ``SessionExists``, ``TitleTaken``, ``InvalidFork`` and, where a run is at
+        work and nothing before it can be copied, ``SessionActive``."""
         with self._database.write() as connection:
             return self.fork_within(connection, reference, name=name, title=title, last=last)
 
     def fork_within(
         self, connection: Connection, reference: str, *, name: str, title: str | None = None, last: int | None = None
     ) -> SessionView:
-        """The same in the caller's transaction."""
+        """Fork a session in the caller's transaction; otherwise like ``fork``."""
         source = self._found(connection, reference, is_locked=True)
         require_kept(connection, source.pk)
         cut = _cut(connection, source, last)
@@ -417,7 +417,7 @@ class Sessions:
         return _views(connection, [opened])[0]
 
     def let_forks_stay(self, reference: str) -> None:
-        """The forks of this session are sessions of their own from now on, and do not go when it is erased. Raises
+        """Make the forks of this session independent, so that they are not deleted when it is erased. Raises
         ``SessionNotFound``."""
         with self._database.write() as connection:
             source = self._found(connection, reference)
@@ -425,7 +425,8 @@ class Sessions:
             connection.execute(sa.update(sessions).where(its).values(forked_from=sessions.c.session_id))
 
     def _free_key(self, connection: Connection, title: str | None, *, besides: int = 0) -> str | None:
-        """The key of a title; ``None`` for none, and while texts are encrypted. Raises ``TitleTaken``."""
+        """Return the unique key of a title; ``None`` without a title, and while texts are encrypted. Raises
+        ``TitleTaken``."""
         if title is None or not is_searchable(self._database):
             return None
         key = title_key(title)
@@ -436,8 +437,8 @@ class Sessions:
         return key
 
     def _next_title(self, connection: Connection, source: _SessionFacts) -> str | None:
-        """``base #N``, where the source is ``base`` or ``base #N-1``, or has forks that are called so, and no other
-        session is."""
+        """Return ``base #N`` for a fork of ``base`` or ``base #N-1``, with the first free N; ``None`` when none is
+        free."""
         if source.title is None:
             return None
         base = re.sub(r" #\d{1,9}$", "", source.title)
@@ -477,20 +478,21 @@ class Sessions:
         inserted = insert_ignoring(connection, sessions).values(**values, created_at=db_now())
         pk = connection.execute(inserted.returning(sessions.c.pk)).scalar()
         if pk is None:
-            self._free_key(connection, values["title"])  # which somebody else may have taken in this moment
+            self._free_key(connection, values["title"])  # another session may have taken it at this moment
             raise SessionExists(f"there is a session {values['name']!r} already")
         return self._by_pk(connection, int(pk))
 
 
 def _is_from(kind: str) -> sa.ColumnElement[bool]:
-    """Sessions that this kind of source opened: the named ones say so themselves, of others their first run does."""
+    """Condition that this kind of source opened the session: named sessions store it, and for others their first run
+    does."""
     named = sa.or_(sessions.c.source == kind, sessions.c.source.startswith(f"{kind}:", autoescape=True))
     first = sa.exists().where(runs.c.run_id == sessions.c.session_id, runs.c.origin == kind).correlate(sessions)
     return sa.or_(named, sa.and_(sessions.c.source.is_(None), first))
 
 
 def turn_messages(database: Database, run_id: str) -> list[dict[str, Any]]:
-    """What a run added to the transcript, in order, in chat-completions form."""
+    """List the messages that a run added to the transcript, in order, in chat-completions form."""
     its = _ROWS.join(runs, runs.c.pk == messages.c.run_pk).where(
         runs.c.run_id == run_id, messages.c.session_pk == runs.c.session_pk
     )
@@ -504,7 +506,7 @@ def turn_messages(database: Database, run_id: str) -> list[dict[str, Any]]:
 
 @dataclass(slots=True)
 class _Around:
-    """What other rows say about some sessions."""
+    """Facts of other rows about some sessions."""
 
     sums: dict[int, _SessionSum] = field(default_factory=dict)
     ends: dict[int, _EndRun] = field(default_factory=dict)
@@ -567,7 +569,7 @@ def _sums(pks: Sequence[int]) -> sa.Select[Any]:
 def _parents(
     connection: Connection, rows: Sequence[_SessionFacts], ends: Collection[_EndRun]
 ) -> dict[int | str, SessionLabel]:
-    """The sessions that others come from: by their id for forks, by the number of the parent run for children."""
+    """Load the sessions from which others come: by their id for forks, by the row id of the parent run for children."""
     of_runs = sa.select(runs.c.pk.label("key"), sessions.c.session_id, sessions.c.source, sessions.c.name)
     of_runs = of_runs.join(sessions, sessions.c.pk == runs.c.session_pk)
     parents = {end.parent_pk for end in ends if end.parent_pk is not None}
@@ -631,7 +633,7 @@ _CONTENT = re.compile(r'"(?:content|text)":"((?:[^"\\]|\\[^u]|\\u[0-9a-fA-F]{4})
 
 
 def _words(beginning: str | None) -> str:
-    """The first words in how a row begins, which may be cut anywhere."""
+    """Extract the first words from the beginning of a stored row, which may be cut anywhere."""
     found = _CONTENT.search(beginning or "")
     if found is None:
         return ""
@@ -641,7 +643,7 @@ def _words(beginning: str | None) -> str:
 
 
 def _asked_tools(row: _MessageFacts) -> dict[str, str]:
-    """The names of the tools that a reply asked for, by the ids of its calls."""
+    """Map the ids of the calls in a reply to the names of their tools."""
     if row.role != Role.ASSISTANT.value:
         return {}
     return {str(call["id"]): str(call["function"]["name"]) for call in json.loads(row.body).get("tool_calls") or ()}
@@ -651,13 +653,13 @@ def _asked_tools(row: _MessageFacts) -> dict[str, str]:
 
 
 def _cut(connection: Connection, source: _SessionFacts, last: int | None) -> int:
-    """The last row to copy. Raises ``InvalidFork``, ``SessionActive``."""
+    """Find the last row to copy. Raises ``InvalidFork``, ``SessionActive``."""
     of_source = messages.c.session_pk == source.pk
     begun = None
     if source.active_run_pk is not None:
         its = sa.select(sa.func.min(messages.c.seq)).where(of_source, messages.c.run_pk == source.active_run_pk)
         begun = connection.execute(its).scalar()
-    # What the run at work has written is not whole before its turn is over.
+    # The turn of the active run is incomplete until the run ends, so its messages are left out.
     whole = source.message_seq if begun is None else int(begun) - 1
     if last is None:
         if whole == 0 and begun is not None:
@@ -670,7 +672,7 @@ def _cut(connection: Connection, source: _SessionFacts, last: int | None) -> int
 
 
 def _require_whole(connection: Connection, of_source: sa.ColumnElement[bool], last: int, whole: int) -> None:
-    """Raises ``InvalidFork`` where calls would lose their results."""
+    """Require that no copied call loses its result. Raises ``InvalidFork``."""
     wanted = sa.select(messages.c.role).where(of_source, messages.c.seq == min(last + 1, whole))
     following = connection.execute(wanted).scalar()
     row = row_of(connection.execute(_ROWS.where(of_source, messages.c.seq == last)), _MessageFacts)
@@ -680,8 +682,8 @@ def _require_whole(connection: Connection, of_source: sa.ColumnElement[bool], la
 
 
 def _copy(connection: Connection, source_pk: int, fork_pk: int, cut: int) -> None:
-    """Rows of its own, so that neither session needs the other; large texts are shared by their hash. What a person
-    allowed was allowed in the source, and what a client kept with the conversation belongs to that one."""
+    """Copy the rows, so that neither session needs the other; large texts are shared by their hash. Permissions that a
+    person gave, and what a client stored with the conversation, stay with the source."""
     rows = sa.select(
         sa.literal(fork_pk, sessions.c.pk.type),
         messages.c.seq,

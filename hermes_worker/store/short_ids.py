@@ -1,4 +1,4 @@
-"""Ids that people wrote short: the beginning of an id stands for it as long as only one begins so."""
+"""Abbreviated ids: the beginning of an id stands for it as long as only one id begins with it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NAMED_MAX = 5
 
 
 class AmbiguousId(HermesError):
-    """Several ids begin as the one that was written does."""
+    """Several ids begin with the given text."""
 
 
 def completed(
@@ -22,8 +22,8 @@ def completed(
     prefix: str = "",
     where: sa.ColumnElement[bool] | None = None,
 ) -> str:
-    """The one id in ``column`` that is or begins with ``written``, with ``prefix`` before it or not; else ``written``
-    itself, for whoever looks it up to say that there is none. Raises ``AmbiguousId`` with the candidates."""
+    """Find the one id in ``column`` that is or begins with ``written``, with or without ``prefix``. Returns ``written``
+    itself when there is none, so that the caller's lookup reports that. Raises ``AmbiguousId`` with the candidates."""
     if connection.execute(sa.select(column).where(column == written)).first() is not None:
         return written
     digits = written.strip().removeprefix(prefix).lower()

@@ -1,4 +1,4 @@
-"""How large a database is and how much of it holds nothing, and what gives that back."""
+"""The size of a database, how much of it is free or dead, and how to reclaim that."""
 
 from __future__ import annotations
 
@@ -18,28 +18,29 @@ _DEAD_ROWS = sa.text(
     "select relname, n_dead_tup from pg_stat_user_tables"
     " where n_dead_tup > :noted and n_dead_tup > n_live_tup order by n_dead_tup desc"
 )
-"""Autovacuum comes at a twentieth (``store.tables``): nobody looks after a table with more dead rows than live ones."""
+"""Autovacuum runs at a twentieth (``store.tables``), so it does not work on a table with more dead rows than live
+ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseSize:
-    """What a database takes up."""
+    """The space that a database takes up."""
 
     total_bytes: int
     free_bytes: int = 0
-    """Of SQLite: pages that hold nothing, which later rows fill again."""
+    """For SQLite: bytes in empty pages, which later rows fill again."""
     dead_rows: Mapping[str, int] = field(default_factory=dict)
-    """Of PostgreSQL: by table, where more rows are dead than alive."""
+    """For PostgreSQL: dead rows by table, for tables with more dead rows than live ones."""
 
     @property
     def is_bloated(self) -> bool:
-        """It is worth the while to give back what holds nothing."""
+        """Whether it is worth while to reclaim the empty space."""
         is_hollow = self.free_bytes >= max(_FREE_BYTES_NOTED, _FREE_PART_NOTED * self.total_bytes)
         return is_hollow or bool(self.dead_rows)
 
 
 def size_of(database: Database) -> DatabaseSize:
-    """Look once. Raises ``UnavailableError``."""
+    """Measure the size of a database. Raises ``UnavailableError``."""
     with database.read() as connection:
         if not database.is_sqlite:
             total = connection.execute(sa.text("select pg_database_size(current_database())")).scalar_one()
@@ -54,10 +55,9 @@ def size_of(database: Database) -> DatabaseSize:
 
 
 def give_back(database: Database) -> None:
-    """Make the file of SQLite as small as what it holds, which takes as much space again and lets nobody else write;
-    of PostgreSQL free the dead rows of the tables in question, beside which everything goes on. Idempotent.
-
-    Raises ``UnavailableError``: somebody is at work on the file, or there is no space."""
+    """Reclaim empty space. SQLite's file is rewritten, which needs as much space again and keeps other writers out
+    meanwhile; PostgreSQL vacuums the tables in question while work goes on. Idempotent. Raises ``UnavailableError``
+    when the file is in use, or there is no space."""
     if not database.is_sqlite:
         with database.read() as connection:
             for table in size_of(database).dead_rows:

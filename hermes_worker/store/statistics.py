@@ -1,14 +1,18 @@
-"""Counters that agree with the rows, to the last one, whatever was killed, and that do not forget deleted rows.
+"""Counters that agree exactly with the rows after any crash, and that keep deleted rows counted.
 
 Theory of operation. A counter in a process dies with it, and a counter in one row would make all steps wait for each
 other. So nothing is counted on the way. *A row that is over does not change any more*, so it can be counted later: the
-sweeper adds what such rows say to ``statistics`` and marks them, both in one transaction, so each counts once. What is
-not counted yet is read where it stands: the rows that are over and unmarked, and the runs that are open. Three partial
-indexes find them, so reading costs what is at work now and not what has ever been. A reader sees all of this at one
-moment (``Database.snapshot``); so a total never goes back, not even while rows are being counted.
+sweeper adds such rows to ``statistics`` and marks them, both in one transaction, so each counts once. What is not
+counted yet is read where it stands: the rows that are over and unmarked, and the runs that are open. Three partial
+indexes find them, so reading costs what is at work now and not what has ever been. A reader sees all of this in one
+snapshot (``Database.snapshot``), so a total never decreases, not even while rows are being counted:
 
-Two things happen beside a row that is over. They add to ``statistics`` themselves, in their own transaction (``add``):
-a claim that the sweeper takes away, and what a title cost whose run was counted already.
+    before       statistics 100    uncounted 3    open 2      total 105
+    counting     statistics +3 and the three marks, one transaction
+    after        statistics 103    uncounted 0    open 2      total 105
+
+Two things happen beside a row that is over: a claim that the sweeper takes away, and the cost of a title whose run was
+counted already. They add to ``statistics`` themselves, in their own transaction (``add``).
 """
 
 from __future__ import annotations
@@ -37,19 +41,19 @@ from hermes_worker.store.tables import (
 
 RUNS_ACCEPTED = "runs_accepted"
 RUNS_ENDED = "runs_ended"
-"""By status and exit reason."""
+"""Labels: status and exit reason."""
 BUDGET_DENIALS = "budget_denials"
-"""By the dimension that was used up."""
+"""Labels: the dimension that was used up."""
 STEPS_RETRIED = "steps_retried"
-"""By the kind of step: ``model``, ``tool``, ``auxiliary``."""
+"""Labels: the kind of step, ``model``, ``tool`` or ``auxiliary``."""
 TOOL_CALLS = "tool_calls"
-"""Settled ones, by status and by whether they may be repeated."""
+"""Settled calls. Labels: status, and replay class."""
 DELIVERIES = "deliveries"
-"""Settled ones, by state and platform."""
+"""Settled deliveries. Labels: state and platform."""
 DELIVERIES_IN_DOUBT = "deliveries_in_doubt"
-"""Settled ones that may have arrived more often than once, by platform."""
+"""Settled deliveries that may have arrived more than once. Labels: platform."""
 FIRINGS = "firings"
-"""By outcome."""
+"""Labels: outcome."""
 
 OF_MODELS: Mapping[str, str] = {
     "iterations": "iteration",
@@ -67,15 +71,15 @@ OF_MODELS: Mapping[str, str] = {
     "doubtful_nano_usd": "doubtful_nano_usd",
     "unpriced_calls": "unpriced_calls",
 }
-"""Sums of columns of ``runs``, by the model that was asked for."""
+"""Sums of columns of ``runs``. Labels: the model of the run."""
 
 Labels = tuple[str, ...]
 Totals = Mapping[tuple[str, Labels], int]
-"""By measure and labels."""
+"""Amounts by measure and labels."""
 
 _BATCH = 500
 _BATCHES_MAX = 4
-"""Of one look: a backlog after an upgrade is counted in several, and holds up no sweep for long."""
+"""Batches of one look: a backlog after an upgrade is counted in several looks, so that no sweep is delayed for long."""
 _ROWS_MAX = 2_000
 """More rows than this are replaced by their sums."""
 
@@ -86,8 +90,8 @@ _FIRING_IS_UNCOUNTED = sa.text("firings.is_counted = 0")
 
 
 def totals(connection: Connection) -> Totals:
-    """Everything that was ever counted and everything that would be, at this moment. Reads only; ``connection`` is one
-    of ``Database.snapshot``."""
+    """Load everything that was ever counted and everything that would be counted at this moment. Reads only;
+    ``connection`` comes from ``Database.snapshot``."""
     found: Counter[tuple[str, Labels]] = Counter()
     summed = sa.select(statistics.c.measure, statistics.c.labels, sa.func.sum(statistics.c.amount))
     for measure, labels, amount in connection.execute(summed.group_by(statistics.c.measure, statistics.c.labels)):
@@ -101,9 +105,8 @@ def totals(connection: Connection) -> Totals:
 
 def count_what_is_over(database: Database, *, only: Sequence[int] | None = None) -> int:
     """Add the rows that are over to ``statistics``, log the ends of the runs among them, and return the number of rows.
-    Each is counted once, however many processes do this at once. Of runs only those numbered in ``only`` are counted,
-    unless it is ``None``. Costs one look into three empty indexes when there are none. Raises ``UnavailableError``.
-    """
+    Each is counted once, however many processes do this at once. With ``only``, only runs with these row ids are
+    counted. Costs one look into three empty indexes when there are none. Raises ``UnavailableError``."""
     with database.read() as connection:
         are_there = connection.execute(_ARE_THERE).one()
     counted = 0
@@ -123,7 +126,7 @@ def _count_all(database: Database, table: _CountedTable, *only: sa.ColumnElement
         with database.write() as connection:
             pks = _count_batch(connection, table, *only)
             ends = read_ends(connection, pks) if pks and table[0] is runs else []
-        # A row is counted once, so each end has one line; it is lost only with a process that dies right here.
+        # Each row is counted once, so each end is logged once; the line is lost only if the process dies here.
         for end in ends:
             log_end(end)
         counted += len(pks)
@@ -134,7 +137,7 @@ def _count_all(database: Database, table: _CountedTable, *only: sa.ColumnElement
 
 def _count_batch(connection: Connection, table: _CountedTable, *only: sa.ColumnElement[bool]) -> list[int]:
     rows, which, amounts = table
-    # Whoever else counts at this moment takes other rows.
+    # Skip rows that another process is counting now.
     found = (
         sa.select(rows.c.pk).where(which, *only).order_by(rows.c.pk).limit(_BATCH).with_for_update(skip_locked=not only)
     )
@@ -149,12 +152,12 @@ def _count_batch(connection: Connection, table: _CountedTable, *only: sa.ColumnE
 
 
 def count_delivery(connection: Connection, delivery_id: str) -> None:
-    """Count a settled delivery now, because its row is about to say something else."""
+    """Count a settled delivery now, because its row is about to change again."""
     _count_batch(connection, _COUNTED_DELIVERIES, deliveries.c.delivery_id == delivery_id)
 
 
 def add(connection: Connection, amounts: Mapping[tuple[str, Labels], int]) -> None:
-    """Add in the caller's transaction, which is the one that makes ``amounts`` true."""
+    """Add ``amounts`` in the caller's transaction, which is the one that makes them true."""
     values = [
         {"measure": measure, "labels": json.dumps(labels, ensure_ascii=False), "amount": amount}
         for (measure, labels), amount in amounts.items()
@@ -165,7 +168,7 @@ def add(connection: Connection, amounts: Mapping[tuple[str, Labels], int]) -> No
 
 
 def of_model(model: str, usage: Usage, cost: Cost) -> Totals:
-    """What a model call adds that is written when its run has been counted."""
+    """Build the amounts of a model call that is written after its run was counted."""
     amounts = {
         "input_tokens": usage.input,
         "output_tokens": usage.output,
@@ -250,7 +253,7 @@ _COUNTED_TABLES: Sequence[_CountedTable] = (
     _COUNTED_DELIVERIES,
     (firings, _FIRING_IS_UNCOUNTED, _of_firings),
 )
-"""A table, its rows that are over and not counted, and what rows of it add up to."""
+"""Each table, the condition for its rows that are over and not counted, and the function that sums rows of it."""
 _ARE_THERE = sa.select(
     *(
         sa.exists(sa.select(rows.c.pk).where(which)).label(f"has_{number}")

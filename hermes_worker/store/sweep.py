@@ -1,13 +1,29 @@
-"""Repair: find what lost its worker or its message, and decide on it by the same rules as everything else.
+"""The sweeper: find what lost its worker or its message, and decide on it by the same rules as everything else.
 
-The sweeper is the guarantee, Celery is not: the broker may lose, repeat or reorder messages, or be wiped. Any number
-of processes may sweep; ``maintenance`` lets one of them do it per interval, and every step is a compare-and-set, so
-two at once are harmless.
+Theory of operation. The sweeper is the guarantee, Celery is not: the broker may lose, repeat or reorder messages, or be
+wiped. Any number of processes may sweep; ``maintenance`` lets one of them do it per interval, and every step is a
+compare-and-set, so two at once are harmless.
+
+A sweep asks four questions, each by a partial index of open rows, so it costs what is wrong and not what there is:
+
+    which claims lost their worker?    workers.expires_at has passed: CallLost or IterationLost, for core.step
+    which rows lost their message?     due, unclaimed, and provably not in a queue any more: send the hint again
+    what waits for a time?             deadlines, idle limits, parked runs, questions, postponed runs
+    what was left half done?           stops, orphans, places, permits, counters, alerts
 
 *When is a message lost?* A row that is due but unclaimed was hinted at ``hinted_at``. Queues are first in, first out:
-once some worker has started a message that was hinted clearly *later*, ours is not in the queue any more. And an
-empty queue holds nothing at all. In any other case the message is waiting behind others, and sending it again
+once a worker has started a message that was hinted clearly *later* (its watermark), ours is not in the queue any more.
+And an empty queue holds nothing at all. In any other case the message is waiting behind others, and sending it again
 would only make the queue longer. That is why a backlog of any size is never amplified.
+
+    queue "tools": depth 20,000, newest started hint 12:00:40, grace 5 s
+    row hinted 12:00:20    before 12:00:35: its message was lost, send it again
+    row hinted 12:00:38    still within the grace, wait
+    row hinted 12:01:10    later than the newest started hint: it waits in the backlog, do nothing
+
+*When may something be taken from a live worker?* When no process has swept for most of a lease, the database was away,
+and all leases have lapsed at once. Sweeps take nothing then until ``hold_until``, so that live workers can
+renew first. The same holds after a step of the database's clock (``store.clock``).
 """
 
 from __future__ import annotations
@@ -70,7 +86,8 @@ _BATCH = 200
 _RESEND_WAIT_S_MAX = 30.0
 _HINTS_COUNTED = 100
 _AWAY_PART = 0.6
-"""Less than the three quarters of its term that a worker has left at any time, since it renews four times a term."""
+"""Part of a lease. It is less than the three quarters that a live worker's lease has left at any time, since a worker
+renews four times per lease."""
 _WORKERS_KEPT_S = 86_400.0
 _ANSWERS_KEPT_S = 86_400.0
 _ALERTS_EVERY_S = 5.0
@@ -78,24 +95,24 @@ MODEL_QUEUE = "model"
 TOOLS_QUEUE = "tools"
 DELIVERY_QUEUE = "delivery"
 _APART = "suspect_"
-"""In front of a queue's name: the same work for suspects, which only lanes consume."""
+"""Prefix of a queue's name: the same work for suspects, which only lanes consume."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPolicy:
     interval_s: float
-    """At most one sweep per interval, over all processes."""
+    """Seconds between two sweeps, over all processes together."""
     ttl_s: float
     resend_grace_s: float
-    """A message gets this long to be claimed before it can count as lost."""
+    """Seconds that a message has to be claimed before it can count as lost."""
     model_call_s_max: float = 3600.0
-    """A model call claimed longer than this is taken away even from a live worker."""
+    """Seconds after which the claim on a model call is taken away even from a live worker."""
     alerts: AlertPolicy = field(default_factory=AlertPolicy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
-    """What one sweep did."""
+    """The result of one sweep."""
 
     hints: tuple[Hint, ...] = ()
     workers_expired: int = 0
@@ -111,7 +128,7 @@ _Orphan = TypeVar("_Orphan", bound="OrphanedCall | OrphanedTurn")
 
 
 class Sweeper:
-    """Repairs one database. Thread-safe; harmless to run in many processes."""
+    """Repairs one database. Thread-safe; harmless in any number of processes."""
 
     def __init__(
         self,
@@ -121,7 +138,8 @@ class Sweeper:
         *,
         tell: Callable[[Sequence[RunEnd]], None] | None = None,
     ) -> None:
-        """``pricing`` says what model calls cost whose claims are taken away; ``tell`` hears of runs that are over."""
+        """``pricing`` says what model calls cost whose claims are taken away; ``tell`` is called with runs that are
+        over."""
         self._tell = tell
         self._database = database
         self._pricing = pricing
@@ -174,7 +192,7 @@ class Sweeper:
         )
 
     def _alerts_due(self) -> AlertPolicy | None:
-        """Whom to tell what is wrong, if it is time to look."""
+        """Return the policy for alerts if it is time to look for troubles; else ``None``."""
         now = time.monotonic()
         if now < self._next_alerts or not (self._policy.alerts.targets or alert_targets_of(self._database)):
             return None
@@ -182,8 +200,8 @@ class Sweeper:
         return self._policy.alerts
 
     def _count(self) -> list[Hint]:
-        """Whoever wants to know of runs that are over is told before they are counted, so at least once. A defect here
-        costs no run anything: what the sweep repaired is sent all the same."""
+        """Report runs that are over to ``tell``, then count them: each is reported at least once. A failure here is
+        logged and does not stop the sweep, so its hints are sent all the same."""
         try:
             if self._tell is None and not self._policy.alerts.targets:
                 count_what_is_over(self._database)
@@ -201,15 +219,15 @@ class Sweeper:
             return []
 
     def prune(self) -> None:
-        """Drop what nobody needs any more: answers that were used, workers long gone, and what deleted rows left in
-        SQLite's log. Idempotent. What there are rules for is ``store.retention``'s."""
+        """Delete rows that are not needed any more and have no retention rule: used answers, workers long gone, and
+        what deleted rows left in SQLite's log. Idempotent. Rows with rules are deleted by ``store.retention``."""
         with self._database.write() as connection:
             for statement in _PRUNE:
                 statement.run(connection, {})
         self._database.empty_log()
 
     def _take_sweep(self) -> _Round | None:
-        """The round, which is ours; ``None`` when it is not."""
+        """Claim this interval's sweep; ``None`` when another process has it."""
         with self._database.write() as connection:
             seen, look = self.clock.look(connection)
             if seen is None or look is None:
@@ -225,8 +243,8 @@ class Sweeper:
         interval_s, ttl_s = self._policy.interval_s, self._policy.ttl_s
         if not is_stepped and abs(seen.now - seen.ran_at) < interval_s * 0.9:
             return None
-        # Nobody swept for most of a term: the database was away, or all of us were. The terms of workers that
-        # are alive may have run out meanwhile; let them be heard before anything is taken from them.
+        # No process swept for most of a lease: the database or all processes were down. Leases of living workers may
+        # have run out meanwhile; give the workers time to renew them before their claims are taken.
         was_away = seen.ran_at > 0 and seen.now - seen.ran_at > ttl_s * _AWAY_PART
         hold_until = seen.now + ttl_s / 3 if was_away or is_stepped else seen.hold_until
         turn: _TakenSweep = {"seen_ran_at": seen.ran_at, "now": seen.now, "new_hold_until": hold_until}
@@ -272,7 +290,8 @@ class Sweeper:
     def _lose_each(
         self, orphans: Sequence[_Orphan], lose: Callable[[Connection, LoadedRun, _Orphan], list[Hint] | None]
     ) -> tuple[int, list[Hint]]:
-        """Take the claims of ``orphans`` away, each under its run's lock; how many there were, and what to send."""
+        """Take the claims of ``orphans`` away, each under its run's lock. Returns how many there were, and the hints to
+        send."""
         hints: list[Hint] = []
         lost = 0
         for orphan in orphans:
@@ -290,8 +309,8 @@ class Sweeper:
         return lost, hints
 
     def _repair(self, pk: int, act: Callable[[Connection, LoadedRun], list[Hint] | None]) -> list[Hint] | None:
-        """Do ``act`` on one run under its lock. A run whose rows make no sense is ended, one whose texts need a key
-        that is not here waits for it, and neither holds up another."""
+        """Call ``act`` with one run under its lock. A run whose rows make no sense is ended, one whose texts need a
+        missing key waits for it, and neither holds up another run."""
         try:
             with self._database.write() as connection:
                 loaded = lock_run(connection, pk)
@@ -307,12 +326,12 @@ class Sweeper:
             return break_off(self._database, pk, ev.Broken(reason=ExitReason.CORRUPT_STATE, failure=failure))
 
     def _found(self, statement: Prepared[_AsOf, PkRow], now: float) -> list[int]:
-        """The numbers of the runs that ``statement`` finds."""
+        """Find the row ids of the runs that ``statement`` selects."""
         with self._database.read() as connection:
             return [row.pk for row in statement.all(connection, {"now": now})]
 
     def _expire_questions(self, now: float) -> list[Hint]:
-        """Questions to people whose time is over are answered as their kind says."""
+        """Answer questions to people whose time is over, as their kind prescribes."""
         with self._database.read() as connection:
             pks = expired(connection, now=now, most=_BATCH)
         hints: list[Hint] = []
@@ -321,7 +340,7 @@ class Sweeper:
         return hints
 
     def _resume(self) -> list[Hint]:
-        """What waited for a time goes on, or begins."""
+        """Continue runs that waited for a time, and begin postponed ones."""
         with self._database.read() as connection:
             found = _DUE_BY_TIME.all(connection, {})
         hints = self._advance_each([row.pk for row in found if not row.is_put_off], lambda run: ev.WaitEnded())
@@ -331,7 +350,8 @@ class Sweeper:
         return hints
 
     def _orphans(self) -> list[int]:
-        """Runs whose parent ended or is being stopped. Whoever ended it stops them too; this is for who did not."""
+        """Find runs whose parent ended or is being stopped. The process that ends a parent stops them too; this is for
+        those that died before they did."""
         with self._database.read() as connection:
             return orphans(connection, most=_BATCH)
 
@@ -371,7 +391,7 @@ class Sweeper:
         return hints
 
     def _watermarks(self) -> tuple[dict[str, float], bool]:
-        """For each queue, the newest hint that any live worker has started; and whether any suspect is due."""
+        """Load for each queue the newest hint that any live worker has started; and whether any suspect is due."""
         with self._database.read() as connection:
             rows = _WATERMARKS.all(connection, {})
         newest: dict[str, float] = {}
@@ -382,7 +402,7 @@ class Sweeper:
 
 
 def _lost_before(queue: str, depths: Mapping[str, int], marks: Mapping[str, float], grace: float) -> float:
-    """Rows hinted before this (epoch seconds) have lost their message, however recent their hint; see above."""
+    """Return the time (epoch seconds) such that rows of this queue hinted before it have lost their message."""
     if depths.get(queue, 0) == 0:
         return _ALWAYS
     return marks.get(queue, 0.0) - grace
@@ -403,8 +423,8 @@ _IDLE = ev.DeadlinePassed(
 
 
 class _Round(NamedTuple):
-    """A sweep that this process does. What is over by ``now`` is ended, and not what is over by the clock when it comes
-    to it: that may have been stepped since it was looked at."""
+    """A sweep that this process does. Deadlines are compared with ``now`` and not with the clock at the time of the
+    statement, which may have been stepped since it was checked."""
 
     now: float
     may_expire: bool
@@ -528,7 +548,7 @@ _PRUNE = (
         sa.delete(workers).where(
             workers.c.state != "alive",
             workers.c.expires_at < db_now() - _WORKERS_KEPT_S,
-            # How its worker ended decides what becomes of a claim that nobody has taken away yet.
+            # Keep the row of a worker while it has claims: how the worker ended decides what happens to them.
             *(sa.not_(sa.exists().where(table.c.lease_owner == workers.c.pk)) for table in _CLAIMABLE),
         )
     ),
@@ -637,14 +657,16 @@ _LOST_ITERATIONS = Prepared(
 
 
 def _wait(hints: sa.Column[int]) -> sa.ColumnElement[float]:
-    """How long a hint gets, by how often it was sent: the grace, doubled each time, at most 30 s."""
+    """Seconds that a hint has before it counts as lost, by how often it was sent: the grace, doubled each time, at most
+    ``_RESEND_WAIT_S_MAX``."""
     doubled = sa.case((hints == 0, 1.0), (hints == 1, 2.0), (hints == 2, 4.0), else_=8.0)
     wait: sa.ColumnElement[float] = sa.bindparam("grace", type_=sa.Double()) * doubled
     return sa.case((wait > _RESEND_WAIT_S_MAX, _RESEND_WAIT_S_MAX), else_=wait)
 
 
 def _one_more(hints: sa.Column[int]) -> sa.ColumnElement[int]:
-    """Counted as far as it matters: the column is a small integer and must not overflow while nobody works."""
+    """Count a hint, up to ``_HINTS_COUNTED``: the column is a small integer and must not overflow while no worker is
+    there."""
     return sa.case((hints < _HINTS_COUNTED, hints + 1), else_=hints)
 
 
@@ -732,7 +754,7 @@ _RESEND: Mapping[str, tuple[_Resends, _Resends]] = {
         (_resend_iterations(prepares=True, is_suspect=True), _resend_calls(asks=False, is_suspect=True)),
     ),
 }
-"""By queue: for the steps that anybody may do, and for suspects."""
+"""By queue: the statements for ordinary steps, and those for suspects."""
 
 
 def _effect_of(row: _Resent, *, is_suspect: bool) -> Effect:
@@ -757,8 +779,8 @@ LOSSES: Mapping[str | None, ev.Loss] = {
     "crashed": ev.Loss.SEEN,
     "alive": ev.Loss.SEEN,
 }
-"""What the state of a claim's owner says about the claim's loss. A suspect is claimed by nobody but a lane, which does
-one step at a time, so what is seen to end a lane was its suspect's doing."""
+"""What the state of a claim's owner says about the loss of the claim. Only a lane claims suspects, and it does one step
+at a time, so when a lane is seen to end by itself, its suspect caused it."""
 
 _END_PLACE = Prepared(
     sa.update(workers).where(workers.c.pk == sa.bindparam("worker"), workers.c.state == "alive").values(state="dead"),
@@ -793,7 +815,7 @@ _TOKEN_OF_CALL = Prepared(
 
 
 def _take_unbegun(connection: Connection, orphan: OrphanedCall) -> bool:
-    """Whether the claim is one on a ``once`` call that has not begun; from here on it cannot begin any more."""
+    """Whether the claim is on a ``once`` call that has not begun. If so, it cannot begin under this claim any more."""
     if orphan.lease_token is None:
         return False
     place: HeldCallKey = {
@@ -817,7 +839,7 @@ def _save_loss(
     step: str,
     pricing: Pricing | None = None,
 ) -> list[Hint]:
-    """Write that a claim was lost, and tell whoever follows the run that its step is tried again or is in doubt."""
+    """Write the loss of a claim, with an event for followers of the run that its step is tried again or is in doubt."""
     after = apply(loaded.run, event)
     tried: Run | Call = after
     is_retried = after.status is RunStatus.RUNNING
@@ -839,8 +861,8 @@ def _retried(step: str, tried: Run | Call) -> RunEvent:
 
 
 def _put_off(connection: Connection, loaded: LoadedRun, tried: Run | Call, hints: list[Hint]) -> list[Hint]:
-    """The hints to send at once: not that of a step whose next try has to wait. It is due later, and the sweeper that
-    finds it due sends it."""
+    """Return the hints to send at once, without the hint of a step whose next try has to wait. The step is due later,
+    and the sweeper that finds it due then sends its hint."""
     delay_s = retry_delay_s(tried.attempt)
     effects = [hint.effect for hint in hints if isinstance(hint.effect, Effect)]
     if not delay_s or len(effects) != 1 or effects[0].attempt != tried.attempt:
@@ -857,6 +879,7 @@ def _put_off(connection: Connection, loaded: LoadedRun, tried: Run | Call, hints
 
 
 def _end_lane(connection: Connection, orphan: OrphanedCall | OrphanedTurn, lost: Run | Call) -> None:
-    """A lane whose only step outstays its time would do nothing else for ever: it finds its place gone, and ends."""
+    """End the lane whose only step exceeds its time, because it would do nothing else for ever: it finds its row
+    expired, and exits."""
     if orphan.state == "alive" and lost.is_suspect:
         _END_PLACE.run(connection, {"worker": orphan.lease_owner})

@@ -34,11 +34,11 @@ metadata = sa.MetaData(
 BigId = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 Seconds: sa.Double[float] = sa.Double()
 Tenant = sa.String(40)
-"""Whose a row is: the name in ``tenants``. It stands in every table whose rows are found otherwise than through a
-row that has it, and in each of their keys that callers can choose a part of. What the product draws (ids, tokens) is
-unique everywhere."""
+"""The tenant that owns a row: its name in ``tenants``. The column stands in every table whose rows are found otherwise
+than through a row that has it, and in each of their keys of which callers can choose a part. Values that the product
+draws (ids, tokens) are unique over all tenants."""
 OF_OTHERS = "tenant <> 'default'"
-"""Rows of all tenants but the one that every installation has, which need no index to be found among its own."""
+"""Condition for rows of all tenants but the default one, whose rows need no index to be found."""
 
 
 def _partial(name: str, *columns: str | sa.Column[object], where: str) -> sa.Index:
@@ -51,14 +51,15 @@ _OFTEN_UPDATED = {
     "autovacuum_vacuum_threshold": "1000",
     "autovacuum_analyze_scale_factor": "0.05",
 }
-"""Of PostgreSQL: for tables whose rows are written several times. By its default of a fifth, dead versions of a
-million rows would wait for 200,000 updates, and the small partial indexes would hold them all that time."""
+"""For PostgreSQL: storage parameters of tables whose rows are written several times. By the default of a fifth, dead
+versions of a million rows would wait for 200,000 updates, and the small partial indexes would hold them all that
+time."""
 _OFTEN_ADDED = {
     "autovacuum_vacuum_scale_factor": "0.05",
     "autovacuum_vacuum_insert_scale_factor": "0.05",
     "autovacuum_analyze_scale_factor": "0.05",
 }
-"""For tables whose rows are added, read, and one day deleted by the thousand."""
+"""For PostgreSQL: storage parameters of tables whose rows are added, read, and one day deleted by the thousand."""
 
 workers = sa.Table(
     "workers",
@@ -78,12 +79,12 @@ workers = sa.Table(
     sa.CheckConstraint("state in ('alive', 'stopped', 'dead', 'crashed')", name="state"),
     postgresql_with={"fillfactor": "50", "autovacuum_vacuum_threshold": "100"},
 )
-"""One row per worker process. ``expires_at`` is the term of *every* lease the process holds: a claim names its owner,
-and is live while the owner's term is. One statement on one row renews them all, however many there are. A process that
+"""One row per worker process. ``expires_at`` is the end of *every* lease the process holds: a claim names its owner,
+and is live while the owner's row is. One statement on one row renews them all, however many there are. A process that
 is not alive any more left in order (``stopped``), fell silent (``dead``) or was seen to end by itself (``crashed``).
-``version`` is that of its code, with the revision that it is written for: ``0.2.0/0266``. ``slots`` is how many model
-calls it makes at once, for a process that makes any. ``draining_at`` is when it began to leave in order, or was asked
-to; ``sandbox`` is the rung that its commands stand on, once it has run one."""
+``version`` is the version of its code, with the revision that it is written for: ``0.1.0/0103``. ``slots`` is how many
+model calls it makes at once, for a process that makes any. ``draining_at`` is when it began to drain, or was asked to;
+``sandbox`` is the kind of sandbox of its commands, once it has run one."""
 
 schema_revisions = sa.Table(
     "schema_revisions",
@@ -92,7 +93,7 @@ schema_revisions = sa.Table(
     sa.Column("works_with", sa.String(32), nullable=False),
     sa.Column("applied_at", Seconds, nullable=False),
 )
-"""What the migrations have done here. Code that is written for revision ``works_with`` or a later one works on the
+"""The migrations that were applied here. Code that is written for revision ``works_with`` or a later one works on the
 schema that ``revision`` made, also code that does not know that revision."""
 
 sessions = sa.Table(
@@ -157,7 +158,7 @@ session_documents = sa.Table(
 )
 
 PUT_OFF = "not_before is not null and status = 'queued' and hinted_at is null"
-"""Runs that were to begin later and have not begun."""
+"""Condition for runs that were postponed and have not begun."""
 
 runs = sa.Table(
     "runs",
@@ -311,34 +312,27 @@ runs = sa.Table(
     sa.Index("ix_runs_session_pk", "session_pk", "pk"),
     postgresql_with={"fillfactor": "80", **_OFTEN_UPDATED},
 )
-"""A run that nobody asked for has a ``root_pk``: the first run of the chain that it belongs to. It is either a child,
-and ``parent_pk`` handed it its task, or a turn that begins with what the background children of ``cause_pk`` left.
-
-``origin`` is the kind of source that the first run of the chain came from (``core.sources``), ``principal`` who asked
-for that run, and ``network`` what was asked for its commands.
-
-``halt`` is what was said to a run together with everything that it caused, and it holds when the run itself has ended:
-while it is set, nothing that the run caused begins. ``stopping`` becomes ``stopped`` when all of that was told.
-
-``not_before`` is when it may begin, if that was later than its submission; ``priority`` how urgent it is
-(``core.urgency``); ``retry_of_pk`` the run whose submission it repeats, which may have been deleted. ``artifacts`` is 1
-for a run that declared files to be kept, and null for any other.
-
-``place`` is null for a run that shares nothing, which is every run of an installation with one tenant and no limits;
-``core.sharing.FleetPlace`` says what else it may be, and ``place_rank`` which of a tenant's runs goes first. ``permit``
-is null but where its tenant has a limit of model calls or of spending (``store.runs.permits``).
-
-No index has ``updated_at`` in it, which every step writes: a step that changes nothing that is indexed is a HOT update
-on PostgreSQL, and writes no index. That goes for the results of a batch but the last.
-
-``prepares`` is 1 until the workspace of its session was read, for a run that began before it was; null for any other.
-
-``is_counted`` is set, here and in ``firings`` and ``deliveries``, when a row that is over has been added to
+"""A run that was not submitted by a caller has a ``root_pk``: the first run of the chain that it belongs to. It is
+either a child, and ``parent_pk`` delegated its task, or a run that begins with what the background children of
+``cause_pk`` left. ``origin`` is the kind of source that the first run of the chain came from (``core.sources``),
+``principal`` who submitted that run, and ``network`` the network that was requested for its commands. ``halt`` is a
+stop or pause of a run together with everything that it caused, and it holds when the run itself has ended: while it is
+set, nothing that the run caused begins. ``stopping`` becomes ``stopped`` when all of that was stopped. ``not_before``
+is when it may begin, if that was later than its submission; ``priority`` how urgent it is (``core.urgency``);
+``retry_of_pk`` the run whose submission it repeats, which may have been deleted. ``artifacts`` is 1 for a run that
+declared files to be kept, and null for any other. ``place`` is null for a run that shares nothing, which is every run
+of an installation with one tenant and no limits; ``core.sharing.FleetPlace`` lists the other values, and ``place_rank``
+says which of a tenant's runs goes first. ``permit`` is null except where its tenant has a limit of model calls or of
+spending (``store.runs.permits``). No index has ``updated_at`` in it, which every step writes: a step that changes
+nothing that is indexed is a HOT update on PostgreSQL, and writes no index. This includes the results of a batch except
+the last. ``prepares`` is 1 until the workspace of its session was read, for a run that began before it was; null for
+any other. ``is_counted`` is set, here and in ``firings`` and ``deliveries``, when a row that is over has been added to
 ``statistics``: until then it is counted where it stands. A row may be deleted when it is counted, not before."""
 
 RUN_IS_OPEN = sa.text(f"runs.status not in {_TERMINAL}")
 RUN_IS_UNCOUNTED = sa.text("runs.exit_reason is not null and runs.is_counted = 0")
-"""Both spelled as in the partial indexes, which a plan with values for parameters could not use."""
+"""This condition and ``RUN_IS_OPEN`` are spelled as in the partial indexes, which a plan with values for parameters
+could not use."""
 
 budgets = sa.Table(
     "budgets",
@@ -367,12 +361,12 @@ budgets = sa.Table(
     _partial("ix_budgets_untold", "root_pk", where="level > told"),
     postgresql_with={"fillfactor": "70", **_OFTEN_UPDATED},
 )
-"""What a chain of runs has used: a run, its children, and all turns that their answers began. ``runs.has_budget`` says
-which row a run draws from: 1 its root's, 2 its own; with ``is_reserved`` its claim holds one model call of it, and so
-many tokens and so much money. Locked after every run, and last in its transaction. ``unknown_costs`` counts calls whose
-price nobody knows, ``turns`` the turns that background delegations of the chain have begun or will begin. ``level`` is
-written with what was spent: 1 from 80 % of the tokens or the money on, 2 when they are used up; ``told`` is the level
-of which an alert was sent."""
+"""What a chain of runs has used: a run, its children, and all runs that their answers began. ``runs.has_budget`` says
+which row a run draws from: 1 its root's, 2 its own; with ``is_reserved`` its claim holds one model call of it, and as
+many tokens and as much money as its row says. Locked after every run, and last in its transaction. ``unknown_costs``
+counts calls whose price is unknown, ``turns`` the runs that background delegations of the chain have begun or will
+begin. ``level`` is written with what was spent: 1 from 80 % of the tokens or the money on, 2 when they are used up;
+``told`` is the level for which an alert was sent."""
 
 run_inputs = sa.Table(
     "run_inputs",
@@ -380,7 +374,7 @@ run_inputs = sa.Table(
     sa.Column("run_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE"), primary_key=True),
     sa.Column("spec", SealedText("run_inputs.spec"), nullable=False),
 )
-"""What was submitted, as JSON (``core.spec.RunSpec``); written once."""
+"""The submission of a run, as JSON (``core.spec.RunSpec``); written once."""
 
 run_tags = sa.Table(
     "run_tags",
@@ -390,7 +384,7 @@ run_tags = sa.Table(
     sa.Column("tenant", Tenant, nullable=False),
     sa.Index("ix_run_tags_tag", "tenant", "tag", "run_pk"),
 )
-"""Words that a caller put on a run, to find it by."""
+"""Tags that a caller put on a run, to find it by."""
 
 deleted_responses = sa.Table(
     "deleted_responses",
@@ -398,7 +392,7 @@ deleted_responses = sa.Table(
     sa.Column("run_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE"), primary_key=True, autoincrement=False),
     sa.Column("deleted_at", Seconds, nullable=False),
 )
-"""Runs that are not to be had as responses of OpenAI's API any more, because their caller said so."""
+"""Runs that cannot be read as responses of OpenAI's API any more, because their caller deleted them there."""
 
 tool_calls = sa.Table(
     "tool_calls",
@@ -466,7 +460,7 @@ auxiliary_calls = sa.Table(
     sa.CheckConstraint("answer is null or failure_kind is null", name="one_outcome"),
     sa.CheckConstraint("(request is null) = (answered_at is not null)", name="asked_until_answered"),
 )
-"""What tool calls ask of models, numbered within their call. The claim on one is the claim on its tool call.
+"""The questions of tool calls to models, numbered within their call. The claim on one is the claim on its tool call.
 ``request`` is dropped when the answer comes, because it may be an image. ``material`` is what the tool needs to go on;
 it stands in the first row of those that were asked together. The rows of a call that is over are deleted after a
 day."""
@@ -492,7 +486,8 @@ waits = sa.Table(
     _partial("ix_waits_expiry", "expires_at", where="closed_at is null and expires_at is not null"),
     sa.Index("ix_waits_run_pk", "run_pk"),
 )
-"""Questions to people: one row per call that waited for an approval or an answer. Open while nobody answered."""
+"""Questions to people: one row per call that waited for an approval or an answer. Open until it is answered, expires or
+its run ends."""
 
 allowed_patterns = sa.Table(
     "allowed_patterns",
@@ -501,7 +496,7 @@ allowed_patterns = sa.Table(
     sa.Column("pattern_key", sa.String(200), primary_key=True),
     sa.Column("created_at", Seconds, nullable=False),
 )
-"""Kinds of dangerous commands that somebody allowed for good, by the key of their pattern."""
+"""Kinds of dangerous commands that a person allowed for good, by the key of their pattern."""
 
 steers = sa.Table(
     "steers",
@@ -514,8 +509,8 @@ steers = sa.Table(
     _partial("ix_steers_pending", "run_pk", "pk", where="message_seq is null"),
     sa.Index("ix_steers_run_pk", "run_pk"),
 )
-"""What a user said while a run was at work. ``message_seq`` is the tool result it was appended to; ``runs.steers``
-counts those that wait for one."""
+"""The user's messages to a run at work. ``message_seq`` is the tool result to which one was appended; ``runs.steers``
+counts those that wait for a result."""
 
 blobs = sa.Table(
     "blobs",
@@ -526,7 +521,7 @@ blobs = sa.Table(
     _partial("ix_blobs_released", "released_at", where="released_at is not null"),
 )
 """Large texts, stored once under their SHA-256. ``released_at``: a row that referred to it was deleted then, and it may
-be that no other does. Who stores the same text again takes that back, so it does not go while somebody uses it."""
+be that no other does. Storing the same text again clears that, so it is not deleted while it is in use."""
 
 artifact_gatherings = sa.Table(
     "artifact_gatherings",
@@ -553,8 +548,8 @@ artifact_gatherings = sa.Table(
     _partial("ix_artifact_gatherings_due", "hinted_at", where="hinted_at is not null"),
     _partial("ix_artifact_gatherings_claimed", "lease_owner", where="lease_owner is not null"),
 )
-"""That the files of a run are to be kept, written with its end, and what came of it. ``files`` are those that were
-kept, and ``left_out`` those that fit and were not, the first of which are named, as JSON."""
+"""The order to keep the files of a run, written with its end, and the outcome. ``files`` counts those that were kept,
+and ``left_out`` those that matched and were not, the first of which are named, as JSON."""
 
 inbound_files = sa.Table(
     "inbound_files",
@@ -589,9 +584,9 @@ inbound_files = sa.Table(
     _partial("ix_inbound_files_picture", "picture_hash", where="picture_hash is not null"),
 )
 """Files that came with the message a run begins with, each fetched once from its platform before the run begins.
-``reference`` is what the platform said of it, ``outcome`` what came of it, both as JSON. ``content_hash`` and
-``picture_hash`` name the whole file and the picture for the model, until they are in the workspace and in the
-transcript. The run does not begin before ``gathers_until``: more of the same album may come."""
+``reference`` is the platform's description of the file, ``outcome`` the result of fetching it, both as JSON.
+``content_hash`` and ``picture_hash`` name the whole file and the picture for the model, until they are in the workspace
+and in the transcript. The run does not begin before ``gathers_until``: more of the same album may come."""
 
 processes = sa.Table(
     "processes",
@@ -625,9 +620,9 @@ processes = sa.Table(
     _partial("ix_processes_told", "told_at", where="told_at is not null"),
 )
 """Background processes that a run's ``terminal`` started in its session's workspace. ``state`` is ``starting``, or one
-of ``workspaces.processes.ProcessState``. ``next_look_at``: when somebody looks at it, and who does puts that off;
-null when nothing is left of it where it ran. ``seen`` bytes of its output were looked at for ``patterns``;
-``notices`` turns began with what was found, the last about output at ``told_at``. ``is_consumed``: the session knows
+of ``workspaces.processes.ProcessState``. ``next_look_at`` is when a worker looks at it next, and the look moves it on;
+null when nothing is left of the process where it ran. ``seen`` bytes of its output were searched for ``patterns``;
+``notices`` runs began with what was found, the last about output at ``told_at``. ``is_consumed``: the session knows
 that it has ended."""
 
 skills = sa.Table(
@@ -662,8 +657,8 @@ skill_contents = sa.Table(
     sa.UniqueConstraint("tenant", "hash"),
     sa.Index("ix_skill_contents_used_at", "is_set", "used_at"),
 )
-"""Folders of skills, and sets of skills (``is_set``) that runs were begun with: ``runs.skills_hash`` names one. Never
-changed; what nothing refers to goes a day after its last use (``used_at``, to ten minutes)."""
+"""Folders of skills, and sets of skills (``is_set``) with which runs began: ``runs.skills_hash`` names one. Never
+changed; an unreferenced row is deleted a day after its last use (``used_at``, exact to ten minutes)."""
 
 skill_changes = sa.Table(
     "skill_changes",
@@ -676,7 +671,7 @@ skill_changes = sa.Table(
     sa.Column("changed_at", Seconds, nullable=False),
     sa.Index("ix_skill_changes_run_pk", "run_pk"),
 )
-"""What calls of agents made of skills, by the key of the call: a call that is made again finds its row, and changes
+"""What calls of agents changed in skills, by the key of the call: a call that is repeated finds its row, and changes
 nothing. ``hash`` is null where the skill was removed."""
 
 search_rows = sa.Table(
@@ -690,7 +685,7 @@ search_rows = sa.Table(
     sa.Index("ix_search_rows_words", "words", postgresql_using="gin", sqlite_where=sa.text("words is not null")),
     postgresql_with=_OFTEN_ADDED,
 )
-"""Messages that can be searched for, in the order in which they got there. A session's rows are the first ones of its
+"""The search index: messages in the order in which they were indexed. A session's rows are the first ones of its
 transcript, without a gap: the last of them is where the index of the session ends. ``words`` are those of
 ``core.searching`` on PostgreSQL; SQLite has them in ``search_words``, by the same number."""
 
@@ -699,8 +694,8 @@ create virtual table search_words using fts5(
     words, content='', detail=none, columnsize=0, tokenize="ascii tokenchars '-._'"
 )
 """
-"""Of SQLite. It keeps no texts and no places of words. Its tokenizer parts words at spaces only, because ours hold no
-other ASCII character than letters, digits and ``-._``."""
+"""SQLite's index of words. It stores no texts and no positions of words. Its tokenizer splits words at spaces only,
+because ours hold no other ASCII character than letters, digits and ``-._``."""
 sa.event.listen(search_rows, "after_create", sa.DDL(SEARCH_WORDS).execute_if(dialect="sqlite"))  # type: ignore[no-untyped-call]
 
 search_due = sa.Table(
@@ -711,8 +706,8 @@ search_due = sa.Table(
     sa.Index("ix_search_due_session_pk", "session_pk"),
     postgresql_with=_OFTEN_UPDATED,
 )
-"""Sessions with messages that cannot be searched for yet, as often as somebody said so. Added in transactions of their
-own or by who counts runs that are over (``store.statistics``), never by a step."""
+"""Sessions with messages that are not indexed, one row for each time that they were marked. Rows are added in
+transactions of their own or by the counting of ended runs (``store.statistics``), never by a step."""
 
 artifacts = sa.Table(
     "artifacts",
@@ -762,7 +757,7 @@ events = sa.Table(
     sa.Column("data", SealedText("events.data"), nullable=False),
     postgresql_with=_OFTEN_ADDED,
 )
-"""What happened to a run, numbered from 1 without gaps. Of a run that ended long ago only the end may be left."""
+"""The events of a run, numbered from 1 without gaps. For a run that ended long ago only the end may be left."""
 
 tree_events = sa.Table(
     "tree_events",
@@ -773,7 +768,7 @@ tree_events = sa.Table(
     sa.Column("event_seq", sa.Integer(), nullable=False),
     sa.UniqueConstraint("run_pk", "event_seq"),
 )
-"""The one order of the events of a delegation tree. Written by who reads it, so a tree that nobody follows has none."""
+"""The one order of the events of a delegation tree. Readers write it, so a tree without readers has none."""
 
 statistics = sa.Table(
     "statistics",
@@ -783,7 +778,7 @@ statistics = sa.Table(
     sa.Column("labels", sa.Text(), nullable=False),
     sa.Column("amount", sa.BigInteger(), nullable=False),
 )
-"""What rows that are over add up to: the sum of all ``amount`` of a ``measure`` and its ``labels``, a JSON list. Rows
+"""The sums of rows that are over: the total of all ``amount`` of a ``measure`` and its ``labels``, a JSON list. Rows
 are only added, so that no two transactions wait for each other here, and now and then replaced by their sums."""
 
 idempotency_keys = sa.Table(
@@ -798,8 +793,8 @@ idempotency_keys = sa.Table(
     sa.Index("ix_idempotency_keys_created_at", "created_at"),
     _partial("ix_idempotency_keys_run_pk", "run_pk", where="run_pk is not null"),
 )
-"""Requests of the last day: by the key that a caller from ``source`` chose, and by the signature of those that were
-signed. ``run_pk`` is the run that came of it; null for what was delivered without one."""
+"""Requests of the last day: by the key that a caller from ``source`` chose, and by the signature of signed requests.
+``run_pk`` is the run that the request made; null for a request that was delivered without a run."""
 
 kept_answers = sa.Table(
     "kept_answers",
@@ -819,8 +814,8 @@ kept_answers = sa.Table(
     sa.CheckConstraint("(token is null) = (held_until is null)", name="at_work_is_held"),
     sa.Index("ix_kept_answers_created_at", "tenant", "created_at"),
 )
-"""Requests of the last day that changed something and began no run, by the key that their caller chose, and what they
-were answered. ``token``: somebody is at it until ``held_until``, which a process that lives moves on."""
+"""Requests of the last day that changed something and began no run, by the key that their caller chose, with their
+answers. ``token``: a process is at work on the request until ``held_until``, which it moves on as long as it lives."""
 
 maintenance = sa.Table(
     "maintenance",
@@ -830,9 +825,9 @@ maintenance = sa.Table(
     sa.Column("hold_until", Seconds, nullable=False, server_default="0"),
     postgresql_with={"fillfactor": "50", "autovacuum_vacuum_threshold": "100"},
 )
-"""When each periodic job last ran anywhere, so that many processes may offer to run it and one does.
-After a time in which nobody ran it (the database was away) ``hold_until`` gives the workers a moment to be heard. In
-the row ``clock`` it is by how much the database's clock was stepped, all in all (``store.clock``)."""
+"""When each periodic job last ran anywhere, so that many processes may offer to run it and one does. After a time in
+which no process ran it (the database was away) ``hold_until`` gives the workers a moment to renew their leases. In the
+row ``clock`` it is the sum of all steps of the database's clock (``store.clock``)."""
 
 jobs = sa.Table(
     "jobs",
@@ -859,8 +854,8 @@ jobs = sa.Table(
     sa.CheckConstraint("next_fire_at is null or (state = 'scheduled' and removed_at is null)", name="due_is_scheduled"),
     _partial("ix_jobs_due", "next_fire_at", where="next_fire_at is not null"),
 )
-"""Scheduled jobs. ``definition`` is what its owner wrote, as JSON; the other columns are what became of it. A removed
-job keeps its row, because its firings do."""
+"""Scheduled jobs. ``definition`` is what the owner wrote, as JSON; the other columns are the job's state. A removed job
+keeps its row, because its firings do."""
 
 OPEN_FIRING = "ended_at is null and (run_pk is not null or execution is not null)"
 
@@ -906,12 +901,11 @@ firings = sa.Table(
     _partial("ix_firings_uncounted", "pk", where="is_counted = 0"),
     _partial("ix_firings_run_pk", "run_pk", where="run_pk is not null"),
 )
-"""The slot ledger: one row for every slot that came due, whatever became of it. ``is_waiting``: its run starts when
-the job's earlier runs have ended. ``ended_at``: the end of its run has been counted for the job.
-
-``execution`` is set for jobs with a script or skills: a worker claims the firing, once, and leaves what it found in
-``collected``; only then is there a run, if there is to be one. ``remark``: what became of it, where the run does not
-say. ``owes_note``: its answer still has to be written into the session that the job is attached to."""
+"""The slot ledger: one row for every slot that came due, whatever followed from it. ``is_waiting``: its run starts when
+the job's earlier runs have ended. ``ended_at``: the end of its run has been counted for the job. ``execution`` is set
+for jobs with a script or skills: a worker claims the firing, once, and leaves what it found in ``collected``; only then
+is there a run, if there is to be one. ``remark``: the outcome, where the run does not say. ``owes_note``: its answer
+still has to be written into the session that the job is attached to."""
 
 deliveries = sa.Table(
     "deliveries",
@@ -966,10 +960,10 @@ deliveries = sa.Table(
 )
 """The outbox. A row is written with the end it reports on: that of a run (``run_pk``; the text is the run's answer) or
 a notice about a job (``body``). ``is_in_doubt``: an attempt ended without an answer and may have arrived. ``losses``:
-attempts that ended with their worker; ``deaths``: as those of a run. ``is_preview``: the run is at work, and what it
-writes is shown in the chat as the message ``message_id``; the row is there from the beginning of the run, and the end
-makes it a delivery as others are. ``wait_pk``: the question that ``body`` puts to a chat; its ``receipt`` has the ids
-of all messages that show it, with spaces between them."""
+attempts that ended with their worker; ``deaths``: as in ``runs``. ``is_preview``: the run is at work, and its progress
+is shown in the chat as the message ``message_id``; the row is there from the beginning of the run, and the end makes it
+an ordinary delivery. ``wait_pk``: the question that ``body`` puts to a chat; its ``receipt`` has the ids of all
+messages that show it, with spaces between them."""
 
 hook_calls = sa.Table(
     "hook_calls",
@@ -1001,8 +995,8 @@ hook_calls = sa.Table(
     _partial("ix_hook_calls_claimed", "lease_owner", where="lease_owner is not null"),
     _partial("ix_hook_calls_settled", "settled_at", where="settled_at is not null"),
 )
-"""What observers are told, and whether they were: a row for each event and hook, written with the event. ``event_seq``
-is the number of the run's event, 0 for its beginning. Settled rows are deleted after a week."""
+"""Calls of observers, pending and settled: a row for each event and hook, written with the event. ``event_seq`` is the
+number of the run's event, 0 for its beginning. Settled rows are deleted after a week."""
 
 dead_targets = sa.Table(
     "dead_targets",
@@ -1012,8 +1006,8 @@ dead_targets = sa.Table(
     sa.Column("reason", SealedText("dead_targets.reason"), nullable=False),
     sa.Column("marked_at", Seconds, nullable=False),
 )
-"""Targets that forbade us or are gone, as ``platform:chat``. Nothing is sent there until somebody replays a delivery
-and it arrives."""
+"""Targets that refused us for good or are gone, as ``platform:chat``. Nothing is sent there until a person replays a
+delivery and it arrives."""
 
 logins = sa.Table(
     "logins",
@@ -1030,7 +1024,7 @@ logins = sa.Table(
     sa.CheckConstraint("(version = 0) = (sealed is null)", name="sealed"),
     sa.CheckConstraint("(claim is null) = (claimed_until is null)", name="claim"),
 )
-"""Credentials that are renewed. ``sealed`` holds their tokens, encrypted with what only the configuration knows."""
+"""Credentials that are renewed. ``sealed`` holds their tokens, encrypted with a key that only the configuration has."""
 
 webhook_routes = sa.Table(
     "webhook_routes",
@@ -1041,7 +1035,7 @@ webhook_routes = sa.Table(
     sa.Column("definition", SealedText("webhook_routes.definition"), nullable=False),
     sa.Column("created_at", Seconds, nullable=False),
 )
-"""Where others may send events. ``definition`` is what its owner wrote, as JSON."""
+"""Addresses to which others may send events. ``definition`` is what the owner wrote, as JSON."""
 
 webhook_events = sa.Table(
     "webhook_events",
@@ -1053,7 +1047,7 @@ webhook_events = sa.Table(
     sa.Index("ix_webhook_events_received", "received_at"),
     sa.Index("ix_webhook_events_rate", "tenant", "route", "received_at"),
 )
-"""Events that came, to count them. Those that were taken in are known by ``idempotency_keys``."""
+"""Events that came, to count them. Those that were accepted are known by ``idempotency_keys``."""
 
 channels = sa.Table(
     "channels",
@@ -1092,8 +1086,8 @@ inbound = sa.Table(
     sa.Index("ix_inbound_received", "received_at"),
     postgresql_with=_OFTEN_ADDED,
 )
-"""Events that came from platforms, each once, and what became of them. It is written with what it caused; one that is
-``broken`` has caused nothing yet, and ``tries`` counts how often our code broke on it."""
+"""Events that came from platforms, each once, and their outcome. The row is written with the effects of the event; one
+that is ``broken`` has had no effect yet, and ``tries`` counts how often our code failed on it."""
 
 chats = sa.Table(
     "chats",
@@ -1105,7 +1099,7 @@ chats = sa.Table(
     sa.Column("updated_at", Seconds, nullable=False),
     sa.Column("model", sa.String(200)),
 )
-"""How often a chat began a new conversation (``/new``), and the ``model`` that people chose for the present one."""
+"""How many new conversations a chat began (``/new``), and the ``model`` that people chose for the present one."""
 
 known_chats = sa.Table(
     "known_chats",
@@ -1120,8 +1114,8 @@ known_chats = sa.Table(
     sa.Column("learnt_at", Seconds, nullable=False),
     sa.Index("ix_known_chats_name", "tenant", "platform", "name"),
 )
-"""Chats by the names that people see (as ``core.chat_names`` has them), and the home channel of each platform, with its
-``thread``."""
+"""Chats by the names that people see (normalised by ``core.chat_names``), and the home channel of each platform, with
+its ``thread``."""
 
 chat_people = sa.Table(
     "chat_people",
@@ -1137,7 +1131,7 @@ chat_people = sa.Table(
     sa.Column("paired_at", Seconds),
     sa.CheckConstraint("(role is null) = (paired_at is null)", name="paired_or_not"),
 )
-"""Who was given a pairing code, of which only a hash is kept, and who was let in with one."""
+"""People who were given a pairing code, of which only a hash is stored, and people who were admitted with one."""
 
 tool_sources = sa.Table(
     "tool_sources",
@@ -1160,8 +1154,7 @@ tenants = sa.Table(
     sa.Column("created_at", Seconds, nullable=False),
     sa.Column("disabled_at", Seconds),
 )
-"""Whom the rows belong to. The tenant ``default`` is there without a row. Nothing new begins for one that is
-disabled."""
+"""The owners of rows. The tenant ``default`` exists without a row. Nothing new begins for a disabled tenant."""
 
 principals = sa.Table(
     "principals",
@@ -1172,7 +1165,7 @@ principals = sa.Table(
     sa.Column("created_at", Seconds, nullable=False),
     sa.UniqueConstraint("tenant", "name"),
 )
-"""Who acts for a tenant: a person or a program that holds keys."""
+"""The holders of keys, each a person or a program that acts for a tenant."""
 
 api_keys = sa.Table(
     "api_keys",
@@ -1206,8 +1199,8 @@ page_logins = sa.Table(
     sa.Index("ix_page_logins_expires", "expires_at"),
     sa.Index("ix_page_logins_tenant", "tenant"),
 )
-"""Browsers that somebody let into the page with a key: the one of ``key_id``, or that of the installation, whose holder
-is ``holder``. Only the SHA-256 of what the browser keeps is here. Such a row is nothing without its key."""
+"""Browsers that were logged in to the page with a key: the one of ``key_id``, or that of the installation, whose holder
+is ``holder``. Only the SHA-256 of the browser's token is stored. A login without its key is worthless."""
 
 saved_filters = sa.Table(
     "saved_filters",
@@ -1220,7 +1213,7 @@ saved_filters = sa.Table(
     sa.Column("changed_at", Seconds, nullable=False),
     sa.UniqueConstraint("tenant", "holder", "name"),
 )
-"""Filters of lists that people gave names to. ``holder`` is who holds a key, as it is recorded, without the key."""
+"""Filters of lists that people saved under names. ``holder`` is the holder of a key, without the key's id."""
 
 provider_keys = sa.Table(
     "provider_keys",
@@ -1234,8 +1227,8 @@ provider_keys = sa.Table(
     sa.Column("created_at", Seconds, nullable=False),
     sa.UniqueConstraint("tenant", "provider", "fingerprint"),
 )
-"""Keys of providers that tenants bring. ``secret`` is encrypted: nothing is added while texts are stored in clear. Rows
-are added and deleted, never changed. ``fingerprint`` tells keys apart and says nothing about them."""
+"""Provider keys that tenants bring. ``secret`` is encrypted: nothing is added while texts are stored in clear. Rows are
+added and deleted, never changed. ``fingerprint`` tells keys apart and reveals nothing of them."""
 
 configurations = sa.Table(
     "configurations",
@@ -1249,7 +1242,7 @@ configurations = sa.Table(
     sa.UniqueConstraint("of_tenant", "version"),
 )
 """Versions of configurations: a tenant's, or with an empty ``of_tenant`` that of the fleet. A row is never changed; the
-oldest of many are deleted. ``text`` is written as ``config.yaml``, and no secret is taken in."""
+oldest of many are deleted. ``text`` is written as in ``config.yaml``, and no secret is accepted."""
 
 mcp_servers = sa.Table(
     "mcp_servers",
@@ -1269,8 +1262,8 @@ mcp_servers = sa.Table(
     sa.Index("ix_mcp_servers_due", "is_process", "due_at"),
 )
 """MCP servers of tenants. ``server`` is the address or command with what was approved, as JSON; ``offered`` what it
-offered when somebody last asked it, and ``problem`` why nobody could. ``token`` is encrypted: none is taken in while
-texts are stored in clear. ``version`` grows with each change by a person, and a look is about one version."""
+offered when it was last asked, and ``problem`` why that failed. ``token`` is encrypted: none is accepted while texts
+are stored in clear. ``version`` grows with each change by a person, and a poll is about one version."""
 
 memory_versions = sa.Table(
     "memory_versions",
@@ -1301,11 +1294,11 @@ memory_versions = sa.Table(
     _partial("ix_memory_versions_run", "run_id", where="run_id is not null"),
     postgresql_with=_OFTEN_UPDATED,
 )
-"""What agents remember, version by version (``features.memory.rules``). Rows are added; of a row only ``state`` and
-``past_at`` change, once, and ``content`` is emptied where somebody redacts it. A ``current`` row is an entry as it
-stands; one that was removed has a last version without content, which is ``past``. A ``staged`` row is a change that
-waits for a person: its content is the operations. ``call_key`` is the call that made it, with ``ordinal`` counting its
-rows, so that a call that runs again makes nothing twice."""
+"""What agents remember, version by version (``features.memory.rules``). Rows are added; of a row only ``state`` and ``past_at``
+change, once, and ``content`` is emptied when it is redacted. A ``current`` row is an entry as it stands; one that was
+removed has a last version without content, which is ``past``. A ``staged`` row is a change that waits for a person: its
+content is the operations. ``call_key`` is the call that made it, with ``ordinal`` counting its rows, so that a call
+that runs again makes nothing twice."""
 
 audit_log = sa.Table(
     "audit_log",
@@ -1323,8 +1316,8 @@ audit_log = sa.Table(
     postgresql_with=_OFTEN_ADDED,
     sqlite_autoincrement=True,
 )
-"""What people did (``store.access.audit``). ``facts`` is JSON: ``before`` and ``after``. Triggers refuse changes, and
-the deletion of what is younger than thirty days; a number is never given twice."""
+"""Actions of people (``store.access.audit``). ``facts`` is JSON: ``before`` and ``after``. Triggers refuse changes, and
+the deletion of rows younger than thirty days; a number is never given twice."""
 
 tenant_shares = sa.Table(
     "tenant_shares",
@@ -1338,7 +1331,7 @@ tenant_shares = sa.Table(
     postgresql_with={"fillfactor": "50", "autovacuum_vacuum_threshold": "100"},
 )
 """What tenants have used of a fleet that they share (``core.sharing.Account``). The row ``*`` is the fleet's: its clock
-and the usual cost of a run. Whoever gives places away holds it."""
+and the usual cost of a run. The process that gives places away locks it."""
 
 limits = sa.Table(
     "limits",
@@ -1350,8 +1343,8 @@ limits = sa.Table(
     sa.Column("waits", sa.SmallInteger(), nullable=False, server_default="0"),
     sa.CheckConstraint("value >= 0", name="value"),
 )
-"""What a tenant, or one of its keys, may use at most (``core.limits``); ``key_id`` is empty for the tenant. ``waits``:
-what is beyond it is taken in and waits, and is not refused. The tenant ``*`` is the fleet."""
+"""The limits of a tenant, or of one of its API keys (``core.limits``); ``key_id`` is empty for the tenant. ``waits``:
+what exceeds the limit is accepted and waits, and is not refused. The tenant ``*`` is the fleet."""
 
 spending = sa.Table(
     "spending",
@@ -1363,8 +1356,8 @@ spending = sa.Table(
     sa.Column("nano_usd", sa.BigInteger(), nullable=False, server_default="0"),
     postgresql_with={"fillfactor": "50", "autovacuum_vacuum_threshold": "100"},
 )
-"""What ended runs of a tenant, and of each of its keys, took in a day (``2026-11-23``) and in a month (``2026-11``) of
-UTC. Only runs with a place are added."""
+"""What ended runs of a tenant, and of each of its API keys, used in a day (``2026-11-23``) and in a month (``2026-11``)
+of UTC. Only runs with a place are added."""
 
 submit_rates = sa.Table(
     "submit_rates",
@@ -1375,7 +1368,7 @@ submit_rates = sa.Table(
     sa.Column("at", Seconds, nullable=False),
     postgresql_with={"fillfactor": "50", "autovacuum_vacuum_threshold": "100"},
 )
-"""How many submissions a tenant or a key may still make at once: a bucket that its limit fills."""
+"""How many submissions a tenant or a key may still make at once: a token bucket that its limit fills."""
 
 retention_rules = sa.Table(
     "retention_rules",
@@ -1384,8 +1377,7 @@ retention_rules = sa.Table(
     sa.Column("kind", sa.String(20), primary_key=True),
     sa.Column("rule", sa.String(40), nullable=False),
 )
-"""How long a tenant's rows are kept, where the installation's setting does not hold for them
-(``features.retention.rules``)."""
+"""A tenant's own retention rules, where the installation's setting does not hold for it (``features.retention.rules``)."""
 
 legal_holds = sa.Table(
     "legal_holds",
@@ -1412,8 +1404,8 @@ retention_marks = sa.Table(
     sa.Column("at", Seconds, nullable=False),
     sa.Column("pk", BigId, nullable=False),
 )
-"""How far a pass over a tenant's rows of one kind has come, so that the next look goes on there. A saving only: without
-its row a pass begins again."""
+"""The position of the pass over a tenant's rows of one kind, so that the next look goes on there. It only saves work:
+without its row a pass begins again."""
 
 deleted_runs = sa.Table(
     "deleted_runs",
@@ -1424,8 +1416,8 @@ deleted_runs = sa.Table(
     sa.Column("erasure_pk", BigId),
     sa.Index("ix_deleted_runs_deleted_at", "tenant", "deleted_at"),
 )
-"""Tombstones: who asks for a deleted run learns that it is gone, and not that it never was. ``erasure_pk``: it was
-erased, and so is the workspace of a session of this id, wherever it is."""
+"""Tombstones: a request for a deleted run is answered that it is gone, and not that it never existed. ``erasure_pk``:
+it was erased, and so is the workspace of a session of this id, wherever it is."""
 
 text_keys = sa.Table(
     "text_keys",
@@ -1434,8 +1426,8 @@ text_keys = sa.Table(
     sa.Column("first_used_at", Seconds, nullable=False),
     sa.Column("last_used_at", Seconds, nullable=False),
 )
-"""The keys that texts here are encrypted with, by their ids, and when a process last said that it encrypts with one.
-Who does not have them all does not start. A key that no text needs any more has no row."""
+"""The keys that texts here are encrypted with, by their ids, and when a process last recorded that it encrypts with
+one. A process that lacks one of them does not start. A key that no text needs any more has no row."""
 
 erasures = sa.Table(
     "erasures",
@@ -1450,8 +1442,8 @@ erasures = sa.Table(
     sa.CheckConstraint("(ended_at is null) = (plan is not null)", name="planned_until_ended"),
     sa.CheckConstraint("(ended_at is null) = (receipt is null)", name="receipt_at_the_end"),
 )
-"""Erasures of what belongs to a person, a session or a tenant (``features.retention.erasure_rules``). ``plan`` says
-whom it is about, and goes when it is done; ``receipt`` names nobody and stays."""
+"""Erasures of what belongs to a person, a session or a tenant (``features.retention.erasure_rules``). ``plan`` says what it is about, and
+is deleted when it is done; ``receipt`` names no person and stays."""
 
 key_states = sa.Table(
     "key_states",
@@ -1474,9 +1466,9 @@ key_states = sa.Table(
     sa.CheckConstraint("(probe_token is null) = (probe_owner is null)", name="probe_is_owned"),
     postgresql_with={"fillfactor": "50", "autovacuum_vacuum_threshold": "100"},
 )
-"""Keys of providers of which something is known (``core.key_states``), by names that say nothing about them. A key that
-never failed has no row. ``probe_token``: one call is let through to try the key, by a worker (``probe_owner``), until
-``probe_until`` at most. ``woken_at``: a run was woken then to make that call."""
+"""The states of provider keys that failed at some time (``core.key_states``), by names that reveal nothing about them.
+A key that never failed has no row. ``probe_token``: one call is let through to try the key, by a worker
+(``probe_owner``), until ``probe_until`` at most. ``woken_at``: a run was woken then to make that call."""
 
 parked_on_keys = sa.Table(
     "parked_on_keys",
@@ -1485,8 +1477,8 @@ parked_on_keys = sa.Table(
     sa.Column("credential", sa.String(100), primary_key=True),
     sa.Index("ix_parked_on_keys_credential", "credential", "run_pk"),
 )
-"""Which closed keys a parked run waits for, so that it goes on when one is open. The time until which it is parked
-stands in its own row; without a row here it only goes on later."""
+"""The closed keys for which a parked run waits, so that it goes on when one is open. The time until which it is parked
+stands in its own row; without a row here it only goes on then."""
 
 alert_targets = sa.Table(
     "alert_targets",
@@ -1494,7 +1486,7 @@ alert_targets = sa.Table(
     sa.Column("tenant", Tenant, primary_key=True),
     sa.Column("target", sa.Text(), primary_key=True),
 )
-"""Where a tenant is told of alerts about itself, as in ``deliver``. Those of the installation are a setting."""
+"""A tenant's targets for alerts about itself, as in ``deliver``. Those of the installation are a setting."""
 
 alerts = sa.Table(
     "alerts",
@@ -1511,8 +1503,8 @@ alerts = sa.Table(
     sa.UniqueConstraint("tenant", "kind", "subject", "epoch"),
     _partial("ix_alerts_open", "pk", where="recovered_at is null"),
 )
-"""What operators were told is wrong (``core.alerting``), once for each occurrence (``epoch``), and whether they were
-told that it is over."""
+"""Troubles that operators were alerted to (``core.alerting``), once for each occurrence (``epoch``), and whether they
+were told of its end."""
 
 resources = sa.Table(
     "resources",
@@ -1547,7 +1539,8 @@ resources = sa.Table(
     sa.Index("ix_resources_unused", "kind", "used_at"),
     postgresql_with={"fillfactor": "50", **_OFTEN_UPDATED},
 )
-"""What must survive a worker and cannot be a row: a browser, a process that speaks MCP (``store.resources``). ``host``
-owns the process while its lease holds and is the only one that ends it; ``use_token`` is that of the call that may use
-it now, and a later call's takes its place. What a session needs to go on without the process stays when it has ended:
-where it was, what the model last saw of it, its cookies. ``name`` tells several of a kind in one session apart."""
+"""Leased resources: what must survive a worker and cannot be a row, such as a browser or a process that speaks MCP
+(``store.resources``). ``host`` owns the process while its lease holds and is the only one that ends it; ``use_token``
+is that of the call that may use it now, and a later call's takes its place. What a session needs to go on without the
+process stays when it has ended: where it was, what the model last saw of it, its cookies. ``name`` tells several of a
+kind in one session apart."""

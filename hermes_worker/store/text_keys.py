@@ -1,12 +1,12 @@
-"""Which keys the texts of a database need, and texts brought under the key that is used now.
+"""The encryption keys that the texts of a database need, and how texts are brought under the present key.
 
-Theory of operation. A process says in ``text_keys`` that it encrypts with a key before it does, and repeats that every
-minute. A key leaves the table when no text is stored by it and nobody said for three minutes that he uses it. So the
-table names every key that is needed, at any moment: a process that lacks one of them does not start, and one that runs
-keeps a key that its source does not name any more for as long as the table does.
+Theory of operation. A process records in ``text_keys`` that it encrypts with a key before it does, and renews that
+every minute. A key leaves the table when no text is stored under it and no process has renewed it for three minutes. So
+the table names every key that is needed, at any moment: a process that lacks one of them does not start, and a running
+process keeps a key that its source does not name any more for as long as the table does.
 
-``before_writing`` looks for other keys, between transactions: who first used a new key in the middle of one could not
-say so before.
+``before_writing`` looks for new keys between transactions: a process that first used a new key in the middle of a
+transaction could not record that before.
 """
 
 from __future__ import annotations
@@ -39,18 +39,17 @@ from hermes_worker.store.tables import metadata
 from hermes_worker.store.tables import text_keys as table_of_keys
 
 LOOK_S = 5.0
-"""How long a process may go on with keys that its source does not name any more. A source that is a command has a
-time of its own."""
+"""Seconds for which a process may go on with keys that its source does not name any more. A source that is a command
+has an interval of its own."""
 _SAY_S = 60.0
 UNUSED_S = 180.0
-"""A key that nobody said to use for so long is used by nobody."""
+"""Seconds after its last renewal after which no process uses a key any more."""
 _BATCH = 100
 
 
 def begin(database: Database) -> None:
-    """Find out whether this process has the keys that it needs, and let others know what it encrypts with. For a
-    database at this version's schema, before anything else is read. Raises ``ConfigurationError``, which names the
-    keys that are missing."""
+    """Check that this process has the keys that it needs, and record which key it encrypts with. For a database at this
+    version's schema, before anything else is read. Raises ``ConfigurationError``, which names the missing keys."""
     sealer = database.sealer
     missing = needed(database) - sealer.keys.ids
     if missing:
@@ -63,7 +62,7 @@ def begin(database: Database) -> None:
 
 
 def needed(database: Database) -> set[str]:
-    """The ids of all keys that texts may be encrypted with. Raises ``UnavailableError``."""
+    """Load the ids of all keys with which texts may be encrypted. Raises ``UnavailableError``."""
     with database.read() as connection:
         found = set(connection.execute(sa.select(table_of_keys.c.key_id)).scalars())
     return found - {CLEAR}
@@ -92,7 +91,7 @@ class _Watch:
             return
         has_said = self._say_at > 0
         if not self._lock.acquire(blocking=not has_said):
-            return  # somebody else looks
+            return  # another thread looks
         try:
             self._looking = threading.get_ident()
             self._look(self._sealer.source)
@@ -117,7 +116,7 @@ class _Watch:
             self._adopt(text_keys(found))
 
     def _adopt(self, new: TextKeys) -> None:
-        """A key that texts still need is kept, and goes on opening them."""
+        """Use new keys. A former key that texts still need is kept, and goes on opening them."""
         _say(self._database, new.first)
         old = self._sealer.keys
         kept = {name: box for name, box in old.boxes.items() if name in needed(self._database) - new.ids}
@@ -137,7 +136,7 @@ class _Watch:
 
 
 def _say(database: Database, key: str) -> None:
-    """Write down that texts are encrypted with ``key`` from now on."""
+    """Record that texts are encrypted with ``key`` from now on."""
     ours = table_of_keys.c.key_id == key
     with database.write() as connection:
         said = sa.update(table_of_keys).where(ours).values(last_used_at=db_now())
@@ -154,19 +153,19 @@ class KeyUse(NamedTuple):
 
     key_id: str
     unused_s: float
-    """Since when nobody said that he encrypts with it."""
+    """Seconds since a process last recorded that it encrypts with the key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyStanding:
-    """A key for texts, or ``CLEAR``, as this process and the rows know it."""
+    """An encryption key, or ``CLEAR``, as this process and the rows know it."""
 
     key_id: str
     is_current: bool
     is_here: bool
     is_needed: bool
     unused_s: float | None
-    """``None`` where no process ever said that it encrypts with it."""
+    """Seconds since a process last recorded that it encrypts with it; ``None`` when none ever did."""
 
     @property
     def is_key(self) -> bool:
@@ -175,7 +174,7 @@ class KeyStanding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resealed:
-    """What became of one batch."""
+    """The outcome of one batch of re-encryption."""
 
     table: str
     changed: int
@@ -184,7 +183,7 @@ class Resealed:
 
 
 def uses(database: Database) -> list[KeyUse]:
-    """Every key that is needed, and ``CLEAR`` if texts were written so. Raises ``UnavailableError``."""
+    """List every key that is needed, and ``CLEAR`` if texts were written in clear. Raises ``UnavailableError``."""
     rows = sa.select(table_of_keys.c.key_id, (db_now() - table_of_keys.c.last_used_at).label("unused_s"))
     with database.read() as connection:
         found = connection.execute(rows.order_by(table_of_keys.c.first_used_at)).all()
@@ -192,8 +191,8 @@ def uses(database: Database) -> list[KeyUse]:
 
 
 def key_standings(database: Database) -> list[KeyStanding]:
-    """Every key that is here or needed, the current one first, then by name. Where encryption is off there is one row,
-    for texts in clear. Raises ``UnavailableError``."""
+    """List every key that this process has or that texts need, the current one first, then by name. Where encryption is
+    off there is one entry, for texts in clear. Raises ``UnavailableError``."""
     keys = database.sealer.keys
     known = {use.key_id: use.unused_s for use in uses(database)}
     names = sorted(keys.ids | known.keys() | {keys.first}, key=lambda name: (name != keys.first, name))
@@ -210,7 +209,7 @@ def key_standings(database: Database) -> list[KeyStanding]:
 
 
 def sealed_columns() -> dict[sa.Table, list[sa.Column[str]]]:
-    """All columns that may be encrypted."""
+    """List all columns that may be encrypted, by table."""
     found = {
         table: [column for column in table.columns if isinstance(column.type, SealedText)]
         for table in metadata.sorted_tables
@@ -219,7 +218,7 @@ def sealed_columns() -> dict[sa.Table, list[sa.Column[str]]]:
 
 
 def left(database: Database, key: str) -> dict[str, int]:
-    """How many rows of each table hold a text that is stored otherwise than by ``key``. Reads every text's beginning.
+    """Count by table the rows that hold a text stored otherwise than under ``key``. Reads every text's beginning.
     Raises ``UnavailableError``."""
     counts = {}
     with database.read() as connection:
@@ -234,9 +233,9 @@ def _is_other(columns: Sequence[sa.Column[str]], key: str) -> sa.ColumnElement[b
 
 
 def reseal(database: Database) -> Iterator[Resealed]:
-    """Store every text by the key that is used now, or in clear if that is what is wanted, batch by batch. A row that
-    somebody holds is left out: look with ``left`` and come again. It may be interrupted and be repeated at any time,
-    and several may do it at once. Raises ``KeyMissing``, ``UnavailableError``."""
+    """Store every text under the present key, or in clear if encryption is off, and yield the outcome of each batch.
+    Rows that another transaction has locked are left out: check with ``left`` and repeat. May be interrupted and
+    repeated at any time, and run in several processes at once. Raises ``KeyMissing``, ``UnavailableError``."""
     if database.sealer.keys.first != CLEAR and (cleared := clear_index(database)):
         yield Resealed(table="search_rows", changed=cleared)
     for table, columns in sealed_columns().items():
@@ -264,13 +263,13 @@ def _page(
     after: Sequence[object] | None,
     key: str,
 ) -> list[tuple[object, ...]]:
-    """The next rows that have to be changed: their keys, and their texts as they are stored."""
+    """Load the next rows that have to be changed: their keys, and their texts as they are stored."""
     keys = list(table.primary_key.columns)
     wanted = sa.select(*keys, *(raw(column).label(column.name) for column in columns)).where(_is_other(columns, key))
     if after is not None:
         place = sa.tuple_(*(sa.literal(value, column.type) for value, column in zip(after, keys, strict=True)))
         wanted = wanted.where(sa.tuple_(*keys) > place)
-    # Who holds a row may wait for another one that we hold, so nobody is waited for.
+    # The holder of a row may wait for another one that we hold, so locked rows are skipped and never waited for.
     locked = wanted.order_by(*keys).limit(_BATCH).with_for_update(skip_locked=True, key_share=True)
     return [tuple(row) for row in connection.execute(locked)]
 
@@ -293,8 +292,8 @@ def _reseal_row(
 
 
 def retire(database: Database) -> set[str]:
-    """Take keys off the table that no text needs and nobody uses; returns them. Texts in other rows than those of the
-    current key are looked for once more. Raises ``UnavailableError``."""
+    """Remove keys from the table that no text needs and no process uses. Returns their ids. Texts that are not under
+    the current key are searched for once more. Raises ``UnavailableError``."""
     current = database.sealer.keys.first
     gone = {use.key_id for use in uses(database) if use.key_id != current and use.unused_s >= UNUSED_S}
     if not gone or any(left(database, current).values()):
@@ -306,7 +305,8 @@ def retire(database: Database) -> set[str]:
 
 
 def erase_traces(database: Database) -> None:
-    """Write SQLite's file anew and empty its log, in both of which older texts may stand. Others wait meanwhile."""
+    """Rewrite SQLite's file and empty its log, in both of which older texts may stand. Other processes wait
+    meanwhile."""
     if database.is_sqlite:
         with database.engine.connect() as connection:
             driver = connection.connection.dbapi_connection

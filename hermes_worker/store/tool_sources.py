@@ -1,4 +1,5 @@
-"""What tool sources offer, as workers learned it: one row for each source, and a version that counts its changes."""
+"""The offers of tool sources, as workers last saw them: one row for each source, with a version that counts its
+changes."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ from hermes_worker.store.rows import insert_ignoring
 from hermes_worker.store.tables import tool_sources
 
 EVERY_TENANT = "*"
-"""In the place of a tenant's name, which it cannot be: what all tenants have."""
+"""Stands in the place of a tenant's name, which it cannot be: a source that all tenants have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRow:
-    """What a source offered when a worker last asked it."""
+    """The offer of a source when a worker last asked it."""
 
     source: str
     tenant: str
@@ -31,22 +32,23 @@ class SourceRow:
     """Canonical JSON of each tool, as a session stores it."""
     changed_at: float
     listed_at: float
-    """When a worker last saw that this is so."""
+    """When a worker last saw that this is what it offers."""
 
 
 class ToolSources:
-    """The rows of one database. Thread-safe; every method raises ``UnavailableError``."""
+    """The tool sources in one database. Thread-safe; every method raises ``UnavailableError``."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def write(self, source: str, definitions: Sequence[str], *, tenant: str = EVERY_TENANT) -> bool:
-        """Say what a source offers now; whether that is news. Idempotent: any number of workers may say the same."""
+        """Write what a source offers now. Returns whether it changed. Idempotent: any number of workers may write the
+        same."""
         with self._database.write() as connection:
             return write_source(connection, source, definitions, tenant=tenant)
 
     def rows(self, tenant: str) -> Sequence[SourceRow]:
-        """What a tenant has, by the names of the sources: its own row of a source before that of all tenants."""
+        """Load the sources of a tenant by name: its own row of a source replaces the row for all tenants."""
         statement = sa.select(tool_sources).where(tool_sources.c.tenant.in_((tenant, EVERY_TENANT)))
         with self._database.read() as connection:
             found = connection.execute(statement).all()
@@ -57,7 +59,7 @@ class ToolSources:
 
 
 def write_source(connection: Connection, source: str, definitions: Sequence[str], *, tenant: str) -> bool:
-    """The same within a transaction of somebody else's."""
+    """Write what a source offers now, in the caller's transaction. Returns whether it changed."""
     body = f"[{','.join(definitions)}]"
     digest = hashlib.sha256(body.encode()).hexdigest()
     ours = (tool_sources.c.tenant == tenant) & (tool_sources.c.source == source)

@@ -1,8 +1,20 @@
-"""Worker processes and the term of their leases.
+"""Worker processes and their leases.
 
-A process that claims work owns one row here, and every claim names that row. The claim is live while the row's
-``expires_at`` lies ahead by the database's clock. So one heartbeat, one statement on one row, renews everything a
-process holds, whether that is one call or a thousand; and when the row lapses, everything it held lapses with it.
+Theory of operation. A process that claims work owns one row here, and every claim names that row as its owner. A claim
+is live while the row's ``expires_at`` lies ahead by the database's clock. So one heartbeat, one statement on one row,
+renews everything a process holds, whether that is one call or a thousand; and when the row lapses, everything it held
+lapses with it.
+
+    register      state alive, expires_at = now + ttl
+    renew         expires_at = now + ttl, four times per ttl; zero rows: the lease is lost, stop working
+    the sweeper   expires_at has passed: state dead; its claims are taken away, each with its own token
+    retire        state stopped, expires_at = now: a worker that leaves in order
+    crashed       state crashed: the parent saw the process end by itself; only this speaks against a suspect
+
+A row that is not alive never becomes alive again. A process whose lease lapsed registers anew and gets another row, so
+a frozen process that wakes up cannot renew what was taken from it. Tokens, not times, protect the data: a worker that
+overlooks the end of its lease writes nothing, because its token is gone from the rows (I2). The lease only decides when
+another worker may take over.
 """
 
 from __future__ import annotations
@@ -32,24 +44,24 @@ from hermes_worker.store.tables import (
 )
 
 _NOBODY = 0
-"""The number of no worker."""
+"""A row id that no worker has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """A process's place among the workers. A process whose term lapsed registers anew and gets another one."""
+    """The row of a live process. A process whose lease lapsed registers anew and gets another row."""
 
     pk: int
     worker_id: str
 
 
 class Renewed(NamedTuple):
-    """A term that was extended."""
+    """A lease that was renewed."""
 
     draining_at: float | None
     """When the process began to drain, or was asked to; ``None`` while it takes work."""
     now: float
-    """The database's time."""
+    """Epoch seconds by the database's clock."""
 
 
 class WorkerNotFound(HermesError):
@@ -88,7 +100,7 @@ _RENEW = Prepared(
 
 
 def _old(table: sa.Table) -> sa.ColumnElement[bool]:
-    """The claims of a worker that are older than a number of seconds."""
+    """Condition for the claims of a worker that are older than a number of seconds."""
     age_s: sa.ColumnElement[float] = sa.bindparam("older_than_s", type_=sa.Double())
     return (table.c.lease_owner == sa.bindparam("worker")) & (table.c.claimed_at < db_now() - age_s)
 
@@ -106,8 +118,8 @@ class Workers:
         self._database = database
 
     def register(self, *, name: str, queues: str, ttl_s: float, slots: int | None = None) -> Registration:
-        """Enter a process; its leases run for ``ttl_s`` seconds from now. ``slots`` is how many model calls it makes at
-        once, if it makes any."""
+        """Insert the row of a process; its lease lasts ``ttl_s`` seconds from now. ``slots`` is how many model calls it
+        makes at once, if it makes any."""
         worker_id = uuid.uuid4().hex
         with self._database.write() as connection:
             pk = connection.execute(
@@ -135,10 +147,10 @@ class Workers:
         is_draining: bool = False,
         sandbox: str | None = None,
     ) -> Renewed | None:
-        """Extend the term. ``None`` when it lapsed and was taken away: everything held under it is lost.
+        """Renew the lease of a process. ``None`` when it lapsed and was taken away: everything held under it is lost.
 
         ``watermarks`` says for each queue the newest ``hinted_at`` among the messages this process has started;
-        ``sandbox`` is the rung of its commands, ``None`` while nobody has tried.
+        ``sandbox`` is the kind of sandbox of its commands, ``None`` while no command has run.
         """
         renewal: _Renewal = {
             "worker": registration.pk,
@@ -151,8 +163,7 @@ class Workers:
             return _RENEW.first(connection, renewal)
 
     def drain(self, worker_id: str) -> None:
-        """Ask a process to leave in order; it hears of it with its next heartbeat. Idempotent. Raises
-        ``WorkerNotFound``."""
+        """Ask a process to drain; it sees that with its next heartbeat. Idempotent. Raises ``WorkerNotFound``."""
         with self._database.write() as connection:
             name = connection.execute(
                 sa.update(workers)
@@ -165,10 +176,9 @@ class Workers:
             record(connection, Act.WORKER_DRAIN, worker_id, after={"name": str(name)})
 
     def give_up(self, registration: Registration, *, except_for: Collection[str], older_than_s: float) -> int:
-        """Let go of the claims of this process that are older than ``older_than_s`` and none of ``except_for``.
-
-        The sweeper then finds them without an owner and treats them as lost. Returns how many there were.
-        """
+        """Release the claims of this process that are older than ``older_than_s`` seconds and not among the tokens
+        ``except_for``. The sweeper then finds them without an owner and treats them as lost. Returns how many there
+        were."""
         which: _OldClaims = {"worker": registration.pk, "older_than_s": older_than_s}
         return sum(self._give_up(table, which, except_for) for table in _OLD_CLAIMS)
 
@@ -184,7 +194,7 @@ class Workers:
             return given.rowcount
 
     def retire(self, registration: Registration) -> None:
-        """The process is leaving; whatever it still holds may be taken at once. Idempotent."""
+        """End the lease of a process that leaves; what it still holds may be taken at once. Idempotent."""
         with self._database.statement() as connection:
             connection.execute(
                 sa.update(workers)
@@ -193,7 +203,8 @@ class Workers:
             )
 
     def expire_named(self, name: str) -> int:
-        """End the terms of all live processes called ``name``; for a supervisor that saw its child die."""
+        """End the leases of all live processes called ``name``; for a supervisor that saw its child die. Returns how
+        many."""
         with self._database.statement() as connection:
             ended = connection.execute(
                 sa.update(workers)
@@ -203,8 +214,8 @@ class Workers:
             return ended.rowcount
 
     def crashed(self, name: str) -> bool:
-        """Say that the process called ``name`` was seen to end by itself, in the middle of whatever it held; for the
-        parent of a process that does one step at a time. False when its term was over before, for whatever reason."""
+        """Record that the process called ``name`` was seen to end by itself, in the middle of its work; for the parent
+        of a process that does one step at a time. Returns False when its lease was over before, for any reason."""
         with self._database.statement() as connection:
             ended = connection.execute(
                 sa.update(workers)
@@ -214,7 +225,7 @@ class Workers:
             return ended.rowcount > 0
 
     def alive(self) -> list[dict[str, object]]:
-        """Live processes, for people: name, queues, since when, and the version of the code."""
+        """List live processes, for people: name, queues, since when, and the version of the code."""
         with self._database.read() as connection:
             rows = connection.execute(
                 sa.select(

@@ -1,4 +1,4 @@
-"""Whether the database takes what is written to it, found out by writing."""
+"""Find out by writing whether the database accepts writes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _ROW = "writability"
 
 
 def require_writable(database: Database) -> None:
-    """Write one small row. Raises ``UnavailableError`` when the database is away, full or read-only: reading it would
-    not tell. Idempotent."""
+    """Write one small row, because reading would not show that the database is full or read-only. Idempotent. Raises
+    ``UnavailableError``."""
     with database.write() as connection:
         touched = connection.execute(
             sa.update(maintenance).where(maintenance.c.name == _ROW).values(ran_at=db_now())

@@ -1,1 +1,1 @@
-"""What becomes of a request that failed and of a reply that cannot be used. Pure."""
+"""Recovery: what follows a request that failed or a reply that cannot be used. Pure."""

@@ -1,11 +1,19 @@
-"""What one model call does next: prepare, wait for leave, send, repair, or end. Pure.
+"""The state machine of one model call: what to do next (prepare, wait for leave, send, repair, end). Pure.
 
-A call is tried until there is an answer, or nothing more that can be tried without a long wait. An ``Asking`` says
-what to do now (``act``) and what to do besides (``beside``). The shell does it and tells what came of it, as an event;
-``after`` gives the next ``Asking``. What to do about a failure is decided by ``core.recovery.retry``; here the decision
-becomes acts, and what the run remembers of them.
+Theory of operation. A call is tried until there is an answer, or nothing more that can be tried without a long wait. An
+``Asking`` says what to do now (``act``) and what to do besides (``beside``). The shell does it and reports the outcome
+as an event; ``after`` returns the next ``Asking``. ``core.recovery.retry`` decides about a failure; this module turns
+the decision into acts, and into what the run remembers of them.
 
-Nothing here waits or asks, so a test can walk every path. Each path ends: every decision uses up a remedy, a
+    PrepareRequest -> RequestPrepared -> AcquirePermit -> PermitGranted -> SendRequest -> a reply: the end
+         |                  |                 |                                |
+         | KeyClosed        | too long        | PermitDelayed                  | RequestFailed
+         v                  v                 v                                v
+    another provider,  ShortenConversation  HoldStill, ParkRun,        retry.decide: HoldStill, RenewToken,
+    or ParkRun                              another key or provider    CompareRequest, another key or provider,
+                                                                       ParkRun, FailCall
+
+Nothing here waits or sends, so a test can walk every path. Each path ends: every decision uses up a remedy, a
 compaction, a retry, a key or a provider, and ``stayed_s`` bounds how long a call waits inside a worker.
 """
 
@@ -24,20 +32,20 @@ from hermes_worker.core.recovery.retry import Remedy
 from hermes_worker.core.run_memory import Amendment, RunMemory
 
 STAYING_MAX = 4
-"""Calls of the fleet that wait for one key inside of a worker, at most: the next ones. Were it more, workers with few
-threads would be full of calls whose time has not come, and an older run's call could not even be claimed."""
+"""The most calls of the fleet that wait for one key inside a worker: the next ones. With more, workers with few threads
+would be full of calls whose time has not come, and an older run's call could not even be claimed."""
 RATE_LIMIT_PAUSE_S = 2.0
-"""How long a credential rests after a rate limit that came without a time."""
+"""Seconds for which a credential rests after a rate limit without a stated time."""
 FALLEN_BACK_S = 60.0
-"""How long a provider that was left because of its limits is not gone back to (docs/behaviour.md, "Recovery")."""
+"""Seconds for which a provider is avoided that was left because of its limits (docs/behaviour.md, "Recovery")."""
 CLOSED_REST_S = 60.0
-"""How long other keys are preferred to one that was closed and is open again."""
+"""Seconds for which other keys are preferred to one that was closed and is open again."""
 FITS_PART = 0.95
-"""Of the room for a request: one of at most so many tokens, as estimated, is expected to fit."""
+"""Part of the room for a request: a request with at most so many estimated tokens is expected to fit."""
 UNSUMMARISED_MAX = 2
-"""Summaries in a row that no model wrote in one turn, after which none is asked for while the request fits."""
+"""Summaries in a row that no model wrote in one turn, after which none is requested while the request fits."""
 GAINED_PART = 0.95
-"""Of the tokens of a request: one that has no more of them after a compaction was made shorter by it."""
+"""A request with at most this part of its former tokens after a compaction counts as shortened."""
 _AMENDMENT_OF: Mapping[str, Amendment] = {
     "strip_signature": Amendment.NO_REASONING_REPLAY,
     "echo_reasoning": Amendment.REASONING_ECHO,
@@ -51,37 +59,37 @@ _AMENDMENT_OF: Mapping[str, Amendment] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskingRules:
-    """What does not change while one call is made."""
+    """The rules that stay the same while one call is made."""
 
     attempts_max: int = retry.ATTEMPTS_MAX
     """Calls of one provider before it is given up on."""
     providers: int = 1
-    """How many the chain has."""
+    """The length of the chain of providers."""
     compacts: bool = True
-    """A conversation that is too long is made shorter; otherwise its run fails."""
+    """A conversation that is too long is shortened; otherwise its run fails."""
     window: int | None = None
-    """Context window in tokens, as configured; ``None`` when nobody said."""
+    """Context window in tokens, as configured; ``None`` when it is not."""
     is_requested: bool = False
-    """A person asks for a summary of the conversation, and no model for an answer."""
+    """A person asks for a summary of the conversation, and not a model for an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFacts:
-    """A request that can be sent, and where to."""
+    """Facts about a request that can be sent, and about its provider."""
 
     provider: str
     tokens: int
     """Estimate of messages and tools."""
     trigger: int
-    """Tokens from which on the conversation is made shorter first."""
+    """Tokens from which on the conversation is shortened first."""
     room: int = 0
     """Tokens that a request may have at all."""
     has_too_many_rows: bool = False
     """It has more messages than a conversation should have, however short they are."""
     is_futile: bool = False
-    """Making the conversation shorter gained nothing, twice, and little was said since."""
+    """Shortening the conversation gained nothing, twice, and little was said since."""
     window_served: int | None = None
-    """Context window as the server told it earlier."""
+    """Context window that the server reported earlier; ``None`` when it did not."""
     has_other_keys: bool = False
     """The provider has another key that may be used now."""
     can_ask_window: bool = False
@@ -93,7 +101,7 @@ class RequestFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContents:
-    """What was sent, as far as it can be changed. Looked at only when a request has failed: it costs time."""
+    """The contents of a request, as far as they can be changed. Read only after a failure, because it takes time."""
 
     messages: int = 0
     output_tokens_max: int = 0
@@ -110,31 +118,31 @@ class RequestContents:
 
 @dataclass(frozen=True, slots=True)
 class PrepareRequest:
-    """Choose the key, build the request: ``RequestPrepared``, or ``KeyClosed``."""
+    """Choose the key and build the request. Answer with ``RequestPrepared``, or ``KeyClosed``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShortenConversation:
-    """Make the conversation fit into ``Asking.window``. That ends the asking, with the memory of ``shortened``; else
-    ``NothingShortened``."""
+    """Make the conversation fit into ``Asking.window``. Success ends this call, with the memory of ``shortened``;
+    otherwise answer with ``NothingShortened``."""
 
     may_wait: bool = False
-    """The request fits as it is: it is sent so when nobody writes a summary."""
+    """The request fits as it is: it is sent so when no summary is written."""
 
 
 @dataclass(frozen=True, slots=True)
 class AcquirePermit:
-    """Ask the governor for leave: ``PermitGranted`` or ``PermitDelayed``."""
+    """Ask the governor for leave. Answer with ``PermitGranted`` or ``PermitDelayed``."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
-    """Send it. A reply ends the asking; else ``RequestFailed``."""
+    """Send the request. A reply ends this call; otherwise answer with ``RequestFailed``."""
 
 
 @dataclass(frozen=True, slots=True)
 class HoldStill:
-    """Wait so long in this worker: ``WaitPassed``."""
+    """Wait for ``seconds`` in this worker. Answer with ``WaitPassed``."""
 
     seconds: float
     is_in_line: bool = False
@@ -143,23 +151,24 @@ class HoldStill:
 
 @dataclass(frozen=True, slots=True)
 class AskWindow:
-    """Ask the server how large its window is: ``WindowTold``."""
+    """Ask the server for the size of its window. Answer with ``WindowTold``."""
 
 
 @dataclass(frozen=True, slots=True)
 class RenewToken:
-    """Get another access token in place of the refused one: ``TokenRenewed`` or ``RequestFailed`` with why not."""
+    """Get another access token in place of the refused one. Answer with ``TokenRenewed``, or ``RequestFailed`` with the
+    reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompareRequest:
-    """Build the request as ``Asking.memory`` now wants it, and compare it with the one that failed:
+    """Build the request as ``Asking.memory`` now wants it, and compare it with the one that failed. Answer with
     ``RequestCompared``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParkRun:
-    """End: the run waits as a row and goes on later, with what it remembers."""
+    """The end of this call: the run waits as a row and goes on later, with what it remembers."""
 
     seconds: float
     reason: str
@@ -169,7 +178,7 @@ class ParkRun:
 
 @dataclass(frozen=True, slots=True)
 class FailCall:
-    """End: nothing is left to try."""
+    """The end of this call: nothing is left to try."""
 
     decision: retry.GiveUp
     classification: Classification
@@ -191,32 +200,32 @@ Act = (
 
 @dataclass(frozen=True, slots=True)
 class CoolDown:
-    """Nobody, on any worker, asks with this key for so long."""
+    """No worker sends requests with this key for ``seconds``."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class RestKey:
-    """Every run takes another key of this provider for so long."""
+    """Every run takes another key of this provider for ``seconds``."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class WithdrawPermit:
-    """The call leaves the line in which it waited for this key."""
+    """The call leaves the queue in which it waited for this key."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnWindow:
-    """The model's window is so large, whoever asks."""
+    """Store the size of the model's window, for all runs."""
 
     tokens: int
 
 
 Beside = CoolDown | RestKey | WithdrawPermit | LearnWindow
-"""What is done on the way, and answers nothing."""
+"""Acts on the way, which are answered by no event."""
 
 
 # ------------------------------------------------------------------------------------------------------ what happened
@@ -232,7 +241,7 @@ class KeyClosed:
     """The provider's keys are closed (``core.key_states``)."""
 
     next_provider: int | None
-    """Where in the chain an open key is, or one that this call may try; ``None`` when there is none."""
+    """The position in the chain of an open key, or of one that this call may probe; ``None`` when there is none."""
     keys: tuple[str, ...]
     wait_s: float
     reason: str
@@ -241,7 +250,7 @@ class KeyClosed:
 @dataclass(frozen=True, slots=True)
 class NothingShortened:
     is_summary_missing: bool = False
-    """It could be made shorter, and no model wrote the summary."""
+    """It could be shortened, and no model wrote the summary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +263,7 @@ class PermitDelayed:
     wait_s: float
     """More than 0."""
     ahead: int = 0
-    """How many calls that wait go before this one."""
+    """How many waiting calls go before this one."""
     is_cooling: bool = False
     """The wait is for the end of a cool-down."""
 
@@ -266,7 +275,7 @@ class RequestFailed:
     jitter: float = 0.0
     """A random number, 0 <= jitter < 1."""
     is_key_closed: bool = False
-    """By this failure, or by others meanwhile."""
+    """The key was closed, by this failure or by others meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +286,7 @@ class WaitPassed:
 @dataclass(frozen=True, slots=True)
 class WindowTold:
     tokens: int | None
-    """``None`` when the server does not tell."""
+    """``None`` when the server does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,42 +324,41 @@ class FailureDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """One call while it is tried."""
+    """The state of one model call while it is tried."""
 
     rules: AskingRules
     memory: RunMemory = field(default_factory=RunMemory)
-    """What the run remembers for its next requests. Stored with whatever ends the call."""
+    """What the run remembers for its next requests. Stored with the end of the call."""
     history: retry.AttemptHistory = field(default_factory=retry.AttemptHistory)
     """What was already done about failures of this iteration. Stored while the run is parked."""
     act: Act = field(default_factory=PrepareRequest)
     beside: tuple[Beside, ...] = ()
     """To be done before ``act``."""
     decided: FailureDecision | None = None
-    """What was just decided about a failure, for the log."""
+    """The newest decision about a failure, for the log."""
     facts: RequestFacts | None = None
     """The newest request."""
     failure: RequestFailed | None = None
-    """What is being dealt with."""
+    """The failure that is being handled."""
     stayed_s: float = 0.0
-    """How long the call has waited for leave inside this worker."""
+    """Seconds for which the call has waited for leave inside this worker."""
     is_stalled: bool = False
-    """Nothing makes the conversation shorter, so it is not tried before it fails."""
+    """The conversation cannot be shortened, so that is not tried again before a failure."""
     refused_memory: RunMemory | None = None
-    """The memory before images were made smaller, while that is being tried."""
+    """The memory from before images were made smaller, while that is being tried."""
     moves: int = 0
-    """How often the call went to another provider because keys were closed."""
+    """How often the call moved to another provider because keys were closed."""
     left_wait_s: float | None = None
-    """When a provider that this call left because of its limits may be asked again."""
+    """Seconds until a provider that this call left because of its limits may be used again."""
 
     @property
     def has_fallback(self) -> bool:
-        """Another provider is left in the chain."""
+        """The chain has another provider."""
         return self.memory.provider + 1 < self.rules.providers
 
     @property
     def may_go_back(self) -> bool:
-        """A provider earlier in the chain may be asked in place of closed ones: nothing of this iteration was refused
-        there."""
+        """An earlier provider of the chain may replace closed ones, because it refused nothing in this iteration."""
         return Remedy.FALL_BACK not in self.history.used and self.left_wait_s is None
 
     @property
@@ -359,18 +367,19 @@ class Asking:
         return self.window_with(self.facts.window_served if self.facts is not None else None)
 
     def window_with(self, served: int | None) -> int:
-        """The window, if the server tells ``served``. A refusal of this run goes before it, and the settings too."""
+        """The window, if the server reports ``served``. A refusal of this run takes precedence, and so do the
+        settings."""
         return self.memory.window or self.rules.window or served or retry.STANDARD_WINDOW
 
 
 def begin(rules: AskingRules, memory: RunMemory, history: retry.AttemptHistory) -> Asking:
-    """A call that begins, or goes on after its run was parked."""
+    """The state of a call that begins, or goes on after its run was parked."""
     compactions = max(history.compactions, memory.vain_compactions)
     return Asking(rules=rules, memory=memory, history=replace(history, compactions=compactions))
 
 
 def after(asking: Asking, event: AskingEvent) -> Asking:
-    """What to do now. Raises ``InvalidTransition`` when ``event`` is no answer to what was to be done."""
+    """The next state after ``event``. Raises ``InvalidTransition`` when ``event`` does not answer the present act."""
     was = replace(asking, beside=(), decided=None)
     match event:
         case RequestPrepared():
@@ -398,8 +407,8 @@ def after(asking: Asking, event: AskingEvent) -> Asking:
 
 
 def shortened(asking: Asking) -> RunMemory:
-    """What the run remembers when its conversation was made shorter. Fewer messages are a gain, where there were too
-    many; what else was gained shows in the next request."""
+    """Build what the run remembers after its conversation was shortened. Fewer messages are a gain, where there were
+    too many; any other gain shows in the next request."""
     facts, memory = _facts(asking), asking.memory
     is_open = not facts.has_too_many_rows
     return replace(
@@ -418,7 +427,7 @@ def _doing(asking: Asking, *acts: type[Act]) -> Asking:
 
 
 def _again(asking: Asking) -> Asking:
-    """Ask once more, with what has changed."""
+    """Prepare the request again, with what has changed."""
     return replace(asking, act=PrepareRequest(), failure=None)
 
 
@@ -438,7 +447,7 @@ def _prepared(asking: Asking, facts: RequestFacts) -> Asking:
 
 
 def _with_known_gain(asking: Asking, tokens: int) -> Asking:
-    """A compaction that gained something uses up nothing: a long turn may have any number of them."""
+    """A compaction that gained something uses up no attempt: a long turn may have any number of them."""
     before = asking.memory.shortened_from
     if not before:
         return asking
@@ -449,7 +458,8 @@ def _with_known_gain(asking: Asking, tokens: int) -> Asking:
 
 
 def _closed(asking: Asking, event: KeyClosed) -> Asking:
-    """Go to where a key is open, or park. Keys may close and open while a call looks, so it does not move for ever."""
+    """Move to a provider with an open key, or park. Keys may close and open meanwhile, so the number of moves is
+    limited."""
     position = event.next_provider
     if position is not None and asking.moves <= 2 * asking.rules.providers:
         return replace(_at(asking, position), moves=asking.moves + 1)
@@ -458,7 +468,7 @@ def _closed(asking: Asking, event: KeyClosed) -> Asking:
 
 
 def _stalled(asking: Asking, event: NothingShortened) -> Asking:
-    """The conversation cannot be made shorter: it is sent as it is, or the same failure is decided on once more."""
+    """The conversation cannot be shortened: it is sent as it is, or the same failure is decided on once more."""
     missing = asking.memory.unsummarised + event.is_summary_missing
     stalled = replace(asking, is_stalled=True, memory=replace(asking.memory, unsummarised=missing))
     if stalled.failure is None:
@@ -467,8 +477,8 @@ def _stalled(asking: Asking, event: NothingShortened) -> Asking:
 
 
 def _delayed(asking: Asking, event: PermitDelayed) -> Asking:
-    """A call waits here, in a worker: not for long, not again and again because older ones come first, and only if few
-    are before it. All others make room for these older ones (invariant I8)."""
+    """Decide whether the call waits in this worker: only for a short time, not again and again because older calls come
+    first, and only if few are before it. Other calls make room for these older ones (invariant I8)."""
     facts = _facts(asking)
     stayed_s = asking.stayed_s + event.wait_s
     if event.ahead < STAYING_MAX and stayed_s <= retry.PARK_OVER_S:
@@ -497,7 +507,8 @@ def _failed(asking: Asking, event: RequestFailed) -> Asking:
 
 
 def _wants_window(asking: Asking, classification: Classification) -> bool:
-    """What was refused as too long is decided on with the window as the server tells it, where nobody else did."""
+    """Whether the server is asked for its window before a refusal as too long is decided on, because it is not known
+    otherwise."""
     is_unknown = classification.context_limit is None and not (asking.rules.window or asking.memory.window)
     is_too_long = classification.kind is FailureKind.CONTEXT_OVERFLOW and not classification.is_output_cap
     return is_unknown and is_too_long and _facts(asking).can_ask_window
@@ -519,7 +530,7 @@ def _failure(asking: Asking) -> RequestFailed:
 def _decided(asking: Asking, event: RequestFailed) -> Asking:
     decision = retry.decide(event.classification, asking.history, _situation(asking, event))
     if event.is_key_closed and isinstance(decision, retry.Wait | retry.RenewConnection | retry.GiveUp):
-        # It is not this run's failure, so it uses up none of its attempts: it goes elsewhere, or waits for the key.
+        # Another run caused this failure, so no attempt is counted: fall back, or wait for the key.
         decided = FailureDecision(classification=event.classification, decision=decision)
         return replace(_again(asking), decided=decided)
     known = replace(
@@ -533,8 +544,8 @@ def _decided(asking: Asking, event: RequestFailed) -> Asking:
 
 
 def _cool_downs(classification: Classification, decision: retry.Decision) -> Iterator[CoolDown]:
-    """One worker's rate limit is every worker's: nobody asks with this key before it is over. A provider that a run
-    left because it is used up is left alone for longer: until then every run, on every worker, begins where this one
+    """Yield cool-downs for a failure. One worker's rate limit is every worker's: none uses this key before it is over.
+    A provider that a run left because it is used up is avoided for longer: until then every run begins where this one
     goes on."""
     kind, told_s = classification.kind, classification.retry_after_s
     if kind is FailureKind.RATE_LIMIT or (kind is FailureKind.OVERLOADED and told_s):
@@ -593,7 +604,8 @@ def _waiting(asking: Asking, seconds: float, classification: Classification) -> 
 
 
 def _without_return(asking: Asking, classification: Classification) -> Asking:
-    """What refused this request would refuse it again; a key that is closed may be open later."""
+    """Exclude an earlier provider that refused this request, as it would refuse it again; a closed key may be open
+    later."""
     if finding(classification).condition is not None:
         return asking
     return replace(asking, history=replace(asking.history, used=asking.history.used | {Remedy.FALL_BACK}))
@@ -604,7 +616,7 @@ def _fallen_back(asking: Asking) -> Asking:
 
 
 def _at(asking: Asking, position: int) -> Asking:
-    # What the last provider refused says nothing about the next one, nor does the size of its window.
+    # The next provider may accept what the last one refused, and may have a larger window.
     memory = replace(asking.memory, provider=position, amendments=frozenset(), window=0)
     return _again(replace(asking, memory=memory, is_stalled=False))
 
@@ -617,7 +629,7 @@ def _with_small_images(asking: Asking, side_px_max: int) -> Asking:
 
 
 def _compared(asking: Asking, event: RequestCompared) -> Asking:
-    """Ask with smaller images; if none could be made smaller, the same failure is decided on once more."""
+    """Send the request with smaller images; if none could be made smaller, the same failure is decided on once more."""
     before = asking.refused_memory
     tried = replace(asking, refused_memory=None)
     if event.has_changed or before is None:
@@ -638,7 +650,7 @@ def _situation(asking: Asking, event: RequestFailed) -> retry.Situation:
 
 
 def _remedies(asking: Asking, contents: RequestContents) -> Iterator[Remedy]:
-    """What can be done about this request now. A remedy that would change nothing is none."""
+    """Yield what can be done about this request now. A remedy that would change nothing is left out."""
     facts, amendments = _facts(asking), asking.memory.amendments
     yield Remedy.CAP_OUTPUT
     if asking.rules.compacts:
@@ -657,8 +669,8 @@ def _remedies(asking: Asking, contents: RequestContents) -> Iterator[Remedy]:
     if contents.has_tools and Amendment.PLAIN_TOOL_SCHEMAS not in amendments:
         yield Remedy.STRIP_GRAMMAR
     if not asking.memory.provider and not facts.is_aggregator:
-        # A broken connection never goes back to the pool, so there is nothing to renew; what helps is the wait and
-        # the new attempts that come with it.
+        # A broken connection never goes back to the pool, so there is nothing to renew; the remedy only adds a wait and
+        # new attempts.
         yield Remedy.RENEW_CONNECTION
     if facts.can_renew:
         yield Remedy.REFRESH_CREDENTIAL

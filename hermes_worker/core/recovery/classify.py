@@ -1,4 +1,4 @@
-"""What a failed model call means: from the facts of an error to a ``Classification``.
+"""Classify failed model calls: from the facts of an error to a ``Classification``.
 
 Everything here is a table. Patterns are lower-case substrings of what providers really send; a *rule* is a test and
 the outcome it leads to; a *ladder* is a list of rules of which the first that holds wins. The order inside a ladder
@@ -82,7 +82,7 @@ RETRY_AFTER_MAX_S = 600.0
 """Longest wait we let a server ask of us: Anthropic's slowest input-token bucket refills in 171 s."""
 
 MESSAGE_CHARS_MAX = 500
-"""How much of a provider's text a classification keeps."""
+"""The most characters of a provider's text in a classification."""
 
 
 # ---------------------------------------------------------------------------------------------- what goes in and out
@@ -90,7 +90,7 @@ MESSAGE_CHARS_MAX = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawError:
-    """The facts of a failure, before anybody judged them."""
+    """The facts of a failure, before it is classified."""
 
     message: str = ""
     """The text of the exception."""
@@ -110,22 +110,22 @@ class RawError:
     provider: str = ""
     model: str = ""
     overflow: tuple[str, ...] = ()
-    """How this provider says that a request is too long, in lower case, beside what everybody says."""
+    """How this provider says that a request is too long, in lower case, beside the usual wordings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSize:
-    """How big the request was that failed: a bare refusal of a big one usually means "too big"."""
+    """The size of the request that failed: a bare refusal of a large one usually means "too big"."""
 
     tokens: int = 0
-    """Estimated, messages and tools."""
+    """Estimated tokens of messages and tools."""
     window: int = 200_000
     """The model's context window, in tokens."""
     messages: int = 0
 
 
 def classify(error: RawError, size: RequestSize | None = None) -> Classification:
-    """Judge a failure. Total and pure; an error nobody has heard of is ``unknown`` and may be retried."""
+    """Classify a failure. Total and pure; an unknown error is ``unknown`` and may be retried."""
     seen = _look_at(error, size or RequestSize())
     told = replace(_judged(seen), status=error.status, message=seen.shown_message, retry_after_s=error.retry_after_s)
     found = _with_what_the_text_says(told, seen.text)
@@ -133,7 +133,8 @@ def classify(error: RawError, size: RequestSize | None = None) -> Classification
 
 
 def _judged(seen: _Seen) -> Classification:
-    """A telling code goes before every text and status; what remains is judged by its status, or by code and text."""
+    """Apply the rules. A code with one meaning goes before every text and status; the rest is judged by its status, or
+    by code and text."""
     return (
         _of_code(_TELLING_CODES, seen)
         or _first_hit(_FIRST, seen)
@@ -155,7 +156,7 @@ def classification_of(error: ModelCallError) -> Classification:
 
 
 def _shown(error: ModelCallError) -> dict[str, Any]:
-    """What is read from the error itself: its message has been redacted, and says where it came from."""
+    """The fields of a classification that are read from the error itself: its message is redacted already."""
     return {
         "status": error.status,
         "message": error.message[:MESSAGE_CHARS_MAX],
@@ -196,8 +197,9 @@ def raw_error(
 
 
 def parse_wait(headers: Mapping[str, str], *, now_s: float) -> float | None:
-    """What response headers ask to wait, in seconds, at most ``RETRY_AFTER_MAX_S``. ``retry-after-ms`` (Azure, OpenAI;
-    read by their SDKs, openai-python 2, ``_base_client.py``, July 2026) is the more exact one and goes first."""
+    """Parse how long response headers ask to wait, in seconds, at most ``RETRY_AFTER_MAX_S``; ``None`` when they do
+    not. ``retry-after-ms`` (Azure, OpenAI; read by their SDKs, openai-python 2, ``_base_client.py``, July 2026) is more
+    exact and goes first."""
     exact = headers.get("retry-after-ms")
     wait_ms = _number(exact.strip()) if isinstance(exact, str) else None
     if wait_ms is not None and not math.isnan(wait_ms):
@@ -775,7 +777,7 @@ OUTCOMES: frozenset[Classification] = frozenset(
         _UNKNOWN,
     }
 )
-"""Every judgement that there is, before a particular error is told of."""
+"""Every classification there is, before the details of an error are filled in."""
 
 
 def _ladder_for(status: int | None) -> tuple[_Rule, ...]:

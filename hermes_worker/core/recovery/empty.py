@@ -1,4 +1,4 @@
-"""What to do with a reply that is cut short or says nothing (docs/behaviour.md, "Cut and empty replies").
+"""Decide what to do with a reply that is cut short or empty (docs/behaviour.md, "Cut and empty replies").
 
 ``after_reply`` judges every reply, the good ones too, and returns a verdict together with the counters to carry to the
 next one. It is a list of rungs in a fixed order; each either answers or passes the reply on.
@@ -39,7 +39,7 @@ SCRATCHPADS_MAX = 2
 PREFILLS_MAX = 2
 EMPTIES_MAX = 3
 OUTPUT_TOKENS_BASE = 4_096
-"""Taken for the output limit of a request that stated none."""
+"""The output limit assumed for a request that stated none."""
 OUTPUT_TOKENS_CEILING = 32_768
 """Continuations raise the limit up to here, or to what the request asked for already."""
 
@@ -77,22 +77,22 @@ class UnansweredReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyFacts:
-    """A reply, as far as it matters here."""
+    """The facts about a reply that matter here."""
 
     text: str
-    """As received, tags included."""
+    """The text as received, tags included."""
     row: str
     """The canonical assistant row, for replaying the reply to the model."""
     finish_reason: str = "stop"
     call_names: tuple[str, ...] = ()
     unknown_names: tuple[str, ...] = ()
-    """Those of them that name no tool the model was offered, however they are read."""
+    """The names among ``call_names`` that are no tool the model was offered, however they are read."""
     reasoning: str = ""
     has_replayable_items: bool = False
     """The row carries opaque provider items (encrypted reasoning, message items), so that repeating it changes what
     the provider sees even without any text."""
     streamed_text: str = ""
-    """What was streamed in this call, when that may be more than ``text``."""
+    """The text that was streamed in this call, which may be more than ``text``."""
     was_cut_by_network: bool = False
     """``length`` stands for a broken stream, not for a limit."""
     was_cut_by_limit: bool = False
@@ -113,7 +113,7 @@ class ReplyFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Where a reply came."""
+    """The circumstances of a reply."""
 
     is_after_tools: bool = False
     """A tool result is among the last five rows before it."""
@@ -127,7 +127,7 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyCounters:
-    """What happened to earlier replies of the turn, and what the next request has to say about it."""
+    """The history of earlier replies of the turn, and what the next request has to say about it."""
 
     continuations: int = 0
     reissues: int = 0
@@ -147,7 +147,7 @@ class ReplyCounters:
     scaffold: tuple[str, ...] = ()
     """Canonical rows that follow the transcript in the next request."""
     last_interim: str = ""
-    """What the newest incomplete reply said, to recognise a repetition."""
+    """The text of the newest incomplete reply, to recognise a repetition."""
     output_repairs: int = 0
     """Answers of the run that did not fit its schema."""
 
@@ -217,7 +217,7 @@ Verdict = Accept | RunTools | AskAgain | FallBackProvider | FinishPartial | EndU
 
 
 def after_reply(reply: ReplyFacts, counters: ReplyCounters, around: Surroundings) -> Verdict:
-    """What becomes of ``reply``. Pure and total; a turn is asked again a bounded number of times."""
+    """Judge a reply. Pure and total; the model is asked again a bounded number of times per turn."""
     if reply.finish_reason == "content_filter":
         return _blocked(reply, counters, around)
     if reply.finish_reason == "length":
@@ -240,7 +240,7 @@ def after_reply(reply: ReplyFacts, counters: ReplyCounters, around: Surroundings
 
 
 def facts_of(reply: ModelReply, *, streamed_text: str = "", unknown_names: tuple[str, ...] = ()) -> ReplyFacts:
-    """What a reply tells of itself."""
+    """Read the facts of a reply."""
     return ReplyFacts(
         text=reply.text,
         row=assistant_body(reply),
@@ -257,7 +257,7 @@ def facts_of(reply: ModelReply, *, streamed_text: str = "", unknown_names: tuple
 
 
 def output_limit(around: Surroundings, doublings: int) -> int:
-    """The output limit of the next call after ``doublings`` replies were cut: twice as much each time."""
+    """The output limit of the next call after ``doublings`` replies were cut: doubled each time."""
     requested = around.output_tokens_requested or 0
     doubled = (around.output_tokens_default or OUTPUT_TOKENS_BASE) << doublings
     return min(max(doubled, requested), max(OUTPUT_TOKENS_CEILING, requested))
@@ -295,7 +295,8 @@ def _truncated_text(reply: ReplyFacts, counters: ReplyCounters, around: Surround
 
 
 def _truncated_calls(reply: ReplyFacts, counters: ReplyCounters, around: Surroundings) -> Verdict:
-    """Arguments that are cut off are never executed, and the reply is forgotten: the request is simply repeated."""
+    """Judge a reply whose calls are cut off. They are never executed, and the reply is forgotten: the request is simply
+    repeated."""
     if counters.reissues >= REISSUES_MAX:
         note = CALLS_DROPPED if reply.was_cut_by_network else CALLS_TRUNCATED
         return FinishPartial(text="", reason=PartialReason.TRUNCATED_CALLS, note=note)
@@ -314,7 +315,8 @@ def _open_scratchpad(counters: ReplyCounters) -> Verdict:
 
 
 def _incomplete(reply: ReplyFacts, counters: ReplyCounters, around: Surroundings) -> Verdict:
-    """The reply's row goes back with the next request; text that the output limit cut is a part of the answer, too."""
+    """Judge an incomplete reply. Its row goes back with the next request; text that the output limit cut is a part of
+    the answer, too."""
     said = reply.visible_text or reply.reasoning.strip()
     is_repetition = bool(said) and said == counters.last_interim
     parts = counters.parts if is_repetition and _ends_with(counters.parts, reply) else _parts(counters, reply)
@@ -337,7 +339,7 @@ def _incomplete_end(text: str, counters: ReplyCounters) -> Verdict:
 
 
 def _after_incomplete(reply: ReplyFacts) -> tuple[str, ...]:
-    """What is said to the model behind its incomplete reply."""
+    """The rows that are sent to the model after its incomplete reply."""
     if _is_cut_text(reply):
         return (_LIMIT_ROW,)
     return () if reply.is_visible or reply.has_replayable_items else (_INCOMPLETE_ROW,)
@@ -352,13 +354,15 @@ def _ends_with(parts: tuple[str, ...], reply: ReplyFacts) -> bool:
 
 
 def _more_room(reply: ReplyFacts, around: Surroundings, doublings: int) -> int | None:
-    """Only a limit that was set can be raised: without one, the model was given all that it can write."""
+    """The raised output limit, or ``None``. Only a stated limit can be raised: without one, the model was given all
+    that it can write."""
     has_limit = bool(around.output_tokens_requested or around.output_tokens_default)
     return output_limit(around, doublings) if reply.was_cut_by_limit and has_limit else None
 
 
 def _without_last_interim(scaffold: tuple[str, ...]) -> tuple[str, ...]:
-    """The same text again updates the row that is there: sending both would make the model repeat itself."""
+    """Remove the row of the last incomplete reply when the same text comes again: sending both would make the model
+    repeat itself."""
     rows = scaffold[:-1] if scaffold and scaffold[-1] in (_INCOMPLETE_ROW, _LIMIT_ROW) else scaffold
     return rows[:-1]
 
@@ -367,8 +371,8 @@ def _without_last_interim(scaffold: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _empty(reply: ReplyFacts, counters: ReplyCounters, around: Surroundings) -> Verdict:
-    """The rungs for a reply without visible text and without calls, in the original's order (docs/behaviour.md, "Cut
-    and empty replies")."""
+    """Judge a reply without visible text and without calls, by the rungs in the original's order (docs/behaviour.md,
+    "Cut and empty replies")."""
     if has_visible_text(reply.streamed_text):
         text = strip_think_blocks(reply.streamed_text).strip()
         return Accept(text=text, reason=AcceptReason.PARTIAL_STREAM_RECOVERY)
@@ -396,8 +400,8 @@ def _nudge_after_tools(counters: ReplyCounters) -> Verdict:
 
 
 def _with_calls(reply: ReplyFacts, counters: ReplyCounters) -> Verdict:
-    """Calls that name no tool are answered with an error that lists the tools there are; a model that goes on like that
-    would go on for ever. One good call among them is progress."""
+    """Judge a reply with calls. Calls that name no tool are answered with an error that lists the tools there are; a
+    model that only makes such calls would go on for ever. One good call among them is progress."""
     after = _after_calls(reply, counters)
     if len(reply.unknown_names) < len(reply.call_names):
         return RunTools(text=_joined(counters, reply), counters=after)
@@ -409,8 +413,8 @@ def _with_calls(reply: ReplyFacts, counters: ReplyCounters) -> Verdict:
 
 
 def _after_calls(reply: ReplyFacts, counters: ReplyCounters) -> ReplyCounters:
-    """A round of calls is progress: scaffold and parts have done their work, and the next silence or cut is a new one,
-    however many there were before in a long turn."""
+    """Reset the counters after a round of calls, which is progress: a later empty or cut reply counts anew, however
+    many there were before in a long turn."""
     is_housekeeping = HOUSEKEEPING_TOOLS.issuperset(reply.call_names)
     return ReplyCounters(
         housekeeping_text=(reply.visible_text or counters.housekeeping_text) if is_housekeeping else "",
@@ -419,7 +423,8 @@ def _after_calls(reply: ReplyFacts, counters: ReplyCounters) -> ReplyCounters:
 
 
 def _raw_call(counters: ReplyCounters, around: Surroundings) -> Verdict:
-    """The notation itself is not sent back: some templates stumble over the tokens in it."""
+    """Judge a reply with a call written as text. The notation itself is not sent back: some templates stumble over the
+    tokens in it."""
     if counters.raw_calls < RAW_CALLS_MAX:
         rows = (*counters.scaffold, _EMPTY_ROW, _RAW_CALL_ROW)
         return AskAgain(counters=replace(counters, raw_calls=counters.raw_calls + 1, parts=(), scaffold=rows))
@@ -444,7 +449,8 @@ def _whole(parts: tuple[str, ...]) -> str:
 
 
 def _continuation_rows(reply: ReplyFacts) -> tuple[str, ...]:
-    """Nothing visible to continue from: then a larger limit has to do, and a call to go on would only confuse."""
+    """The rows that ask the model to continue; empty when there is nothing visible to continue from: then a larger
+    limit has to do."""
     if not reply.is_visible and not reply.dropped_calls:
         return ()
     interim = (canonical_json({"role": "assistant", "content": reply.text}),) if reply.is_visible else (_EMPTY_ROW,)
@@ -510,7 +516,7 @@ STILL_INCOMPLETE = f"The model's reply was incomplete {INCOMPLETES_MAX} times in
 
 
 def counters_document(counters: ReplyCounters) -> dict[str, object]:
-    """The counters as JSON values, defaults left out."""
+    """Build JSON values for the counters, without defaults."""
     fresh = ReplyCounters()
     values = {name: getattr(counters, name) for name in ReplyCounters.__dataclass_fields__}
     return {
@@ -521,7 +527,7 @@ def counters_document(counters: ReplyCounters) -> dict[str, object]:
 
 
 def counters_from(document: Mapping[str, object]) -> ReplyCounters:
-    """The counters that ``counters_document`` wrote. Unknown fields, which a newer worker wrote, are left out. Raises
+    """Parse what ``counters_document`` wrote. Unknown fields, which a newer worker wrote, are ignored. Raises
     ``ValueError`` for values of the wrong type."""
     fresh = ReplyCounters()
     values: dict[str, object] = {}

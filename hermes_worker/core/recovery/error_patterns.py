@@ -1,4 +1,4 @@
-"""What providers write when a call fails: lower-case substrings, in families.
+"""Patterns of providers' error messages: lower-case substrings, in families.
 
 Data of ``core.recovery.classify``. The strings are the providers' own words as Hermes Agent 0.19.0 collected them;
 what we added is marked "Ours". A family means nothing by itself: the ladders of ``classify`` decide under which status

@@ -1,4 +1,4 @@
-"""What a provider says in the body of an error, whatever the body's form. Pure.
+"""Find the provider's words in the body of an error, in any form of body. Pure.
 
 The forms are those of OpenAI, Google (an array at its compatible address), FastAPI (``detail``), Cloudflare
 (``errors``), OpenRouter (JSON as text in ``metadata.raw``), AWS, MiniMax (``base_resp``), gateways that put one body
@@ -15,7 +15,7 @@ from hermes_worker.core.json_values import list_of, mapping_of, text_of
 
 _DEPTH_MAX = 6
 _ITEMS_MAX = 3
-"""Of a list of complaints, so many are told."""
+"""How many entries of a list of complaints are quoted."""
 _FIELDS = (
     "message",
     "Message",
@@ -34,7 +34,7 @@ _FIELDS = (
     "title",
     "base_resp",
 )
-"""Where words stand, the most telling first."""
+"""Fields that hold words, the most telling first."""
 _SAYS_NOTHING = re.compile(
     r"(?:the )?(?:upstream |provider )?(?:provider |server )?(?:returned (?:an? )?)?error\.?", re.IGNORECASE
 )
@@ -49,7 +49,7 @@ _READ_CHARS_MAX = 65_536
 
 
 def body_of(document: object) -> Mapping[str, object] | None:
-    """The object that a body is, or the first in the array that it is; text stands for its own message."""
+    """The object that a body is, or the first in an array; a text becomes an object with that message."""
     if isinstance(document, list):
         return next((item for item in document if isinstance(item, Mapping)), None)
     if isinstance(document, str) and document.strip():
@@ -58,7 +58,7 @@ def body_of(document: object) -> Mapping[str, object] | None:
 
 
 def words_in(said: object, depth: int = _DEPTH_MAX) -> str:
-    """The provider's own words; empty when it says nothing."""
+    """The provider's own words; empty when there are none."""
     if isinstance(said, str):
         inner = _json_in(said)
         return (words_in(inner, depth - 1) if inner is not None and depth else "") or _plain(said)
@@ -88,7 +88,7 @@ def _words_of(body: Mapping[str, object], depth: int) -> str:
 
 
 def words_of_text(text: str) -> str:
-    """The words of an error of which there is only text: without its number, and without the markup of a page."""
+    """The words of an error that is only text: without its number, and without the markup of a page."""
     return words_in(_NUMBERED.sub("", text, count=1))
 
 

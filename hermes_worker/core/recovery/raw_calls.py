@@ -1,4 +1,4 @@
-"""Tool calls that a server left in the text of a reply, in the notation that its model was trained on. Pure.
+"""Detect tool calls that a server left in the text of a reply, in the notation that its model was trained on. Pure.
 
 A server that has no parser for its model's calls, or was started without it, answers with the notation itself. That is
 no answer, and nothing in it was executed. The notations are those of the parsers of vLLM, SGLang and llama-server, as
@@ -29,11 +29,11 @@ _NOTATIONS = (
 _NOTATION = re.compile("|".join(_NOTATIONS), re.IGNORECASE)
 _SIGNS = ("to=functions.", "<", "[", "functools[")
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
-"""What somebody quotes, to write about it."""
+"""Quoted code, in which a notation is only written about."""
 
 
 def has_raw_call(text: str) -> bool:
-    """Whether ``text``, thoughts aside, holds a call in a model's own notation."""
+    """Whether ``text``, apart from reasoning, holds a call in a model's own notation."""
     lowered = text.lower()
     if not any(sign in lowered for sign in _SIGNS):
         return False

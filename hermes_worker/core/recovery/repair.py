@@ -1,9 +1,9 @@
-"""What to make of the tool calls a model wrote badly (docs/behaviour.md, "Arguments" and "Calls").
+"""Repair tool calls that a model wrote badly (docs/behaviour.md, "Arguments" and "Calls").
 
-Two readers need this. *Before a call runs*, ``assess_arguments`` says whether its arguments can be trusted: repairs
-that only remove noise are accepted, but nothing that had to be invented is ever executed, because half a
-``write_file`` is worse than none. *Before history is sent again*, ``repair_arguments`` turns any stored text into some
-valid JSON, since a provider rejects the whole conversation otherwise.
+There are two uses. *Before a call runs*, ``assess_arguments`` says whether its arguments can be trusted: repairs that
+only remove noise are accepted, but nothing that had to be invented is ever executed, because half a ``write_file`` is
+worse than none. *Before history is sent again*, ``repair_arguments`` turns any stored text into some valid JSON, since
+a provider rejects the whole conversation otherwise.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hermes_worker.core.messages import ToolRequest, canonical_json
 EMPTY_ARGUMENTS = "{}"
 
 _ENCODINGS_MAX = 3
-"""So often a text may be a code fence or a JSON string around the arguments proper. Models do it once or twice."""
+"""How often a text may be a code fence or a JSON string around the real arguments. Models do it once or twice."""
 _FENCE = re.compile(r"\s*```[ \t]*[\w.+-]*[ \t]*\r?\n?(.*?)```\s*", re.DOTALL)
 
 _CLOSER_OF = {"{": "}", "[": "]"}
@@ -49,10 +49,10 @@ class Assessment:
 
 
 def assess_arguments(text: object) -> Assessment:
-    """Judge the arguments of a call that is about to run. Never raises, whatever ``text`` is.
+    """Judge the arguments of a call that is about to run. Never raises, for any ``text``.
 
-    Arguments in a code fence, or written as JSON text inside a JSON string, are taken out of it. Values that are not
-    objects (``[1]``, ``null``) are ``ok`` here; the dispatcher answers them with an error result.
+    Arguments in a code fence, or written as JSON text inside a JSON string, are unwrapped. Values that are not objects
+    (``[1]``, ``null``) are ``ok`` here; the dispatcher answers them with an error result.
     """
     received = _as_text(text)
     trusted = _trusted_value(received)
@@ -74,8 +74,8 @@ def repair_arguments(text: object) -> str:
 
 
 def arguments_text(value: object) -> str:
-    """The text for arguments that a provider sent as an object where JSON text belongs. What JSON cannot say (a number
-    beyond its range) stays recognisable, so that the loop can refuse the call. Never raises."""
+    """The text for arguments that a provider sent as an object where JSON text belongs. A value that JSON cannot
+    express (a number beyond its range) stays recognisable, so that the loop can refuse the call. Never raises."""
     try:
         return canonical_json(value)
     except (TypeError, ValueError, RecursionError):
@@ -83,8 +83,7 @@ def arguments_text(value: object) -> str:
 
 
 def dedupe(requests: Sequence[ToolRequest]) -> tuple[ToolRequest, ...]:
-    """The calls without those that repeat an earlier one's name and argument text (docs/behaviour.md, "Calls", step
-    5)."""
+    """Drop calls that repeat an earlier one's name and argument text (docs/behaviour.md, "Calls", step 5)."""
     first: dict[tuple[str, str], ToolRequest] = {}
     for request in requests:
         first.setdefault((request.name, request.arguments), request)
@@ -92,7 +91,8 @@ def dedupe(requests: Sequence[ToolRequest]) -> tuple[ToolRequest, ...]:
 
 
 def _as_text(value: object) -> str:
-    """What a provider put where the argument text belongs. Some send the object itself, some send nothing."""
+    """The argument text, for any value that a provider sent in its place. Some send the object itself, some send
+    nothing."""
     if value is None:
         return EMPTY_ARGUMENTS
     text = value if isinstance(value, str) else arguments_text(value)
@@ -179,7 +179,7 @@ def _refuse_constant(name: str) -> Any:
 
 _DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant)
 _NOTHING = object()
-"""In place of a value, for text that is not JSON."""
+"""Stands for a missing value, for text that is not JSON."""
 
 
 def _first_of_several(text: str) -> str | None:
@@ -217,7 +217,7 @@ def _balance(text: str) -> _Balanced | None:
         elif token in count:
             if not count[token]:
                 continue
-            # Whatever was opened after the bracket that this closes was never closed: the innermost comes first.
+            # Brackets opened after the one that this closes were never closed: the innermost is closed first.
             while awaited[-1] != token:
                 pieces.append(awaited.pop())
                 count[pieces[-1]] -= 1
@@ -257,10 +257,10 @@ _TOOL_SUFFIX = re.compile(r"[_-]?tool$", re.IGNORECASE)
 
 
 def repair_tool_name(name: str, known: Collection[str]) -> str | None:
-    """The tool the model meant by ``name``, or ``None`` when that cannot be told.
+    """Find the tool that the model meant by ``name``, or ``None`` when that is uncertain.
 
     A mistyped operation is corrected, another operation is not: ``kb_serach`` may become ``kb_search`` but
-    ``delete_file`` never becomes ``write_file``, and an MCP tool is never answered by a built-in one.
+    ``delete_file`` never becomes ``write_file``, and an MCP tool is never replaced by a built-in one.
     """
     stem = re.split(r"""["'<>]""", name.strip(), maxsplit=1)[0].strip() if name.strip()[:1] not in "\"'<>" else ""
     if not stem or len(stem) > _NAME_CHARS_MAX:
@@ -272,7 +272,7 @@ def repair_tool_name(name: str, known: Collection[str]) -> str | None:
 
 
 def _spellings(stem: str) -> Iterator[str]:
-    """``stem`` and what it may stand for, the most literal first."""
+    """Yield ``stem`` and other spellings of it, the most literal first."""
     for prefix in _FOREIGN_NAMESPACES:
         stem = stem.removeprefix(prefix)
     yield stem

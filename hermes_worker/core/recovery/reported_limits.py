@@ -10,7 +10,7 @@ import math
 import re
 
 _LIMIT_TEXT_MAX = 4_000
-"""How much of a message is searched for numbers; error pages of gateways can be very long."""
+"""Characters of a message that are searched for numbers; error pages of gateways can be very long."""
 
 _CONTEXT_LIMIT_PATTERNS = tuple(
     re.compile(pattern)
@@ -97,7 +97,8 @@ _CHARS_PER_TOKEN_LOW = 3
 
 
 def _readable(message: str) -> str:
-    """Without this, the nested ``\\s*`` of the patterns take minutes on a page of blanks."""
+    r"""Shorten a message and collapse its white space. Without this, the nested ``\s*`` of the patterns take minutes on
+    a page of blanks."""
     return " ".join(message[:_LIMIT_TEXT_MAX].lower().split())
 
 
@@ -119,8 +120,8 @@ def parse_context_limit(message: str) -> int | None:
 
 
 def parse_available_output_tokens(message: str) -> int | None:
-    """How many output tokens would have fitted, when the message says that too many were asked for and gives enough
-    numbers to tell. ``None`` also when the input alone fills the window: then only a shorter input helps."""
+    """Parse how many output tokens would have fitted, when the message says that too many were requested and gives
+    enough numbers to tell. ``None`` also when the input alone fills the window: then only a shorter input helps."""
     text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", _readable(message))
     if not _reports_output_cap(text):
         return None
@@ -164,7 +165,7 @@ def _reports_output_cap(text: str) -> bool:
 
 
 def _room_beside_input(text: str) -> int | None:
-    """The window less the input, from messages that give both in some unit."""
+    """The window minus the input, from messages that give both in some unit."""
     window = _WINDOW.search(text)
     if window is None:
         return None
@@ -179,7 +180,7 @@ def _room_beside_input(text: str) -> int | None:
 
 
 def _number_in(match: re.Match[str]) -> int:
-    """Of the one alternative that matched."""
+    """The number in the one group of the match that is not empty."""
     return next(_int(digits) for digits in match.groups() if digits)
 
 

@@ -1,4 +1,4 @@
-"""What to do about a failed model call: one table from a classification to a decision (docs/behaviour.md, "Recovery").
+"""Decide what to do about a failed model call, by one table (docs/behaviour.md, "Recovery").
 
 A *remedy* is something a worker can do before it asks again, such as fetching a fresh credential or removing images.
 Which remedies exist right now is part of the ``Situation``; the table names them all. A shell that can only wait
@@ -38,14 +38,15 @@ WINDOW_MIN = 1_024
 """Tokens below which no refusal lowers a window: what is refused then is not too long for any model."""
 
 ZAI_CODING_OVERLOAD_WAITS_S = (30.0, 60.0, 90.0, 120.0)
-"""For ``Situation.overload_waits_s``: what the coding plan of Z.AI needs when it answers 429 with code 1305."""
+"""A value for ``Situation.overload_waits_s``: the waits that the coding plan of Z.AI needs when it answers 429 with
+code 1305."""
 
 _IMAGE_SIDE_PX = 8_000
 _STATED_IMAGE_SIDE = re.compile(r"max allowed size:? ?(\d{3,5})\b")
 
 
 class Remedy(StrEnum):
-    """What may be done about a failure, besides waiting."""
+    """The remedies for a failure, besides waiting."""
 
     REFRESH_CREDENTIAL = "refresh_credential"
     ROTATE_CREDENTIAL = "rotate_credential"
@@ -207,7 +208,7 @@ class Wait:
 
     @property
     def should_park(self) -> bool:
-        """Too long to hold a worker for."""
+        """Whether the wait is too long to hold a worker for."""
         return self.seconds > PARK_OVER_S
 
 
@@ -247,7 +248,8 @@ Decision = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptHistory:
-    """What was already done about failures of this iteration. A parked run keeps it as a ``history_document``."""
+    """The record of what was already done about failures of this iteration. A parked run stores it as a
+    ``history_document``."""
 
     retries: int = 0
     """Failures that counted, before the present one."""
@@ -264,7 +266,7 @@ class AttemptHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What can be done now, and how big things are."""
+    """The remedies that exist now, and the sizes of the request and the window."""
 
     remedies: frozenset[Remedy] = frozenset()
     attempts_max: int = ATTEMPTS_MAX
@@ -275,12 +277,12 @@ class Situation:
     window: int = STANDARD_WINDOW
     """The model's context window, in tokens."""
     request_tokens: int = 0
-    """Estimate of what was sent: messages and tools. 0 when nobody counted."""
+    """Estimate of what was sent: messages and tools. 0 when there is none."""
     output_tokens_max: int = 0
     """Room for the answer that was asked for with it; 0 when that was left to the provider."""
     request_messages: int = 0
     is_stopping: bool = False
-    """Somebody asked the run to stop."""
+    """The run was asked to stop."""
     overload_waits_s: Sequence[float] = ()
     """Waits that follow three ordinary ones while this provider is overloaded; they extend ``attempts_max``."""
 
@@ -295,8 +297,8 @@ def advance(history: AttemptHistory, decision: Decision, classification: Classif
     """The history after ``decision`` was carried out because of ``classification``."""
     match decision:
         case Compact() | LowerWindow() | CapOutput():
-            # The iteration starts again with everything open, except that compactions are counted, and money does
-            # not come back.
+            # The iteration starts again with all remedies but a used CAP_OUTPUT, which a failure of billing uses up.
+            # Compactions are counted.
             spent = {Remedy.CAP_OUTPUT} if classification.kind is FailureKind.BILLING else set()
             return AttemptHistory(compactions=history.compactions + 1, used=history.used & {Remedy.CAP_OUTPUT} | spent)
         case FallBack():
@@ -616,7 +618,7 @@ _FALL_BACK = Remedy.FALL_BACK
 _TABLE: tuple[_Row, ...] = (
     _Row(when=lambda case: case.situation.is_stopping, do=_give_up(GiveUpReason.INTERRUPTED)),
     _Row(when=_is(FailureKind.INTERRUPTED), do=_refuse),
-    # Remedies for one particular failure. They do not count as a retry.
+    # Remedies for one particular failure do not count as a retry.
     _Row(
         when=lambda case: case.classification.rejects_images,
         needs=Remedy.STRIP_IMAGES,

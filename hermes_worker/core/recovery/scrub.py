@@ -1,15 +1,15 @@
-"""Reasoning that models write between tags into their text: kept out of what people see (docs/behaviour.md,
+"""Remove reasoning that models write between tags into their text, so that people do not see it (docs/behaviour.md,
 "Reasoning").
 
 ``ThinkScrubber`` works on a stream. It shows the same text however the stream is cut into pieces, which fixes these
 rules for a text as a whole:
 
-* An opening tag at the start of a line begins a block. It ends behind its closing tag, or with the text.
-* An opening tag in the middle of a line begins a block only if its closing tag follows; else somebody writes *about*
-  the tag, and it is text. Until that is known, nothing behind it is shown.
-* A closing tag without a block goes, with the white space behind it. What was shown before it stays.
+* An opening tag at the start of a line begins a block. It ends after its closing tag, or with the text.
+* An opening tag in the middle of a line begins a block only if its closing tag follows; else the text is *about* the
+  tag, and stays. Until that is known, nothing after it is shown.
+* A closing tag without a block is removed, with the white space after it. What was shown before it stays.
 
-``strip_think_blocks`` cleans a whole reply for the transcript and knows more: it also removes thoughts that only a
+``strip_think_blocks`` cleans a whole reply for the transcript and knows more: it also removes reasoning that only a
 closing tag ends, what remains of malformed pairs, and tool calls that a model wrote out as XML.
 
 Replies are outside input, so nothing here takes longer than a few passes over the text.
@@ -30,7 +30,7 @@ _NAMES = (
     "thought",
     *("思考", "反思", "推理", "推敲", "思维"),
 )
-"""The last ones are what models say that think in Chinese or Japanese: MiniMax's and Kimi's, for two."""
+"""The last ones are written by models that think in Chinese or Japanese, such as MiniMax's and Kimi's."""
 _ANY_NAME = "|".join(_NAMES)
 _SPACE_NAME = r"(?:[a-z][\w.-]{0,15}:)?"
 """A name space before the name, as MiniMax writes ``<mm:think>``."""
@@ -45,10 +45,7 @@ _STARTED_TAG = re.compile(r"</?(?:[a-z][\w.-]{0,15}:?)?", re.ASCII)
 
 
 class ThinkScrubber:
-    """Takes a reply piece by piece and gives back what may be shown.
-
-    One object per reply; ``flush`` ends it.
-    """
+    """Takes a reply piece by piece and returns what may be shown. One object per reply; ``flush`` ends it."""
 
     def __init__(self) -> None:
         self._held = ""
@@ -66,7 +63,7 @@ class ThinkScrubber:
         self._is_after_stray_closing = False
 
     def feed(self, text: str) -> str:
-        """What may be shown now that ``text`` has arrived; often nothing."""
+        """Return what may be shown now that ``text`` has arrived; often nothing."""
         if self._unclear is None:
             return "".join(self._read(self._held + text, is_end=False))
         self._unclear_text.append(text)
@@ -79,8 +76,8 @@ class ThinkScrubber:
         return "".join(self._read(seam[closing.end() :], is_end=False))
 
     def flush(self) -> str:
-        """What remains to be shown at the end of the reply. A block that is still open is dropped: to cut an answer
-        short is better than to show reasoning."""
+        """Return the rest at the end of the reply. A block that is still open is dropped: cutting an answer short is
+        better than showing reasoning."""
         rest = self._held if self._unclear is None else "".join(self._unclear_text)
         return "".join(self._read(rest, is_end=True))
 
@@ -126,7 +123,8 @@ class ThinkScrubber:
 
 
 def _start_of_partial_tag(buffer: str, position: int) -> int:
-    """Where, at or behind ``position``, the end of the buffer may be the beginning of a tag; else its length."""
+    """The position, at or after ``position``, from which the end of the buffer may be the beginning of a tag; else the
+    buffer's length."""
     start = buffer.rfind("<", max(position, len(buffer) - _LONGEST_TAG + 1))
     if start < 0:
         return len(buffer)
@@ -177,7 +175,7 @@ def strip_think_blocks(text: str) -> str:
 
 
 def strip_thoughts(text: str) -> str:
-    """``text`` without reasoning, and with tool calls that were written out."""
+    """``text`` without reasoning, but with tool calls that were written out."""
     text = _UNTERMINATED.sub("", _without_blocks(text)) if "<" in text else text
     return text[_end_of_lone_thought(text) :]
 
@@ -189,11 +187,9 @@ def _without_blocks(text: str) -> str:
 
 
 def _end_of_lone_thought(text: str) -> int:
-    """Where the answer begins behind thoughts that only a closing tag ends: templates of chats put the opening one into
-    the prompt, and a server that does not know that gives what follows. 0 without such thoughts.
-
-    A tag inside a block of code is what somebody writes about tags.
-    """
+    """The position at which the answer begins after reasoning that only a closing tag ends; 0 without such reasoning.
+    Chat templates put the opening tag into the prompt, and a server that does not know that returns only the rest. A
+    tag inside a block of code is ignored."""
     end = looked_at = fences = 0
     for tag in _LONE_CLOSING.finditer(text):
         fences += text.count("```", looked_at, tag.start())
@@ -204,12 +200,12 @@ def _end_of_lone_thought(text: str) -> int:
 
 
 def has_visible_text(text: str) -> bool:
-    """Whether anything is left of ``text`` to show."""
+    """Whether ``text`` has anything to show."""
     return bool(strip_think_blocks(text).strip())
 
 
 def has_thinking_tags(text: str) -> bool:
-    """Whether the model thought between tags, closed or not, or not opened."""
+    """Whether the text contains reasoning tags, closed or not, or only closing ones."""
     return any(opening.search(text) for opening in _OPENINGS.values()) or _end_of_lone_thought(text) > 0
 
 

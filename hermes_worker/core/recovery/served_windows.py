@@ -1,6 +1,6 @@
-"""How large a context window a server says that a model has: where to ask, and how to read the answers. Pure.
+"""Ask a server for the size of a model's context window: where to ask, and how to read the answers. Pure.
 
-Only what is in force counts. The length a model was trained with says nothing about the memory of a server, so
+Only windows in force count. The length a model was trained with says nothing about the memory of a server, so
 llama-server's ``n_ctx_train``, Ollama's ``model_info`` and what LM Studio says of a model that is not loaded are not
 read. Fields as in lmstudio.ai/docs (REST API v0), llama.cpp (``GET /props``, build 8681), Ollama 0.12 (``/api/ps``,
 ``/api/show``), TGI 2.1 (``max_total_tokens``) and, for lists of models, ``agent/model_metadata.py`` of the original, as
@@ -30,25 +30,25 @@ Reader = Callable[[object, str], int | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """One question to a server."""
+    """One request to a server, and how to read its answer."""
 
     path: str
-    """Behind the root of the server, or behind the address of the API where ``is_of_api``."""
+    """The path below the root of the server, or below the address of the API with ``is_of_api``."""
     read: Reader
-    """The window in the parsed answer, for the model of that name; ``None`` when it does not say."""
+    """Reads the window of the named model from the parsed answer; ``None`` when it does not say."""
     is_of_api: bool = False
     names_model: bool = False
-    """The model is named in a posted document; otherwise nothing is sent but the question."""
+    """The model is named in a posted document; otherwise the request has no body."""
 
 
 def _served(document: object, model: str) -> int | None:
-    """From the list of what is served; a server of a single model serves it under whatever name it is asked for."""
+    """Read the window from the list of served models; a server of a single model serves it under any name."""
     entries = list(_entries(document))
     return _told(_named(entries, model) or (entries if len(entries) == 1 else []))
 
 
 def _loaded(document: object, model: str) -> int | None:
-    """From a list of models of which others may be loaded as well."""
+    """Read the window from a list of models of which others may be loaded as well."""
     return _told(_named(_entries(document), model))
 
 
@@ -71,19 +71,19 @@ def _window_of(entry: Mapping[str, object]) -> int | None:
 
 
 def _props(document: object, _: str) -> int | None:
-    """llama-server: what one slot holds."""
+    """Read llama-server's answer: the window of one slot."""
     return plausible_window(mapping_of(mapping_of(document).get("default_generation_settings")).get("n_ctx"))
 
 
 def _shown(document: object, _: str) -> int | None:
-    """Ollama: what the model's own parameters ask for."""
+    """Read Ollama's answer: the model's own parameter ``num_ctx``."""
     parameters = mapping_of(document).get("parameters")
     match = _NUM_CTX.search(parameters) if isinstance(parameters, str) else None
     return plausible_window(int(match[1])) if match else None
 
 
 def _info(document: object, _: str) -> int | None:
-    """Text Generation Inference."""
+    """Read the answer of Text Generation Inference."""
     return plausible_window(mapping_of(document).get("max_total_tokens"))
 
 
@@ -95,9 +95,9 @@ OF_OWN_SERVERS: tuple[Place, ...] = (
     Place(path="/api/show", read=_shown, names_model=True),
     Place(path="/info", read=_info),
 )
-"""Asked of a server of the user's own, which may be any: llama-server, LM Studio, Ollama, TGI."""
+"""Requests to a server of the user's own, which may be llama-server, LM Studio, Ollama or TGI."""
 
 
 def places(*, is_own_server: bool) -> tuple[Place, ...]:
-    """What to ask, in order, until one answer holds a window."""
+    """The requests to make, in order, until one answer holds a window."""
     return (MODELS, *OF_OWN_SERVERS) if is_own_server else (MODELS,)

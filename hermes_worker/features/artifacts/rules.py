@@ -1,8 +1,8 @@
-"""Which files of a workspace a run leaves as artifacts. Pure.
+"""Decide which files of a workspace a run leaves as artifacts. Pure.
 
-A run declares them as patterns: ``report.md``, ``*.csv``, ``out/**``. Of the files that fit, those count that were made
-or changed since the run began. A pattern is matched in time that grows with its length times the length of the path,
-whatever it is: there is no backtracking that somebody could make long.
+A run declares them as patterns: ``report.md``, ``*.csv``, ``out/**``. Matching files count when they were made or
+changed since the run began. Matching takes time proportional to the length of the pattern times the length of the path,
+whatever they are: there is no backtracking that a caller could exploit.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from hermes_worker.core.media_kinds import OCTETS, type_of_name
 PATTERNS_MAX = 32
 PATTERN_CHARS_MAX = 200
 PATTERN_FORM = r"^(?!~)(?!(?:.*/)?\.{0,2}(?:/|$))[^\x00-\x1f\x7f-\x9f\\]{1,200}$"
-"""What ``wrong_pattern`` says, as an expression for the API's document."""
+"""The rules of ``wrong_pattern`` as a regular expression, for the API's document."""
 PATH_CHARS_MAX = 1_024
-"""Of a path below the workspace."""
+"""The most characters of a path below the workspace."""
 DEPTH_MAX = 32
 """Folders between the workspace and a file."""
 FILES_MAX = 200
-"""Of one run."""
+"""The most artifacts of one run."""
 LEFT_OUT_SHOWN_MAX = 20
-"""Files that fit and were left out, which are named with a reason; the others are counted."""
+"""Files that match and were left out, which are named with a reason; further ones are only counted."""
 NEVER_ENTERED = frozenset({".git", ".hg", ".svn", ".venv", "__pycache__", "node_modules"})
-"""Folders of tools: what is in them is not what was asked for, and some hold credentials."""
+"""Folders that tools make: their files were not asked for, and some hold credentials."""
 _SECRET_NAMES = frozenset({".npmrc", "auth.json", "authorized_keys", "credentials", "credentials.json"})
 _SECRET_SUFFIXES = frozenset({".key", ".kdbx", ".keystore", ".p12", ".pem", ".pfx"})
 _RUN_BY_BROWSERS = frozenset({"application/xml", "image/svg+xml", "text/html"})
 
 
 def wrong_pattern(pattern: str) -> str | None:
-    """Why ``pattern`` is none, as the end of a sentence; ``None`` when it may be used."""
+    """Why ``pattern`` is invalid, as the end of a sentence; ``None`` when it is valid."""
     if not 0 < len(pattern) <= PATTERN_CHARS_MAX:
         return f"must have 1 to {PATTERN_CHARS_MAX} characters"
     if any(unicodedata.category(char) in ("Cc", "Cs") for char in pattern):
@@ -46,8 +46,8 @@ def wrong_pattern(pattern: str) -> str | None:
 
 
 def is_wanted(path: str, patterns: Sequence[str]) -> bool:
-    """Whether a path below the workspace fits one of the patterns. ``*`` and ``?`` stand for characters of a name, and
-    ``**`` for any number of folders. A pattern without ``/`` fits names in every folder."""
+    """Whether a path below the workspace matches one of the patterns. ``*`` and ``?`` stand for characters of a name,
+    and ``**`` for any number of folders. A pattern without ``/`` matches names in every folder."""
     parts = path.split("/")
     return any(_fits(parts, _parts_of(pattern)) for pattern in patterns)
 
@@ -58,7 +58,8 @@ def _parts_of(pattern: str) -> list[str]:
 
 
 def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """``reached`` holds which beginnings of the path the pattern read so far can stand for."""
+    """Match path parts with pattern parts. ``reached`` holds the beginnings of the path for which the pattern read so
+    far can stand."""
     reached = {0}
     for wanted in pattern:
         if wanted == "**":
@@ -71,7 +72,7 @@ def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def _name_fits(name: str, pattern: str) -> bool:
-    """Wildcards by going back to the last ``*`` only, which is enough for them."""
+    """Match one name with wildcards. Returning to the last ``*`` only is enough for them."""
     at = in_pattern = 0
     star, resume = -1, 0
     while at < len(name):
@@ -89,7 +90,7 @@ def _name_fits(name: str, pattern: str) -> bool:
 
 
 def refusal(path: str) -> str | None:
-    """Why a file of this path is never an artifact, whatever is in it; ``None`` when it may be one."""
+    """Why a file with this path is never an artifact, for any content; ``None`` when it may be one."""
     if len(path) > PATH_CHARS_MAX:
         return f"its path has more than {PATH_CHARS_MAX} characters"
     if any(unicodedata.category(char) in ("Cc", "Cs") for char in path):
@@ -101,12 +102,13 @@ def refusal(path: str) -> str | None:
 
 
 def media_type_of(path: str) -> str:
-    """By the extension; octets for what is not known, and for all that a browser would run."""
+    """The media type by the file's extension; octets for unknown extensions, and for types that a browser would
+    execute."""
     told = type_of_name(PurePosixPath(path).suffix)
     return OCTETS if told in _RUN_BY_BROWSERS else told
 
 
 def shown_name(path: str) -> str:
-    """The name of a file for a download: what turns the direction of a text, or cannot be seen, is an underscore."""
+    """The name of a file for a download, with an underscore for every invisible or direction-changing character."""
     name = PurePosixPath(path).name
     return "".join("_" if unicodedata.category(char)[0] == "C" or char in '"\\' else char for char in name) or "_"

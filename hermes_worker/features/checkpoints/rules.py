@@ -1,4 +1,4 @@
-"""Which files of a workspace a checkpoint holds, and when one is due. Pure."""
+"""Decide which files of a workspace a checkpoint holds, and when one is due. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 FILES_MAX: Final = 50_000
-"""Of one checkpoint, as in Hermes Agent; of a larger workspace none is made."""
+"""The most files of one checkpoint, as in Hermes Agent; a larger workspace gets none."""
 DEPTH_MAX: Final = 48
 """Folders between the workspace and a file; deeper ones are left out."""
 LEFT_OUT_MAX: Final = 1_000
-"""Files whose names are kept because they were left out: a restore does not touch them."""
+"""The most files that were left out and whose names are kept: a restore does not touch them."""
 
 _FOLDERS: Final = frozenset(
     {
@@ -22,7 +22,7 @@ _FOLDERS: Final = frozenset(
         *(".venv", "venv", "env"),
     }
 )
-"""What programs make again, and the histories of others."""
+"""Folders that programs make again, and histories of other version control systems."""
 _FILES: Final = (
     *(".git", ".coverage", ".DS_Store", "Thumbs.db", "*.hermes-tmp"),
     *("*.pyc", "*.pyo", "*.so", "*.dylib", "*.dll", "*.o", "*.a", "*.jar", "*.class", "*.exe", "*.obj"),
@@ -57,60 +57,60 @@ _FILES: Final = (
     ),
     *("*.log",),
 )
-"""What is built, packed or secret: a second copy of a secret is one more to lose."""
+"""Built, packed or secret files: a second copy of a secret is one more to lose."""
 _FILE: Final = re.compile("|".join(fnmatch.translate(pattern) for pattern in _FILES), re.IGNORECASE)
 
 
 def ignored_folders() -> tuple[str, ...]:
-    """Patterns of a shell for the names of folders that are not looked into."""
+    """Shell patterns for the names of folders that are not searched."""
     return (".[gG][iI][tT]", *sorted(_FOLDERS))
 
 
 def is_ignored_folder(name: str) -> bool:
-    """Whether a folder of this name is not looked into."""
+    """Whether a folder of this name is not searched."""
     return name in _FOLDERS or name.lower() == ".git"
 
 
 def is_ignored_file(name: str) -> bool:
-    """Whether a file of this name is left alone, by checkpoints and by restores."""
+    """Whether checkpoints and restores ignore a file of this name."""
     return _FILE.match(name) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointLimits:
-    """How much is kept of one workspace."""
+    """The most that is kept for one workspace."""
 
     checkpoints: int = 50
-    """The newest ones."""
+    """How many of the newest checkpoints are kept."""
     file_bytes: int = 10 * 1024**2
     """A larger file is left out."""
     store_bytes: int = 500 * 1024**2
-    """Compressed, of all checkpoints of a workspace together; the newest one stays whatever it takes."""
+    """Compressed bytes of all checkpoints of a workspace together; the newest one is kept whatever its size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """When and for whom a checkpoint was made."""
+    """When and for which run a checkpoint was made."""
 
     session_id: str
     run_id: str
     iteration: int
-    """Of the run; 0 for one that a restore made."""
+    """The run's iteration; 0 for one that a restore made."""
     tool: str
-    """What was about to run: a tool, or ``restore``."""
+    """The tool that was about to run, or ``restore``."""
 
     @property
     def turn(self) -> tuple[str, int]:
-        """At most one checkpoint is made of it."""
+        """A key: at most one checkpoint is made for equal values."""
         return (self.run_id, self.iteration)
 
 
 def is_due(moment: Moment, last: Moment | None) -> bool:
-    """Whether a call begins an iteration of which there is no checkpoint yet."""
+    """Whether a call is the first of its iteration, so that a checkpoint is due."""
     return last is None or moment.turn != last.turn
 
 
 def is_worth_keeping(tree: str, moment: Moment, last_tree: str | None, last: Moment | None) -> bool:
-    """Whether a checkpoint says anything that the one before it does not. The first of a run always does: it is what
-    the run began with."""
+    """Whether a checkpoint differs from the one before it. The first of a run always counts: it is what the run began
+    with."""
     return tree != last_tree or last is None or moment.run_id != last.run_id

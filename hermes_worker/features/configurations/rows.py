@@ -1,7 +1,7 @@
 """The configuration of a fleet and of its tenants as rows: every version is a row, and the newest one counts.
 
-A row is never changed. Whoever writes names the version that they read; if another one is the newest by then, nothing
-is written. So two operators cannot overwrite each other, and what was there before can be read and written again.
+A row is never changed. A writer names the version that it read; if another one is the newest by then, nothing is
+written. So two operators cannot overwrite each other, and earlier versions can be read and written again.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from hermes_worker.store.session_references import find_session
 from hermes_worker.store.tables import configurations, session_documents, sessions
 
 OVERRIDES_KEY = "settings.overrides"
-"""The session document with what was said for a session."""
+"""The key of the session document that holds the overrides of a session's settings."""
 VERSIONS_KEPT = 100
-"""Of each configuration."""
+"""Versions that are kept of each configuration."""
 _FLEET = ""
 
 
 class ConfigurationMoved(HermesError):
-    """Another version is the newest than the one that was read."""
+    """Another version than the one that was read is the newest."""
 
 
 class ConfigurationVersion(NamedTuple):
     """One version of the configuration of the fleet, or of a tenant."""
 
     of_tenant: str
-    """Empty for that of the fleet."""
+    """The tenant; empty for the configuration of the fleet."""
     version: int
     text: str
-    """As ``config.yaml`` is written."""
+    """YAML, as in ``config.yaml``."""
     written_by: str
     created_at: float
     """Epoch seconds."""
@@ -68,12 +68,12 @@ class Configurations:
         self._database = database
 
     def newest(self) -> int:
-        """A number that changes with every version that is written; 0 while there is none."""
+        """Load a number that grows with every version written; 0 while there is none."""
         with self._database.read() as connection:
             return _NEWEST.one(connection, {}).pk or 0
 
     def current(self) -> list[ConfigurationVersion]:
-        """The newest version of each configuration."""
+        """Load the newest version of each configuration."""
         of, version = configurations.c.of_tenant, configurations.c.version
         newest = sa.select(of.label("of_tenant"), sa.func.max(version).label("version")).group_by(of).subquery()
         both = (newest.c.of_tenant == of) & (newest.c.version == version)
@@ -81,7 +81,8 @@ class Configurations:
             return rows_of(connection.execute(_ALL.join(newest, both)), ConfigurationVersion)
 
     def find(self, tenant: str | None, version: int | None = None) -> ConfigurationVersion | None:
-        """A version of the fleet's configuration (``None``), or of a tenant's; without a number the newest one."""
+        """Load a version of a tenant's configuration, or of the fleet's for ``None``; without a number the newest one.
+        ``None`` when there is none."""
         wanted = _ALL.where(configurations.c.of_tenant == (tenant or _FLEET))
         wanted = wanted if version is None else wanted.where(configurations.c.version == version)
         with self._database.read() as connection:
@@ -89,15 +90,15 @@ class Configurations:
             return row_of(found, ConfigurationVersion)
 
     def history(self, tenant: str | None, limit: int = VERSIONS_KEPT) -> list[ConfigurationVersion]:
-        """The newest versions, the newest first."""
+        """List the newest versions, the newest first."""
         wanted = _ALL.where(configurations.c.of_tenant == (tenant or _FLEET))
         with self._database.read() as connection:
             found = connection.execute(wanted.order_by(configurations.c.version.desc()).limit(limit))
             return rows_of(found, ConfigurationVersion)
 
     def versions_if_any(self, limit: int) -> list[ConfigurationVersion]:
-        """The newest versions of the fleet's, for a process that starts: none where the database is not there, or was
-        made before there were any."""
+        """List the newest versions of the fleet's configuration for a process that starts: empty when the database is
+        missing, or older than this table."""
         try:
             return self.history(None, limit)
         except (UnavailableError, sa.exc.DatabaseError):
@@ -106,8 +107,8 @@ class Configurations:
     def write(
         self, tenant: str | None, text: str, *, expected: int, written_by: str, changed: Sequence[str] = ()
     ) -> ConfigurationVersion:
-        """Write the version behind ``expected``, which is 0 for the first one. ``changed`` are the keys that say
-        something else than before, for the audit log. Raises ``ConfigurationMoved``, ``TenantNotFound``."""
+        """Write the version after ``expected``, which is 0 for the first one. ``changed`` are the keys whose values
+        differ, for the audit log. Raises ``ConfigurationMoved``, ``TenantNotFound``."""
         of = tenant or _FLEET
         this = configurations.c.of_tenant == of
         values = {"of_tenant": of, "version": expected + 1, "text": text, "written_by": written_by}
@@ -137,7 +138,7 @@ class Configurations:
             return found
 
     def of_session(self, tenant: str, source: str, reference: str) -> dict[str, str]:
-        """What was said for a session; nothing where there is no such session (yet)."""
+        """Load the overrides of a session; empty when there is no such session (yet)."""
         this = session_is(tenant, source, reference)
         wanted = _documents().where(this)
         with self._database.read() as connection:
@@ -145,7 +146,7 @@ class Configurations:
         return _read(body)
 
     def require_of_session(self, tenant: str, reference: str, source: str = "api") -> dict[str, str]:
-        """What was said for a session, by its id or by a name from ``source``. Raises ``SessionNotFound``."""
+        """Load the overrides of a session, by its id or by a name from ``source``. Raises ``SessionNotFound``."""
         this = sa.select(sessions.c.pk).where(session_is(tenant, source, reference))
         with self._database.read() as connection:
             if connection.execute(this).first() is None:
@@ -153,8 +154,8 @@ class Configurations:
         return self.of_session(tenant, source, reference)
 
     def of_anybodys_session(self, reference: str, source: str = "api") -> tuple[str, dict[str, str]]:
-        """Whose a session is, and what was said for it: for operators, who name one of any tenant by its id, or one of
-        the default tenant as ``find_session`` takes it. Raises ``SessionNotFound``."""
+        """Load the tenant and the overrides of a session, for operators, who name a session of any tenant by its id, or
+        one of the default tenant as ``find_session`` takes it. Raises ``SessionNotFound``."""
         with self._database.read() as connection:
             this = sa.select(sessions.c.tenant).where(sessions.c.session_id == reference)
             tenant = connection.execute(this).scalar()
@@ -166,8 +167,8 @@ class Configurations:
     def say_for_session(
         self, tenant: str, reference: str, said: Mapping[str, str | None], source: str = "api"
     ) -> dict[str, str]:
-        """Change what is said for a session: ``None`` takes a setting back, and what is not named stays. Returns all
-        that is said then. Raises ``SessionNotFound``."""
+        """Change the overrides of a session: ``None`` removes one, and keys that are not named stay. Returns all
+        overrides after that. Raises ``SessionNotFound``."""
         with self._database.write() as connection:
             this = sa.select(sessions.c.pk, sessions.c.session_id).where(session_is(tenant, source, reference))
             found = row_of(connection.execute(this.with_for_update()), _SessionFound)

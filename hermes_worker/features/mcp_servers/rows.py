@@ -1,8 +1,8 @@
-"""MCP servers of tenants as rows: kept, approved and removed by people, and looked at by workers and hosts.
+"""MCP servers of tenants as rows: added, approved and removed by people, polled by workers and hosts.
 
-A person's change makes a new version and makes the row due. Whoever looks at due rows takes one for ``TAKEN_S``, asks
-the server without a transaction, and writes what it found for the version that it looked at: a look that a person's
-change overtook writes nothing, and the row is due still. Several may look at once.
+A person's change makes a new version and makes the row due. A process that polls takes a due row for ``TAKEN_S``, asks
+the server without a transaction, and writes what it found for the version that it read: when a person's change came in
+between, nothing is written, and the row is still due. Several processes may poll at once.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from hermes_worker.store.tables import mcp_servers, resources, tool_sources
 from hermes_worker.store.tool_sources import write_source
 
 SERVERS_MAX: Final = 50
-"""Of one tenant."""
+"""The most servers of one tenant."""
 TAKEN_S: Final = 120.0
-"""A look that has not ended by then is made by somebody else."""
+"""Seconds after which another process may poll a row whose poll has not ended."""
 PROBLEM_CHARS_MAX: Final = 500
 
 
@@ -43,7 +43,7 @@ class McpServerExists(HermesError):
 
 
 class McpServerChanged(HermesError):
-    """Somebody else changed the server at the same time."""
+    """The server was changed by another request at the same time."""
 
 
 class McpServersFull(HermesError):
@@ -52,7 +52,7 @@ class McpServersFull(HermesError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpServerRow:
-    """A server as its row has it. Times are epoch seconds."""
+    """The row of a server. Times are epoch seconds."""
 
     tenant: str
     name: str
@@ -61,33 +61,33 @@ class McpServerRow:
     server: str = field(repr=False)
     """``mcp.servers.McpServer`` as JSON."""
     offered: str | None = field(repr=False)
-    """The definitions of what it offered when it was last asked, as JSON."""
+    """JSON of the definitions that the server offered when it was last asked."""
     problem: str | None
-    """Why it could not be asked the last time."""
+    """Why the last attempt to ask it failed; ``None`` when it succeeded."""
     has_token: bool
     created_at: float
     changed_at: float
     looked_at: float | None
-    """When somebody last asked it; ``None`` since it got another address or command."""
+    """When it was last asked; ``None`` since it got another address or command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewMcpServer:
-    """What is to stand in a row."""
+    """The new values of a server's row."""
 
     server: str = field(repr=False)
     is_process: bool
     token: str | None = field(default=None, repr=False)
-    """A new one."""
+    """A new token; ``None`` for none."""
     keeps_token: bool = False
-    """The one that it has stays."""
+    """The stored token stays."""
     is_elsewhere: bool = False
-    """It has another address or command than before: what was seen of it is forgotten."""
+    """The address or command is another than before: what the server offered is dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldMcpServer:
-    """A server, to be asked."""
+    """A server with its token, about to be asked."""
 
     row: McpServerRow
     token: str | None = field(repr=False)
@@ -132,13 +132,13 @@ class McpServers:
     # --- for people --------------------------------------------------------------------------------------------------
 
     def of_tenant(self, tenant: str) -> list[McpServerRow]:
-        """By name."""
+        """List the servers of a tenant, by name."""
         wanted = _WANTED.where(mcp_servers.c.tenant == tenant).order_by(mcp_servers.c.name)
         with self._database.read() as connection:
             return [_view(row) for row in rows_of(connection.execute(wanted), _ServerRow)]
 
     def every(self) -> list[McpServerRow]:
-        """Of all tenants, by tenant and name: for whoever runs the installation."""
+        """List the servers of all tenants, by tenant and name; for operators."""
         wanted = _WANTED.order_by(mcp_servers.c.tenant, mcp_servers.c.name)
         with self._database.read() as connection:
             return [_view(row) for row in rows_of(connection.execute(wanted), _ServerRow)]
@@ -148,15 +148,15 @@ class McpServers:
             return _found(connection, tenant, name)
 
     def require(self, tenant: str, name: str) -> McpServerRow:
-        """Raises ``McpServerNotFound``."""
+        """Load a server. Raises ``McpServerNotFound``."""
         found = self.find(tenant, name)
         if found is None:
             raise _unknown(name)
         return found
 
     def keep(self, tenant: str, name: str, new: NewMcpServer, *, before: McpServerRow | None, facts: Facts) -> None:
-        """Make a row, or change the one that was seen as ``before``. Processes of its old command are ended. Raises
-        ``McpServerChanged``, ``McpServersFull``, ``TextsInClear``, ``TenantNotFound``."""
+        """Insert a server, or change the one that was read as ``before``. Processes of its former command are ended.
+        Raises ``McpServerChanged``, ``McpServersFull``, ``TextsInClear``, ``TenantNotFound``."""
         if new.token is not None:
             require_sealed(self._database, "token")
         values: dict[str, object] = {"server": plain(new.server), "is_process": new.is_process}
@@ -175,14 +175,14 @@ class McpServers:
             record(connection, Act.MCP_SERVER_KEEP, name, tenant=tenant, after=facts)
 
     def approve(self, before: McpServerRow, server: str, *, facts: Facts) -> None:
-        """Write the server with what is approved of it now. Its processes begin anew. Raises ``McpServerChanged``."""
+        """Write the server with what is approved of it now, and restart its processes. Raises ``McpServerChanged``."""
         with self._database.write() as connection:
             _change(connection, before, {"server": plain(server)})
             _end_processes(connection, before.tenant, before.name)
             record(connection, Act.MCP_SERVER_APPROVE, before.name, tenant=before.tenant, after=facts)
 
     def ask_again(self, tenant: str, name: str) -> None:
-        """Have the server be asked at once. Idempotent. Raises ``McpServerNotFound``."""
+        """Make the server due for a poll now. Idempotent. Raises ``McpServerNotFound``."""
         with self._database.write() as connection:
             asked = sa.update(mcp_servers).where(_is(tenant, name)).values(due_at=db_now())
             if connection.execute(asked).rowcount == 0:
@@ -190,7 +190,7 @@ class McpServers:
             record(connection, Act.MCP_SERVER_TEST, name, tenant=tenant)
 
     def remove(self, tenant: str, name: str) -> None:
-        """Forget a server, with its token, its tools and its processes. Raises ``McpServerNotFound``."""
+        """Delete a server, with its token, its tools and its processes. Raises ``McpServerNotFound``."""
         with self._database.write() as connection:
             if connection.execute(sa.delete(mcp_servers).where(_is(tenant, name))).rowcount == 0:
                 raise _unknown(name)
@@ -204,7 +204,7 @@ class McpServers:
         if connection.execute(count).scalar_one() >= SERVERS_MAX:
             raise McpServersFull(f"the tenant {tenant!r} has {SERVERS_MAX} MCP servers; remove one first")
         times = {"created_at": db_now(), "changed_at": db_now(), "due_at": db_now()}
-        # Drawn, so that a look at a row of this name that was removed is not about this one.
+        # A random version, so that a look at a removed server of this name does not match the new one.
         version = secrets.randbelow(2**30) + 1
         row = insert_ignoring(connection, mcp_servers).values(
             tenant=tenant, name=name, version=version, **values, **times
@@ -215,7 +215,8 @@ class McpServers:
     # --- for workers and hosts ---------------------------------------------------------------------------------------
 
     def held(self, tenant: str, name: str) -> HeldMcpServer | None:
-        """The server with its token, to be asked now. Raises ``KeyMissing``, ``TextTampered``."""
+        """Load the server with its token, to be asked now; ``None`` when it is gone. Raises ``KeyMissing``,
+        ``TextTampered``."""
         with self._database.read() as connection:
             row = _found(connection, tenant, name)
             if row is None:
@@ -224,8 +225,8 @@ class McpServers:
         return HeldMcpServer(row=row, token=None if token is None else token.token)
 
     def take_due(self, *, is_process: bool) -> tuple[str, str] | None:
-        """The tenant and name of a server that is to be asked, the one that waits longest; nobody else gets it for
-        ``TAKEN_S`` unless a person asks again."""
+        """Claim the server that is due the longest. Returns its tenant and name; no other process gets it for
+        ``TAKEN_S`` seconds unless a person makes it due again. ``None`` when none is due."""
         due = (mcp_servers.c.is_process == sa.literal(is_process)) & (mcp_servers.c.due_at <= db_now())
         wanted = sa.select(mcp_servers.c.tenant, mcp_servers.c.name, mcp_servers.c.due_at).where(due)
         with self._database.read() as connection:
@@ -240,8 +241,8 @@ class McpServers:
     def looked(
         self, row: McpServerRow, *, offered: str, server: str, definitions: Sequence[str], again_s: float
     ) -> bool:
-        """Write what a server offers now; ``definitions`` are those that sessions may have. False when a person changed
-        it meanwhile. Idempotent."""
+        """Write what a server offers now; ``definitions`` are those that sessions may have. Returns False when a person
+        changed the server meanwhile. Idempotent."""
         values = {"offered": plain(offered), "server": plain(server), "problem": None}
         with self._database.write() as connection:
             if not _note(connection, row, values, again_s):
@@ -250,7 +251,8 @@ class McpServers:
             return True
 
     def failed(self, row: McpServerRow, problem: str, *, again_s: float) -> bool:
-        """Write why a server could not be asked; what sessions may have of it stays. False as above."""
+        """Write why a server could not be asked; its tools stay available to sessions. Returns False when a person
+        changed the server meanwhile."""
         with self._database.write() as connection:
             return _note(connection, row, {"problem": plain(problem)[:PROBLEM_CHARS_MAX]}, again_s)
 
@@ -283,7 +285,7 @@ def _note(connection: Connection, row: McpServerRow, values: dict[str, str | Non
 
 
 def _end_processes(connection: Connection, tenant: str, name: str) -> None:
-    """Their host finds the rows gone and ends them."""
+    """Delete the rows of the server's processes; their host notices and ends them."""
     of = (resources.c.kind == ResourceKind.MCP_STDIO.value) & (resources.c.name == source_of_row(name))
     connection.execute(sa.delete(resources).where(of, resources.c.tenant == tenant))
 

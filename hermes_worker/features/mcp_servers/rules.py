@@ -1,7 +1,7 @@
-"""How tool sources are called that are MCP servers of a tenant's own, which stand in rows.
+"""Names of the tool sources that are MCP servers of tenants, stored as rows.
 
-No other source can have such a name, because those that are declared hold no colon. The toolset of their tools is
-called the same.
+No other source can have such a name, because declared ones contain no colon. The toolset of their tools has the same
+name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _OF: Final = "@"
 
 
 def source_of_row(server: str) -> str:
-    """The source, and the toolset, of a tenant's MCP server."""
+    """The name of the source, and of the toolset, of a tenant's MCP server."""
     return f"{_PREFIX}{server}"
 
 
@@ -23,11 +23,11 @@ def is_row_source(source: str) -> bool:
 
 
 def source_with_tenant(server: str, tenant: str) -> str:
-    """The same for whoever knows of no tenant: what is kept with a task of the server."""
+    """The name of the source together with its tenant, as it is stored with a task of the server."""
     return f"{source_of_row(server)}{_OF}{tenant}"
 
 
 def server_of_source(source: str) -> tuple[str, str | None]:
-    """The server's name, and whose it is where the source says so."""
+    """Parse the server's name, and the tenant where the source names it, else ``None``."""
     name, _, tenant = source.removeprefix(_PREFIX).partition(_OF)
     return name, tenant or None

@@ -1,9 +1,9 @@
-"""Reviews as rows: what was kept of a conversation since when, and the run that looks back at it.
+"""Reviews as rows: since when nothing of a conversation was kept, and the run that looks back at it.
 
-A review is a run in a session of its own, which another run caused (``runs.cause_pk``): whoever stops, pauses, deletes
-or bills the chain meets it there. Its id follows from that of the run which it comes behind, so two that begin the same
-review make one. Nobody remembers that one is due: who ends a turn counts in the rows, and a review that was not begun,
-because a worker died, is begun behind the next turn.
+A review is a run in a session of its own, which another run caused (``runs.cause_pk``), so it is stopped, paused,
+deleted and billed with its chain. Its id follows from that of the run which it comes after, so two processes that begin
+the same review make one. No process remembers that a review is due: the end of each run counts in the rows, and a
+review that was not begun, because a worker died, is begun after the next run.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from hermes_worker.store.search.due import BODY, STORED
 from hermes_worker.store.tables import messages, run_tags, runs, sessions, tool_calls
 
 _ROWS_MAX = 400
-"""Of a transcript that one review reads."""
+"""The most rows of a transcript that one review reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewReview:
-    """A review that is to be begun."""
+    """A review that is to begin."""
 
     spec: RunSpec
-    """With its limits and its tags."""
+    """The submission of the review, with its limits and its tags."""
     system_prompt: str
     tools: str
-    """Definitions, as a JSON array."""
+    """Tool definitions, as a JSON array."""
 
 
 class _FollowedRun(NamedTuple):
@@ -88,7 +88,7 @@ _FOLLOWED = (
 
 
 def review_id(run_id: str) -> str:
-    """The id of the review behind a run."""
+    """Derive the id of the review that comes after a run."""
     return f"run_{hashlib.sha256(f'review:{run_id}'.encode()).hexdigest()[:32]}"
 
 
@@ -99,7 +99,7 @@ class Reviews:
         self._database = database
 
     def since_kept(self, session_pk: int, topic: ReviewTopic) -> SinceKept:
-        """What happened in a session since something of ``topic`` was kept, or it was reviewed for that."""
+        """Count what happened in a session since something of ``topic`` was kept, or since it was reviewed for that."""
         with self._database.read() as connection:
             last = max(_last_reviewed(connection, session_pk, topic), _last_kept(connection, session_pk, topic))
             later = sa.and_(runs.c.session_pk == session_pk, runs.c.pk > last)
@@ -110,7 +110,8 @@ class Reviews:
         return SinceKept(run_pk=last, turns=row.turns, iterations=int(row.iterations))
 
     def said(self, session_pk: int, after_run: int) -> Sequence[Message]:
-        """What was said in the runs of a session behind the number ``after_run``, in order; of much the newest."""
+        """List what was said in the runs of a session after the row id ``after_run``, in order; at most the newest
+        ``_ROWS_MAX`` rows."""
         wanted = (
             sa.select(messages.c.seq, messages.c.role, BODY)
             .select_from(STORED)
@@ -124,8 +125,8 @@ class Reviews:
         return [message for message in found if not is_compaction(message)]
 
     def begin(self, run_pk: int, new: NewReview) -> list[Hint]:
-        """Make the review behind a run, and begin it; what to send. Nothing where it was made before, or where the run
-        was stopped, paused, deleted or is being erased meanwhile. Idempotent."""
+        """Insert the review after a run, and begin it. Returns the hints to send. Does nothing when it was made before,
+        or when the run was stopped, paused, deleted or is being erased meanwhile. Idempotent."""
         with self._database.write() as connection:
             if connection.execute(sa.select(runs.c.pk).where(runs.c.pk == run_pk)).first() is None:
                 return []

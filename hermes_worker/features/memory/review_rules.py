@@ -1,4 +1,5 @@
-"""A look back at a conversation: when there is one, what it is about, and how much it may take. Pure.
+"""Reviews: runs that look back at a conversation for what to remember. When there is one, its topic, and its limits.
+Pure.
 
 Agents forget to remember. So after some turns in which nothing was kept, a run of its own reads what was said since and
 keeps what later conversations need (docs/memory.md, "Reviews"). It is a run like any other: it belongs to the chain of
@@ -15,25 +16,25 @@ from typing import Final
 from hermes_worker.features.memory.rules import MEMORY_TOOL
 
 REVIEW_SOURCE: Final = "review"
-"""What asked for it, in its spec; where its chain came from stands in its row, as in that of a child."""
+"""The source in its submission; the source of its chain stands in its row, as for a child."""
 ITERATIONS_MAX: Final = 16
 """Model calls of a review; the original's."""
 WALL_S_MAX: Final = 1_800.0
 RECORD_CHARS_MAX: Final = 60_000
-"""Of what was said, the newest so many characters are read."""
+"""The most characters of the conversation that are read, from the newest."""
 
 
 class ReviewTopic(StrEnum):
-    """What a review looks for."""
+    """The topics of reviews."""
 
     MEMORY = "memory"
-    """What is to be remembered of the user and of their work."""
+    """What should be remembered about the user and their work."""
     SKILLS = "skills"
-    """How something is done that will be done again."""
+    """How tasks are done that will come again."""
 
     @property
     def tag(self) -> str:
-        """The tag by which runs of the kind are found, and counted from."""
+        """The tag by which runs of this topic are found, and from which turns are counted."""
         return f"{REVIEW_SOURCE}:{self.value}"
 
 
@@ -41,14 +42,14 @@ TOOLS: Final = {
     ReviewTopic.MEMORY: frozenset({MEMORY_TOOL}),
     ReviewTopic.SKILLS: frozenset({"skills_list", "skill_view", "skill_manage"}),
 }
-"""What a review may use, where its conversation has it."""
+"""The tools of a review, where its conversation has them."""
 KEEPING: Final = {ReviewTopic.MEMORY: MEMORY_TOOL, ReviewTopic.SKILLS: "skill_manage"}
-"""The tool without which there is nothing to review for; a call of it is as good as a review."""
+"""The tool without which a review is pointless; a call of it counts like a review."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewPolicy:
-    """When conversations are looked back at. 0 for never."""
+    """When conversations are reviewed. 0 for never."""
 
     turns: int = 0
     """Turns of people without a call of ``memory``."""
@@ -59,7 +60,7 @@ class ReviewPolicy:
 
     @property
     def topics(self) -> frozenset[ReviewTopic]:
-        """Those that there are reviews for."""
+        """The topics with reviews."""
         counted = {ReviewTopic.MEMORY: self.turns, ReviewTopic.SKILLS: self.iterations}
         return frozenset(topic for topic, least in counted.items() if least)
 
@@ -73,15 +74,15 @@ class ReviewPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinceKept:
-    """What happened in a conversation since something was kept of it, or it was reviewed."""
+    """The amount of conversation since something of it was kept, or since it was reviewed."""
 
     run_pk: int
-    """The last run of before; 0 for none."""
+    """The last run before that; 0 for none."""
     turns: int
-    """Of people."""
+    """Turns that people asked for."""
     iterations: int
 
 
 def review_tools(topics: Collection[ReviewTopic]) -> frozenset[str]:
-    """The tools of a review about ``topics``."""
+    """Select the tools of a review about ``topics``."""
     return frozenset(name for topic in topics for name in TOOLS[topic])

@@ -1,9 +1,9 @@
-"""What agents remember, as rows: every version of every entry, who made it and in which run.
+"""Agents' memories as rows: every version of every entry, with its author and its run.
 
-Whoever changes a memory holds it (a lock of the transaction on PostgreSQL, the one writer on SQLite), reads what stands
-there, asks ``features.memory.rules`` and writes new versions. So limits hold for what is there afterwards, whoever else
-writes, and a change that was made for an entry that is another by now is refused with what stands there. A change that
-names the call that asked for it is made once, also when its worker vanished and another one asks again.
+A change locks the memory (a lock of the transaction on PostgreSQL, the one writer on SQLite), reads the current
+entries, asks ``features.memory.rules`` and writes new versions. So limits hold for the result, however many write at once, and
+a change to an entry that was changed meanwhile is refused with the present text. A change that names the tool call that
+asked for it is made once, also when the call's worker vanished and another worker repeats the call.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class MemoryNotFound(HermesError):
 
 
 class MemoryVersionStands(HermesError):
-    """The text of a version is what is remembered now; it cannot be taken out of the history alone."""
+    """The text of this version is the current one; it cannot be removed from the history alone."""
 
 
 class MemoryView(NamedTuple):
-    """A version of an entry. ``at`` in epoch seconds by the database's clock."""
+    """A version of an entry. ``at`` is in epoch seconds by the database's clock."""
 
     number: int
     """Grows with time within an installation."""
@@ -97,12 +97,12 @@ class _AskingRun(NamedTuple):
 
 
 class MemoryAsker(NamedTuple):
-    """A run that wants to write memories."""
+    """A run that asks to change memories."""
 
     writers: frozenset[MemoryWriter]
-    """What it is to whoever decides if it may."""
+    """The roles of the run that decide whether it may."""
     overrides: Mapping[str, str]
-    """The settings that it was accepted with and its processes were not started with."""
+    """The settings that the run was accepted with and that differ from those of its processes."""
 
 
 _VIEW = sa.select(
@@ -113,7 +113,7 @@ _ROW = sa.select(*columns_for(memory_versions, _VersionRow))
 
 
 def standing(connection: Connection, tenant: str, profile: str) -> Mapping[MemoryTarget, tuple[MemoryEntry, ...]]:
-    """Both memories of a profile as they stand, in one statement."""
+    """Load both memories of a profile, in one statement."""
     theirs = _in_profile(tenant, profile) & (memory_versions.c.state == _CURRENT)
     wanted = _ROW.where(theirs, memory_versions.c.past_at.is_(None)).order_by(*_ORDER)
     rows = rows_of(connection.execute(wanted), _VersionRow)
@@ -121,8 +121,8 @@ def standing(connection: Connection, tenant: str, profile: str) -> Mapping[Memor
 
 
 def is_guest(connection: Connection, tenant: str, principal: str | None) -> bool:
-    """Whether ``principal`` is a key that was given to somebody without the scope. Keys of the installation, and people
-    at the machine, are no guests; that costs no statement."""
+    """Whether ``principal`` is a key that was given out without the scope for memories. Keys of the installation, and
+    people at the machine, are no guests; that costs no statement."""
     key_id = (principal or "").rpartition("/")[2]
     if not (principal or "").startswith("api:") or not key_id.startswith("key_"):
         return False
@@ -141,12 +141,13 @@ class Memories:
     # --- reading ---
 
     def entries(self, tenant: str, profile: str) -> Mapping[MemoryTarget, tuple[MemoryEntry, ...]]:
-        """Both memories of a profile as they stand, in one statement."""
+        """Load both memories of a profile, in one statement."""
         with self._database.read() as connection:
             return standing(connection, tenant, profile)
 
     def views(self, tenant: str, profile: str) -> list[MemoryView]:
-        """What stands in both, and what waits for a person, each with who wrote it and when."""
+        """List the current entries of both memories, and the changes that wait for a person, each with its author and
+        time."""
         wanted = _VIEW.where(_in_profile(tenant, profile), memory_versions.c.past_at.is_(None)).order_by(*_ORDER)
         with self._database.read() as connection:
             return rows_of(connection.execute(wanted), MemoryView)
@@ -159,7 +160,8 @@ class Memories:
         before: int | None = None,
         limit: int = 100,
     ) -> list[MemoryView]:
-        """Versions of a memory, or of one entry, the newest first; behind the number ``before``."""
+        """List versions of a memory, or of one entry, the newest first; ``before`` is a version's number, and only
+        older ones are returned."""
         wanted = _VIEW.where(_at(place)).order_by(memory_versions.c.pk.desc()).limit(min(limit, HISTORY_MAX))
         if entry_id is not None:
             wanted = wanted.where(memory_versions.c.entry_id == entry_id)
@@ -169,12 +171,12 @@ class Memories:
             return rows_of(connection.execute(wanted), MemoryView)
 
     def writers(self, run_id: str) -> frozenset[MemoryWriter]:
-        """What a run is to whoever decides if it may write (``features.memory.rules.require_writer``), from its rows
+        """Load the roles of a run that decide whether it may write (``features.memory.rules.require_writer``), from its rows
         alone."""
         return self.asker(run_id).writers
 
     def asker(self, run_id: str) -> MemoryAsker:
-        """The same, with the settings that count for the run."""
+        """Load the roles of a run that decide whether it may write, with the settings that count for the run."""
         root = runs.alias("root")
         wanted = (
             sa.select(runs.c.origin, runs.c.parent_pk, root.c.principal, runs.c.tenant, runs.c.overrides)
@@ -211,8 +213,8 @@ class Memories:
     def stage(
         self, place: MemoryPlace, operations: Sequence[MemoryOperation], rules: MemoryRules, author: MemoryAuthor
     ) -> MemoryChanged:
-        """Leave a change for a person, if it could be made now. Idempotent like ``change``. Raises
-        ``MemoryRefused``."""
+        """Store a change for a person's decision, if it could be made now. Idempotent for an author with a
+        ``call_key``. Raises ``MemoryRefused``."""
         with self._database.write() as connection:
             _hold(connection, place)
             if (known := _made_by(connection, place, author)) is not None:
@@ -251,8 +253,8 @@ class Memories:
         *,
         approves: bool,
     ) -> MemoryChanged:
-        """Make a staged change, or drop it. What cannot be made any more stays staged. Raises ``MemoryNotFound``,
-        ``MemoryRefused``."""
+        """Make a staged change, or drop it. A change that cannot be made any more stays staged. Raises
+        ``MemoryNotFound``, ``MemoryRefused``."""
         with self._database.write() as connection:
             this = sa.and_(memory_versions.c.tenant == tenant, memory_versions.c.entry_id == staged_id)
             this = sa.and_(this, memory_versions.c.state == _STAGED)
@@ -280,7 +282,7 @@ class Memories:
     def undo(
         self, place: MemoryPlace, rules: MemoryRules, author: MemoryAuthor, *, entry_id: str | None = None
     ) -> MemoryChanged:
-        """Have an entry be what it was before its last change: of ``entry_id``, or of the one that was changed last.
+        """Restore an entry to what it was before its last change: ``entry_id``, or the entry that was changed last.
         Undoing that does it again. Raises ``MemoryNotFound``, ``MemoryRefused``."""
         with self._database.write() as connection:
             _hold(connection, place)
@@ -293,7 +295,7 @@ class Memories:
             content = None if before is None else before.content
             others = [_entry(row) for row in rows if row.entry_id != last.entry_id]
             if content is not None:
-                # As if it were added to what else stands there: the same limit, and the same look at the text.
+                # Check it like an added entry: the same limit of size and the same check of the text.
                 try:
                     decide(others, [MemoryOperation(action=MemoryAction.ADD, content=content)], rules)
                 except MemoryRefused as refused:
@@ -332,7 +334,7 @@ class Memories:
     def _last_two(
         self, connection: Connection, place: MemoryPlace, entry_id: str | None
     ) -> tuple[MemoryView, MemoryView | None]:
-        """The last version of the entry, and the one before where it is kept."""
+        """Load the last version of the entry, and the one before where it is kept."""
         theirs = _VIEW.where(_at(place), memory_versions.c.act != _PROPOSE)
         if entry_id is not None:
             theirs = theirs.where(memory_versions.c.entry_id == entry_id)
@@ -361,7 +363,7 @@ def _at(place: MemoryPlace) -> sa.ColumnElement[bool]:
 
 
 def _hold(connection: Connection, place: MemoryPlace) -> None:
-    """Nobody else changes this memory until the transaction ends. On SQLite nobody else writes at all."""
+    """Lock this memory until the transaction ends. On SQLite only one transaction writes at a time anyway."""
     if connection.dialect.name == "postgresql":
         named = f"memory\0{place.tenant}\0{place.profile}\0{place.target.value}"
         key = int.from_bytes(hashlib.sha256(named.encode()).digest()[:8], "big", signed=True)
@@ -378,7 +380,7 @@ def _entry(row: _VersionRow) -> MemoryEntry:
 
 
 def _as_stored(operation: MemoryOperation) -> MemoryOperation:
-    """With texts as the database gives them back, so that equal ones are found equal."""
+    """Return the operation with texts as the database will return them, so that equal texts compare equal."""
     content = None if operation.content is None else plain(operation.content)
     return replace(
         operation, content=content, old_text=None if operation.old_text is None else plain(operation.old_text)
@@ -386,7 +388,7 @@ def _as_stored(operation: MemoryOperation) -> MemoryOperation:
 
 
 def _made_by(connection: Connection, place: MemoryPlace, author: MemoryAuthor) -> MemoryChanged | None:
-    """What this very call made before."""
+    """Find what this very call changed before; ``None`` when it did nothing yet."""
     if author.call_key is None:
         return None
     wanted = sa.select(memory_versions.c.entry_id, memory_versions.c.version, memory_versions.c.act)
@@ -411,7 +413,7 @@ def _write(
     changes: Sequence[EntryChange],
     author: MemoryAuthor,
 ) -> tuple[tuple[str, int], ...]:
-    """New versions; which. The memory is held, so what was read is what is there."""
+    """Insert new versions and return their entries and numbers. The memory is locked, so what was read is current."""
     positions = {row.entry_id: row.position for row in rows}
     last = max(positions.values(), default=0)
     made: list[tuple[str, int]] = []
@@ -430,7 +432,7 @@ def _write(
 
 
 def _standing(content: str | None) -> dict[str, object]:
-    """The columns of a new version by what it says."""
+    """The columns of a new version, by its content."""
     if content is None:
         return {"content": None, "state": _PAST, "past_at": db_now()}
     return {"content": content, "state": _CURRENT, "past_at": None}

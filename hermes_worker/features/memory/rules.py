@@ -1,9 +1,9 @@
-"""What agents remember between conversations: entries, limits, what a change does, and who may make one. Pure.
+"""Agents' memories between conversations: entries, limits, the effect of a change, and who may make one. Pure.
 
 A *memory* is a short list of entries: ``memory`` holds an agent's own notes, ``user`` what it knows about the user.
 Both are shown in the system prompt, so their size is limited in characters, the delimiters between entries included
-(docs/behaviour.md, "Memory"). A change names an entry by a piece of its text, or by its id and version; one that was
-made for an entry that has changed since finds nothing and is told what stands there now.
+(docs/behaviour.md, "Memory"). A change names an entry by a piece of its text, or by its id and version; a change to an
+entry that was changed meanwhile is refused with the present text.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from hermes_worker.core.errors import HermesError
 from hermes_worker.core.gateway import CHAT_SOURCE
 
 MEMORY_TOOL: Final = "memory"
-"""What the tool is called."""
+"""The name of the tool."""
 DELIMITER: Final = "\n§\n"
-"""Between entries, in the files of the original and in what is counted."""
+"""Stands between entries, in the files of the original and when characters are counted."""
 DEFAULT_PROFILE: Final = "default"
 OPERATIONS_MAX: Final = 50
-"""In one change."""
+"""The most operations of one change."""
 PREVIEW_CHARS: Final = 80
 FAILURES_MAX: Final = 3
-"""So often a turn is told how to make room; then it is told to stop trying (reference)."""
+"""Failures of a turn after which the model is told to stop trying, and not how to make room (reference)."""
 _RULE: Final = "═" * 46
 
 
 class MemoryTarget(StrEnum):
-    """Which of the two memories."""
+    """The two memories."""
 
     MEMORY = "memory"
-    """Notes of the agent's own."""
+    """The agent's own notes."""
     USER = "user"
-    """Who the user is."""
+    """Facts about the user."""
 
 
 CHAR_LIMITS: Final[Mapping[MemoryTarget, int]] = MappingProxyType({MemoryTarget.MEMORY: 2200, MemoryTarget.USER: 1375})
-"""As the original has them."""
+"""The most characters of each memory, as in the original."""
 FILES: Final[Mapping[MemoryTarget, str]] = MappingProxyType(
     {MemoryTarget.MEMORY: "MEMORY.md", MemoryTarget.USER: "USER.md"}
 )
@@ -50,7 +50,7 @@ _TITLES: Final[Mapping[MemoryTarget, str]] = MappingProxyType(
 
 
 class MemoryAction(StrEnum):
-    """What an operation does."""
+    """The kinds of operations."""
 
     ADD = "add"
     REPLACE = "replace"
@@ -63,22 +63,22 @@ class MemoryRefusal(StrEnum):
     INVALID = "invalid"
     """It cannot be read: a field is missing, or an entry holds the delimiter."""
     THREAT = "threat"
-    """The text looks like an attack on whoever reads it."""
+    """The text looks like an attack on its readers."""
     NO_MATCH = "no_match"
     """No entry holds the text, or the entry has another version by now."""
     AMBIGUOUS = "ambiguous"
     """Several different entries hold the text."""
     OVER_LIMIT = "over_limit"
     NOT_ALLOWED = "not_allowed"
-    """Whoever asked may not write here."""
+    """The author may not write here."""
 
 
 CONSOLIDATION: Final = frozenset({MemoryRefusal.OVER_LIMIT, MemoryRefusal.NO_MATCH, MemoryRefusal.AMBIGUOUS})
-"""Refusals that a model answers with another try in the same turn."""
+"""Refusals after which a model may try again in the same turn."""
 
 
 class MemoryRefused(HermesError):
-    """A change was not made. Nothing of it was."""
+    """A change was refused as a whole."""
 
     def __init__(self, kind: MemoryRefusal, message: str, *, matches: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -91,7 +91,7 @@ class MemoryRefused(HermesError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryEntry:
-    """An entry as it stands."""
+    """A current entry."""
 
     entry_id: str
     version: int
@@ -101,8 +101,8 @@ class MemoryEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryOperation:
-    """One wish of a change. An entry is meant by ``old_text``, a piece of it, or by ``entry_id``, and then only in
-    ``version`` where that is given."""
+    """One operation of a change. It names an entry by ``old_text``, a piece of its text, or by ``entry_id``, and then
+    only in ``version`` where that is given."""
 
     action: MemoryAction
     content: str | None = None
@@ -111,24 +111,24 @@ class MemoryOperation:
     version: int | None = None
 
     def as_document(self) -> dict[str, Any]:
-        """As JSON, without what is not given."""
+        """Build the JSON object, without fields that are not set."""
         found = {"content": self.content, "old_text": self.old_text, "entry_id": self.entry_id, "version": self.version}
         return {"action": self.action.value, **{name: value for name, value in found.items() if value is not None}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRules:
-    """What holds for one memory."""
+    """The rules of one memory."""
 
     limit: int
     """Characters that all entries may have together."""
     scan: Callable[[str], Sequence[str]] = lambda text: ()
-    """Gives the ids of what looks like an attack in a text that is to be remembered."""
+    """Returns the ids of attack patterns in a text that is to be remembered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryChange:
-    """What becomes of one entry: ``None`` as ``entry`` for a new one, as ``content`` for one that goes."""
+    """The change of one entry: ``entry`` is ``None`` for a new one, ``content`` is ``None`` for one that is removed."""
 
     entry: MemoryEntry | None
     content: str | None
@@ -136,11 +136,11 @@ class EntryChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryDecision:
-    """What a change comes to."""
+    """The result of a change."""
 
     changes: tuple[EntryChange, ...]
     contents: tuple[str, ...]
-    """The entries afterwards."""
+    """The texts of the entries after the change."""
     message: str
 
 
@@ -153,7 +153,7 @@ class _EditedEntry:
 
 
 def operations_of(document: object) -> tuple[MemoryOperation, ...]:
-    """Read operations that came from outside: a list of objects. Raises ``MemoryRefused``."""
+    """Parse operations from outside: a list of objects. Raises ``MemoryRefused``."""
     if not isinstance(document, list) or not document:
         raise MemoryRefused(MemoryRefusal.INVALID, "operations must be a list of at least one operation.")
     if len(document) > OPERATIONS_MAX:
@@ -162,7 +162,7 @@ def operations_of(document: object) -> tuple[MemoryOperation, ...]:
 
 
 def operation_of(document: object) -> MemoryOperation:
-    """Read one operation that came from outside. Raises ``MemoryRefused``."""
+    """Parse one operation from outside. Raises ``MemoryRefused``."""
     if not isinstance(document, Mapping):
         raise MemoryRefused(MemoryRefusal.INVALID, "An operation must be an object with an action.")
     words = [action.value for action in MemoryAction]
@@ -190,8 +190,8 @@ def _text(document: Mapping[str, object], name: str) -> str | None:
 
 
 def decide(entries: Sequence[MemoryEntry], operations: Sequence[MemoryOperation], rules: MemoryRules) -> MemoryDecision:
-    """What ``operations`` make of ``entries``, all of them or none; the limit holds for what is there afterwards. An
-    entry that is there already is not added again. Raises ``MemoryRefused``, with what stands there now."""
+    """Apply ``operations`` to ``entries``, all of them or none; the limit holds for the result. An entry that exists
+    already is not added again. Raises ``MemoryRefused``, with the present entries."""
     slots = [_EditedEntry(entry, entry.content) for entry in entries]
     said: list[str] = []
     try:
@@ -213,7 +213,7 @@ def decide(entries: Sequence[MemoryEntry], operations: Sequence[MemoryOperation]
 
 
 def _applied(slots: list[_EditedEntry], operation: MemoryOperation, rules: MemoryRules) -> str:
-    """Apply one operation to ``slots``, and say what it did."""
+    """Apply one operation to ``slots``. Returns a sentence about what it did."""
     match operation.action:
         case MemoryAction.ADD:
             content = checked_content(operation.content, rules)
@@ -235,7 +235,7 @@ def _applied(slots: list[_EditedEntry], operation: MemoryOperation, rules: Memor
 
 
 def checked_content(content: str | None, rules: MemoryRules) -> str:
-    """The text of an entry as it is kept. Raises ``MemoryRefused``."""
+    """Return the text of an entry as it is stored. Raises ``MemoryRefused``."""
     kept = (content or "").replace("\r\n", "\n").strip()
     if not kept:
         raise MemoryRefused(MemoryRefusal.INVALID, "content is required, and must not be empty.")
@@ -261,7 +261,7 @@ def _meant(slots: Sequence[_EditedEntry], operation: MemoryOperation) -> _Edited
     old_text = (operation.old_text or "").strip()
     if not old_text:
         raise MemoryRefused(MemoryRefusal.INVALID, f"{operation.action} needs old_text: a piece of the entry it means.")
-    # An entry that is the text is meant, whatever else holds it: no longer piece of it could be given.
+    # An entry that equals the text wins over entries that contain it: no longer text could single it out.
     found = [slot for slot in slots if slot.content == old_text] or [slot for slot in slots if old_text in slot.content]
     if not found:
         raise MemoryRefused(MemoryRefusal.NO_MATCH, f"No entry holds {preview(old_text)!r} (any more).")
@@ -288,7 +288,7 @@ def _by_id(slots: Sequence[_EditedEntry], entry_id: str, version: int | None) ->
 
 def _require_room(entries: Sequence[MemoryEntry], slots: Sequence[_EditedEntry], rules: MemoryRules) -> None:
     after = chars_of([slot.content for slot in slots])
-    # Whoever makes a memory smaller is not kept from it, also where the limit was lowered meanwhile.
+    # A change that makes a memory smaller is always allowed, also when the limit was lowered meanwhile.
     if after <= rules.limit or after < chars_of([entry.content for entry in entries]):
         return
     before = chars_of([entry.content for entry in entries])
@@ -301,12 +301,12 @@ def _require_room(entries: Sequence[MemoryEntry], slots: Sequence[_EditedEntry],
 
 
 def chars_of(contents: Sequence[str]) -> int:
-    """Characters of entries together, with the delimiters between them."""
+    """Count the characters of entries together, with the delimiters between them."""
     return len(DELIMITER.join(contents))
 
 
 def usage_of(contents: Sequence[str], limit: int) -> str:
-    """``12% — 270/2,200 chars``."""
+    """Format the use of a memory as ``12% — 270/2,200 chars``."""
     used = chars_of(contents)
     return f"{min(100, used * 100 // limit)}% — {used:,}/{limit:,} chars"
 
@@ -321,19 +321,19 @@ def preview(text: str) -> str:
 
 
 def parsed(text: str) -> tuple[str, ...]:
-    """The entries of a file as the original writes it; equal ones once."""
+    """Parse the entries of a file of the original; equal entries once."""
     whole = text.removeprefix("\ufeff").replace("\r\n", "\n")
     found = (each.strip() for each in f"\n{whole}\n".split(DELIMITER))
     return tuple(dict.fromkeys(each for each in found if each))
 
 
 def written(contents: Sequence[str]) -> str:
-    """The file that ``parsed`` reads: as the original writes it."""
+    """Format the file that ``parsed`` reads, as the original writes it."""
     return DELIMITER.join(contents)
 
 
 def shown(contents: Sequence[str], target: MemoryTarget, rules: MemoryRules) -> tuple[str, ...]:
-    """Entries as a model may read them: one that looks like an attack is named and not shown."""
+    """Entries as a model may read them: one that looks like an attack is replaced by a notice."""
     return tuple(_shown(content, target, rules) for content in contents)
 
 
@@ -345,7 +345,7 @@ def _shown(content: str, target: MemoryTarget, rules: MemoryRules) -> str:
 
 
 def memory_block(contents: Sequence[str], target: MemoryTarget, rules: MemoryRules) -> str:
-    """A memory as it stands in a system prompt; empty for none. Equal entries give equal bytes."""
+    """Render a memory for a system prompt; empty for none. Equal entries give equal bytes."""
     if not contents:
         return ""
     header = f"{_TITLES[target]} [{usage_of(contents, rules.limit)}]"
@@ -356,13 +356,13 @@ def memory_block(contents: Sequence[str], target: MemoryTarget, rules: MemoryRul
 
 
 class MemoryWriter(StrEnum):
-    """Who asks for a change, as far as it decides whether they may."""
+    """The role of a run that decides whether it may change memories."""
 
     PERSON = "person"
-    """A run that its owner asked for: at the command line, with the server's key or one that has the scope ``memory``,
-    or in a chat, where they are no guest."""
+    """A run that its owner submitted: at the command line, with the server's key or one that has the scope ``memory``,
+    or in a chat, where the person is no guest."""
     GUEST = "guest"
-    """A run that a key without that scope asked for, a guest of a chat, or nobody knows who."""
+    """A run submitted with a key without that scope, by a guest of a chat, or by an unknown principal."""
     CHILD = "child"
     """A run that another one delegated."""
     WEBHOOK = "webhook"
@@ -375,8 +375,8 @@ _OF_OWNERS: Final = frozenset({"api", "cli", CHAT_SOURCE})
 
 
 def writers_of(source: str, *, is_child: bool, is_guest: bool) -> frozenset[MemoryWriter]:
-    """What a run is, of which all must be allowed: a child of a scheduled run is both. ``source`` is where the first
-    run of its chain came from."""
+    """Decide the roles of a run, all of which must be allowed: a child of a scheduled run has two. ``source`` is the
+    source of the first run of its chain."""
     found = {MemoryWriter.CHILD} if is_child else set()
     if source in (MemoryWriter.CRON, MemoryWriter.WEBHOOK):
         found.add(MemoryWriter(source))
@@ -386,12 +386,12 @@ def writers_of(source: str, *, is_child: bool, is_guest: bool) -> frozenset[Memo
 
 
 def why_not_writer(asking: Collection[MemoryWriter], allowed: Collection[MemoryWriter]) -> str:
-    """Why a run that is all of ``asking`` may not write; empty where it may."""
+    """Why a run with the roles ``asking`` may not write; empty when it may."""
     return " and ".join(_WHO[word] for word in sorted(writer.value for writer in asking if writer not in allowed))
 
 
 def require_writer(asking: Collection[MemoryWriter], allowed: Collection[MemoryWriter]) -> None:
-    """Raises ``MemoryRefused`` for somebody who may not write."""
+    """Require that a run with the roles ``asking`` may write. Raises ``MemoryRefused``."""
     if why := why_not_writer(asking, allowed):
         raise MemoryRefused(
             MemoryRefusal.NOT_ALLOWED, f"This run may not change what is remembered: {why}. Go on without."
@@ -411,7 +411,7 @@ _WHO: Final[Mapping[str, str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlace:
-    """Whose memory, and which of the two."""
+    """Identifies one memory: its tenant, its profile, and which of the two."""
 
     tenant: str
     profile: str = DEFAULT_PROFILE
@@ -420,21 +420,21 @@ class MemoryPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryAuthor:
-    """Who changes a memory."""
+    """The author of a change."""
 
     name: str
-    """As ``core.principals`` names people and keys; ``agent:SESSION`` for a run."""
+    """A principal (``core.principals``), or ``agent:SESSION`` for a run."""
     run_id: str | None = None
     call_key: str | None = None
-    """The same for every attempt of one change: it is made once."""
+    """Equal for every attempt of one tool call, so that its change is made once; ``None`` for a person's change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryChanged:
-    """What a change came to."""
+    """The outcome of a change."""
 
     entries: tuple[MemoryEntry, ...]
-    """As they stand now."""
+    """The current entries."""
     message: str
     changed: tuple[tuple[str, int], ...] = ()
     """Ids of entries with their new versions."""
@@ -446,14 +446,14 @@ class MemoryChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPolicy:
-    """What an installation says of memories."""
+    """The configuration of memories in an installation."""
 
     limits: Mapping[MemoryTarget, int] = field(default_factory=lambda: CHAR_LIMITS)
     targets: frozenset[MemoryTarget] = frozenset(MemoryTarget)
-    """Those that are in use."""
+    """The memories that are in use."""
     writers: frozenset[MemoryWriter] = frozenset({MemoryWriter.PERSON})
     is_staged: bool = False
-    """What runs ask for waits for a person."""
+    """Changes by runs wait for a person's decision."""
     profile: str = DEFAULT_PROFILE
     scan: Callable[[str], Sequence[str]] = lambda text: ()
 

@@ -1,8 +1,8 @@
-"""Keys of providers that tenants bring, as rows: encrypted, added and removed by operators, read by model workers.
+"""Provider keys that tenants bring, as rows: encrypted, added and removed by operators, read by workers for models.
 
-Whoever reads the database finds no key in clear: where texts are not encrypted, none is taken in. A row is never
-changed, so how many there are, the newest time and the sum of their numbers say whether others are there than before
-(``version``), and a worker that looks every second decrypts nothing while nothing changed.
+The database holds no key in clear: where texts are not encrypted, no key is accepted. A row is never changed. So the
+number of rows, the newest time and the sum of the row ids tell whether the keys are others than before (``version``),
+and a worker that looks every second decrypts nothing while nothing changed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from hermes_worker.store.rows import insert_ignoring
 from hermes_worker.store.tables import provider_keys
 
 KEYS_MAX = 100
-"""Of one tenant."""
+"""The most keys of one tenant."""
 KEY_CHARS_MAX = 4_000
 _KEY_CHARS_MIN = 8
 
 
 class ProviderKeyInvalid(HermesError, ValueError):
-    """What was given cannot be a key: it is not printable ASCII without spaces, or of another length."""
+    """The text cannot be a key: it is not printable ASCII without spaces, or its length is out of range."""
 
 
 class ProviderKeyNotFound(HermesError):
@@ -43,11 +43,12 @@ class ProviderKeysFull(HermesError):
 
 
 class TextsInClear(HermesError):
-    """Texts are not encrypted, so that a key would lie in the database for everybody to read."""
+    """Texts are not encrypted, so a key would be readable in the database."""
 
 
 def require_sealed(database: Database, what: str, otherwise: str = "") -> None:
-    """Raises ``TextsInClear`` where ``what`` would be stored in clear; ``otherwise`` says what else can be done."""
+    """Require that texts are encrypted. ``what`` names what would be stored in clear, and ``otherwise`` what else can
+    be done. Raises ``TextsInClear``."""
     if database.sealer.keys.first == CLEAR:
         raise TextsInClear(
             f"texts in the database are not encrypted, so a {what} would lie there in clear: set HERMES_ENCRYPTION_"
@@ -56,26 +57,26 @@ def require_sealed(database: Database, what: str, otherwise: str = "") -> None:
 
 
 class ProviderKeyView(NamedTuple):
-    """A provider's key of a tenant, without the key."""
+    """A tenant's provider key, without the secret."""
 
     key_id: str
     tenant: str
     provider: str
     fingerprint: str
-    """Tells it from others, and says nothing about it."""
+    """Distinguishes the key from others and reveals nothing of it."""
     created_at: float
     """Epoch seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldKey:
-    """A provider's key of a tenant, to be used."""
+    """A tenant's provider key, decrypted for use."""
 
     key_id: str
     tenant: str
     provider: str
     key: str | None = field(repr=False)
-    """``None`` for a row that was tampered with: its tenant has it, and nobody can use it."""
+    """The secret; ``None`` for a row that was tampered with, whose key cannot be used."""
 
 
 class KeysVersion(NamedTuple):
@@ -115,8 +116,8 @@ class ProviderKeys:
         self._database = database
 
     def add(self, tenant: str, provider: str, key: str) -> ProviderKeyView:
-        """Take in a key of ``provider``, as the catalogue calls it. Idempotent: a key that is there already stays as it
-        is. Raises ``ProviderKeyInvalid``, ``TextsInClear``, ``TenantNotFound``, ``ProviderKeysFull``."""
+        """Store a key of ``provider``, which is a name of the catalogue. Idempotent: a key that is stored already stays
+        as it is. Raises ``ProviderKeyInvalid``, ``TextsInClear``, ``TenantNotFound``, ``ProviderKeysFull``."""
         _require_key(key)
         values = {
             "key_id": f"pkey_{secrets.token_hex(6)}",
@@ -143,25 +144,25 @@ class ProviderKeys:
             return view
 
     def of_tenant(self, tenant: str) -> list[ProviderKeyView]:
-        """Those of a tenant, the oldest first."""
+        """List the keys of a tenant, the oldest first."""
         with self._database.read() as connection:
             wanted = _VIEW.where(provider_keys.c.tenant == tenant).order_by(provider_keys.c.pk)
             return rows_of(connection.execute(wanted), ProviderKeyView)
 
     def of_everybody(self) -> list[ProviderKeyView]:
-        """Those of all tenants, by tenant."""
+        """List the keys of all tenants, by tenant."""
         with self._database.read() as connection:
             wanted = _VIEW.order_by(provider_keys.c.tenant, provider_keys.c.pk)
             return rows_of(connection.execute(wanted), ProviderKeyView)
 
     def in_clear(self) -> int:
-        """How many are stored in clear, because encryption was taken back after they came."""
+        """Count the keys that are stored in clear, because encryption was turned off after they were added."""
         counted = sa.select(sa.func.count()).where(is_stored_by(provider_keys.c.secret, CLEAR))
         with self._database.read() as connection:
             return int(connection.execute(counted).scalar_one())
 
     def remove(self, tenant: str, key_id: str) -> ProviderKeyView:
-        """Delete a key; no worker uses it a second or two later. Raises ``ProviderKeyNotFound``."""
+        """Delete a key; no worker uses it after a second or two. Raises ``ProviderKeyNotFound``."""
         this = (provider_keys.c.tenant == tenant) & (provider_keys.c.key_id == key_id)
         with self._database.write() as connection:
             view = row_of(connection.execute(_VIEW.where(this)), ProviderKeyView)
@@ -173,12 +174,12 @@ class ProviderKeys:
             return view
 
     def version(self) -> KeysVersion:
-        """What tells these keys from those of another moment."""
+        """Load a value that changes whenever a key is added or removed."""
         with self._database.read() as connection:
             return _VERSION.one(connection, {})
 
     def held(self) -> list[HeldKey]:
-        """All keys, decrypted, in the order in which they were added. Raises ``KeyMissing``."""
+        """Load all keys, decrypted, in the order in which they were added. Raises ``KeyMissing``."""
         wanted = sa.select(*columns_for(provider_keys, _SecretRow)).order_by(provider_keys.c.pk)
         with self._database.read() as connection:
             rows = rows_of(connection.execute(wanted), _SecretRow)
@@ -205,7 +206,8 @@ def _require_key(key: str) -> None:
 
 
 def _fingerprint(tenant: str, provider: str, key: str) -> str:
-    """Salted, so that nobody who has it can find the key in a table of keys, or the same key at another tenant."""
+    """Hash a key with its tenant and its provider, so that the fingerprint cannot be found in a table of known keys,
+    and differs between tenants."""
     return hashlib.sha256(f"{tenant}\0{provider}\0{key}".encode()).hexdigest()[:16]
 
 

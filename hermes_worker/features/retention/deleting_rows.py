@@ -1,8 +1,8 @@
-"""Deletion in short transactions: children before parents, and whatever is needed by something kept stays.
+"""Deletion in short transactions: children before parents, and what a kept row needs stays.
 
 Every function may be interrupted anywhere and called again. What a transaction deletes, and what it checks first, is
-under the lock of one row: of a chain its first run, of a session the session. So two processes that delete at the
-same time do not wait for each other, and none deletes what somebody just began to use.
+under the lock of one row: the first run of a chain, or the session. So two processes that delete at the same time do
+not wait for each other, and none deletes what a request just began to use.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from hermes_worker.store.tables import (
 _RUNS_AT_ONCE = 200
 _ROWS_AT_ONCE = 5_000
 _RELEASED_FOR_S = 3600.0
-"""How long a blob to which nothing refers stays: longer than any transaction that is about to refer to it takes."""
+"""Seconds for which a blob without references stays: longer than any transaction takes that is about to refer to it."""
 _MANY: Sequence[tuple[sa.Table, sa.Column[Any]]] = (
     (auxiliary_calls, auxiliary_calls.c.run_pk),
     (tool_calls, tool_calls.c.run_pk),
@@ -79,9 +79,9 @@ class _GoingRun(NamedTuple):
 def delete_chain(
     database: Database, root_pk: int, may_go: Callable[[Connection], bool], *, erasure_pk: int | None = None
 ) -> int:
-    """Delete a chain, its last runs first; returns how many runs. ``may_go`` is asked again under the lock of its first
-    run, in every transaction. Nothing happens when another process is at it. ``erasure_pk``: what makes it go, for its
-    tombstones."""
+    """Delete a chain, its last runs first. Returns how many runs were deleted. ``may_go`` is asked again under the lock
+    of the first run, in every transaction. Does nothing when another process is deleting the chain. ``erasure_pk`` is
+    the erasure that causes the deletion, for the tombstones."""
     deleted = 0
     while True:
         with database.write() as connection:
@@ -97,7 +97,8 @@ def delete_chain(
 
 
 def _delete_runs(connection: Connection, rows: Sequence[_GoingRun], erasure_pk: int | None) -> bool:
-    """Delete runs with all that belongs to them; false when there is more of that than one transaction deletes."""
+    """Delete runs with everything that belongs to them. Returns False when there is more of that than one transaction
+    deletes."""
     pks = [row.pk for row in rows]
     for table, run_pk in _MANY:
         if _delete_some(connection, table, run_pk.in_(pks)) == _ROWS_AT_ONCE:
@@ -120,7 +121,7 @@ def _delete_some(connection: Connection, table: sa.Table, where: sa.ColumnElemen
 
 
 def release_contents(connection: Connection, which: sa.ColumnElement[bool]) -> None:
-    """Let go of the contents of files that people sent. Their rows name none any more."""
+    """Release the contents of files that people sent, and remove the references to them."""
     for column in (inbound_files.c.content_hash, inbound_files.c.picture_hash):
         named = sa.select(column).where(which, column.is_not(None))
         connection.execute(sa.update(blobs).where(blobs.c.hash.in_(named)).values(released_at=db_now()))
@@ -128,14 +129,15 @@ def release_contents(connection: Connection, which: sa.ColumnElement[bool]) -> N
 
 
 def delete_artifacts(connection: Connection, which: sa.ColumnElement[bool]) -> int:
-    """Delete files that runs left, and let go of their contents; how many."""
+    """Delete artifacts, and release their contents. Returns how many."""
     named = sa.select(artifacts.c.blob_hash).where(which)
     connection.execute(sa.update(blobs).where(blobs.c.hash.in_(named)).values(released_at=db_now()))
     return connection.execute(sa.delete(artifacts).where(which)).rowcount
 
 
 def delete_events(connection: Connection, run_pks: Sequence[int]) -> int:
-    """Delete the events of runs that have ended, but for their end and their last: streams still come to an end."""
+    """Delete the events of runs that have ended, except their end and their last event, so that streams still come to
+    an end. Returns how many."""
     kept = sa.or_(
         events.c.event.in_([event.value for event in TERMINAL_EVENTS]),
         events.c.seq == sa.select(runs.c.event_seq).where(runs.c.pk == events.c.run_pk).scalar_subquery(),
@@ -147,7 +149,7 @@ def delete_events(connection: Connection, run_pks: Sequence[int]) -> int:
 
 
 def old_events(run_pks: Sequence[int]) -> sa.Select[Any]:
-    """How many ``delete_events`` would delete."""
+    """Select how many events ``delete_events`` would delete."""
     last = sa.select(runs.c.event_seq).where(runs.c.pk == events.c.run_pk).scalar_subquery()
     return sa.select(sa.func.count()).where(
         events.c.run_pk.in_(run_pks),
@@ -157,8 +159,8 @@ def old_events(run_pks: Sequence[int]) -> sa.Select[Any]:
 
 
 def delete_session(database: Database, session_pk: int, may_go: Callable[[Connection], bool]) -> bool:
-    """Delete a session in which no run is left; whether that was done. In one transaction: whoever wants to go on with
-    it waits, and then finds that it is gone, never a part of it."""
+    """Delete a session that has no run left, in one transaction. Returns whether that was done. A request that wants to
+    continue the session waits, and then finds it gone, never in part."""
     with database.write() as connection:
         this = sa.select(sessions.c.tools_hash).where(sessions.c.pk == session_pk)
         tools_hash = connection.execute(this.with_for_update(skip_locked=True)).scalar()
@@ -186,9 +188,9 @@ _WAS_RELEASED = blobs.c.released_at < db_now_once() - _RELEASED_FOR_S
 
 
 def delete_blobs(database: Database, most: int, *, released_before: float | None = None) -> tuple[int, int]:
-    """Delete texts that were released an hour ago and that nothing refers to; those in use are kept. Looks at ``most``;
-    returns how many it looked at, and how many it deleted. ``released_before`` (epoch seconds, inclusive)
-    takes the place of the hour, where the caller knows that every transaction from before then has ended."""
+    """Delete texts that were released an hour ago and have no references; those in use are kept. Looks at ``most``
+    texts. Returns how many it looked at, and how many it deleted. ``released_before`` (epoch seconds, inclusive)
+    replaces the hour, where the caller knows that every transaction from before then has ended."""
     was_released = _WAS_RELEASED if released_before is None else blobs.c.released_at <= released_before
     with database.write() as connection:
         some = sa.select(blobs.c.hash).where(was_released).order_by(blobs.c.released_at).limit(most)
@@ -202,6 +204,6 @@ def delete_blobs(database: Database, most: int, *, released_before: float | None
 
 
 def unused_blobs(connection: Connection) -> int:
-    """How many ``delete_blobs`` would delete in all."""
+    """Count how many texts ``delete_blobs`` would delete in all."""
     wanted = sa.select(sa.func.count()).select_from(blobs).where(_WAS_RELEASED, sa.not_(_IS_USED))
     return int(connection.execute(wanted).scalar_one())

@@ -1,10 +1,10 @@
-"""The erasure of a person, a session or a tenant: marked first, then deleted in small transactions, then told.
+"""The erasure of a person, a session or a tenant: marked first, then deleted in small transactions, then receipted.
 
-Theory of operation. ``begin`` writes the row that says whom it is about, and marks their sessions: from then on nothing
-begins there. The caller stops what is at work. ``work`` deletes chains and sessions as retention does
-(``features.retention.deleting_rows``), each under its lock and only while nothing holds it; strips what has to stay;
-and ends with a receipt, which takes the place of the plan. It may be interrupted anywhere and called again: what is
-gone is not found again, and the row is there until the receipt is.
+Theory of operation. ``begin`` writes the row that says what the erasure is about, and marks the sessions: from then on
+nothing begins there. The caller stops what is at work. ``steps`` deletes chains and sessions as retention does
+(``features.retention.deleting_rows``), each under its lock and only while no hold keeps it; strips what has to stay; and
+``finish`` ends with a receipt, which replaces the plan. It may be interrupted anywhere and called again: what is gone
+is not found again, and the row is there until the receipt is.
 """
 
 from __future__ import annotations
@@ -74,15 +74,15 @@ from hermes_worker.store.tables import (
 )
 
 _NOBODY = "-"
-"""The tenant of rows that stand for numbers. No tenant can be called so."""
+"""The tenant of rows that only reserve row ids. No tenant can have this name."""
 _PATIENCE_S = 60.0
-"""How long transactions from before the deletion may take to end."""
+"""Seconds that transactions from before the deletion may take to end."""
 _LOOK_EVERY_S = 0.1
 _EVENTS_AT_ONCE = 1_000
 _LOG_WAIT_S = 1.0
-"""For those who read SQLite's log. Who writes waits as well meanwhile."""
+"""Seconds to wait for readers of SQLite's log. Writers wait meanwhile."""
 _WORDS_S = 5.0
-"""To write SQLite's index of words anew; what is left then is done by workers."""
+"""Seconds for rewriting SQLite's index of words; what is left then is done by workers."""
 IN_THE_LOG: Final = (
     "the write-ahead log of the database, which somebody was reading: it holds what was erased until that reader ends "
     "and a worker empties the log, which is tried once a minute"
@@ -98,7 +98,7 @@ class RunsAtWork(HermesError):
 
 
 class SharedWithOthers(HermesError):
-    """Somebody else asked for runs in the same sessions."""
+    """Other principals submitted runs in the same sessions."""
 
 
 class ErasureNotFound(HermesError):
@@ -106,23 +106,23 @@ class ErasureNotFound(HermesError):
 
 
 class NotYetErased(HermesError):
-    """Something is still at it; the erasure goes on where it stopped when it is called again."""
+    """Another transaction still holds some rows; when it is called again, the erasure goes on where it stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foretold:
-    """What an erasure would be."""
+    """The preview of an erasure."""
 
     selected: Selected
     counts: Mapping[str, int]
     open_runs: tuple[str, ...]
     held: tuple[int, ...]
-    """The numbers of legal holds."""
+    """The numbers of the legal holds that keep some of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erasure:
-    """One that has begun."""
+    """An erasure that has begun."""
 
     pk: int
     receipt_id: str
@@ -157,7 +157,7 @@ class _AuthoredEvent(NamedTuple):
 
 
 class Erasures:
-    """Those of one database. Thread-safe."""
+    """The erasures of one database. Thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -165,7 +165,7 @@ class Erasures:
     # --- before ---
 
     def foretell(self, tenant: str, person: Person) -> Foretold:
-        """What would be erased. Changes nothing. Raises ``NobodyNamed``."""
+        """Find out what would be erased, without changing anything. Raises ``NobodyNamed``."""
         with self._database.read() as connection:
             selected = select(connection, tenant, person)
             return Foretold(
@@ -178,8 +178,8 @@ class Erasures:
     def begin(
         self, tenant: str, person: Person, *, by: str, takes_shared: bool = False, replays: str | None = None
     ) -> Erasure:
-        """Mark everything of a person, so that nothing new begins. Raises ``NobodyNamed``, ``ErasureHeld``,
-        ``SharedWithOthers``."""
+        """Begin an erasure: mark everything of a person, so that nothing new begins. Raises ``NobodyNamed``,
+        ``ErasureHeld``, ``SharedWithOthers``."""
         with self._database.write() as connection:
             selected = select(connection, tenant, person)
             if held := _holds(connection, selected):
@@ -204,7 +204,7 @@ class Erasures:
         return self._begun(pk)
 
     def unfinished(self, tenant: str | None = None) -> list[Erasure]:
-        """Oldest first."""
+        """List the erasures without a receipt, oldest first."""
         wanted = sa.select(erasures.c.pk).where(erasures.c.ended_at.is_(None)).order_by(erasures.c.pk)
         wanted = wanted if tenant is None else wanted.where(erasures.c.tenant == tenant)
         with self._database.read() as connection:
@@ -212,12 +212,12 @@ class Erasures:
         return [self._begun(pk) for pk in pks]
 
     def open_runs(self, erasure: Erasure) -> list[str]:
-        """Runs of it that have not ended: whoever erases stops them first."""
+        """List the ids of its runs that have not ended: the caller stops them first."""
         with self._database.read() as connection:
             return _open_runs(connection, self._selected(connection, erasure))
 
     def run_ids(self, erasure: Erasure) -> list[str]:
-        """Of the runs that it has deleted."""
+        """List the ids of the runs that it has deleted."""
         gone = sa.select(deleted_runs.c.run_id).where(deleted_runs.c.tenant == erasure.tenant)
         with self._database.read() as connection:
             wanted = gone.where(deleted_runs.c.erasure_pk == erasure.pk)
@@ -226,8 +226,9 @@ class Erasures:
     # --- at it ---
 
     def steps(self, erasure: Erasure, *, patience_s: float = _PATIENCE_S) -> Iterator[str]:
-        """Delete, transaction by transaction; yields what was done. ``patience_s`` is how long transactions from before
-        may take to end. Raises ``RunsAtWork``, ``ErasureHeld``, ``NotYetErased``; then it can be called again."""
+        """Delete, transaction by transaction, and yield what was done. ``patience_s`` is how many seconds transactions
+        from before may take to end. Raises ``RunsAtWork``, ``ErasureHeld``, ``NotYetErased``; then it can be called
+        again."""
         while count_what_is_over(self._database):
             pass
         with self._database.read() as connection:
@@ -270,7 +271,7 @@ class Erasures:
     def finish(
         self, erasure: Erasure, *, more: Mapping[str, int] | None = None, not_reached: Sequence[str] = ()
     ) -> ErasureReceipt:
-        """Look whether everything is gone, and write the receipt. Raises ``NotYetErased``."""
+        """Check that everything is gone, and write the receipt. Raises ``NotYetErased``."""
         with self._database.write() as connection:
             left = counts(connection, self._selected(connection, erasure)) - Counter({"jobs": 10**9, "firings": 10**9})
             if left:
@@ -298,14 +299,14 @@ class Erasures:
         return self._with_empty_log(receipt)
 
     def _before_log(self, receipt: ErasureReceipt) -> ErasureReceipt:
-        """What the receipt says until the log is empty, and for ever if that is never seen: the log holds the deletions
-        and the plan until then."""
+        """Return the receipt as it stands until SQLite's log is empty, and for ever if that is never seen: the log
+        holds the deletions and the plan until then."""
         if not self._database.is_sqlite:
             return receipt
         return replace(receipt, not_reached=(*receipt.not_reached, IN_THE_LOG))
 
     def _with_empty_log(self, receipt: ErasureReceipt) -> ErasureReceipt:
-        """Empty SQLite's log, and have the receipt say whether that could be done."""
+        """Empty SQLite's log, and return the receipt that says whether that succeeded."""
         if not self._database.is_sqlite or not self._database.empty_log(wait_s=_LOG_WAIT_S):
             return self._before_log(receipt)
         with self._database.write() as connection:
@@ -316,7 +317,7 @@ class Erasures:
     # --- afterwards ---
 
     def receipt(self, receipt_id: str) -> ErasureReceipt:
-        """Raises ``ErasureNotFound``, ``InvalidReceipt`` for one that was changed."""
+        """Load a receipt. Raises ``ErasureNotFound``, and ``InvalidReceipt`` for one that was changed."""
         this = sa.select(erasures.c.receipt).where(erasures.c.receipt_id == receipt_id)
         with self._database.read() as connection:
             text = connection.execute(this).scalar()
@@ -325,14 +326,14 @@ class Erasures:
         return read_receipt(text)
 
     def receipts(self) -> list[ErasureReceipt]:
-        """All of them, oldest first. Raises ``InvalidReceipt``."""
+        """List all receipts, oldest first. Raises ``InvalidReceipt``."""
         wanted = sa.select(erasures.c.receipt).where(erasures.c.receipt.is_not(None)).order_by(erasures.c.pk)
         with self._database.read() as connection:
             texts = connection.execute(wanted).scalars().all()
         return [read_receipt(text) for text in texts if text is not None]
 
     def again(self, receipt: ErasureReceipt) -> Person:
-        """Whom a receipt was about, as far as they are in this database."""
+        """Find the person a receipt was about, as far as their names are in this database."""
         with self._database.read() as connection:
             return person_again(connection, receipt)
 
@@ -357,7 +358,7 @@ class Erasures:
         )
 
     def _selected(self, connection: Connection, erasure: Erasure) -> Selected:
-        """What is left of it. Its jobs have no definition any more by which they could be found."""
+        """Select what is left to erase. The definitions of its jobs, by which they could be found, are gone already."""
         person = erasure.person
         marked = sa.select(sessions.c.session_id).where(sessions.c.erasure_pk == erasure.pk)
         ids = tuple(connection.execute(marked).scalars())
@@ -372,8 +373,8 @@ class Erasures:
         return select(connection, erasure.tenant, everything)
 
     def _keep_numbers(self, selected: Selected) -> None:
-        """SQLite gives the number of a last row that was deleted to the next one, and numbers are in messages. So rows
-        that say nothing take the highest ones, and go when they are not the last any more."""
+        """Reserve the highest row ids. SQLite gives the id of a deleted last row to the next one, and ids are in
+        messages. So empty rows take the highest ids, and go when they are not the last any more."""
         if not self._database.is_sqlite:
             return
         with self._database.write() as connection:
@@ -391,13 +392,13 @@ class Erasures:
             connection.execute(sa.delete(sessions).where(sessions.c.tenant == _NOBODY, sa.not_(used)))
 
     def _strip_firings(self, root: int) -> None:
-        """Of runs that go: the slot stays settled, and nothing else of it."""
+        """Empty the firings of runs that are deleted: the slot stays settled, and nothing else of it is left."""
         with self._database.write() as connection:
             theirs = sa.select(runs.c.pk).where(members([root]))
             connection.execute(_stripped(firings.c.run_pk.in_(theirs)))
 
     def _erase_rows(self, erasure: Erasure, selected: Selected) -> None:
-        """What is no conversation: jobs, keys, addresses, and everything that only a tenant has."""
+        """Erase what is no conversation: jobs, keys, addresses, and everything that only a tenant has."""
         with self._database.write() as connection:
             for part in in_parts(selected.jobs):
                 connection.execute(sa.delete(deliveries).where(deliveries.c.job_pk.in_(part)))
@@ -408,7 +409,7 @@ class Erasures:
                 connection.execute(_forgotten(jobs.c.job_id.in_(ids)))
             for first in in_parts(range(len(erasure.sessions))):
                 ids = [erasure.sessions[each] for each in first]
-                # Not every session is called as a run of its own: a fork is not.
+                # Record the ids of sessions too: a fork has no run with its id.
                 tombstones = [
                     {"run_id": each, "tenant": erasure.tenant, "deleted_at": erasure.began_at} for each in ids
                 ]
@@ -428,7 +429,7 @@ class Erasures:
                 connection.execute(sa.delete(table).where(table.c.tenant == erasure.tenant))
 
     def _erase_authorship(self, authors: Sequence[str]) -> None:
-        """That they answered, stopped or steered what others had asked for."""
+        """Erase that the person answered, stopped or steered runs of others."""
         if not authors:
             return
         with self._database.write() as connection:
@@ -452,8 +453,8 @@ class Erasures:
             mark = (rows[-1].run_pk, rows[-1].seq)
 
     def _erase_blobs(self, patience_s: float) -> None:
-        """Texts to which nothing refers any more go now and not in an hour: as soon as every transaction that may have
-        seen them as known has ended."""
+        """Delete texts without references now and not in an hour: as soon as every transaction has ended that may have
+        read them."""
         released_at = self._database.now()
         deadline = time.monotonic() + patience_s
         while not self._have_ended(released_at):
@@ -467,7 +468,8 @@ class Erasures:
             pass
 
     def _have_ended(self, at: float) -> bool:
-        """Whether all transactions from before ``at`` have. SQLite has one that writes at a time."""
+        """Whether all transactions from before ``at`` (epoch seconds) have ended. SQLite has one that writes at a
+        time."""
         if self._database.is_sqlite:
             return True
         older = sa.text(
@@ -522,7 +524,8 @@ def _held_sentence(held: Sequence[int], tenant: str) -> str:
 
 
 def _chain_may_go(tenant: str, root: int, connection: Connection) -> bool:
-    """Under its lock: whatever the rules say, unless a hold was placed or something is at work."""
+    """Whether a locked chain may be deleted without regard to the rules: no hold was placed on it, and no run of it is
+    at work."""
     found = chains(connection, [root], holds_of(connection, tenant))
     return bool(found) and not found[0].is_held and not found[0].open_runs
 
@@ -536,7 +539,8 @@ def _session_may_go(tenant: str, session: int, connection: Connection) -> bool:
 
 
 def _mark(connection: Connection, selected: Selected, pk: int) -> None:
-    """From now on nothing begins: no run in these sessions, no slot of these jobs, nothing with these keys."""
+    """Mark what the erasure selects: no run begins in these sessions, no slot of these jobs, nothing with these
+    keys."""
     for part in in_parts(selected.sessions):
         connection.execute(sa.update(sessions).where(sessions.c.pk.in_(part)).values(erasure_pk=pk))
     for part in in_parts(selected.jobs):
@@ -560,7 +564,8 @@ def _forgotten(which: sa.ColumnElement[bool]) -> sa.Update:
 
 
 def _stripped(which: sa.ColumnElement[bool]) -> sa.Update:
-    """Firings without texts. One that had a run becomes one whose execution is over."""
+    """Build the update that removes the texts of firings. A firing that had a run becomes one whose execution is
+    over."""
     had_run = firings.c.run_pk.is_not(None)
     is_open = sa.or_(firings.c.execution.is_(None), firings.c.execution.in_(("pending", "running")))
     over = sa.case((sa.and_(is_open, sa.or_(had_run, firings.c.execution.is_not(None))), "completed"))

@@ -1,8 +1,8 @@
-"""Whom an erasure is about, and the receipt that says what became of them. Pure: the store finds and deletes.
+"""The subject of an erasure, and the receipt that says what was done. Pure: the store finds and deletes.
 
 The product knows no persons: it knows holders of keys, users of machines, chats and addresses, and sessions. So a
-*person* is whatever an operator names of these. A receipt names nobody: it holds salted hashes, by which somebody who
-knows the names can tell that they were meant, and by which a replay finds them again in a database that was set back.
+*person* is what an operator names of these. A receipt names no person: it holds salted hashes, by which somebody who
+knows the names can check that they were meant, and by which a replay finds them again in a restored database.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STAYS: Final[Mapping[str, str]] = {
     "audit_log": "who did what, with names of holders and no texts; nobody can change it; its rows go by their rule",
     "erasures": "this receipt",
 }
-"""What an erasure leaves in the database, by table, and why."""
+"""What an erasure leaves in the database, by table, with the reason."""
 OUTSIDE: Final = (
     "backups and archives of write-ahead logs that were made before: replay this receipt after a restore",
     "logs of processes, traces and metrics that were already collected",
@@ -36,7 +36,7 @@ OUTSIDE: Final = (
     "texts that other people's runs copied, and what hooks of extensions kept",
     "memory of workers that are running, until they evict it or end; they cannot write it back",
 )
-"""What no statement of ours reaches."""
+"""Data that no statement of ours reaches."""
 
 
 class InvalidReceipt(HermesError):
@@ -44,19 +44,19 @@ class InvalidReceipt(HermesError):
 
 
 class NobodyNamed(HermesError):
-    """Nothing says whom an export or an erasure is about."""
+    """An export or an erasure names no subject."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """Whom it is about: everything that any of these leads to, within one tenant."""
+    """The subject: everything that any of these leads to, within one tenant."""
 
     sessions: tuple[str, ...] = ()
     """Ids of sessions."""
     named: tuple[tuple[str, str], ...] = ()
     """Sessions by the source and the name that a caller gave them: ``("webhook:chat", "4711")``."""
     principals: tuple[str, ...] = ()
-    """Who asked, as runs record it: ``cli:alice``."""
+    """Principals who submitted runs, as runs record them: ``cli:alice``."""
     holders: tuple[str, ...] = ()
     """Holders of keys, with all their keys."""
     targets: tuple[str, ...] = ()
@@ -65,12 +65,12 @@ class Person:
     """The whole tenant."""
 
     def require_somebody(self) -> None:
-        """Raises ``NobodyNamed``."""
+        """Require that something is named. Raises ``NobodyNamed``."""
         if not (self.sessions or self.named or self.principals or self.holders or self.targets or self.is_everybody):
             raise NobodyNamed("say whom: --session, --named, --principal, --holder, --target or --everybody")
 
     def is_principal(self, name: str | None) -> bool:
-        """Whether ``name``, as a run records who asked for it, is one of theirs."""
+        """Whether the principal ``name`` of a run is one of the subject's."""
         if name is None:
             return False
         return name in self.principals or any(name.startswith(f"api:{holder}/") for holder in self.holders)
@@ -89,7 +89,7 @@ class Person:
 
     @classmethod
     def from_json(cls, text: str) -> Person:
-        """What ``to_json`` wrote."""
+        """Parse what ``to_json`` wrote."""
         read = json.loads(text)
         return cls(
             sessions=tuple(read["sessions"]),
@@ -103,7 +103,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashedPerson:
-    """A person as a receipt has them."""
+    """The subject as a receipt holds it."""
 
     salt: str
     hashes: frozenset[str]
@@ -119,7 +119,8 @@ def new_receipt_id() -> str:
 
 
 def hashed(person: Person, salt: str | None = None) -> HashedPerson:
-    """``salt`` is drawn unless it is given. A name that somebody can guess can be tried: keep receipts to yourself."""
+    """Hash the names of a subject; ``salt`` is drawn unless it is given. A guessable name can be tried, so receipts are
+    confidential."""
     salt = salt or secrets.token_hex(16)
     words = [
         *(("session", each) for each in person.sessions),
@@ -134,7 +135,7 @@ def hashed(person: Person, salt: str | None = None) -> HashedPerson:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureReceipt:
-    """What an erasure did. Times in epoch seconds."""
+    """The record of an erasure. Times in epoch seconds."""
 
     receipt_id: str
     tenant: str
@@ -145,15 +146,15 @@ class ErasureReceipt:
     sessions: tuple[str, ...]
     jobs: tuple[str, ...]
     erased: Mapping[str, int]
-    """Rows by table, and ``workspaces``, ``documents``, ``previews`` of what is no row."""
+    """Counts of rows by table, and of ``workspaces``, ``documents`` and ``previews``, which are no rows."""
     not_reached: tuple[str, ...] = ()
-    """What this process could not do, as sentences."""
+    """What this process could not erase, as sentences."""
     replays: str | None = None
     """The receipt that this one repeats after a restore."""
     version: int = field(default=1)
 
     def to_document(self) -> dict[str, object]:
-        """As JSON, with its hash."""
+        """The JSON object, with its hash."""
         document = self._plain()
         return {**document, "sha256": _hash_of(document)}
 
@@ -181,7 +182,7 @@ class ErasureReceipt:
 
 
 def read_receipt(text: str) -> ErasureReceipt:
-    """Read and verify one. Raises ``InvalidReceipt``."""
+    """Parse and verify a receipt. Raises ``InvalidReceipt``."""
     try:
         document = json.loads(text)
         told = document.pop("sha256")
@@ -212,7 +213,7 @@ def read_receipt(text: str) -> ErasureReceipt:
 
 
 def read_receipts(lines: Iterable[str]) -> list[ErasureReceipt]:
-    """Those of a file. Raises ``InvalidReceipt``."""
+    """Parse and verify the receipts in the lines of a file. Raises ``InvalidReceipt``."""
     return [read_receipt(line) for line in lines if line.strip()]
 
 
@@ -226,5 +227,5 @@ def _hash_of(document: Mapping[str, object]) -> str:
 
 
 def without_author(data: Mapping[str, object], authors: Sequence[str]) -> dict[str, object] | None:
-    """The data of an event without who did it, if that was one of ``authors``; ``None`` when it was not."""
+    """The data of an event without its author, if that was one of ``authors``; ``None`` when it was not."""
     return {key: value for key, value in data.items() if key != "by"} if data.get("by") in authors else None

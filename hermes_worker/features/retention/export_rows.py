@@ -1,4 +1,4 @@
-"""Everything of a person, a session or a tenant, row by row."""
+"""Export everything of a person, a session or a tenant, row by row."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from hermes_worker.store.tables import (
 )
 
 _NOT_TOLD = frozenset({"lease_token", "lease_owner", "erasure_pk"})
-"""Columns that are nobody's data: claims of workers, and marks of ours."""
+"""Columns that are no data of the person: claims of workers, and our own marks."""
 _SECRET = frozenset({"api_keys.hash", "mcp_servers.token", "page_logins.hash", "webhook_routes.secret"})
 
 
@@ -59,7 +59,8 @@ class ExportedRow:
 
 
 def wheres(connection: Connection, selected: Selected) -> Iterator[tuple[sa.Table, sa.ColumnElement[bool]]]:
-    """Which rows belong to a selection, in parts that one statement takes. No row is in two of them."""
+    """Yield which rows belong to a selection, as tables with conditions that one statement takes. No row is in two of
+    them."""
     for column in BY_RUN:
         for part in in_parts(runs_of(connection, selected.roots)):
             yield column.table, column.in_(part)
@@ -91,7 +92,7 @@ def wheres(connection: Connection, selected: Selected) -> Iterator[tuple[sa.Tabl
 
 
 def _wheres_of_both(connection: Connection, selected: Selected) -> Iterator[tuple[sa.Table, sa.ColumnElement[bool]]]:
-    """Firings and deliveries name a run, a job, or both."""
+    """Yield the conditions for firings and deliveries, which name a run, a job, or both."""
     for table in (firings, deliveries):
         for part in in_parts(selected.jobs):
             yield table, table.c.job_pk.in_(part)
@@ -102,7 +103,8 @@ def _wheres_of_both(connection: Connection, selected: Selected) -> Iterator[tupl
 
 
 def counts(connection: Connection, selected: Selected) -> Counter[str]:
-    """How many rows of each table belong to a selection; ``blobs`` are those that their messages and artifacts name."""
+    """Count the rows of each table that belong to a selection; ``blobs`` are those that their messages and artifacts
+    name."""
     found: Counter[str] = Counter()
     for table, where in wheres(connection, selected):
         found[table.name] += connection.execute(sa.select(sa.func.count()).select_from(table).where(where)).scalar_one()
@@ -116,7 +118,7 @@ def counts(connection: Connection, selected: Selected) -> Counter[str]:
 
 
 def exported(database: Database, tenant: str, person: Person) -> Iterator[ExportedRow]:
-    """Every row, as of one moment, in an order in which a row comes before those that name it. Raises
+    """Yield every row, from one snapshot, in an order in which a row comes before those that name it. Raises
     ``NobodyNamed``."""
     with database.snapshot() as connection:
         selected = select(connection, tenant, person)
@@ -131,7 +133,8 @@ def exported(database: Database, tenant: str, person: Person) -> Iterator[Export
 
 
 def _deeds(connection: Connection, selected: Selected) -> Iterator[ExportedRow]:
-    """What they did. It is no part of an erasure: nobody can change the log, and its rows go by their rule."""
+    """Yield the rows of the audit log about what the person did. They are no part of an erasure: the log cannot be
+    changed, and its rows are deleted by their own rule."""
     theirs = audit_log.c.tenant == selected.tenant
     if not selected.person.is_everybody:
         theirs = sa.and_(theirs, audit_log.c.actor.in_(selected.authors))

@@ -1,4 +1,4 @@
-"""What the deletion of chains and sessions depends on, read in a few statements for many of them."""
+"""Load what the deletion of chains and sessions depends on, in a few statements for many of them."""
 
 from __future__ import annotations
 
@@ -65,30 +65,31 @@ _is_removed = sa.exists().where(jobs.c.pk == firings.c.job_pk, jobs.c.removed_at
 
 
 def is_needed_firing() -> sa.ColumnElement[bool]:
-    """A firing that its job still reads: its end is not counted, its note not written, the day of its budget not over,
-    or nothing later has an answer for the jobs that continue from it. Or one that the statistics do not hold yet."""
+    """Condition that a firing is still needed: its end is not counted, its note is not written, the day of its budget
+    is not over, no later firing has an answer for the jobs that continue from it, or the statistics do not hold it
+    yet."""
     newest = sa.select(sa.func.max(firings.c.pk)).scalar_subquery()
     return sa.or_(
         sa.and_(firings.c.ended_at.is_(None), _has_started),
         firings.c.owes_note,
         firings.c.is_counted == 0,
         firings.c.settled_at >= db_now_once() - USED_BY_JOBS_S,
-        # SQLite gives the number of a last row that was deleted to the next one, and numbers are in messages.
+        # SQLite reuses the number of the last row if that is deleted, and messages contain these numbers.
         firings.c.pk == newest,
         sa.and_(_has_started, sa.not_(_has_answered_later), sa.not_(_is_removed)),
     )
 
 
 def members(roots: Sequence[int]) -> sa.ColumnElement[bool]:
-    """The runs of these chains, spelled as in the index ``ix_runs_tree``."""
+    """Condition for the runs of these chains, spelled as in the index ``ix_runs_tree``."""
     return sa.or_(runs.c.pk.in_(roots), sa.and_(runs.c.root_pk.is_not(None), runs.c.root_pk.in_(roots)))
 
 
 def chains(
     connection: Connection, roots: Sequence[int], holds: Holds, *, keys_before: float | None = None
 ) -> list[ChainFacts]:
-    """In the order of ``roots``; those that are not there any more are left out. Idempotency keys from before
-    ``keys_before`` (epoch seconds) keep nothing: they go themselves."""
+    """Load the facts about chains, in the order of ``roots``; chains that are gone are left out. Idempotency keys from
+    before ``keys_before`` (epoch seconds) keep nothing: they are deleted themselves."""
     if not roots:
         return []
     found: dict[int, list[_Member]] = defaultdict(list)
@@ -109,7 +110,7 @@ def _chain(root: int, rows: Sequence[_Member], holds: Holds, needed: set[int], l
         ended_at=max(ends, default=None),
         sessions=within,
         is_held=holds.is_whole or root in holds.roots or bool(within & holds.sessions),
-        # The newest number of all is not given up: SQLite would use it again. And what is over is counted first.
+        # The newest row stays, because SQLite would reuse its number; rows stay until statistics counted them.
         is_needed=root in needed or any(row.pk == last or not row.is_counted for row in rows),
     )
 
@@ -127,7 +128,7 @@ def _needed_roots(connection: Connection, roots: Sequence[int], keys_before: flo
 
 
 def held_runs(connection: Connection, run_pks: Sequence[int], holds: Holds) -> set[int]:
-    """Those of these runs that belong to a chain that is held."""
+    """Find the runs among ``run_pks`` that belong to a chain under a legal hold."""
     if not run_pks or not (holds.roots or holds.sessions):
         return set(run_pks) if holds.is_whole else set()
     wanted = sa.select(runs.c.pk, _root).where(runs.c.pk.in_(run_pks))
@@ -137,7 +138,7 @@ def held_runs(connection: Connection, run_pks: Sequence[int], holds: Holds) -> s
 
 
 def sessions_of(connection: Connection, session_pks: Sequence[int], holds: Holds) -> list[SessionFacts]:
-    """In the order of their numbers; those that are not there any more are left out."""
+    """Load the facts about sessions, in the order of their row ids; sessions that are gone are left out."""
     if not session_pks:
         return []
     last_message = (
@@ -175,7 +176,7 @@ def sessions_of(connection: Connection, session_pks: Sequence[int], holds: Holds
 
 
 def _attached(connection: Connection, tenant: str) -> set[str]:
-    """The sessions that jobs of a tenant write their answers into."""
+    """Find the sessions into which jobs of a tenant write their answers."""
     definitions = sa.select(jobs.c.definition).where(
         jobs.c.tenant == tenant, jobs.c.removed_at.is_(None), may_contain(jobs.c.definition, "%attach_to%")
     )

@@ -1,4 +1,4 @@
-"""Rules of tenants, legal holds, and the tombstones of deleted runs."""
+"""Retention rules of tenants, legal holds, and the tombstones of deleted runs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class HoldView:
     number: int
     tenant: str
     run_id: str | None
-    """The first run of the chain that is held."""
+    """The first run of the chain that is held; ``None`` for a hold on a session or on everything."""
     session_id: str | None
     reason: str
     placed_by: str
@@ -63,12 +63,12 @@ class Retention:
     """The rules and legal holds in one database. Thread-safe."""
 
     def __init__(self, database: Database, defaults: Mapping[RetentionKind, RetentionRule]) -> None:
-        """``defaults`` hold for tenants without a rule of their own."""
+        """``defaults`` are the rules of tenants without a rule of their own."""
         self._database = database
         self._defaults = defaults
 
     def rules(self, tenant: str) -> dict[RetentionKind, RetentionRule]:
-        """What holds for a tenant."""
+        """Load the rules of a tenant."""
         with self._database.read() as connection:
             return rules_for(connection, tenant, self._defaults)
 
@@ -98,8 +98,9 @@ class Retention:
         session_id: str | None = None,
         source: str = "api",
     ) -> HoldView:
-        """Keep the chain of a run, a session with all its chains, or without both everything of a tenant, until it is
-        released. ``session_id`` may be a name (``find_session``). Raises ``RunNotFound``, ``SessionNotFound``."""
+        """Place a legal hold: on the chain of a run, on a session with all its chains, or without both on everything of
+        a tenant, until it is released. ``session_id`` may be a name (``find_session``). Raises ``RunNotFound``,
+        ``SessionNotFound``."""
         with self._database.write() as connection:
             if session_id is not None:
                 session_id = find_session(connection, tenant, source, session_id)[1]
@@ -117,7 +118,7 @@ class Retention:
         return next(view for view in self.holds(tenant) if view.number == made)
 
     def holds(self, tenant: str) -> list[HoldView]:
-        """Oldest first."""
+        """List the legal holds of a tenant, oldest first."""
         wanted = (
             sa.select(
                 legal_holds.c.pk,
@@ -148,7 +149,7 @@ class Retention:
             ]
 
     def release(self, tenant: str, number: int) -> None:
-        """End a legal hold. What it kept is looked at again from the beginning. Raises ``HoldNotFound``."""
+        """End a legal hold. The pruner then looks again from the beginning at what it kept. Raises ``HoldNotFound``."""
         this = (legal_holds.c.tenant == tenant) & (legal_holds.c.pk == number)
         with self._database.write() as connection:
             if connection.execute(sa.delete(legal_holds).where(this)).rowcount == 0:
@@ -159,10 +160,10 @@ class Retention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holds:
-    """What is held of a tenant, by the numbers of rows."""
+    """The parts of a tenant that are under a legal hold, by row ids."""
 
     is_whole: bool
-    """Everything is."""
+    """Everything of the tenant is held."""
     roots: frozenset[int]
     sessions: frozenset[int]
 
@@ -180,7 +181,7 @@ def holds_of(connection: Connection, tenant: str) -> Holds:
 def rules_for(
     connection: Connection, tenant: str, defaults: Mapping[RetentionKind, RetentionRule]
 ) -> dict[RetentionKind, RetentionRule]:
-    """The rules of a tenant, over those of the installation."""
+    """Load the rules of a tenant; where it has none, the installation's."""
     wanted = sa.select(*columns_for(retention_rules, _RuleRow)).where(retention_rules.c.tenant == tenant)
     own = rows_of(connection.execute(wanted), _RuleRow)
     known = {kind.value: kind for kind in RetentionKind}
@@ -188,7 +189,7 @@ def rules_for(
 
 
 def every_tenant(connection: Connection) -> list[str]:
-    """The default one first."""
+    """List the names of all tenants, the default one first."""
     others = connection.execute(sa.select(tenants.c.name).where(tenants.c.name != DEFAULT_TENANT)).scalars()
     return [DEFAULT_TENANT, *sorted(others)]
 
@@ -200,7 +201,7 @@ def _of_kind(tenant: str, kind: RetentionKind) -> sa.ColumnElement[bool]:
 def _root_of(connection: Connection, run_id: str, tenant: str) -> int:
     pk = find(connection, run_id, tenant)
     root = sa.select(sa.func.coalesce(runs.c.root_pk, runs.c.pk)).where(runs.c.pk == pk).scalar_subquery()
-    # Whoever is deleting the chain holds this lock: then it is too late, and the run is not there any more.
+    # A process that is deleting the chain has this lock: after waiting for it, the run no longer exists.
     locked = connection.execute(sa.select(runs.c.pk).where(runs.c.pk == root).with_for_update()).scalar()
     if locked is None:
         raise RunNotFound(f"there is no run {run_id!r}")

@@ -1,6 +1,7 @@
-"""Whom an operator names for an export or an erasure, looked up before anything is done.
+"""Look up the person that an operator names for an export or an erasure, before anything is done.
 
-What names nothing is an error: an erasure of nobody would end with a receipt, and what was meant would still be there.
+A word that names nothing is an error: an erasure that found nothing would end with a receipt, and the intended data
+would still be there.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _IsTheirs = Callable[[sa.Column[Any]], sa.ColumnElement[bool]]
 
 
 class NothingNamed(HermesError):
-    """A word names nothing of the tenant; the message says what to do. ``field`` is what it was given as."""
+    """A word names nothing of the tenant; the message says what to do. ``field`` is the field in which it was given."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -34,8 +35,8 @@ class NothingNamed(HermesError):
 
 
 def resolve_person(database: Database, tenant: str, source: str, person: Person) -> tuple[Person, Sequence[str]]:
-    """The same person with ids of sessions in the place of names, and which words name nothing beside others that do.
-    Raises ``NothingNamed`` for a session that there is not, and where no word names anything."""
+    """Return the person with ids of sessions in the place of names, and the words that name nothing beside others that
+    do. Raises ``NothingNamed`` for an unknown session, and when no word names anything."""
     with database.read() as connection:
         try:
             ids = tuple(find_session(connection, tenant, source, each)[1] for each in person.sessions)
@@ -60,7 +61,8 @@ _WHERE_SHOWN: Final = {
 
 
 def _looked_up(connection: Connection, tenant: str, person: Person) -> Iterator[tuple[str, str, bool]]:
-    """Each word but those for sessions: what it was given as, how it is told, and whether it names something."""
+    """Yield for each word, except those for sessions: the field in which it was given, its description, and whether it
+    names something."""
 
     def exists(wanted: sa.Select[Any]) -> bool:
         return connection.execute(wanted.limit(1)).first() is not None
@@ -86,7 +88,8 @@ def _begins_with(start: str, column: sa.Column[Any]) -> sa.ColumnElement[bool]:
 
 
 def _traces(tenant: str, is_theirs: _IsTheirs) -> Iterator[sa.Select[Any]]:
-    """Where somebody leaves their name: what they asked for, answered, wrote into a memory, or did."""
+    """Yield selects of the rows in which a person's name stands: what they submitted, answered, wrote into a memory, or
+    did."""
     one = sa.select(sa.literal(1))
     yield one.where(runs.c.tenant == tenant, is_theirs(runs.c.principal))
     yield one.where(audit_log.c.tenant == tenant, is_theirs(audit_log.c.actor))

@@ -1,9 +1,9 @@
-"""One pass after another over what may be old, in small batches, for as long as the caller allows.
+"""Delete what retention rules let go: one pass after another, in small batches, for as long as the caller allows.
 
-Every kind of row is gone through in the order of its end. A batch reads some rows, asks ``features.retention.rules``
-what may go, and deletes that in transactions of its own; then the caller may stop. Where a pass stands is written down,
-so that a look that has little time gets through in the end, whatever is held or needed on the way. Any number of
-processes may do this at once: they skip what another is at.
+Every kind of row is gone through in the order of its end. A batch reads some rows, asks ``features.retention.rules`` what may go,
+and deletes that in transactions of its own; then the caller may stop. The position of a pass is stored, so that short
+looks get through in the end, whatever is held or needed on the way. Any number of processes may do this at once: they
+skip rows that another process has locked.
 """
 
 from __future__ import annotations
@@ -69,22 +69,23 @@ LOOK_EVERY_S = 55.0
 _LOOK_S = 0.5
 _PAUSE_S = 0.01
 BLOBS = "blobs"
-"""What ``Pruned`` calls texts that nothing refers to; there is no rule for them."""
+"""The name in ``Pruned`` for texts without references; there is no rule for them."""
 SKILL_CONTENTS = "skill_contents"
-"""What it calls folders and sets of skills that nothing refers to."""
+"""The name in ``Pruned`` for folders and sets of skills without references."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """What one batch deleted, or would delete."""
+    """The result of one batch: what it deleted, or would delete."""
 
     what: str
     """A ``RetentionKind``, ``blobs`` or ``skill_contents``."""
     tenant: str
-    """Empty for what belongs to nobody."""
+    """Empty for rows that belong to no tenant."""
     count: int
     within: str = ""
-    """Whose pass it was, with the last word on a batch: a stop behind it leaves nothing uncounted."""
+    """The kind whose pass the batch belonged to, given with the last result of a batch: a stop after it leaves nothing
+    uncounted."""
     is_through: bool = False
     """It was the last batch of that pass."""
 
@@ -98,11 +99,11 @@ class _Mark:
 @dataclass(frozen=True, slots=True)
 class _Batch:
     count: int
-    """What was deleted, or would be."""
+    """How many rows were deleted, or would be."""
     next: _Mark | None
-    """Where the pass goes on; ``None`` when it is through."""
+    """The position at which the pass goes on; ``None`` when it is through."""
     runs: int = 0
-    """That went with what was counted."""
+    """Runs that were deleted along with the counted rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +115,7 @@ class _Scope:
     holds: Holds
     now: float
     going: set[int]
-    """The chains that would be gone, when nothing is really deleted."""
+    """In a dry run, the chains that would be gone."""
     acts: bool
 
 
@@ -157,14 +158,15 @@ _Step = Callable[[_Scope, float | None, _Mark], _Batch]
 
 
 def _place_of(after: Pruned, named: Sequence[str]) -> int:
-    """Of the tenant at which somebody stopped; behind all of them for what belongs to nobody, which comes last."""
+    """The index of the tenant at which a caller stopped; after all of them for rows without a tenant, which come
+    last."""
     if not after.tenant:
         return len(named)
     return named.index(after.tenant) if after.tenant in named else 0
 
 
 def note_prune(database: Database, tenant: str | None) -> None:
-    """Record that somebody has what rules let go deleted now: a tenant's, or with ``None`` everybody's."""
+    """Record in the audit log that a person started a deletion by rules, for a tenant or, with ``None``, for all."""
     with database.write() as connection:
         record(connection, Act.PRUNE, tenant or "all", tenant=tenant or DEFAULT_TENANT)
 
@@ -193,7 +195,7 @@ class Pruner:
         }
 
     def take_turn(self, interval_s: float) -> bool:
-        """Whether nobody looked in this interval: of many processes that ask, one is to look."""
+        """Claim this interval. Of many processes that ask, one gets True and is to look."""
         with self._database.write() as connection:
             fresh = {"name": _TURN, "ran_at": 0.0}
             connection.execute(insert_ignoring(connection, maintenance), fresh)
@@ -201,8 +203,8 @@ class Pruner:
             return connection.execute(sa.update(maintenance).where(due).values(ran_at=db_now())).rowcount == 1
 
     def look(self, seconds: float = _LOOK_S) -> Counter[str] | None:
-        """Delete for so long, if it is time for that; what, by kind. ``None`` when somebody else did it in this
-        interval. Between two batches others get the database."""
+        """Delete for up to ``seconds``, if it is time for that. Returns how many rows were deleted, by kind; ``None``
+        when another process did it in this interval. There is a pause after each batch, for other writers."""
         if not self.take_turn(LOOK_EVERY_S):
             return None
         ends_at = time.monotonic() + seconds
@@ -216,15 +218,15 @@ class Pruner:
         return deleted
 
     def steps(self, *, tenant: str | None = None, acts: bool = True, after: Pruned | None = None) -> Iterator[Pruned]:
-        """Delete batch after batch, until all that may go is gone; stop between two of them when you like. One
-        ``tenant``, or all. Without ``acts`` nothing is deleted, and every batch says what would be. To go on where
-        somebody stopped, give the batch ``after`` which that was."""
+        """Delete batch after batch, until everything is gone that may go; the caller may stop between two of them. For
+        one ``tenant``, or all. Without ``acts`` nothing is deleted, and every batch says what would be. To go on where
+        a caller stopped, pass the last batch as ``after``."""
         self._looks += 1
         with self._database.read() as connection:
             named = every_tenant(connection) if tenant is None else [tenant]
-        count_what_is_over(self._database)  # what is deleted was counted before
+        count_what_is_over(self._database)  # statistics count rows before they are deleted
         first = self._looks % len(named)
-        # A look that is out of time in the middle has not always served the same ones.
+        # Looks start at different tenants: one that runs out of time does not always skip the same tenants.
         order = [*named[first:], *named[:first]] if after is None else named[_place_of(after, named) :]
         for each in order:
             scope = self._scope(each, acts)
@@ -241,14 +243,14 @@ class Pruner:
             yield Pruned(what=SKILL_CONTENTS, tenant="", count=unused)
 
     def _kinds(self, tenant: str, after: Pruned | None) -> Sequence[RetentionKind]:
-        """Of a tenant, behind those that are through."""
+        """List the kinds of a tenant that are not through yet."""
         kinds = list(self._steps)
         if after is None or after.tenant != tenant or after.within not in kinds:
             return kinds
         return kinds[kinds.index(RetentionKind(after.within)) + after.is_through :]
 
     def rules(self, tenant: str) -> dict[RetentionKind, RetentionRule]:
-        """What holds for a tenant."""
+        """Load the rules of a tenant."""
         with self._database.read() as connection:
             return rules_for(connection, tenant, self._defaults)
 
@@ -258,9 +260,9 @@ class Pruner:
             return every_tenant(connection)
 
     def over_workspaces(self, tenant: str, session_ids: Collection[str]) -> set[str]:
-        """Those of these sessions whose own workspace may go: quiet for as long as the rule says, or deleted. A session
-        that this database never knew is none of them. Those of erased sessions go whatever the rules say, but for those
-        in which a fork works that stays."""
+        """Find the sessions among ``session_ids`` whose own workspace may be deleted: quiet for as long as the rule
+        says, or deleted. Sessions that this database never knew are left out. Workspaces of erased sessions may go
+        against any rule, except those in which a kept fork works."""
         with self._database.read() as connection:
             forks = self._workspaces_of_forks(connection, tenant)
         erased = self._erased(tenant, session_ids) - set(forks.values())
@@ -274,7 +276,7 @@ class Pruner:
             wanted = sa.select(*columns_for(sessions, _KnownSession)).where(ours)
             known = {row.pk: row.session_id for row in rows_of(connection.execute(wanted), _KnownSession)}
             facts = sessions_of(connection, sorted(known), holds)
-            # A session is called as the run that opened it.
+            # A session has the id of the run that opened it.
             gone = sa.and_(deleted_runs.c.tenant == tenant, deleted_runs.c.run_id.in_(session_ids))
             deleted = set(connection.execute(sa.select(deleted_runs.c.run_id).where(gone)).scalars())
             quiet = {
@@ -287,17 +289,17 @@ class Pruner:
         return ((over | deleted - set(known.values())) - shared) | erased
 
     def idle_workspaces(self, session_ids: Collection[str], idle_s: float) -> set[str]:
-        """Those of these sessions, of any tenant, whose workspace nobody used for ``idle_s`` and nobody uses: neither
-        the session nor a child or a fork that works in it has a run that is not over."""
+        """Find the sessions among ``session_ids``, of any tenant, whose workspace was not used for ``idle_s`` seconds
+        and is not in use: neither the session nor a child or a fork that works in it has an open run."""
         before = self._database.now() - idle_s
         return {name for name, (at_work, since) in self._uses(session_ids).items() if not at_work and since < before}
 
     def workspace_states(self, session_ids: Collection[str]) -> dict[str, str]:
-        """Of each of these sessions that there is: ``at work`` or ``quiet``."""
+        """Load for each of these sessions that exists whether its workspace is ``at work`` or ``quiet``."""
         return {name: "at work" if busy else "quiet" for name, (busy, _) in self._uses(session_ids).items()}
 
     def _uses(self, session_ids: Collection[str]) -> dict[str, tuple[bool, float]]:
-        """Whether the workspace of a session is in use, and since when its own session is quiet."""
+        """Load whether the workspace of each session is in use, and since when its own session is quiet."""
         last_message = (
             sa.select(messages.c.created_at)
             .where(messages.c.session_pk == sessions.c.pk, messages.c.seq == sessions.c.message_seq)
@@ -309,20 +311,21 @@ class Pruner:
             sa.select(sessions.c.workspace).join(runs, runs.c.session_pk == sessions.c.pk).where(RUN_IS_OPEN).distinct()
         )
         with self._database.read() as connection:
-            # In this order: a run that begins in between is seen.
+            # Read the sessions before the open runs: a run that begins in between is then among the open ones.
             found = connection.execute(wanted.where(sessions.c.session_id.in_(session_ids))).all()
             busy = set(map(same_place, connection.execute(at_work).scalars()))
         return {name: (same_place(workspace) in busy, float(quiet)) for name, workspace, quiet in found}
 
     def _workspaces_of_forks(self, connection: Connection, tenant: str) -> dict[int, str]:
-        """The names of directories in which forks work, by the numbers of the forks: they were given to others."""
+        """Load the names of the directories in which forks work, by the row ids of the forks: the directories were made
+        for other sessions."""
         forked = sa.and_(sessions.c.tenant == tenant, sessions.c.forked_from.is_not(None))
         wanted = sa.select(sessions.c.pk, sessions.c.workspace).where(forked)
         found = {int(pk): str(json.loads(text).get("root", "")) for pk, text in connection.execute(wanted)}
         return {pk: PurePosixPath(root).name for pk, root in found.items()}
 
     def has_erased(self, tenant: str) -> bool:
-        """Whether something of a tenant was erased, of which another machine may have files."""
+        """Whether something of a tenant was erased of which another machine may have files."""
         is_erased = sa.exists().where(deleted_runs.c.tenant == tenant, deleted_runs.c.erasure_pk.is_not(None))
         with self._database.read() as connection:
             return bool(connection.execute(sa.select(is_erased)).scalar_one())
@@ -340,7 +343,8 @@ class Pruner:
         return _Scope(tenant=tenant, rules=rules, holds=holds, now=now, going=set(), acts=acts)
 
     def _pass(self, scope: _Scope, kind: RetentionKind) -> Iterator[_Batch]:
-        """From where the last pass over this kind stopped to the end; a dry one begins at the beginning."""
+        """Yield the batches of one kind, from where the last pass stopped to the end; a dry run begins at the
+        beginning."""
         rule = scope.rules[kind]
         if scope.holds.is_whole or rule.is_for_ever:
             return
@@ -350,7 +354,7 @@ class Pruner:
         mark = self._mark(scope.tenant, kind) if scope.acts else _Mark()
         while True:
             batch = self._steps[kind](scope, cut, mark)
-            # Old events are gone once and for all; in the other passes something may have stayed that can go later.
+            # The pass of the events never has to begin again; the other passes may keep rows that can be deleted later.
             resting = mark if kind is RetentionKind.EVENTS else _Mark()
             if scope.acts and (batch.next or resting) != mark:
                 self._set_mark(scope.tenant, kind, batch.next or resting)
@@ -360,7 +364,7 @@ class Pruner:
             mark = batch.next
 
     def _newest_beyond(self, tenant: str, kind: RetentionKind, rule: RetentionRule) -> float | None:
-        """The end of the newest thing that is beyond a rule's count. Of firings it is the job that counts."""
+        """Find the end of the newest row that exceeds a rule's count. For firings the count is per job."""
         if rule.count is None or kind not in COUNTABLE or kind is RetentionKind.FIRINGS:
             return None
         at = deliveries.c.settled_at if kind is RetentionKind.DELIVERIES else runs.c.finished_at
@@ -373,7 +377,7 @@ class Pruner:
     # --- kinds of rows ---
 
     def _rows(self, table: sa.Table, at: sa.Column[float], scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
-        """Rows to which nothing refers, and that nothing holds."""
+        """Delete rows to which nothing refers, and that no hold keeps."""
         old = sa.and_(table.c.tenant == scope.tenant, at < cut)
         if not scope.acts:
             with self._database.read() as connection:
@@ -386,7 +390,7 @@ class Pruner:
         return _Batch(deleted, mark if deleted == _ROWS_AT_ONCE else None)
 
     def _requests(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
-        """What is known of requests: those that began runs, and those whose answer was kept."""
+        """Delete records of requests: idempotency keys, and stored answers."""
         tables = (idempotency_keys, kept_answers)
         batches = [self._rows(table, table.c.created_at, scope, cut, mark) for table in tables]
         later = mark if any(batch.next is not None for batch in batches) else None
@@ -400,7 +404,7 @@ class Pruner:
             held = held_runs(connection, sorted({row.run_pk for row in rows if row.run_pk is not None}), scope.holds)
         going = [row.pk for row in rows if row.run_pk not in held]
         if scope.acts and going:
-            # One that is being sent again meanwhile is not settled any more.
+            # A delivery that was meanwhile queued again is no longer settled, and is not deleted.
             gone = sa.delete(deliveries).where(
                 deliveries.c.pk.in_(going), at.is_not(None), deliveries.c.is_counted == 1
             )
@@ -409,7 +413,7 @@ class Pruner:
         return _Batch(len(going), _after(rows, _ROWS_AT_ONCE))
 
     def _artifacts(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
-        """Files that runs left, by when they were kept; their contents follow when nothing else refers to them."""
+        """Delete artifacts, by when they were kept; their contents follow when nothing else refers to them."""
         at = artifacts.c.created_at
         kept = sa.select(artifacts.c.pk, at.label("at"), artifacts.c.run_pk)
         rows = self._page(_SettledRow, kept, at, scope, cut, mark, _ROWS_AT_ONCE)
@@ -435,7 +439,7 @@ class Pruner:
         return _Batch(count, _after(rows, _ENDED_AT_ONCE))
 
     def _firings(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
-        """Of some jobs, those that the job does not read any more and whose run is not held."""
+        """Delete the firings of some jobs that the job does not read any more and whose run is not held."""
         wanted = sa.select(jobs.c.pk).where(jobs.c.tenant == scope.tenant, jobs.c.pk > mark.pk).order_by(jobs.c.pk)
         with self._database.read() as connection:
             found = connection.execute(wanted.limit(_JOBS_AT_ONCE)).scalars().all()
@@ -469,7 +473,8 @@ class Pruner:
         return _Batch(count, _after(rows, _CHAINS_AT_ONCE))
 
     def _delete_chains(self, scope: _Scope, roots: Sequence[int], cut: float | None, over: frozenset[int]) -> int:
-        """Those of these chains that may go; returns how many runs that was. ``over``: sessions that go as well."""
+        """Delete the chains among ``roots`` that may go. Returns how many runs were deleted. ``over`` are sessions that
+        are deleted as well."""
 
         keys_before = before(scope.rules[RetentionKind.IDEMPOTENCY_KEYS], scope.now, None)
 
@@ -490,7 +495,7 @@ class Pruner:
         return sum(deleting.delete_chain(self._database, root, partial(may_go, root)) for root in chosen)
 
     def _transcripts(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
-        """Quiet sessions, each after its chains."""
+        """Delete quiet sessions, each after its chains."""
         old = sa.and_(sessions.c.tenant == scope.tenant, sessions.c.created_at < cut, sessions.c.pk > mark.pk)
         wanted = sa.select(sessions.c.pk).where(old).order_by(sessions.c.pk).limit(_SESSIONS_AT_ONCE)
 
@@ -539,7 +544,7 @@ class Pruner:
         mark: _Mark,
         most: int,
     ) -> list[_Row]:
-        """The next rows of the table of ``at`` that ended before ``cut``, by their end."""
+        """Load the next rows of the table of ``at`` that ended before ``cut``, by their end."""
         table = at.table
         old = sa.and_(table.c.tenant == scope.tenant, at.is_not(None), at < cut)
         beyond = sa.tuple_(at, table.c.pk) > sa.tuple_(sa.literal(mark.at, sa.Double()), sa.literal(mark.pk))
@@ -562,5 +567,5 @@ class Pruner:
 
 
 def _after(rows: Sequence[_HasEnd], most: int) -> _Mark | None:
-    """Where the pass goes on after a page of at most ``most`` rows."""
+    """The position at which the pass goes on after a page of at most ``most`` rows; ``None`` at the end."""
     return _Mark(float(rows[-1].at), int(rows[-1].pk)) if len(rows) == most else None

@@ -1,7 +1,7 @@
-"""What may be deleted, and when. Pure: the store gathers the facts and acts on the answer.
+"""Decide what may be deleted, and when. Pure: the store gathers the facts and acts on the answer.
 
-The unit of deletion of runs is the *chain*: a run and everything that followed from it. So a parent never goes before
-its children, and a budget not before the runs that draw from it.
+Runs are deleted by the *chain*: a run and everything that followed from it. So a parent is never deleted before its
+children, nor a budget before the runs that draw from it.
 """
 
 from __future__ import annotations
@@ -15,46 +15,47 @@ from types import MappingProxyType
 from hermes_worker.core.errors import HermesError
 
 FLOOR_S = 3600.0
-"""Nothing younger than this is deleted, whatever the rules say: late writes of a run's end, such as its title, find
-their row."""
+"""Nothing younger than this many seconds is deleted, whatever the rules say: late writes of a run's end, such as its
+title, find their row."""
 AUDIT_FLOOR_S = 30 * 86_400.0
-"""The same for the audit log; its table refuses to delete anything younger."""
+"""Seconds for which the audit log is kept at least; its table refuses to delete anything younger."""
 USED_BY_JOBS_S = 2 * 86_400.0
-"""How long a firing and its run stay whatever the rules say: a job's budget is counted by days, in its time zone."""
+"""Seconds for which a firing and its run are kept, whatever the rules say: a job's budget is counted by days, in its
+time zone."""
 _DAY_S = 86_400.0
 
 
 class RetentionKind(StrEnum):
-    """What rules are made for."""
+    """The kinds of rows with rules."""
 
     RUNS = "runs"
     """Chains of runs: their calls, events, inputs, budgets, deliveries and firings go with them."""
     TRANSCRIPTS = "transcripts"
     """Sessions: messages and documents. The runs of a session go with it."""
     EVENTS = "events"
-    """Of runs that have ended. The last event stays, so that a stream of the run still ends."""
+    """The events of runs that have ended. The last event is kept, so that a stream of the run still ends."""
     DELIVERIES = "deliveries"
     FIRINGS = "firings"
     WEBHOOK_EVENTS = "webhook_events"
     IDEMPOTENCY_KEYS = "idempotency_keys"
     TOMBSTONES = "tombstones"
-    """What is known of deleted runs: that they were there."""
+    """The records that deleted runs existed."""
     WORKSPACES = "workspaces"
-    """Directories that sessions were given, of those that are quiet or gone."""
+    """Directories of sessions that are quiet or deleted."""
     OUTPUTS = "outputs"
     """Documents of jobs' runs, as files."""
     ARTIFACTS = "artifacts"
-    """Files that runs left, as they were kept. The run stays."""
+    """Stored artifacts of runs. The run is kept."""
     MEMORY = "memory"
-    """What agents remembered before it was changed or removed. What they remember stays."""
+    """Former versions of what agents remember. Current entries are kept."""
     INBOUND = "inbound"
-    """Events that came from platforms, to know them again."""
+    """Events from platforms, which are kept to recognise repetitions."""
     AUDIT = "audit"
-    """What people did. The database itself keeps it for thirty days at least."""
+    """Actions of people. The database itself keeps them for thirty days at least."""
 
 
 COUNTABLE = frozenset({RetentionKind.RUNS, RetentionKind.DELIVERIES, RetentionKind.FIRINGS})
-"""Kinds of which the newest so many can be kept: of a tenant, and of a job for firings."""
+"""Kinds for which a number of newest rows can be kept: per tenant, and per job for firings."""
 
 
 class InvalidRule(HermesError):
@@ -63,8 +64,8 @@ class InvalidRule(HermesError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionRule:
-    """When things of one kind go: when they are older than ``age_s``, or when ``count`` newer ones are there. ``None``
-    in both keeps them for ever."""
+    """When rows of one kind may be deleted: when they are older than ``age_s``, or when there are ``count`` newer ones.
+    ``None`` in both keeps them for ever."""
 
     age_s: float | None = None
     count: int | None = None
@@ -101,7 +102,8 @@ DEFAULT_RULES: Mapping[RetentionKind, RetentionRule] = MappingProxyType(
         RetentionKind.AUDIT: RetentionRule(age_s=365 * _DAY_S),
     }
 )
-"""What people made stays until somebody says otherwise; what only we need goes when nobody looks at it any more."""
+"""What people made is kept until a rule says otherwise; what only the product needs is deleted when it is not read any
+more."""
 
 _RULE = re.compile(r"(?:(?P<age>\d+(?:\.\d+)?)(?P<unit>[dh]))?(?:/(?P<count>\d{1,9}))?")
 _UNITS = {"d": _DAY_S, "h": 3600.0}
@@ -109,7 +111,7 @@ _AGE_S_MAX = 36_500 * _DAY_S
 
 
 def rule_of(kind: RetentionKind, text: str) -> RetentionRule:
-    """Read ``never``, ``30d``, ``12h``, ``/1000`` or ``30d/1000``. Raises ``InvalidRule``."""
+    """Parse ``never``, ``30d``, ``12h``, ``/1000`` or ``30d/1000``. Raises ``InvalidRule``."""
     if text == "never":
         return FOR_EVER
     found = _RULE.fullmatch(text)
@@ -126,7 +128,7 @@ def rule_of(kind: RetentionKind, text: str) -> RetentionRule:
 
 
 def rules_of(written: Collection[str]) -> dict[RetentionKind, RetentionRule]:
-    """Read ``KIND=RULE`` texts. Raises ``InvalidRule``."""
+    """Parse ``KIND=RULE`` texts. Raises ``InvalidRule``."""
     found: dict[RetentionKind, RetentionRule] = {}
     for text in written:
         name, _, rule = text.partition("=")
@@ -135,7 +137,7 @@ def rules_of(written: Collection[str]) -> dict[RetentionKind, RetentionRule]:
 
 
 def kind_of(name: str) -> RetentionKind:
-    """Raises ``InvalidRule``."""
+    """Parse the name of a kind. Raises ``InvalidRule``."""
     try:
         return RetentionKind(name)
     except ValueError:
@@ -143,34 +145,34 @@ def kind_of(name: str) -> RetentionKind:
 
 
 def before(rule: RetentionRule, now: float, newest_beyond_count: float | None) -> float | None:
-    """What ended earlier than this (epoch seconds) may go by ``rule``; ``None`` keeps all. ``newest_beyond_count`` is
-    the time of the first thing, from the newest, that is one too many."""
+    """The time (epoch seconds) such that rows which ended earlier may be deleted by ``rule``; ``None`` keeps all.
+    ``newest_beyond_count`` is the time of the newest row that exceeds the rule's count."""
     cuts = [] if rule.age_s is None else [now - rule.age_s]
     if newest_beyond_count is not None:
-        # That one goes as well: bounds are exclusive.
+        # Bounds are exclusive, and this row is to be deleted too.
         cuts.append(newest_beyond_count + 1e-6)
     return min(max(cuts), now - FLOOR_S) if cuts else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainFacts:
-    """A chain of runs, as far as its deletion depends on it."""
+    """The facts about a chain on which its deletion depends."""
 
     root_pk: int
     open_runs: int
     ended_at: float | None
-    """Of the run that ended last; epoch seconds."""
+    """When its last run ended, in epoch seconds; ``None`` while one is open."""
     sessions: frozenset[int]
-    """That its runs are in."""
+    """The sessions of its runs."""
     is_held: bool
-    """By a legal hold on one of its runs or sessions."""
+    """A legal hold keeps one of its runs or sessions."""
     is_needed: bool
     """A delivery is not settled, a request may still be repeated under its key, or a job still reads from it."""
 
 
 def chain_may_go(facts: ChainFacts, ended_before: float | None, over: Collection[int], now: float) -> bool:
     """Whether a chain may be deleted: by the rule for runs (``ended_before``), or together with its sessions, when all
-    of them are among those that are ``over``."""
+    of them are in ``over``."""
     if facts.is_held or facts.is_needed or facts.open_runs or facts.ended_at is None:
         return False
     if facts.ended_at >= now - FLOOR_S:
@@ -181,21 +183,21 @@ def chain_may_go(facts: ChainFacts, ended_before: float | None, over: Collection
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionFacts:
-    """A session, as far as its deletion depends on it."""
+    """The facts about a session on which its deletion depends."""
 
     session_pk: int
     is_at_work: bool
-    """A run has its turn, or waits for it."""
+    """A run is its active one, or waits for it."""
     runs: frozenset[int]
     """The chains, by the numbers of their roots, that have a run in it."""
     quiet_since: float
-    """Of its last message, or when it was opened; epoch seconds."""
+    """When its last message was written, or it was opened, in epoch seconds."""
     is_held: bool
     is_needed: bool
     """A job writes its answers into it."""
 
 
 def is_over(facts: SessionFacts, quiet_before: float | None) -> bool:
-    """Whether a session has been quiet for so long that it goes, with its runs."""
+    """Whether a session has been quiet for so long that it is deleted, with its runs."""
     is_free = not (facts.is_at_work or facts.is_held or facts.is_needed)
     return is_free and quiet_before is not None and facts.quiet_since < quiet_before

@@ -1,7 +1,7 @@
-"""Whose rows they are: what an export writes and an erasure deletes, found from what an operator named.
+"""Select the rows of a person, a session or a tenant: what an export writes and an erasure deletes.
 
-Whole conversations belong to somebody: a session with all chains of runs that are in it, and a chain with all sessions
-that it is in. So what was named is followed in both directions until nothing is added.
+The unit is a whole conversation: a session with all chains of runs that are in it, and a chain with all sessions that
+it is in. So the selection is followed in both directions until nothing is added.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ from hermes_worker.store.tables import (
 _ID = re.compile(r"run_[0-9a-f]{32}")
 T = TypeVar("T")
 AT_ONCE = 500
-"""Numbers in one statement."""
+"""Row ids in one statement."""
 BY_RUN: Sequence[sa.Column[Any]] = (
     runs.c.pk,
     run_inputs.c.run_pk,
@@ -124,7 +124,7 @@ OF_TENANT: Sequence[sa.Table] = (
     api_keys,
     principals,
 )
-"""What belongs to a tenant and to nobody in particular. ``api_keys`` go before ``principals``."""
+"""Tables whose rows belong to a tenant and to no person. ``api_keys`` are deleted before ``principals``."""
 
 
 class _OwnedRoot(NamedTuple):
@@ -158,7 +158,7 @@ class _NamedSession(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selected:
-    """Rows of a tenant by their numbers, each in order."""
+    """Rows of a tenant by their row ids, each in order."""
 
     tenant: str
     person: Person
@@ -169,13 +169,13 @@ class Selected:
     holders: tuple[int, ...] = ()
     """Rows of ``principals``."""
     shared: int = 0
-    """Chains that somebody else asked for in the same sessions."""
+    """Chains that other principals submitted in the same sessions."""
     authors: tuple[str, ...] = field(default=())
-    """As whom they answered, stopped and approved what others had asked for."""
+    """The principals under which the person answered, stopped and approved runs of others."""
 
 
 def select(connection: Connection, tenant: str, person: Person) -> Selected:
-    """Raises ``NobodyNamed``."""
+    """Select the rows of a person. Raises ``NobodyNamed``."""
     person.require_somebody()
     own_jobs = _jobs(connection, tenant, person)
     first = _named_sessions(connection, tenant, person)
@@ -198,7 +198,7 @@ def select(connection: Connection, tenant: str, person: Person) -> Selected:
 
 
 def person_again(connection: Connection, receipt: ErasureReceipt) -> Person:
-    """Whom a receipt was about, as far as their names are in this database (again)."""
+    """Find the person a receipt was about, as far as their names are in this database (again)."""
     tenant, hashes = receipt.tenant, receipt.person
     named = sa.select(sessions.c.source, sessions.c.name).where(
         sessions.c.tenant == tenant, sessions.c.name.is_not(None)
@@ -224,7 +224,7 @@ def _known(hashes: HashedPerson, kind: str, names: Iterable[str | None]) -> tupl
 
 
 def targets_of_tenant(connection: Connection, tenant: str) -> set[str]:
-    """Every address that something of a tenant was, is or will be sent to."""
+    """Load every address to which something of a tenant was, is or will be sent."""
     sent = sa.select(deliveries.c.target).where(deliveries.c.tenant == tenant).distinct()
     wanted = sa.select(runs.c.deliver).where(runs.c.tenant == tenant, runs.c.deliver.is_not(None)).distinct()
     found = set(connection.execute(sent).scalars())
@@ -240,7 +240,7 @@ def targets_of_tenant(connection: Connection, tenant: str) -> set[str]:
 
 
 def in_parts(values: Iterable[T]) -> Iterator[list[T]]:
-    """So many at a time as a statement takes."""
+    """Split values into lists that one statement takes."""
     rest = iter(values)
     while part := list(islice(rest, AT_ONCE)):
         yield part
@@ -249,7 +249,7 @@ def in_parts(values: Iterable[T]) -> Iterator[list[T]]:
 def numbers(
     connection: Connection, wanted: Iterable[int], statement: Callable[[list[int]], sa.Select[Any]]
 ) -> set[int]:
-    """What ``statement`` finds for all of ``wanted``, some at a time."""
+    """Collect the row ids that ``statement`` finds for all of ``wanted``, part by part."""
     return {int(each) for part in in_parts(wanted) for each in connection.execute(statement(part)).scalars()}
 
 
@@ -257,12 +257,12 @@ _root = sa.func.coalesce(runs.c.root_pk, runs.c.pk)
 
 
 def runs_of(connection: Connection, roots: Iterable[int]) -> list[int]:
-    """All runs of these chains, in order."""
+    """List the row ids of all runs of these chains, in order."""
     return sorted(numbers(connection, roots, lambda part: sa.select(runs.c.pk).where(members(part))))
 
 
 def _closed(connection: Connection, tenant: str, first: set[int], asked: set[int]) -> tuple[set[int], set[int]]:
-    """Sessions and roots, with everything that they lead to."""
+    """Extend sessions and roots by everything that they lead to."""
     found, roots = set(first), set(asked)
     fresh_sessions, fresh_roots = set(first), set(asked)
     while fresh_sessions or fresh_roots:
@@ -285,7 +285,7 @@ def _closed(connection: Connection, tenant: str, first: set[int], asked: set[int
 
 
 def _retries(connection: Connection, tenant: str, roots: set[int]) -> set[int]:
-    """Chains that repeat what was asked for in these: they hold it, too."""
+    """Find chains that repeat submissions of these chains: they contain the same input."""
     return numbers(
         connection,
         runs_of(connection, roots),
@@ -294,7 +294,7 @@ def _retries(connection: Connection, tenant: str, roots: set[int]) -> set[int]:
 
 
 def _forks(connection: Connection, tenant: str, originals: set[int]) -> set[int]:
-    """Sessions that began with what was said in these."""
+    """Find sessions that began with a copy of these sessions' transcripts."""
     found: set[int] = set()
     for part in in_parts(originals):
         ids = connection.execute(sa.select(sessions.c.session_id).where(sessions.c.pk.in_(part))).scalars().all()
@@ -321,7 +321,7 @@ def _named_sessions(connection: Connection, tenant: str, person: Person) -> set[
 
 
 def _asked_roots(connection: Connection, tenant: str, person: Person, own_jobs: set[int]) -> set[int]:
-    """Chains that they asked for, whose answers go to them, or that their jobs began."""
+    """Find chains that the person submitted, whose answers go to the person, or that the person's jobs began."""
     if person.is_everybody:
         every = sa.select(_root).where(runs.c.tenant == tenant).distinct()
         return set(connection.execute(every).scalars())
@@ -350,7 +350,7 @@ def _roots_of_jobs(connection: Connection, own_jobs: Iterable[int]) -> set[int]:
 
 
 def _shared(connection: Connection, person: Person, others: set[int], named: set[int]) -> int:
-    """How many of these chains somebody else asked for, in sessions that were not named themselves."""
+    """Count how many of these chains other principals submitted, in sessions that were not named themselves."""
     if person.is_everybody:
         return 0
     shared = 0
@@ -371,7 +371,7 @@ def _live_jobs(connection: Connection, tenant: str) -> list[_OwnedJob]:
 
 
 def _targets_of(definition: str) -> set[str]:
-    """The addresses that a job's answers go to, the chat that it came from among them."""
+    """The addresses to which a job's answers go, including the chat that it came from."""
     read = json.loads(definition)
     origin = read.get("origin") or {}
     found = {str(each) for each in read.get("deliver") or ()}
@@ -388,7 +388,7 @@ def _jobs(connection: Connection, tenant: str, person: Person) -> set[int]:
 
 
 def _attached_to(connection: Connection, tenant: str, found: set[int]) -> set[int]:
-    """Jobs that write their answers into these sessions."""
+    """Find jobs that write their answers into these sessions."""
     ids: set[str] = set()
     for part in in_parts(found):
         ids |= set(connection.execute(sa.select(sessions.c.session_id).where(sessions.c.pk.in_(part))).scalars())
@@ -404,7 +404,8 @@ def _holders(connection: Connection, tenant: str, person: Person) -> list[int]:
 
 
 def _authors(connection: Connection, tenant: str, person: Person) -> list[str]:
-    """Of a whole tenant nothing of others is left in which they could stand."""
+    """List the principals under which the person acted; empty for a whole tenant, of which no rows of others are
+    left."""
     if person.is_everybody or not (person.principals or person.holders):
         return []
     keys = sa.select(api_keys.c.key_id).where(api_keys.c.tenant == tenant)
@@ -416,7 +417,8 @@ def _authors(connection: Connection, tenant: str, person: Person) -> list[str]:
 
 
 def kept_for(connection: Connection, selected: Selected) -> list[sa.ColumnElement[bool]]:
-    """The answers of the API that are kept for them, and those that tell of their runs and sessions."""
+    """Build conditions for the stored answers of the API that the person received, and those that mention the person's
+    runs and sessions."""
     ours = set(_ids(connection, runs.c.run_id, runs_of(connection, selected.roots)))
     ours |= set(_ids(connection, sessions.c.session_id, selected.sessions))
     wanted = sa.select(*columns_for(kept_answers, _KeptAnswer)).where(kept_answers.c.tenant == selected.tenant)
@@ -430,8 +432,8 @@ def kept_for(connection: Connection, selected: Selected) -> list[sa.ColumnElemen
 
 
 def remembered_by(connection: Connection, selected: Selected) -> Iterator[sa.ColumnElement[bool]]:
-    """What their runs had remembered, and what they wrote into a memory themselves, in parts that one statement takes;
-    no version is in two of them."""
+    """Yield conditions, each for one statement, for the memories that the person's runs wrote, and those that the
+    person wrote; no version is in two of them."""
     ours = memory_versions.c.tenant == selected.tenant
     run_ids = list(_ids(connection, runs.c.run_id, runs_of(connection, selected.roots)))
     for part in in_parts(range(len(run_ids))):
@@ -441,7 +443,7 @@ def remembered_by(connection: Connection, selected: Selected) -> Iterator[sa.Col
 
 
 def filters_of(selected: Selected) -> Iterator[sa.ColumnElement[bool]]:
-    """What the holders of keys saved, in parts that one statement takes."""
+    """Yield conditions, each for one statement, for the filters that holders of keys saved."""
     ours = saved_filters.c.tenant == selected.tenant
     for part in in_parts(sorted(f"api:{holder}" for holder in selected.person.holders)):
         yield ours & saved_filters.c.holder.in_(part)

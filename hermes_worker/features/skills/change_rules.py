@@ -1,4 +1,4 @@
-"""What an agent does to a skill, as values: which files it has afterwards, and whether it may. Pure."""
+"""An agent's changes to a skill, as values: the files after a change, and whether it may be made. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hermes_worker.features.skills.rules import (
 
 SKILL_MANAGE_TOOL: Final = "skill_manage"
 SkillRewrite = Callable[[Sequence[SkillFile]], Sequence[SkillFile]]
-"""Gives the files that a skill is to have for those that it has."""
+"""A function from the present files of a skill to the new ones."""
 
 
 class SkillAction(StrEnum):
@@ -36,7 +36,7 @@ class SkillAction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillWish:
-    """What a call wants of a skill."""
+    """The change that a call asks for."""
 
     action: SkillAction
     name: str
@@ -49,17 +49,16 @@ class SkillWish:
     file_path: str | None = None
     file_content: str | None = None
     absorbed_into: str | None = None
-    """For ``delete``: the skill that has its content now."""
+    """For ``delete``: the skill that now has its content."""
 
     @property
     def overwrites(self) -> bool:
-        """Whether it is about a skill as a whole, as its author knows it, rather than about a text that must still be
-        there."""
+        """Whether it replaces the skill as a whole, and not a text that must still be there."""
         return self.action not in (SkillAction.CREATE, SkillAction.PATCH)
 
 
 def linked_path(path: str | None) -> str:
-    """A path where agents may put files. Raises ``SkillError``."""
+    """Return a path where agents may put files. Raises ``SkillError``."""
     composed = checked_path(path or "")
     folder, slash, _ = composed.partition("/")
     if not slash or folder not in WRITABLE_FOLDERS:
@@ -68,7 +67,7 @@ def linked_path(path: str | None) -> str:
 
 
 def with_file(files: Sequence[SkillFile], path: str, text: str) -> tuple[SkillFile, ...]:
-    """The files with this one written. Raises ``SkillError``."""
+    """Add or replace a file. Raises ``SkillError``."""
     body = text.encode()
     if len(body) > FILE_BYTES_MAX:
         raise SkillError(f"the file {path!r} has more than {FILE_BYTES_MAX:,} bytes")
@@ -79,7 +78,7 @@ def with_file(files: Sequence[SkillFile], path: str, text: str) -> tuple[SkillFi
 
 
 def without_file(files: Sequence[SkillFile], path: str) -> tuple[SkillFile, ...]:
-    """The files without this one. Raises ``SkillError`` where it is not there."""
+    """Remove a file. Raises ``SkillError`` when it does not exist."""
     others = tuple(file for file in files if file.path != path)
     if len(others) == len(files):
         raise SkillError(f"File {path!r} not found in the skill.")
@@ -87,7 +86,7 @@ def without_file(files: Sequence[SkillFile], path: str) -> tuple[SkillFile, ...]
 
 
 def text_to_patch(files: Sequence[SkillFile], path: str) -> str:
-    """The text of a file that is to be changed. Raises ``SkillError``."""
+    """Return the text of a file that is to be changed. Raises ``SkillError``."""
     found = next((file for file in files if file.path == path), None)
     if found is None:
         raise SkillError(f"File {path!r} not found in the skill.")
@@ -97,13 +96,13 @@ def text_to_patch(files: Sequence[SkillFile], path: str) -> str:
 
 
 def changed_texts(before: Sequence[SkillFile], after: Sequence[SkillFile]) -> tuple[SkillFile, ...]:
-    """The files of ``after`` that are new or say something else than before."""
+    """Find the files of ``after`` that are new or differ from ``before``."""
     known = {file.path: file.body for file in before}
     return tuple(file for file in after if known.get(file.path) != file.body)
 
 
 def patched_path(wish: SkillWish) -> str:
-    """The file that a patch is about: ``SKILL.md`` unless another is named. Raises ``SkillError``."""
+    """The file that a patch changes: ``SKILL.md`` unless another is named. Raises ``SkillError``."""
     return SKILL_FILE if wish.file_path in (None, "", SKILL_FILE) else linked_path(wish.file_path)
 
 
@@ -118,15 +117,15 @@ class SkillWrites(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillPolicy:
-    """What an installation says of agents that change skills."""
+    """The policy of an installation for agents that change skills."""
 
     writes: SkillWrites = SkillWrites.ALLOW
     writers: frozenset[MemoryWriter] = frozenset({MemoryWriter.PERSON})
-    """Whose runs may."""
+    """The roles of runs that may change skills."""
 
 
 def require_skill_writer(asking: Collection[MemoryWriter], policy: SkillPolicy) -> None:
-    """Raises ``SkillError`` for a run that may not change skills."""
+    """Require that a run with the roles ``asking`` may change skills. Raises ``SkillError``."""
     if policy.writes is SkillWrites.OFF:
         raise SkillError("Agents may not change skills here. Go on without.")
     if why := why_not_writer(asking, policy.writers):

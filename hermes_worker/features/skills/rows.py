@@ -1,9 +1,9 @@
-"""Skills as rows: the newest version of each, every folder under its hash, and the sets that runs were begun with.
+"""Skills as rows: the newest version of each, every folder under its hash, and the sets with which runs began.
 
-Theory of operation. ``skills`` says which version of a skill is the newest. A *set* is all of them at one moment, kept
-under its own hash; a run's row names one, so what it may see never changes, whoever edits what. Folders and sets are
-never written twice nor changed. Each says when it was last used; who stores a set marks its folders as used in the same
-transaction, so that nothing goes that a run may yet ask for (``prune``).
+Theory of operation. ``skills`` names the newest version of each skill. A *set* is all of them at one moment, stored
+under its own hash; a run's row names one set, so the skills it sees never change, whatever is edited. Folders and sets
+are stored once and never changed. Each has the time of its last use; storing a set marks its folders as used in the
+same transaction, so that ``prune`` deletes nothing that a run may yet read.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from hermes_worker.store.tables import runs, skill_changes, skill_contents, skil
 __all__ = ["KEPT_S", "CallOfAgent", "KeptSkill", "RunOfSkills", "SkillChange", "SkillRow", "Skills", "prune"]
 
 KEPT_S = 86_400.0
-"""How long a folder or a set stays that nothing refers to: longer than any run takes to begin after it was put
-together."""
+"""Seconds for which an unreferenced folder or set is kept: longer than any run takes to begin after its set was
+stored."""
 _SEEN_S = 600.0
-"""How old a mark of use may be before it is renewed."""
+"""Seconds after which a time of use is renewed."""
 _TRIES = 5
 
 
@@ -64,18 +64,18 @@ class SkillRow(NamedTuple):
 
 
 class SkillChange(NamedTuple):
-    """What a call made of a skill; ``hash`` is ``None`` where it removed it."""
+    """The outcome of a call that changes a skill; ``hash`` is ``None`` when the skill was removed."""
 
     name: str
     hash: str | None
 
 
 class RunOfSkills(NamedTuple):
-    """What decides which skills a run sees."""
+    """The facts that decide which skills a run sees."""
 
     pk: int
     skills_hash: str | None
-    """The set that it was begun with, or the first run of its chain."""
+    """The hash of the set with which it, or the first run of its chain, began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class CallOfAgent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptSkill:
-    """A version that is to be kept."""
+    """A version of a skill that is to be stored."""
 
     facts: SkillFacts
     files: Sequence[SkillFile]
@@ -117,13 +117,13 @@ class Skills:
         self.tenant = tenant
 
     def of(self, tenant: str) -> Skills:
-        """Those of another tenant."""
+        """The skills of another tenant in the same database."""
         return Skills(self._database, tenant)
 
     # --- the newest versions ---
 
     def rows(self, *, with_removed: bool = False) -> list[SkillRow]:
-        """All of them by name."""
+        """List all skills by name."""
         wanted = sa.select(*columns_for(skills, SkillRow)).where(skills.c.tenant == self.tenant)
         if not with_removed:
             wanted = wanted.where(skills.c.is_removed == 0)
@@ -131,14 +131,14 @@ class Skills:
             return rows_of(connection.execute(wanted.order_by(skills.c.name)), SkillRow)
 
     def find(self, name: str) -> SkillRow | None:
-        """The newest version of a skill."""
+        """Load the newest version of a skill; ``None`` when there is none."""
         with self._database.read() as connection:
             row = self._row(connection, name)
         return row if row is not None and not row.is_removed else None
 
     def fingerprint(self) -> Sequence[tuple[str, str, str, int]]:
-        """Name, category, hash and number of the version of every skill by name: equal only where the sets are. Opens
-        no text."""
+        """Load name, category, hash and version number of every skill, by name: equal only when the sets are equal.
+        Decrypts no text."""
         wanted = sa.select(skills.c.name, skills.c.category, skills.c.hash, skills.c.version)
         wanted = wanted.where(skills.c.tenant == self.tenant, skills.c.is_removed == 0).order_by(skills.c.name)
         with self._database.read() as connection:
@@ -147,9 +147,9 @@ class Skills:
     def keep(
         self, kept: KeptSkill, *, expects: str | None, is_new: bool = False, call: CallOfAgent | None = None
     ) -> SkillChange:
-        """Make this the newest version of a skill. ``expects`` is the hash of the version before, where only that may
-        be replaced; ``is_new``: there must be none. Under ``call`` it happens once, and a repetition is told what the
-        first time did. Raises ``SkillMoved``, ``SkillError``."""
+        """Store the newest version of a skill. With ``expects`` only the version of this hash may be replaced; with
+        ``is_new`` there must be none. Under ``call`` it happens once, and a repetition returns the first outcome.
+        Raises ``SkillMoved``, ``SkillError``."""
         name, digest = kept.facts.name, content_hash(kept.files)
         with self._database.write() as connection:
             if call is not None and (before := self._claimed(connection, call, name, digest)) is not None:
@@ -181,7 +181,7 @@ class Skills:
         return SkillChange(name=name, hash=digest)
 
     def remove(self, name: str, *, expects: str | None = None, call: CallOfAgent | None = None) -> SkillChange:
-        """Take a skill away; runs that were begun with it go on with it. Raises ``SkillNotFound``, ``SkillMoved``."""
+        """Remove a skill; runs that began with it continue with it. Raises ``SkillNotFound``, ``SkillMoved``."""
         with self._database.write() as connection:
             if call is not None and (before := self._claimed(connection, call, name, None)) is not None:
                 return before
@@ -199,7 +199,7 @@ class Skills:
         return SkillChange(name=name, hash=None)
 
     def forget(self, name: str, origin: str) -> bool:
-        """Take away what came from a folder that is not there any more; whether there was something."""
+        """Remove a skill whose folder at ``origin`` was deleted. Returns whether there was one."""
         with self._database.write() as connection:
             row = self._row(connection, name, locks=True)
             if row is None or row.origin != origin:
@@ -209,12 +209,12 @@ class Skills:
             return True
 
     def change_of(self, key: str) -> SkillChange | None:
-        """What a call did; ``None`` when it did nothing yet."""
+        """Find what a call changed; ``None`` when it changed nothing yet."""
         with self._database.read() as connection:
             return self._change(connection, key)
 
     def made_by(self, run_pk: int, name: str) -> frozenset[str]:
-        """The versions of a skill that a run's own calls made."""
+        """List the hashes of the versions of a skill that a run's own calls made."""
         wanted = sa.select(skill_changes.c.hash).where(skill_changes.c.run_pk == run_pk, skill_changes.c.name == name)
         with self._database.read() as connection:
             return frozenset(connection.execute(wanted.where(skill_changes.c.hash.is_not(None))).scalars())
@@ -222,7 +222,7 @@ class Skills:
     # --- what runs use ---
 
     def current_set(self) -> SkillSet | None:
-        """All skills as they are now, stored so that a run may name the set; ``None`` where there are none."""
+        """Store all skills as they are now as a set, which a run may name; ``None`` when there are none."""
         for _ in range(_TRIES):
             found = SkillSet(entries=tuple(row.entry for row in self.rows()))
             if not found.entries:
@@ -232,7 +232,7 @@ class Skills:
         raise SkillMoved("the skills change faster than they can be read; try again")
 
     def _keep_set(self, found: SkillSet) -> bool:
-        """``False`` when one of its folders went meanwhile."""
+        """Store a set. Returns False when one of its folders was deleted meanwhile."""
         hashes = sorted({entry.hash for entry in found.entries})
         with self._database.write() as connection:
             ours = (skill_contents.c.tenant == self.tenant) & skill_contents.c.hash.in_(hashes)
@@ -245,18 +245,19 @@ class Skills:
         return True
 
     def stored_set(self, digest: str) -> SkillSet:
-        """A set by its hash. Raises ``SkillNotFound``."""
+        """Load a set by its hash. Raises ``SkillNotFound``."""
         found = SkillSet.from_json(self._body(digest, is_set=True))
         if found.hash != digest:
             raise SkillError(f"the stored set of skills {digest[:12]} is not what its hash says")
         return found
 
     def folder(self, digest: str) -> tuple[SkillFile, ...]:
-        """The files of one version of a skill. Raises ``SkillNotFound``, ``SkillError`` for what was changed."""
+        """Load the files of one version of a skill. Raises ``SkillNotFound``, and ``SkillError`` for a row that was
+        tampered with."""
         return folder_of(self._body(digest, is_set=False), digest)
 
     def run(self, run_id: str) -> RunOfSkills:
-        """What a run was begun with. Raises ``SkillNotFound`` for one that is not there."""
+        """Load what a run began with. Raises ``SkillNotFound`` when there is no such run."""
         first = runs.alias("first")
         wanted = (
             sa.select(
@@ -296,7 +297,7 @@ class Skills:
             raise SkillError(f"there are {SKILLS_MAX} skills already; remove one first")
 
     def _store(self, connection: Connection, digest: str, body: str, *, is_set: bool) -> None:
-        """Keep a text under its hash, and mark it as used. Idempotent."""
+        """Store a text under its hash, and mark it as used. Idempotent."""
         this = (skill_contents.c.tenant == self.tenant) & (skill_contents.c.hash == digest)
         seen = sa.select(skill_contents.c.used_at - db_now()).where(this).with_for_update()
         age = connection.execute(seen).scalar()
@@ -307,7 +308,7 @@ class Skills:
             connection.execute(sa.update(skill_contents).where(this).values(used_at=db_now()))
 
     def _release(self, connection: Connection, digest: str) -> None:
-        """A version that is not the newest any more stays for a day, and for as long as runs need it."""
+        """Release a version that is not the newest any more: it is kept for a day, and for as long as runs need it."""
         this = (skill_contents.c.tenant == self.tenant) & (skill_contents.c.hash == digest)
         connection.execute(sa.update(skill_contents).where(this).values(used_at=db_now()))
 
@@ -316,7 +317,8 @@ class Skills:
         return row_of(connection.execute(sa.select(*columns_for(skill_changes, SkillChange)).where(this)), SkillChange)
 
     def _claimed(self, connection: Connection, call: CallOfAgent, name: str, digest: str | None) -> SkillChange | None:
-        """Say that the call does this; what it did before, where it did. Another worker at the same call waits here."""
+        """Record that the call makes this change. Returns what it changed before, or ``None`` when this is the first
+        time. Another worker with the same call waits here."""
         values = {"run_pk": call.run_pk, "call_key": call.key, "name": name, "hash": digest}
         added = insert_ignoring(connection, skill_changes).values(**values, changed_at=db_now())
         if connection.execute(added.returning(skill_changes.c.pk)).first() is not None:
@@ -333,8 +335,8 @@ def _require_expected(name: str, row: SkillRow | None, *, expects: str | None, i
 
 
 def prune(database: Database, *, acts: bool = True, older_than_s: float = KEPT_S) -> int:
-    """Delete sets that no run names and folders that nothing refers to, a day after their last use; how many. Without
-    ``acts`` only the sets are looked at, and nothing is deleted. Safe for several at once."""
+    """Delete sets that no run names and folders without references, a day after their last use. Returns how many.
+    Without ``acts`` only the sets are counted, and nothing is deleted. Safe in several processes at once."""
     old = skill_contents.c.used_at < db_now() - older_than_s
     is_named = sa.exists().where(runs.c.skills_hash == skill_contents.c.hash, runs.c.skills_hash.is_not(None))
     sets = sa.and_(skill_contents.c.is_set == 1, old, sa.not_(is_named))
@@ -366,6 +368,6 @@ def _prune_folders(database: Database, old: sa.ColumnElement[bool]) -> int:
     kept = [row.pk for row in found if (row.tenant, row.hash) in used]
     free = [row.pk for row in found if (row.tenant, row.hash) not in used]
     with database.write() as connection:
-        # Those in use are looked at again in a day. Who used one of the others meanwhile marked it, so it stays.
+        # Contents in use are looked at again in a day. The delete skips others that were used (marked) meanwhile.
         connection.execute(sa.update(skill_contents).where(skill_contents.c.pk.in_(kept)).values(used_at=db_now()))
         return connection.execute(sa.delete(skill_contents).where(skill_contents.c.pk.in_(free), folders)).rowcount

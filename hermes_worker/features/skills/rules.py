@@ -1,8 +1,8 @@
-"""Skills as values: what a folder of instructions is, what it may hold, and which of them an agent is shown.
+"""Skills as values: what a folder of instructions is, what it may hold, and which of them an agent is shown. Pure.
 
 The form is that of https://agentskills.io (``SKILL.md`` with front matter, files beside it), with the conditions of the
-original below ``metadata.hermes`` (docs/skills.md). Everything here is pure. A skill is known by the hash of its whole
-folder, and what a run may use is a *set*: names, and the hash that each stands for.
+original below ``metadata.hermes`` (docs/skills.md). A skill version is identified by the hash of its whole folder, and
+what a run may use is a *set*: names, and the hash that each stands for.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ DESCRIPTION_CHARS_MAX = 1_024
 COMPATIBILITY_CHARS_MAX = 500
 """These three are of https://agentskills.io/specification (2026-11)."""
 TEXT_CHARS_MAX = 100_000
-"""Of ``SKILL.md``, as in the original."""
+"""The most characters of ``SKILL.md``, as in the original."""
 FILE_BYTES_MAX = 1_048_576
-"""Of any other file, as in the original."""
+"""The most bytes of any other file, as in the original."""
 SKILL_BYTES_MAX = 4 * 1_048_576
 FILES_MAX = 200
 PATH_CHARS_MAX = 200
@@ -37,13 +37,13 @@ PATH_PARTS_MAX = 8
 SKILLS_MAX = 500
 """Skills of one tenant."""
 CATEGORY_FILE = "DESCRIPTION.md"
-"""In the folder of a category: what its skills are about."""
+"""The file in the folder of a category that describes its skills."""
 CATEGORY_CHARS_MAX = 200
-"""Of what is said of a category, in the index."""
+"""Characters of a category's description in the index."""
 INDEX_DESCRIPTION_CHARS = 60
-"""Of a description in the index; the whole stands in ``skills_list``."""
+"""Characters of a skill's description in the index; all of it stands in ``skills_list``."""
 WRITABLE_FOLDERS = ("assets", "references", "scripts", "templates")
-"""Where an agent may put files of a skill."""
+"""The folders of a skill into which an agent may put files."""
 _VARIABLES_MAX = 20
 _STANDARD_FIELDS = frozenset({"name", "description", "license", "compatibility", "metadata", "allowed-tools"})
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
@@ -63,7 +63,7 @@ class SkillNotFound(SkillError):
 
 
 class SkillMoved(SkillError):
-    """Somebody else changed the skill in between."""
+    """The skill was changed by another writer in between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class SkillFile:
 
     @property
     def text(self) -> str | None:
-        """``None`` for what is no text."""
+        """``None`` for a file that is no text."""
         if b"\x00" in self.body:
             return None
         try:
@@ -88,7 +88,7 @@ class SkillFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillFacts:
-    """What the front matter of a skill says, as far as the product acts on it."""
+    """The fields of a skill's front matter that the product acts on."""
 
     name: str
     description: str
@@ -108,7 +108,7 @@ class SkillFacts:
     commands: tuple[str, ...] = ()
     """Programs that it needs."""
     category_note: str = ""
-    """What the file of its category says the skills there are about."""
+    """The description of its category."""
     bundle: tuple[str, ...] = ()
     """The skills that a bundle stands for; empty for a skill."""
 
@@ -118,7 +118,7 @@ class SkillFacts:
 
     @classmethod
     def from_json(cls, text: str) -> SkillFacts:
-        """Of what ``to_json`` made; fields of a later version are left out."""
+        """Parse what ``to_json`` wrote; fields of a later version are ignored."""
         said: dict[str, Any] = json.loads(text)
         known = {each.name for each in fields(cls)}
         values: dict[str, Any] = {"description": ""}
@@ -144,7 +144,7 @@ class SkillEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillSet:
-    """Which skills there are for a run, each with its one version, by name."""
+    """The skills that a run may use, each in its one version, by name."""
 
     entries: tuple[SkillEntry, ...] = ()
 
@@ -175,8 +175,8 @@ class SkillSet:
 
 
 def checked_path(path: str) -> str:
-    """A path inside of a skill, in Unicode's composed form. Raises ``SkillError`` for one that leads out of it, or that
-    a file system would take for another."""
+    """Return a path inside a skill, in Unicode's composed form. Raises ``SkillError`` for one that leads out of it, or
+    that a file system would confuse with another."""
     composed = unicodedata.normalize("NFC", path)
     parts = composed.split("/")
     wrong = (
@@ -195,8 +195,8 @@ def checked_path(path: str) -> str:
 
 
 def checked_files(files: Iterable[SkillFile]) -> tuple[SkillFile, ...]:
-    """The files of a skill by path. Raises ``SkillError`` where there are too many or too large ones, none that is
-    ``SKILL.md``, or two that are one on some file systems."""
+    """Return the files of a skill by path. Raises ``SkillError`` when there are too many or too large ones, no
+    ``SKILL.md``, or two paths that are one on some file systems."""
     found: dict[str, SkillFile] = {}
     total = 0
     for file in files:
@@ -226,13 +226,13 @@ def checked_files(files: Iterable[SkillFile]) -> tuple[SkillFile, ...]:
 
 
 def main_file(files: Iterable[SkillFile]) -> SkillFile | None:
-    """``SKILL.md``, or the one file of a bundle."""
+    """Find ``SKILL.md``, or the one file of a bundle; ``None`` when there is none."""
     by_path = {file.path: file for file in files}
     return by_path.get(SKILL_FILE) or by_path.get(BUNDLE_FILE)
 
 
 def main_text(files: Iterable[SkillFile]) -> str:
-    """What ``SKILL.md`` says. Raises ``SkillError`` where there is none."""
+    """Return the text of ``SKILL.md``. Raises ``SkillError`` when there is none."""
     main = main_file(files)
     if main is None or main.text is None:
         raise SkillError(f"a skill has a file {SKILL_FILE}")
@@ -241,7 +241,7 @@ def main_text(files: Iterable[SkillFile]) -> str:
 
 def content_hash(files: Sequence[SkillFile]) -> str:
     """SHA-256, in hexadecimal digits, of the paths, the bytes and the modes of all files in the order of their paths;
-    equal exactly where the folders are."""
+    equal exactly when the folders are equal."""
     digest = hashlib.sha256(_HASHED_AS)
     for file in sorted(files, key=lambda each: each.path.encode()):
         path = file.path.encode()
@@ -251,7 +251,7 @@ def content_hash(files: Sequence[SkillFile]) -> str:
 
 
 def folder_json(files: Sequence[SkillFile]) -> str:
-    """The files as they are stored."""
+    """Dump the files for storage."""
     return canonical_json([_stored(file) for file in sorted(files, key=lambda each: each.path.encode())])
 
 
@@ -262,7 +262,7 @@ def _stored(file: SkillFile) -> dict[str, object]:
 
 
 def folder_of(text: str, digest: str) -> tuple[SkillFile, ...]:
-    """The files of what ``folder_json`` made. Raises ``SkillError`` for what does not have this hash."""
+    """Parse what ``folder_json`` wrote. Raises ``SkillError`` when it does not have this hash."""
     try:
         files = tuple(
             SkillFile(
@@ -283,8 +283,7 @@ def folder_of(text: str, digest: str) -> tuple[SkillFile, ...]:
 
 
 def facts_of(front: Mapping[str, Any], *, called: str) -> SkillFacts:
-    """What a front matter says, read with patience: ``called`` stands in for a missing name. Raises ``SkillError``
-    for a name that could not be asked for."""
+    """Parse a front matter leniently: ``called`` replaces a missing name. Raises ``SkillError`` for an invalid name."""
     name = _word(front.get("name")) or called
     if not _NAME.fullmatch(name):
         raise SkillError(
@@ -311,7 +310,7 @@ def facts_of(front: Mapping[str, Any], *, called: str) -> SkillFacts:
 
 
 def _variables_of(front: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the environment, each once; what could not be one is left out."""
+    """Names of environment variables, each once; invalid names are left out."""
     named: list[str] = []
     for field in (front.get("required_environment_variables"), own.get("required_environment_variables")):
         if isinstance(field, Sequence) and not isinstance(field, str):
@@ -326,7 +325,7 @@ def _prerequisites(front: Mapping[str, Any], own: Mapping[str, Any], name: str) 
 
 
 def bundle_of(document: Mapping[str, Any], *, called: str) -> SkillFacts:
-    """What ``BUNDLE.yaml`` says. Raises ``SkillError``."""
+    """Parse ``BUNDLE.yaml``. Raises ``SkillError``."""
     named = _words(document.get("skills"))
     if not named:
         raise SkillError(f"the bundle {called[:80]!r} must have a list 'skills' of names")
@@ -336,8 +335,8 @@ def bundle_of(document: Mapping[str, Any], *, called: str) -> SkillFacts:
 
 
 def problems_of(front: Mapping[str, Any], *, folder: str | None) -> list[str]:
-    """What keeps a front matter from being one of agentskills.io, in sentences. ``folder`` is the name of its folder,
-    ``None`` where it has none yet."""
+    """List what keeps a front matter from conforming to agentskills.io, as sentences. ``folder`` is the name of its
+    folder, ``None`` when it has none yet."""
     found = []
     if extra := sorted(str(name) for name in front.keys() - _STANDARD_FIELDS):
         found.append(f"fields that the format does not know: {', '.join(extra)[:200]} (put them below 'metadata')")
@@ -371,7 +370,7 @@ def _name_problems(name: object, folder: str | None) -> list[str]:
 
 
 def checked_category(category: str | None) -> str:
-    """Raises ``SkillError``."""
+    """Return a valid category; empty for none. Raises ``SkillError``."""
     if not category:
         return ""
     if not _CATEGORY.fullmatch(category):
@@ -384,7 +383,7 @@ def _word(value: object) -> str:
 
 
 def _words(value: object) -> tuple[str, ...]:
-    """Names in a list, or with commas between."""
+    """Read names from a list, or from a text with commas between them."""
     listed = value.split(",") if isinstance(value, str) else value
     if not isinstance(listed, Sequence):
         return ()
@@ -401,17 +400,17 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillSurroundings:
-    """What the conditions of skills are about."""
+    """The facts that the conditions of skills depend on."""
 
     tools: Set[str] = frozenset()
     toolsets: Set[str] = frozenset()
     platform: str = "linux"
-    """As Python's ``sys.platform`` says it."""
+    """A value of Python's ``sys.platform``."""
     disabled: Set[str] = frozenset()
 
 
 def hidden_because(facts: SkillFacts, around: SkillSurroundings) -> str | None:
-    """Why a skill is not offered there; ``None`` when it is."""
+    """Why a skill is not offered under these conditions; ``None`` when it is."""
     if facts.name in around.disabled:
         return "it is disabled"
     if facts.platforms and not any(_is_platform(each, around.platform) for each in facts.platforms):
@@ -433,7 +432,8 @@ def _is_platform(named: str, platform: str) -> bool:
 
 
 def shown_of(skills: SkillSet, around: SkillSurroundings) -> tuple[SkillEntry, ...]:
-    """Those that are offered there, by category and name; those without a category come first."""
+    """Select the skills that are offered under these conditions, by category and name; those without a category come
+    first."""
     offered = (entry for entry in skills.entries if hidden_because(entry.facts, around) is None)
     return tuple(sorted(offered, key=lambda entry: (entry.category, entry.name)))
 
@@ -446,7 +446,8 @@ _INDEX_HEAD = (
 
 
 def skill_index(entries: Sequence[SkillEntry]) -> str:
-    """The block of the system prompt; empty where there is no skill. Bundles are for people and jobs."""
+    """Render the index for the system prompt; empty when there is no skill. Bundles are left out: they are for people
+    and jobs."""
     entries = [entry for entry in entries if not entry.facts.bundle]
     if not entries:
         return ""
@@ -463,7 +464,7 @@ def skill_index(entries: Sequence[SkillEntry]) -> str:
 
 
 def _short(description: str) -> str:
-    """One line that cannot end the list."""
+    """Shorten a description to one line that cannot end the list."""
     line = _unclosed(description)
     if len(line) <= INDEX_DESCRIPTION_CHARS:
         return line
@@ -475,8 +476,8 @@ def _unclosed(text: str) -> str:
 
 
 def filled(text: str, *, folder: str | None, session_id: str) -> str:
-    """``${HERMES_SKILL_DIR}`` and ``${HERMES_SESSION_ID}`` with what they stand for; a value of ``None`` leaves its
-    variable as it is. One pass: what a value holds is not filled again."""
+    """Replace ``${HERMES_SKILL_DIR}`` and ``${HERMES_SESSION_ID}`` by their values; a value of ``None`` leaves its
+    variable as it is. One pass: variables inside a value are not replaced."""
     values = {"HERMES_SKILL_DIR": folder, "HERMES_SESSION_ID": session_id}
 
     def value(match: re.Match[str]) -> str:
@@ -490,17 +491,17 @@ ALONGSIDE = "The user gave this instruction alongside the skill(s) above:"
 
 
 def instructed(texts: Sequence[str], prompt: str) -> str:
-    """A prompt behind the skills that it is to be done by."""
+    """Put the texts of skills before the prompt that is to be done by them."""
     return "\n\n".join((*(text.strip() for text in texts), ALONGSIDE, prompt)) if texts else prompt
 
 
 def needs_folder(files: Sequence[SkillFile]) -> bool:
-    """Whether the skill is of use only where its files are: it has scripts, or names its folder."""
+    """Whether the skill is useful only where its files are: it has scripts, or names its folder."""
     return "${HERMES_SKILL_DIR}" in main_text(files) or any(file.path.startswith("scripts/") for file in files)
 
 
 def linked_files(files: Iterable[SkillFile]) -> Mapping[str, Sequence[str]]:
-    """The files beside ``SKILL.md`` by their folders; those of no folder are under ``other``."""
+    """The files beside ``SKILL.md`` by their folders; those in no folder are under ``other``."""
     found: dict[str, list[str]] = {}
     for file in files:
         if file.path not in (SKILL_FILE, BUNDLE_FILE):
@@ -510,7 +511,7 @@ def linked_files(files: Iterable[SkillFile]) -> Mapping[str, Sequence[str]]:
 
 
 def followed(name: str, files: Sequence[SkillFile]) -> str:
-    """What stands before the prompt of a run that is to follow a skill."""
+    """The text that stands before the prompt of a run that is to follow a skill."""
     others = [file.path for file in files if file.path not in (SKILL_FILE, BUNDLE_FILE)]
     more = f" Its other files, for skill_view: {', '.join(others[:50])}." if others else ""
     return f"[Follow the skill {name!r}.{more}]\n\n{main_text(files).strip()}"

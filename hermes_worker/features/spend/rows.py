@@ -1,8 +1,9 @@
-"""What runs cost, added up from their rows by day, model, tenant, job or session.
+"""The cost of runs, summed from their rows by day, model, tenant, job or session.
 
-Each run counts once, on the day on which it was accepted, with what it used itself. What it caused counts for the job
-and the session in which its tree began, and otherwise for itself. Deleted runs are not in it. What is unknown is never
-zero: runs whose cost is not known in full are counted apart, and so is what their calls may have cost beside it.
+Each run counts once, on the day on which it was accepted, with what it used itself. A run that another run caused
+counts for the job and the session in which its tree began, and otherwise for itself. Deleted runs are not in it. What
+is unknown is never zero: runs whose cost is not known in full are counted apart, and so is what their calls may have
+cost beside it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ GROUPS_MAX = 1_000
 
 
 class SpendBy(StrEnum):
-    """What is told apart."""
+    """The dimension by which costs are grouped."""
 
     DAY = "day"
     MODEL = "model"
@@ -45,7 +46,7 @@ class SpendBy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpendQuestion:
-    """Which runs are meant, and what is told apart. Times in epoch seconds."""
+    """A query for costs: which runs, and how they are grouped. Times in epoch seconds."""
 
     by: SpendBy
     after: float
@@ -53,27 +54,27 @@ class SpendQuestion:
     before: float
     """Accepted before this moment."""
     tenant: str | None
-    """``None``: those of all tenants."""
+    """Only runs of this tenant; ``None`` for those of all tenants."""
     limit: int = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpendRow:
-    """What the runs of one group cost."""
+    """The cost of the runs of one group."""
 
     key: str | None
     """A day (``2026-11-25``, UTC), a model, a tenant, the id of a job or of a session; ``None`` for runs without a
     job."""
     name: str | None
-    """Of a job; what its callers call a session."""
+    """The name of a job, or how callers call a session; ``None`` for other groups."""
     runs: int
     usage: Usage
     cost_usd: Decimal | None
-    """What is known; ``None`` when nothing is."""
+    """The known cost; ``None`` when nothing is known."""
     doubtful_cost_usd: Decimal
-    """What may have been billed beside it, at most."""
+    """US dollars that may have been billed beside the known cost, at most."""
     unknown_runs: int
-    """Runs of which not all is known that they cost."""
+    """Runs whose cost is not known in full."""
     unpriced_calls: int
 
 
@@ -110,11 +111,12 @@ _KEYS: dict[SpendBy, sa.ColumnElement[Any]] = {
     SpendBy.JOB: firings.c.job_pk,
     SpendBy.SESSION: sa.func.coalesce(_roots.c.session_pk, runs.c.session_pk),
 }
-"""Whatever a run caused belongs to the job and the session in which its tree began."""
+"""The key of each grouping. A run that another run caused belongs to the job and the session in which its tree
+began."""
 
 
 def read_spend(database: Database, wanted: SpendQuestion) -> list[SpendRow]:
-    """Groups, the newest day first, of other kinds the most expensive first. Raises ``UnavailableError``."""
+    """Load the groups: days newest first, other groups by falling cost. Raises ``UnavailableError``."""
     with database.read() as connection:
         key = _KEYS[wanted.by]
         statement = sa.select(
@@ -172,7 +174,7 @@ class _SessionName(NamedTuple):
 def _names(
     connection: Connection, by: SpendBy, pks: Sequence[str | int]
 ) -> dict[str | int | None, tuple[str | None, str | None]]:
-    """The id and the name of what has a number."""
+    """Load the id and the name of jobs or sessions by row id."""
     if not pks:
         return {}
     if by is SpendBy.JOB:

@@ -38,7 +38,7 @@ class RouteRow:
 
     @property
     def place(self) -> str:
-        """What it is called in addresses, and among the routes of everybody."""
+        """The name of the route in addresses, and among the routes of all tenants."""
         return place_of_route(self.tenant, self.name)
 
 
@@ -46,7 +46,7 @@ _COLUMNS = tuple(webhook_routes.c[each.name] for each in fields(RouteRow))
 
 
 def place_of_route(tenant: str, name: str) -> str:
-    """What a route is called in addresses, and among the routes of everybody."""
+    """The name of a route in addresses, and among the routes of all tenants."""
     return name if tenant == DEFAULT_TENANT else f"{tenant}/{name}"
 
 
@@ -58,7 +58,7 @@ class Webhooks:
         self._tenant = tenant
 
     def add(self, name: str, secret: str, definition: str, *, replaces: bool = False) -> None:
-        """Keep a route. Raises ``RouteExists`` unless it may replace the one of its name."""
+        """Store a route. Raises ``RouteExists`` unless it may replace the route of the same name."""
         values = {"tenant": self._tenant, "name": name, "secret": plain(secret), "definition": plain(definition)}
         with self._database.write() as connection:
             if replaces:
@@ -77,7 +77,7 @@ class Webhooks:
         return self._read(sa.select(*_COLUMNS).where(webhook_routes.c.tenant == self._tenant))
 
     def of_everybody(self) -> list[RouteRow]:
-        """The routes of all tenants."""
+        """List the routes of all tenants."""
         return self._read(sa.select(*_COLUMNS))
 
     def _read(self, wanted: sa.Select[tuple[object, ...]]) -> list[RouteRow]:
@@ -86,8 +86,9 @@ class Webhooks:
             return [RouteRow(**each) for each in found]
 
     def reseal(self, change: Callable[[RouteRow], str | None]) -> int:
-        """Store what ``change`` makes of the secret of each route of everybody; ``None`` leaves it. A route that was
-        changed at the same time stays as it is. How many were changed; safe for several at once."""
+        """Store what ``change`` returns for the secret of each route of every tenant; ``None`` leaves it. A route that
+        was changed at the same time stays as it is. Returns how many were changed; safe in several processes at
+        once."""
         changed = 0
         for row in self.of_everybody():
             if (secret := change(row)) is None:
@@ -100,7 +101,7 @@ class Webhooks:
         return changed
 
     def remove(self, name: str) -> None:
-        """Raises ``RouteNotFound``."""
+        """Delete a route. Raises ``RouteNotFound``."""
         with self._database.write() as connection:
             removed = connection.execute(sa.delete(webhook_routes).where(self._is(name)))
             if removed.rowcount == 0:
@@ -108,8 +109,8 @@ class Webhooks:
             record(connection, Act.ROUTE_REMOVE, name, tenant=self._tenant)
 
     def admit(self, name: str, rate_per_min: int) -> bool:
-        """Count an event that came just now, unless too many came in the last minute. Exact, whichever servers they
-        came to: the route's row is locked."""
+        """Count an event that came just now; False when too many came in the last minute. Exact over all servers: the
+        route's row is locked."""
         recent = sa.select(sa.func.count()).where(
             webhook_events.c.tenant == self._tenant,
             webhook_events.c.route == name,

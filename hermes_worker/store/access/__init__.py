@@ -1,1 +1,1 @@
-"""Who calls: keys and logins."""
+"""Tenants, keys, logins, and the audit log."""

@@ -1,11 +1,11 @@
-"""The audit log: who did what, for which tenant, from where, and what it was before and after.
+"""The audit log: who did what, for which tenant, from where, and the values before and after.
 
-Whoever lets people in (the API's guard, the command line) says who acts, with ``acting``; whatever people can do is
-recorded in the transaction that does it, so that there is no deed without its row and no row without its deed. What
-workers and schedulers do by themselves is no deed of a person: where nobody acts, nothing is recorded.
+The code that lets people in (the API's guard, the command line) names the actor with ``acting``; every action of a
+person is recorded in the transaction that performs it, so no action is without its row and no row without its action.
+Workers and schedulers act without an actor, and their work is not recorded.
 
 Rows are added and never changed: triggers refuse an update, and a deletion before a row is ``AUDIT_FLOOR_S`` old
-(``features.retention.rules``). They hold no text of people or models, only ids, names and what was chosen.
+(``features.retention.rules``). They hold no text of people or models, only ids, names and chosen values.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ __all__ = ["Act", "Actor", "AuditLog", "AuditRow", "Deed", "act_as", "acting", "
 _SUBJECT_CHARS_MAX = 200
 _ADDRESS_CHARS_MAX = 64
 _VALUE_CHARS_MAX = 2_000
-"""Of one value; what is longer is cut, and says so."""
+"""The most characters of one value; a longer one is cut, and says so."""
 
 SETTLED_S = 5.0
-"""An export stops so long before now: a transaction that is still open may yet add a row before the last one."""
+"""An export stops this many seconds before now: a transaction that is still open may yet add a row before the last
+one."""
 
 Facts = Mapping[str, object]
 
 
 class Act(StrEnum):
-    """What somebody did."""
+    """The kinds of actions that are recorded."""
 
     RUN_SUBMIT = "run.submit"
     RUN_STOP = "run.stop"
@@ -104,19 +105,19 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
-    """Who acts."""
+    """The person or program that acts."""
 
     tenant: str
-    """Whose things are meant."""
+    """The tenant for which the actor acts."""
     name: str
-    """As ``core.principals`` names people and keys: ``cli:USER``, ``api:HOLDER/KEY``."""
+    """A principal (``core.principals``): ``cli:USER``, ``api:HOLDER/KEY``."""
     address: str | None = None
-    """Where the request came from, as the server saw it; ``None`` at the machine itself."""
+    """The network address of the request as the server saw it; ``None`` for a command on the machine itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deed:
-    """What is to be recorded."""
+    """An action that is to be recorded."""
 
     act: Act
     subject: str
@@ -126,17 +127,17 @@ class Deed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRow:
-    """One deed. ``at`` in epoch seconds by the database's clock."""
+    """A recorded action. ``at`` in epoch seconds by the database's clock."""
 
     number: int
-    """Grows with time; a later page begins behind it."""
+    """Grows with time; a later page begins after it."""
     at: float
     tenant: str
     actor: str
     address: str | None
     act: str
     subject: str
-    """What it was done to: the id of a run, a job or a key, or a name."""
+    """The object of the action: the id of a run, a job or a key, or a name."""
     before: Facts
     after: Facts
 
@@ -157,7 +158,8 @@ _actor: ContextVar[Actor | None] = ContextVar("hermes_actor", default=None)
 
 @contextmanager
 def acting(actor: Actor | None) -> Iterator[None]:
-    """Inside the block, and in the threads and tasks that take its context along, ``actor`` is who acts."""
+    """Make ``actor`` the actor inside the block, and in the threads and tasks that inherit its context; ``None`` for no
+    actor."""
     token = _actor.set(actor)
     try:
         yield
@@ -166,7 +168,7 @@ def acting(actor: Actor | None) -> Iterator[None]:
 
 
 def act_as(actor: Actor) -> None:
-    """From here on ``actor`` is who acts in this thread: for a program that serves one person."""
+    """Make ``actor`` the actor of this thread from here on: for a program that serves one person."""
     _actor.set(actor)
 
 
@@ -179,13 +181,14 @@ def record(
     before: Facts | None = None,
     after: Facts | None = None,
 ) -> None:
-    """Write a deed in the transaction that does it; nothing when nobody acts. ``tenant`` is whose log it belongs to,
-    where that is not the actor's. Values must be JSON, without texts of people or models."""
+    """Record an action in the transaction that performs it; nothing when there is no actor. ``tenant`` is the tenant
+    whose log it belongs to, where that is not the actor's. Values must be JSON, without texts of people or models."""
     record_all(connection, [Deed(act=act, subject=str(subject), before=before or {}, after=after or {})], tenant=tenant)
 
 
 def record_all(connection: Connection, deeds: Sequence[Deed], *, tenant: str | None = None) -> None:
-    """Likewise, several deeds of one transaction in one statement."""
+    """Record several actions of one transaction in one statement; nothing when there is no actor. ``tenant`` as in
+    ``record``."""
     actor = _actor.get()
     if actor is None or not deeds:
         return
@@ -239,11 +242,11 @@ class AuditLog:
         since: float | None = None,
         until: float | None = None,
     ) -> Sequence[AuditRow]:
-        """Deeds of a tenant, or of all for ``None``, oldest first unless asked otherwise, behind number ``after`` and
-        below number ``before``. ``since`` and ``until`` in epoch seconds, the latter exclusive.
+        """List actions of ``tenant``, or of all tenants for ``None``, oldest first unless ``newest_first``, with
+        numbers above ``after`` and below ``before``. ``since`` and ``until`` are epoch seconds, the latter exclusive.
 
-        A transaction that is still open may later add a row with a lower number than the last one given. Whoever copies
-        the log asks with ``until`` a few seconds ago.
+        A transaction that is still open may later add a row with a lower number than the last one returned. A caller
+        that copies the log passes an ``until`` that is ``SETTLED_S`` ago.
         """
         wanted = sa.select(*columns_for(audit_log, _LogRow)).where(audit_log.c.pk > after)
         conditions = (

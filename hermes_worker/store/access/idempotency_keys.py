@@ -1,4 +1,4 @@
-"""Requests that were accepted in the last day, by the names they can be known again by."""
+"""Requests that were accepted in the last day, by their idempotency keys and signatures."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class IdempotencyConflict(HermesError):
 
 
 class RequestReplayed(HermesError):
-    """The same signed request was accepted before, under another idempotency key."""
+    """A signed request was accepted before, under another idempotency key."""
 
 
 class KeyTaken(Exception):
-    """Somebody else wrote one of these names while we were about to: look again."""
+    """Another transaction wrote one of these names at the same time: read again."""
 
 
 class _NameRow(NamedTuple):
@@ -37,13 +37,14 @@ class _NameRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earlier:
-    """The same request, accepted before."""
+    """An earlier acceptance of a request; ``run_pk`` is the run that it made, if any."""
 
     run_pk: int | None
 
 
 def earlier(connection: Connection, keys: RequestKeys) -> Earlier | None:
-    """What came of the same request; ``None`` when it is new. Raises ``IdempotencyConflict``, ``RequestReplayed``."""
+    """Find the earlier acceptance of the same request; ``None`` when the request is new. Raises
+    ``IdempotencyConflict``, ``RequestReplayed``."""
     if not keys.names:
         return None
     if keys.key is not None:
@@ -70,8 +71,8 @@ def earlier(connection: Connection, keys: RequestKeys) -> Earlier | None:
 
 
 def claim(connection: Connection, keys: RequestKeys, run_pk: int | None) -> None:
-    """Write the names down, in the transaction that accepts the request. Of two at once one gets through: the other
-    waits for it and raises ``KeyTaken``."""
+    """Insert the names of a request, in the transaction that accepts it. Of two at once one succeeds; the other waits
+    for it and raises ``KeyTaken``."""
     known = {"tenant": keys.tenant, "source": keys.source, "fingerprint": keys.fingerprint, "run_pk": run_pk}
     for name in keys.names:
         written = connection.execute(

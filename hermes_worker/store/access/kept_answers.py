@@ -1,8 +1,8 @@
-"""What requests were answered in the last day, by the keys that their callers chose.
+"""The stored answers of requests of the last day, by the idempotency keys that their callers chose.
 
-For requests that change something and begin no run; those that do are known by ``idempotency_keys``. A request that is
-at work holds its row for a while, and moves that on as long as its process lives: when it died, the next one with the
-same key takes over and does it again.
+For requests that change something and begin no run; those that begin one are in ``idempotency_keys``. A request that is
+at work holds its row for a while, and renews that as long as its process lives. When the process died, the next request
+with the same key takes over and does the work again.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from hermes_worker.store.rows import insert_ignoring
 from hermes_worker.store.tables import kept_answers
 
 HELD_S = 30.0
-"""How long a request counts as being at work after its process was last heard."""
+"""Seconds for which a request counts as being at work after its last renewal."""
 
 
 class RequestAtWork(HermesError):
-    """The same request is at work at this moment."""
+    """An equal request is being processed at this moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestName:
-    """By what a request is known again."""
+    """The identity of a request: equal for a repetition, different for any other request."""
 
     tenant: str
     principal: str
@@ -46,7 +46,7 @@ class RequestName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptAnswer:
-    """What a request was answered."""
+    """The stored answer of a request."""
 
     status: int
     headers: Sequence[tuple[str, str]]
@@ -63,13 +63,13 @@ class _KeptRow(NamedTuple):
 
 
 class KeptAnswers:
-    """Those of one database. Thread-safe."""
+    """The stored answers in one database. Thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def begin(self, name: RequestName) -> str | KeptAnswer:
-        """The token with which to do what is asked for, or what it was answered. Of two at once one gets a token.
+        """Return the token with which to process the request, or its stored answer. Of two at once one gets a token.
         Raises ``IdempotencyConflict``, ``RequestAtWork``."""
         token = secrets.token_hex(16)
         values = {"operation": name.operation, "fingerprint": name.fingerprint, "token": token}
@@ -89,7 +89,7 @@ class KeptAnswers:
         return token
 
     def _known(self, connection: Connection, name: RequestName) -> KeptAnswer | None:
-        """What the request was answered; ``None`` while it was not. Raises ``IdempotencyConflict``."""
+        """Load the stored answer of a request; ``None`` while there is none. Raises ``IdempotencyConflict``."""
         wanted = sa.select(*columns_for(kept_answers, _KeptRow)).where(_is(name)).with_for_update()
         row = row_of(connection.execute(wanted), _KeptRow)
         if row is None:
@@ -102,20 +102,20 @@ class KeptAnswers:
         return KeptAnswer(status=row.status, headers=headers, body=row.body or "")
 
     def hold(self, name: RequestName, token: str) -> bool:
-        """Say that the request is still at work; whether it is still ours."""
+        """Renew the hold of a request that is being processed. Returns False when another process has taken over."""
         with self._database.statement() as connection:
             moved = sa.update(kept_answers).where(_is(name), kept_answers.c.token == token)
             return connection.execute(moved.values(held_until=db_now() + HELD_S)).rowcount == 1
 
     def keep(self, name: RequestName, token: str, answer: KeptAnswer) -> None:
-        """Write the answer. Nothing happens when somebody else has taken over."""
+        """Store the answer of a request. Does nothing when another process has taken over."""
         values = {"status": answer.status, "headers": json.dumps(list(answer.headers)), "body": answer.body}
         with self._database.statement() as connection:
             ours = sa.update(kept_answers).where(_is(name), kept_answers.c.token == token)
             connection.execute(ours.values(**values, token=None, held_until=None))
 
     def forget(self, name: RequestName, token: str) -> None:
-        """The request changed nothing: its key is free again."""
+        """Delete the row of a request that changed nothing, so that its key is free again."""
         with self._database.statement() as connection:
             connection.execute(sa.delete(kept_answers).where(_is(name), kept_answers.c.token == token))
 

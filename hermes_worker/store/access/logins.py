@@ -1,7 +1,7 @@
-"""Logins whose tokens the workers share: one claims an exchange, all use what comes of it.
+"""Logins whose tokens the workers share: one worker claims an exchange, all use its outcome.
 
-A claim on an exchange is never handed on by itself. Its outcome is written under it however late it comes, even after
-the login was declared dead for want of one.
+A claim on an exchange never passes to another worker by itself. Its outcome is written under it however late it comes,
+even after the login was declared dead because the outcome was missing.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from hermes_worker.store.tables import logins
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What an exchange gave."""
+    """The tokens that an exchange returned."""
 
     sealed: str = field(repr=False)
     lifetime_s: float | None
-    """``None`` when the server did not say."""
+    """Seconds for which the access token is valid; ``None`` when the server did not say."""
 
 
 class _LoginRow(NamedTuple):
@@ -49,6 +49,7 @@ class Logins:
         self._database = database
 
     def find(self, name: str) -> LoginState:
+        """Load the state of a login; an empty state for a login without a row."""
         with self._database.read() as connection:
             wanted = sa.select(*(logins.c[each] for each in _LoginRow._fields[:-1]), db_now().label("now"))
             row = row_of(connection.execute(wanted.where(logins.c.name == name)), _LoginRow)
@@ -65,10 +66,9 @@ class Logins:
         )
 
     def claim(self, name: str, state: LoginState, claim: str, *, ttl_s: float) -> bool:
-        """Take the exchange that follows ``state``. Of any number of workers one gets it, unless the state has changed.
-
-        A claim in ``state`` is replaced if it has lapsed: only for a login whose tokens may be exchanged twice.
-        """
+        """Claim the exchange that follows ``state``. Of any number of workers one gets it, unless the state has
+        changed. A claim in ``state`` is replaced when it has lapsed: only for a login whose tokens may be exchanged
+        twice."""
         if state.claim is None:
             of_state: sa.ColumnElement[bool] = logins.c.claim.is_(None)
         else:
@@ -84,8 +84,8 @@ class Logins:
             return taken.rowcount == 1
 
     def commit(self, name: str, claim: str, outcome: Outcome) -> bool:
-        """The exchange was made. False when the claim was replaced. May be repeated after an unknown outcome: what it
-        wrote the first time it does not write again, and answers false."""
+        """Write the outcome of an exchange. Returns False when the claim was replaced. May be repeated after an unknown
+        outcome of the COMMIT: what the first call wrote is not written again, and the answer is False."""
         values = {
             "version": logins.c.version + 1,
             "sealed": outcome.sealed,
@@ -96,12 +96,12 @@ class Logins:
         return self._end(name, claim, values | _NO_CLAIM)
 
     def release(self, name: str, claim: str) -> bool:
-        """No exchange was made."""
+        """Give a claim up without an exchange. Returns False when the claim was replaced."""
         return self._end(name, claim, _NO_CLAIM)
 
     def bury(self, name: str, claim: str, reason: str) -> bool:
-        """Nobody is to exchange the refresh token again; ``reason`` is for people. The claim stays, for an outcome
-        that comes late."""
+        """Mark a login as dead, so that its refresh token is not exchanged again; ``reason`` is a sentence for people.
+        The claim stays, for an outcome that comes late."""
         return self._end(name, claim, {"dead_reason": plain(reason)})
 
     def _end(self, name: str, claim: str, values: Mapping[str, object]) -> bool:

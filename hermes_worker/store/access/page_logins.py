@@ -1,7 +1,6 @@
-"""Browsers that were let into the page: each has a row, and keeps a token that is good for a day's work and no longer.
+"""Logins of browsers to the page: each is a row, and its browser keeps a token that lasts twelve hours.
 
-A login is made with a key and is worth what the key is worth, at every request: it ends with the key, and its scopes
-are those of the key.
+A login is made with a key and ends with the key, and its scopes are those of the key, checked at every request.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _LAPSED_MAX = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageLogin:
-    """A browser that was just let in: its ``token`` is told once and kept nowhere."""
+    """A new login of a browser; its ``token`` is shown once and stored only as a hash."""
 
     token: str = field(repr=False)
     expires_at: float
@@ -66,14 +65,15 @@ _FOUND = (
 
 
 class PageLogins:
-    """The logins of an installation. ``holder`` is who holds its own key; logins by an earlier one are over."""
+    """The page logins of an installation. ``holder`` is the holder of the installation's own key; logins by an earlier
+    holder are over."""
 
     def __init__(self, database: Database, holder: str) -> None:
         self._database = database
         self._holder = holder
 
     def open(self, key: str, principal: Principal) -> PageLogin:
-        """Let a browser in whose user showed ``key``, which is that of ``principal``. Deletes what lapsed."""
+        """Log a browser in whose user showed ``key``, the key of ``principal``. Deletes lapsed logins."""
         token = f"{TOKEN_PREFIX}{secrets.token_urlsafe(_RANDOM_BYTES)}"
         with self._database.write() as connection:
             _delete_lapsed(connection)
@@ -92,7 +92,8 @@ class PageLogins:
         return PageLogin(token=token, expires_at=float(expires_at))
 
     def principal_of(self, token: str) -> Principal | None:
-        """Whom a browser acts for; ``None`` where the login, or its key, is over. Raises ``TenantDisabled``."""
+        """Find the principal that a browser acts for; ``None`` when the login or its key is over. Raises
+        ``TenantDisabled``."""
         wanted = _FOUND.where(page_logins.c.hash == token_hash(token), _OPEN)
         with self._database.read() as connection:
             row = row_of(connection.execute(wanted), _PageLoginRow)
@@ -108,7 +109,7 @@ class PageLogins:
         return Principal(tenant=row.tenant, name=name, scopes=scopes_of((row.scopes or "").split()))
 
     def expires_at(self, token: str) -> float | None:
-        """When a login is over, in epoch seconds; ``None`` where there is none."""
+        """Find when a login ends, in epoch seconds; ``None`` when there is no such login."""
         wanted = sa.select(page_logins.c.expires_at).where(page_logins.c.hash == token_hash(token), _OPEN)
         with self._database.read() as connection:
             found = connection.execute(wanted).scalar()

@@ -1,4 +1,4 @@
-"""Tenants, who acts for them, and the keys by which they are known."""
+"""Tenants, principals, and their API keys."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from hermes_worker.store.runs.runs import missing
 from hermes_worker.store.tables import api_keys, deliveries, principals, runs, tenants
 
 KEY_PREFIX = "hwk_"
-"""What our keys begin with, so that one that turns up in a text is known for a secret by its shape."""
+"""The beginning of our keys, by which a key in a text is recognised as a secret."""
 USED_EVERY_S = 60.0
-"""How exact ``last_used_at`` is: more often nothing is written."""
+"""The precision of ``last_used_at`` in seconds: it is written at most this often."""
 _RANDOM_BYTES = 32
 
 
@@ -65,7 +65,7 @@ class TenantView:
     disabled_at: float | None
     """``None`` while it is not disabled."""
     keys: int
-    """That can be used."""
+    """How many of its keys can be used."""
     runs: int
 
 
@@ -80,7 +80,7 @@ class KeyView:
     created_at: float
     expires_at: float | None
     last_used_at: float | None
-    """To the minute."""
+    """Exact to ``USED_EVERY_S``; ``None`` when the key was never used."""
     revoked_at: float | None
     replaced_by: str | None
     """The key that was made for its rotation."""
@@ -88,7 +88,7 @@ class KeyView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewKey:
-    """A key that was just made: its ``token`` is shown once and kept nowhere."""
+    """A new key; its ``token`` is shown once and stored only as a hash."""
 
     view: KeyView
     token: str = field(repr=False)
@@ -145,7 +145,7 @@ _USED = (
 
 
 class Tenants:
-    """Who may use one database's rows. Thread-safe."""
+    """The tenants, principals and keys in one database. Thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -153,7 +153,7 @@ class Tenants:
     # --- tenants ---
 
     def create_tenant(self, name: str) -> None:
-        """Raises ``InvalidName``, ``TenantExists``."""
+        """Create a tenant. Raises ``InvalidName``, ``TenantExists``."""
         values = {"name": checked_tenant(name), "created_at": db_now()}
         with self._database.write() as connection:
             made = insert_ignoring(connection, tenants).values(**values).returning(tenants.c.name)
@@ -163,7 +163,7 @@ class Tenants:
         self._database.remembered.forget()
 
     def require_tenant(self, name: str) -> str:
-        """Raises ``TenantNotFound``."""
+        """Return ``name`` if it is a tenant. Raises ``TenantNotFound``."""
         if name == DEFAULT_TENANT:
             return name
         with self._database.read() as connection:
@@ -172,7 +172,7 @@ class Tenants:
         return name
 
     def require_enabled(self, name: str) -> str:
-        """Raises ``TenantNotFound``, ``TenantDisabled``."""
+        """Return ``name`` if it is an enabled tenant. Raises ``TenantNotFound``, ``TenantDisabled``."""
         if name == DEFAULT_TENANT:
             return name
         with self._database.read() as connection:
@@ -185,7 +185,8 @@ class Tenants:
         return name
 
     def disable_tenant(self, name: str) -> None:
-        """Let nothing new begin for a tenant. Idempotent. Raises ``TenantNotFound``, ``DefaultTenantStays``."""
+        """Disable a tenant: nothing new begins for it. Idempotent. Raises ``TenantNotFound``,
+        ``DefaultTenantStays``."""
         if name == DEFAULT_TENANT:
             raise DefaultTenantStays(f"the tenant {name!r} is the installation's own and cannot be disabled")
         self._set_disabled(name, sa.func.coalesce(tenants.c.disabled_at, db_now()), Act.TENANT_DISABLE)
@@ -210,7 +211,7 @@ class Tenants:
             return connection.execute(others).first() is not None
 
     def tenants(self) -> list[TenantView]:
-        """All of them, the default one first."""
+        """List all tenants, the default one first."""
         with self._database.read() as connection:
             made: dict[str, float] = _pairs(connection, sa.select(tenants.c.name, tenants.c.created_at))
             disabled: dict[str, float | None] = _pairs(connection, sa.select(tenants.c.name, tenants.c.disabled_at))
@@ -235,7 +236,7 @@ class Tenants:
     def create_key(
         self, tenant: str, holder: str, scopes: Collection[KeyScope], *, expires_in_s: float | None = None
     ) -> NewKey:
-        """Make a key for somebody who acts for ``tenant``. Raises ``TenantNotFound``, ``InvalidName``."""
+        """Create a key for ``holder``, who acts for ``tenant``. Raises ``TenantNotFound``, ``InvalidName``."""
         checked_holder(holder)
         with self._database.write() as connection:
             principal_pk = _principal(connection, tenant, holder)
@@ -244,20 +245,20 @@ class Tenants:
             return made
 
     def keys(self, tenant: str) -> list[KeyView]:
-        """The keys of a tenant, oldest first; those that cannot be used any more as well."""
+        """List the keys of a tenant, oldest first, including those that cannot be used any more."""
         with self._database.read() as connection:
             found = connection.execute(_KEYS.where(api_keys.c.tenant == tenant).order_by(api_keys.c.pk))
             return [_key_view(row) for row in rows_of(found, _ApiKeyRow)]
 
     def require_key(self, tenant: str, key_id: str) -> str:
-        """Raises ``KeyNotFound`` for a key of another tenant as for none."""
+        """Return ``key_id`` if it is a key of the tenant. Raises ``KeyNotFound``, also for a key of another tenant."""
         if not self._is_theirs(api_keys.c.key_id, key_id, tenant):
             raise _no_key(key_id)
         return key_id
 
     def rotate_key(self, tenant: str, key_id: str, *, overlap_s: float) -> NewKey:
-        """Make a key that does what another does, which ends in ``overlap_s`` seconds unless it ends before. The new
-        one lasts as long from now as the other did from its making. Raises ``KeyNotFound``."""
+        """Create a key that replaces another, which ends in ``overlap_s`` seconds unless it ends before. The new key
+        has the same scopes and the same lifetime, counted from now. Raises ``KeyNotFound``."""
         with self._database.write() as connection:
             row = _locked_key(connection, tenant, key_id)
             lasts_s = None if row.expires_at is None else row.expires_at - row.created_at
@@ -279,8 +280,8 @@ class Tenants:
                 record(connection, Act.KEY_REVOKE, key_id, tenant=tenant, before={"scopes": row.scopes.split()})
 
     def principal_of(self, token: str) -> Principal | None:
-        """Who holds a key; ``None`` for one that is none, or that ended. Notes that it was used, once a minute.
-        Raises ``TenantDisabled``."""
+        """Find the holder of a key; ``None`` for an unknown key, or one that ended. Records that the key was used, at
+        most once a minute. Raises ``TenantDisabled``."""
         now = db_now().label("now")
         with self._database.read() as connection:
             found = connection.execute(_USED.add_columns(now).where(api_keys.c.hash == token_hash(token), KEY_USABLE))
@@ -298,14 +299,16 @@ class Tenants:
     # --- whose a row is ---
 
     def require_run(self, tenant: str, run_id: str) -> str:
-        """Raises ``RunNotFound`` for a run of another tenant as for none, ``RunDeleted`` for one that was theirs."""
+        """Return ``run_id`` if it is a run of the tenant. Raises ``RunNotFound``, also for a run of another tenant, and
+        ``RunDeleted`` for a deleted run of this tenant."""
         if not self._is_theirs(runs.c.run_id, run_id, tenant):
             with self._database.read() as connection:
                 raise missing(connection, run_id, tenant)
         return run_id
 
     def require_delivery(self, tenant: str, delivery_id: str) -> str:
-        """Raises ``DeliveryNotFound``, likewise."""
+        """Return ``delivery_id`` if it is a delivery of the tenant. Raises ``DeliveryNotFound``, also for a delivery of
+        another tenant."""
         if not self._is_theirs(deliveries.c.delivery_id, delivery_id, tenant):
             raise DeliveryNotFound(f"there is no delivery {delivery_id!r}")
         return delivery_id
@@ -325,15 +328,15 @@ def _no_tenant(name: str) -> TenantNotFound:
 
 
 def lock_tenant(connection: Connection, name: str) -> None:
-    """Hold a tenant's row until the transaction ends, so that what is written for it is written one after the other.
-    Raises ``TenantNotFound``."""
+    """Lock a tenant's row until the transaction ends, so that writes for the tenant follow one another. Raises
+    ``TenantNotFound``."""
     known = sa.select(tenants.c.name).where(tenants.c.name == name).with_for_update()
     if connection.execute(known).first() is None and name != DEFAULT_TENANT:
         raise TenantNotFound(f"there is no tenant {name!r}; 'hermes-worker tenants list' shows them")
 
 
 def disabled(name: str) -> TenantDisabled:
-    """To be raised where somebody of a disabled tenant asks for something."""
+    """Build the error for a request on behalf of a disabled tenant."""
     return TenantDisabled(f"the tenant {name!r} is disabled; whoever runs this installation can enable it again")
 
 
@@ -385,7 +388,7 @@ def _shown_key(view: KeyView) -> dict[str, object]:
 
 
 def token_hash(token: str) -> str:
-    """What is kept of a token. A key is 256 random bits: no salt and no slow hash would make it harder to find."""
+    """Hash a token for storage. A key is 256 random bits, so a salt or a slow hash would not make it harder to find."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 

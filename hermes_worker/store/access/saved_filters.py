@@ -1,7 +1,7 @@
-"""Filters of lists that people gave names to, to come back to them from any browser.
+"""Filters of lists that people saved under a name, to use them from any browser.
 
-They belong to whoever holds a key, and not to the key: they stay when it is replaced. Nobody else of the tenant sees
-them.
+They belong to the holder of a key, not to the key: they stay when the key is replaced. Other holders of the tenant do
+not see them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hermes_worker.store.rows import insert_ignoring
 from hermes_worker.store.tables import saved_filters
 
 SAVED_MAX: Final = 100
-"""Of one holder."""
+"""The most filters of one holder."""
 
 
 class FilterNotFound(HermesError):
@@ -28,7 +28,7 @@ class FilterNotFound(HermesError):
 
 
 class FiltersFull(HermesError):
-    """The holder has as many as one may have."""
+    """The holder has ``SAVED_MAX`` filters."""
 
 
 class SavedFilter(NamedTuple):
@@ -36,13 +36,13 @@ class SavedFilter(NamedTuple):
 
     name: str
     query: str
-    """As it stands in the address of the list, ``status=failed&tag=nightly``."""
+    """The query part of the list's address, such as ``status=failed&tag=nightly``."""
     changed_at: float
     """Epoch seconds."""
 
 
 def filters_holder(principal: Principal) -> str:
-    """Who keeps filters: the holder, without the key that was sent. No name of a holder has a slash in it."""
+    """Return the holder that owns filters: the principal without its key id. Holders' names contain no slash."""
     return principal.known_as.partition("/")[0]
 
 
@@ -53,13 +53,13 @@ class SavedFilters:
         self._database = database
 
     def list(self, principal: Principal) -> Sequence[SavedFilter]:
-        """All of them, by name. Raises ``UnavailableError``."""
+        """List all filters of the holder, by name. Raises ``UnavailableError``."""
         wanted = sa.select(*columns_for(saved_filters, SavedFilter)).where(_is_of(principal))
         with self._database.read() as connection:
             return rows_of(connection.execute(wanted.order_by(saved_filters.c.name)), SavedFilter)
 
     def save(self, principal: Principal, name: str, query: str) -> None:
-        """Keep ``query`` under ``name``, in place of what was kept there. Idempotent. Raises ``FiltersFull``,
+        """Store ``query`` under ``name``, replacing what was stored there. Idempotent. Raises ``FiltersFull``,
         ``UnavailableError``."""
         ours = {"tenant": principal.tenant, "holder": filters_holder(principal), "name": name}
         with self._database.write() as connection:
@@ -73,7 +73,7 @@ class SavedFilters:
             record(connection, Act.FILTER_SAVE, filters_holder(principal), tenant=principal.tenant)
 
     def remove(self, principal: Principal, name: str) -> None:
-        """Raises ``FilterNotFound``, ``UnavailableError``."""
+        """Delete a filter. Raises ``FilterNotFound``, ``UnavailableError``."""
         this = _is_of(principal) & (saved_filters.c.name == name)
         with self._database.write() as connection:
             if not connection.execute(sa.delete(saved_filters).where(this)).rowcount:

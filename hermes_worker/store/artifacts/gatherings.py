@@ -1,8 +1,9 @@
-"""The gathering of a run's artifacts: a row that is due when the run ends, taken and settled like a delivery.
+"""The gathering of a run's artifacts: a row that is due when the run ends, claimed and settled like a delivery.
 
-The end of a run that declared artifacts writes the row, so the answer does not wait for it. A worker claims it, keeps
-the content of each file under its hash, and then writes all rows in one transaction that its token guards. Whoever was
-killed on the way leaves contents to which nothing refers; the next one finds them, or they go after an hour.
+The end of a run that declared artifacts writes the row, so the answer does not wait for it. A worker claims it, stores
+the content of each file under its hash, and then writes all rows in one transaction that its token guards. A worker
+that is killed on the way leaves contents to which nothing refers; the next worker uses them, or they are deleted after
+an hour.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ class GatheringState(StrEnum):
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
-    """The workspace was not to be had, or the workers that tried vanished."""
+    """The workspace was not available, or the workers that tried vanished."""
 
 
 class ContentGone(HermesError):
-    """A content that was kept a moment ago was deleted, because an erasure went over what nothing refers to."""
+    """A content that was stored a moment ago was deleted, because an erasure removed what nothing refers to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,7 @@ class GatheringClaim:
     attempt: int
     tenant: str
     workspace: str
-    """As its session stores it."""
+    """The stored description of the workspace."""
     patterns: tuple[str, ...]
     age_s: float
     """Seconds since the run began, by the database's clock."""
@@ -75,17 +76,17 @@ class KeptFile:
     path: str
     """Below the workspace."""
     sha256: str
-    """Of its bytes."""
+    """The SHA-256 of its bytes, in hexadecimal."""
     size: int
     media_type: str
     modified_at: float
-    """By the clock of its file system."""
+    """Epoch seconds by the clock of its file system."""
     blob_hash: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOutFile:
-    """A file that fits and is no artifact."""
+    """A file that matches a pattern and is not kept, with the reason."""
 
     path: str
     reason: str
@@ -103,7 +104,8 @@ class _GatheredRun(NamedTuple):
 
 
 def owe_gathering(connection: Connection, run_pk: int, run_id: str) -> list[Hint]:
-    """Have the artifacts of a run that ends gathered, in the caller's transaction. A row that is there stays."""
+    """Insert the gathering of a run that ends, in the caller's transaction, and return the hints to send. An existing
+    row stays."""
     tenant = sa.select(runs.c.tenant).where(runs.c.pk == run_pk).scalar_subquery()
     values = {"run_pk": run_pk, "tenant": tenant, "state": GatheringState.PENDING.value}
     owed = insert_ignoring(connection, artifact_gatherings).values(**values, hinted_at=db_now(), created_at=db_now())
@@ -112,12 +114,12 @@ def owe_gathering(connection: Connection, run_pk: int, run_id: str) -> list[Hint
 
 
 def keep_content(database: Database, content: bytes) -> str:
-    """Keep a content until it is referred to, for an hour; under which hash. Idempotent."""
+    """Store a content for an hour, until a row refers to it. Returns its hash. Idempotent."""
     return keep_body(database, base64.b64encode(content).decode())
 
 
 def keep_body(database: Database, body: str) -> str:
-    """The same for a content that is base64 already."""
+    """Store a content that is base64 already for an hour, until a row refers to it. Returns its hash. Idempotent."""
     digest = blob_hash(body)
     with database.write() as connection:
         this = sa.update(blobs).where(blobs.c.hash == digest)
@@ -129,20 +131,20 @@ def keep_body(database: Database, body: str) -> str:
 
 
 def take_contents(connection: Connection, hashes: Sequence[str]) -> None:
-    """Refer to contents that were kept, in the caller's transaction. Raises ``ContentGone``."""
+    """Mark stored contents as referred to, in the caller's transaction. Raises ``ContentGone``."""
     taken = sa.update(blobs).where(blobs.c.hash.in_(hashes)).values(released_at=None)
     if hashes and connection.execute(taken).rowcount < len(hashes):
         raise ContentGone("a file was deleted before it could be recorded")
 
 
 class Gatherings:
-    """What is gathered in one database. Thread-safe."""
+    """The gatherings in one database. Thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def claim(self, effect: GatherArtifacts, owner: int) -> GatheringClaim | None:
-        """Take a row; ``None`` when it is not to be had. Of any number of workers exactly one gets it."""
+        """Claim a gathering; ``None`` when it is not available. Of any number of workers exactly one gets it."""
         token = secrets.token_hex(16)
         run_pk = sa.select(runs.c.pk).where(runs.c.run_id == effect.run_id).scalar_subquery()
         with self._database.write() as connection:
@@ -182,7 +184,7 @@ class Gatherings:
         )
 
     def keep(self, content: bytes) -> str:
-        """Keep a content until it is referred to, for an hour; under which hash. Idempotent."""
+        """Store a content for an hour, until a row refers to it. Returns its hash. Idempotent."""
         return keep_content(self._database, content)
 
     def settle(
@@ -193,8 +195,8 @@ class Gatherings:
         *,
         left_out_total: int = 0,
     ) -> None:
-        """Record what was gathered, once and for all of it; ``left_out`` are the first of so many. Raises
-        ``LeaseLost``, ``ContentGone``."""
+        """Record what was gathered, once, in one transaction. ``left_out`` are the first of ``left_out_total`` files
+        that are not kept. Raises ``LeaseLost``, ``ContentGone``."""
         told = [{"path": plain(one.path), "reason": plain(one.reason)} for one in left_out]
         with self._database.write() as connection:
             _end(
@@ -214,8 +216,9 @@ class Gatherings:
                 )
 
     def fail(self, claim: GatheringClaim, reason: str) -> bool:
-        """Give up what cannot be gathered here: due again for another worker, or failed after ``ATTEMPTS_MAX`` tries;
-        whether it has failed. No hint is sent, so that another one has a moment to be there. Raises ``LeaseLost``."""
+        """Give up a gathering that cannot be done here: it is due again for another worker, or has failed after
+        ``ATTEMPTS_MAX`` tries. Returns whether it has failed. No hint is sent, so that another worker has time to come
+        up. Raises ``LeaseLost``."""
         is_last = claim.attempt >= ATTEMPTS_MAX
         with self._database.write() as connection:
             _end(
@@ -230,7 +233,7 @@ class Gatherings:
 
 
 def _patterns(connection: Connection, run_pk: int) -> tuple[str, ...]:
-    """None where what was submitted cannot be read: whoever gathers says so."""
+    """The patterns that a run declared; empty when its submission cannot be read, which the gathering reports."""
     try:
         return tuple(read_spec(connection, run_pk).artifacts)
     except ValueError:
@@ -238,7 +241,7 @@ def _patterns(connection: Connection, run_pk: int) -> tuple[str, ...]:
 
 
 def _end(connection: Connection, claim: GatheringClaim, **values: object) -> None:
-    """Give up the claim. Raises ``LeaseLost``."""
+    """End a claim, and write ``values``. Raises ``LeaseLost``."""
     held = sa.and_(artifact_gatherings.c.run_pk == claim.run_pk, artifact_gatherings.c.lease_token == claim.token)
     ended = sa.update(artifact_gatherings).where(held).values(lease_token=None, lease_owner=None, **values)
     if connection.execute(ended).rowcount == 0:
@@ -288,12 +291,14 @@ _ROWS = HintedRows(
 
 
 def lose_gatherings(database: Database) -> list[Hint]:
-    """Take back the rows of workers that are gone: due again, or given up. Idempotent."""
+    """Take back the gatherings of workers that are gone: due again, or given up. Returns the hints to send.
+    Idempotent."""
     return _hints(_ROWS.lose(database))
 
 
 def resend_gatherings(database: Database, *, grace_s: float, before: float) -> list[Hint]:
-    """Hints of due rows whose message is lost: hinted before ``before`` and longer than the grace ago."""
+    """List hints of due rows whose message is lost: hinted before ``before`` (epoch seconds) and longer ago than
+    ``grace_s``."""
     return _hints(_ROWS.resend(database, grace_s=grace_s, before=before))
 
 

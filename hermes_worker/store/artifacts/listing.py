@@ -1,4 +1,4 @@
-"""The artifacts of runs as people and clients see them: reading only."""
+"""The artifacts of runs for people and clients: read models only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ gathered; ``failed``: see the reason."""
 
 
 class ArtifactNotFound(HermesError):
-    """There is no artifact of this id, or not any more."""
+    """There is no artifact of this id, or it was deleted."""
 
 
 class ArtifactView(NamedTuple):
@@ -42,17 +42,17 @@ class ArtifactView(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunArtifacts:
-    """What a run left, and how far that is known."""
+    """The artifacts of a run, and the state of their gathering."""
 
     state: ArtifactsState
     reason: str | None = None
     files: Sequence[ArtifactView] = ()
-    """By their paths. Fewer than ``gathered`` when retention has deleted some."""
+    """The artifacts by path. Fewer than ``gathered`` when retention has deleted some."""
     gathered: int = 0
     left_out: int = 0
-    """Files that fit and are no artifacts."""
+    """How many files match a pattern and are no artifacts."""
     left_out_named: Sequence[LeftOutFile] = ()
-    """The first of them."""
+    """The first of the files that were left out."""
 
 
 class _GatheringFacts(NamedTuple):
@@ -75,7 +75,7 @@ class Artifacts:
         self._database = database
 
     def of(self, run_id: str) -> RunArtifacts:
-        """Raises ``RunNotFound``, ``UnavailableError``."""
+        """List the artifacts of a run. Raises ``RunNotFound``, ``UnavailableError``."""
         gathering = artifact_gatherings.c
         with self._database.read() as connection:
             pk = find(connection, run_id)
@@ -101,7 +101,7 @@ class Artifacts:
         )
 
     def find(self, artifact_id: str) -> ArtifactView:
-        """Raises ``ArtifactNotFound``, ``UnavailableError``."""
+        """Load an artifact by its id. Raises ``ArtifactNotFound``, ``UnavailableError``."""
         with self._database.read() as connection:
             wanted = sa.select(*_SHOWN).where(artifacts.c.artifact_id == artifact_id)
             row = row_of(connection.execute(wanted), ArtifactView)
@@ -110,7 +110,7 @@ class Artifacts:
         return row
 
     def content(self, artifact: ArtifactView) -> bytes:
-        """The bytes of the file. Raises ``ArtifactNotFound`` when they were deleted meanwhile."""
+        """Load the bytes of the file. Raises ``ArtifactNotFound`` when they were deleted meanwhile."""
         with self._database.read() as connection:
             body = connection.execute(sa.select(blobs.c.body).where(blobs.c.hash == artifact.blob_hash)).scalar()
         if body is None:

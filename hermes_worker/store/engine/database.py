@@ -56,11 +56,9 @@ def _now_sqlite(element: db_now, compiler: Any, **kw: Any) -> str:
 
 
 def db_now_once() -> sa.ScalarSelect[float]:
-    """``db_now``, evaluated once for the whole statement.
-
-    For conditions on times: PostgreSQL takes the bare function for one that changes from row to row, so it would look
-    at every row of an index instead of going to the part that is due.
-    """
+    """``db_now``, evaluated once for the whole statement. Use it in conditions on times: PostgreSQL regards the bare
+    function as one that changes from row to row, so it would look at every row of an index instead of only the part
+    that is due."""
     return sa.select(db_now()).scalar_subquery()
 
 
@@ -68,14 +66,15 @@ T = TypeVar("T")
 
 
 class Remembered:
-    """Facts of the whole installation that seldom change: read at most every half second. Thread-safe."""
+    """Facts of the whole installation that seldom change, read at most every ``every_s`` seconds. Thread-safe."""
 
     def __init__(self, every_s: float = 0.5) -> None:
         self.every_s = every_s
         self._facts: dict[str, tuple[float, Any]] = {}
 
     def get(self, name: str, read: Callable[[], T]) -> T:
-        """What ``read`` said when it was last asked for ``name``, or says now."""
+        """Return the fact ``name``: the remembered one if it is younger than ``every_s`` seconds, else what ``read``
+        returns now."""
         known = self._facts.get(name)
         now = time.monotonic()
         if known is None or now - known[0] >= self.every_s:
@@ -84,7 +83,7 @@ class Remembered:
         return fact
 
     def forget(self) -> None:
-        """Ask again for each of them: this process has changed some."""
+        """Have every fact read again, because this process has changed some."""
         self._facts.clear()
 
 
@@ -137,7 +136,7 @@ class Database:
         self.sealer = sealer
         self.homes = tuple(homes)
         self.before_writing: Callable[[], None] | None = None
-        """Called before every transaction that may write, if somebody wants to be: ``store.text_keys`` does."""
+        """Called before every transaction that may write; ``None`` for nothing. ``store.text_keys`` sets it."""
         self._singles = ConnectionPool(self._autocommit, size=pool_size, patience_s=_POOL_WAIT_S)
         self.observed = observed
         self.remembered = Remembered()
@@ -147,14 +146,15 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """For SELECTs, each of which sees what is committed when it runs. Raises ``UnavailableError``."""
+        """Connection for SELECTs, each of which sees what is committed when it runs. Raises ``UnavailableError``."""
         connections = self.engine.connect if self.is_sqlite else self._singles.connection
         with self._translated(), connections() as connection:
             yield connection
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
-        """For SELECTs that all see what was committed when the first of them ran. Raises ``UnavailableError``."""
+        """Connection for SELECTs that all see what was committed when the first of them ran. Raises
+        ``UnavailableError``."""
         with self._translated(), self.engine.connect() as connection:
             if not self.is_sqlite:
                 connection.execution_options(isolation_level="REPEATABLE READ")
@@ -174,18 +174,19 @@ class Database:
 
     @staticmethod
     def observed_in(connection: Connection) -> Observed:
-        """``observed`` of the database in whose transaction ``connection`` is."""
+        """Return ``observed`` of the database to which the transaction of ``connection`` belongs."""
         observed: Observed = connection.get_execution_options().get("hermes_observed", NOT_OBSERVED)
         return observed
 
     @staticmethod
     def remembered_in(connection: Connection) -> Remembered:
-        """``remembered`` of the database in whose transaction ``connection`` is."""
+        """Return ``remembered`` of the database to which the transaction of ``connection`` belongs."""
         remembered: Remembered = connection.get_execution_options()["hermes_remembered"]
         return remembered
 
     def statement(self) -> AbstractContextManager[Connection]:
-        """For a single statement that is its own transaction; saves the round trips of BEGIN and COMMIT."""
+        """Connection for a single statement that is its own transaction; it saves the round trips of BEGIN and COMMIT.
+        Raises ``UnavailableError``."""
         if self.is_sqlite:
             return self.write()
         if self.before_writing is not None:
@@ -193,8 +194,9 @@ class Database:
         return self.read()
 
     def end_idle_transactions(self, after_s: float) -> None:
-        """Let the server end a transaction in which this process does nothing for so long: frozen in the middle of
-        one it would hold its locks until it is continued. Call it before the first transaction; SQLite cannot."""
+        """Have the server end a transaction in which this process does nothing for ``after_s`` seconds: a process
+        frozen in the middle of one would hold its locks until it is continued. Call it before the first transaction.
+        Does nothing on SQLite, which cannot."""
         if self.is_sqlite:
             return
         limit_ms = int(after_s * 1000)
@@ -222,8 +224,8 @@ class Database:
 
     def empty_log(self, *, wait_s: float = 0.0) -> bool:
         """Write SQLite's write-ahead log into its file and cut it to nothing, so that no deleted text is left in it.
-        False where somebody still reads or writes after ``wait_s``: it has to be tried again. PostgreSQL recycles its
-        log by itself."""
+        Returns False when another connection still reads or writes after ``wait_s`` seconds: the caller has to try
+        again. PostgreSQL recycles its log by itself."""
         if not self.is_sqlite:
             return True
         with self._translated(), self.engine.connect() as connection:
@@ -239,7 +241,7 @@ class Database:
         return bool(is_busy == 0)
 
     def connections(self) -> tuple[int, int]:
-        """How many connections of this process are open, and how many of them are in use."""
+        """Return how many connections of this process are open, and how many of them are in use."""
         pool = self.engine.pool
         assert isinstance(pool, sa.pool.QueuePool)
         used = pool.checkedout()
@@ -282,7 +284,7 @@ class Database:
             raise
 
     def _start_afresh(self) -> None:
-        """When one connection is dead, so are the others: none of them is handed out again."""
+        """Drop all open connections: when one of them is dead, so are the others."""
         if not self.is_sqlite:
             self.close()
 
@@ -293,8 +295,8 @@ class Database:
 
 
 def _autocommit_engine(url: sa.URL, options: dict[str, Any]) -> sa.Engine:
-    """With connections of its own: to switch one to and fro costs as much as what most statements do on it. They hold
-    nothing that would have to be reset between two uses."""
+    """Build an engine with AUTOCOMMIT connections of its own: switching a connection to and fro costs as much as most
+    statements on it. Such connections hold nothing that would have to be reset between two uses."""
     return sa.create_engine(url, isolation_level="AUTOCOMMIT", pool_reset_on_return=None, **options)
 
 
@@ -350,7 +352,8 @@ _ADVICE: Mapping[str, str] = {
     "26000": _NO_STATEMENTS_KEPT,
     "42P05": _NO_STATEMENTS_KEPT,
 }
-"""What to do about an error, by its SQLSTATE (PostgreSQL 18, appendix A). None of them is a defect of the statement."""
+"""What to do about an error, by its SQLSTATE (PostgreSQL 18, appendix A). None of these errors is a defect of the
+statement."""
 _SQLITE_READONLY = (
     "the database can be read and not written: give this user the right to write the file and its directory, and look "
     "whether its disk was mounted read-only"
@@ -366,7 +369,7 @@ _DISK_TROUBLE = frozenset({"SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_FS
 
 
 def _is_about_its_disk(error: BaseException | None) -> bool:
-    """The disk is full, or a quota is, for SQLite by its error's name and for PostgreSQL by its code."""
+    """Whether the disk or a quota is full: SQLite says so by the error's name, PostgreSQL by its code."""
     return bool(_DISK_TROUBLE & {getattr(error, "sqlite_errorname", None), getattr(error, "sqlstate", None)})
 
 

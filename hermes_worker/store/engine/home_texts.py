@@ -1,4 +1,4 @@
-"""Columns whose JSON names a path: rows hold it relative to the home, callers see the path of today."""
+"""Columns whose JSON names a path: rows hold the path relative to the home, callers see it as it is today."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def place_in(engine: sa.Engine, homes: Sequence[str]) -> None:
 
 
 def homes_of(dialect: Dialect) -> Sequence[str]:
-    """The spellings of the home's path, of the database that a connection with ``dialect`` belongs to."""
+    """The spellings of the home's path for the database that a connection with ``dialect`` belongs to."""
     found: Sequence[str] = getattr(dialect, _HOMES, ())
     return found
 
@@ -42,5 +42,5 @@ class PlacedText(sa.types.TypeDecorator[str]):
         return None if value is None else from_stored_document(value, self.field, homes_of(dialect))
 
     def is_as_stored(self, value: str) -> bool:
-        """Whether callers may be given ``value`` as it stands in the column."""
+        """Whether the stored text ``value`` can be given to callers unchanged."""
         return "/./" not in value

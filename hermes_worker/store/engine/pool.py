@@ -1,9 +1,23 @@
-"""Connections for single statements, kept open and checked out.
+"""A pool of connections for single statements, which stay wrapped between two uses.
 
-SQLAlchemy's pool hands out driver connections and wraps each anew, with a finalizer and a dozen objects, which costs
-as much as some of our statements do on the client. Connections in autocommit mode hold nothing between two statements,
-so here they stay wrapped, and whoever needs one takes the one that was used last. SQLAlchemy still opens and closes
-them.
+Theory of operation. SQLAlchemy's pool hands out driver connections and wraps each of them anew, with a finalizer and a
+dozen objects; on the client that costs as much as some of our statements. A connection in AUTOCOMMIT mode holds nothing
+between two statements, so this pool keeps the wrapped ``Connection`` and gives the one that was used last to the next
+caller. SQLAlchemy still opens and closes them.
+
+    caller ──► _idle.pop() ──► use ──► _idle.append()          no lock: both are atomic in CPython
+                   │ empty                    │
+                   ▼                          ▼ somebody waits, or ``clear`` was called
+            _open_or_wait: under the lock     notify one waiter, or close the connection
+            open < size: open another
+            else: wait for a return, at most ``patience_s``
+
+``_open`` counts connections that exist, in use or idle. A waiter looks into ``_idle`` again before each wait, and while
+``_waiting`` is not zero every return notifies, so a connection that comes back between the two is found.
+
+Two things look wrong and are right. A connection is closed after any exception of the block, even one that has nothing
+to do with the database: a cursor may be half read, and opening another is cheap beside finding out. And ``clear`` does
+not touch connections in use: it raises the generation, and each of them is closed when it comes back.
 """
 
 from __future__ import annotations
@@ -21,7 +35,7 @@ from hermes_worker.observe import took
 
 
 class ConnectionPool:
-    """At most ``size`` open connections of ``engine``, whose isolation level is AUTOCOMMIT. Thread-safe."""
+    """A pool of at most ``size`` open connections of ``engine``, whose isolation level is AUTOCOMMIT. Thread-safe."""
 
     def __init__(self, engine: sa.Engine, *, size: int, patience_s: float) -> None:
         self._engine = engine
@@ -35,9 +49,10 @@ class ConnectionPool:
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
-        """One connection, for one thread. It is closed when the block raises, whatever that was.
+        """Lend one connection to one thread for the block. It is closed when the block raises anything.
 
-        Raises ``sqlalchemy.exc.TimeoutError`` when none comes back in time, and what ``Engine.connect`` raises.
+        Raises ``sqlalchemy.exc.TimeoutError`` when no connection comes back in time, and what ``Engine.connect``
+        raises.
         """
         try:
             connection = self._idle.pop()  # atomic, and so is ``append``
@@ -61,16 +76,16 @@ class ConnectionPool:
 
     @property
     def open(self) -> int:
-        """Connections that are open, in use or not."""
+        """The number of connections that are open, in use or not."""
         return self._open
 
     @property
     def idle(self) -> int:
-        """Those of them that nobody uses."""
+        """The number of open connections that are not in use."""
         return len(self._idle)
 
     def clear(self) -> None:
-        """Close what is idle, now, and what is in use when it comes back."""
+        """Close idle connections now, and those in use when they come back."""
         self._generation += 1
         with contextlib.suppress(IndexError):
             while True:

@@ -2,7 +2,7 @@
 
 A pooler in transaction mode gives a connection of the server to one client for a transaction and then to another.
 PgBouncer before 1.21 passes on the names of prepared statements as they are, so a client that executes its ``_pg3_7``
-may execute somebody else's: whoever prepares statements must not start behind one. PgBouncer from 1.21 on gives them
+may execute another client's: we must not start behind one when statements are prepared. PgBouncer from 1.21 gives them
 names of its own and keeps track (``max_prepared_statements``). In session mode nothing of this matters.
 """
 
@@ -20,7 +20,7 @@ from hermes_worker.store.engine.database import Database
 
 _ROUNDS = 10
 _NAME_OF_OURS = "_pg3_"
-"""How psycopg names a statement."""
+"""The beginning of the names that psycopg gives to prepared statements."""
 REFUSAL = (
     "a connection pooler in transaction mode stands before the database and mixes up prepared statements (PgBouncer "
     "before 1.21, or max_prepared_statements 0): set HERMES_DATABASE_PREPARED_STATEMENTS=false "
@@ -29,7 +29,7 @@ REFUSAL = (
 
 
 class Pooler(StrEnum):
-    """What stands between us and the database's server."""
+    """The kinds of poolers between this process and the database's server."""
 
     NONE = "no pooler"
     SESSION = "a pooler in session mode"
@@ -38,17 +38,15 @@ class Pooler(StrEnum):
 
 
 def require_statements_kept(database: Database) -> None:
-    """Raises ``ConfigurationError`` when statements are prepared behind a pooler that would mix them up, and
-    ``UnavailableError``. One query where there is no pooler."""
+    """Check that no pooler mixes up our prepared statements; costs one query where there is no pooler. Raises
+    ``ConfigurationError`` when one would, and ``UnavailableError``."""
     if database.prepares and pooler_of(database) is Pooler.FORGETS:
         raise ConfigurationError(REFUSAL)
 
 
 def pooler_of(database: Database) -> Pooler:
-    """Look, with two connections. Changes nothing; a name that the look gives to a statement is taken away again.
-
-    Raises ``UnavailableError``.
-    """
+    """Find out with two connections what stands between us and the server. Changes nothing: a statement that the look
+    prepares is deallocated again. Raises ``UnavailableError``."""
     if database.is_sqlite:
         return Pooler.NONE
     with database.read() as first:
@@ -63,7 +61,8 @@ def pooler_of(database: Database) -> Pooler:
 
 
 def _server_process(connection: sa.Connection) -> int:
-    """Whom a transaction came to. A pooler tells its clients a number of its own when they connect."""
+    """Return the process id of the server that a transaction reached. The number that a pooler tells its clients when
+    they connect is its own."""
     return int(connection.exec_driver_sql("select pg_backend_pid()").scalar_one())
 
 
@@ -84,12 +83,13 @@ def _passes_names_on(driver: Any) -> bool:
                 for name in ours:
                     driver.execute(f'deallocate "{name}"')
         except errors.DuplicatePreparedStatement:
-            return True  # somebody else's, on the same connection of the server
+            return True  # another client's, on the same connection of the server
         return bool(ours)
 
 
 def _is_shared(first: sa.Connection, second: sa.Connection) -> bool:
-    """Whether transactions of one connection come to different connections of the server, or those of two to one."""
+    """Whether transactions of one connection reach different server connections, or two connections reach the same
+    one."""
     seen = set()
     for _ in range(_ROUNDS):
         seen.add(_server_process(first))

@@ -1,13 +1,24 @@
 """Statements of the hot path: written in SQLAlchemy Core, compiled once, run on the driver.
 
-Executing a Core statement costs about three times what the driver needs for the same SQL (``benchmarks/``). A step of
-an agent is a dozen small statements, so the ones on that path are compiled when first used with a dialect and then
-handed to the driver as text and parameters. They take plain values (numbers, text, ``None``, booleans) and return
-plain tuples with named fields; nothing else of SQLAlchemy is given up: same transactions, same pool, same errors. Of
-its types two matter here, ``SealedText`` and ``PlacedText``: such values are stored and read as SQLAlchemy would.
+Theory of operation. Executing a Core statement costs about three times what the driver needs for the same SQL
+(``benchmarks/``). A step of an agent is a dozen small statements, so a ``Prepared`` statement goes this way:
 
-A statement says what it takes, as a ``TypedDict``, and what it gives, as a ``NamedTuple``. The type checker holds the
-callers to both; the names are compared with those of the statement when it is compiled.
+    module import      Prepared(core statement, takes=TypedDict, gives=NamedTuple)     nothing is compiled
+    first execution    compile it for the dialect of the connection, compare the names, keep text and positions
+    each execution     merge fixed and given values, seal texts, cursor.execute(text, values), make rows
+
+The rest of SQLAlchemy stays in force: the same transactions, the same pool, the same exceptions (``_translated`` makes
+them). Values are plain (numbers, text, booleans, ``None``) and rows are plain tuples with named fields. Of SQLAlchemy's
+column types two matter here, ``SealedText`` and ``PlacedText``: their values are stored and read as SQLAlchemy would.
+
+A statement declares what it takes as a ``TypedDict`` and what it gives as a ``NamedTuple``. The type checker holds
+callers to both, and the names are compared with those of the statement when it is compiled, so a forgotten parameter is
+a ``TypeError`` in the first test and not a wrong row in production.
+
+Three things look wrong and are right. Statements for PostgreSQL are compiled with its own placeholders (``$1``),
+because psycopg would search a long statement for Python's in each execution. One cursor per PostgreSQL connection
+serves all statements and is never closed; with SQLite each cursor is closed at once, because an open one holds a lock.
+And a value that is ``None`` in the compiled statement counts as a parameter unless the statement itself says ``None``.
 """
 
 from __future__ import annotations
@@ -29,11 +40,11 @@ First = TypeVar("First", bound=tuple[Any, ...])
 Second = TypeVar("Second", bound=tuple[Any, ...])
 Third = TypeVar("Third", bound=tuple[Any, ...])
 Values = dict[str, Any]
-"""Parameters of a statement that is put together at run time, whose names are said when it is (``names``)."""
+"""Parameters of a statement that is put together at run time; their names are passed as ``names``."""
 
 
 class Nothing(TypedDict):
-    """A statement without parameters."""
+    """The parameters of a statement that has none."""
 
 
 class PkRow(NamedTuple):
@@ -41,7 +52,7 @@ class PkRow(NamedTuple):
 
 
 class Joined(Generic[Gives]):
-    """Rows of which the first columns are one row and the others are others: those of two or three tables, joined."""
+    """Row type of a join: the first columns make one row, the next another, for two or three tables."""
 
     @overload
     def __init__(self: Joined[tuple[First, Second]], first: type[First], second: type[Second], /) -> None: ...
@@ -62,7 +73,7 @@ class Joined(Generic[Gives]):
 
 
 class _Compiled:
-    """One statement in one dialect."""
+    """One statement, compiled for one dialect."""
 
     __slots__ = ("fixed", "keeps_cursor", "opens", "positions", "query", "seals", "sql")
 
@@ -70,7 +81,7 @@ class _Compiled:
         self.keeps_cursor = dialect.name == "postgresql"
         """One cursor serves all statements of a connection; of SQLite a cursor holds its lock until it is closed."""
         if self.keeps_cursor:
-            # The server's own placeholders: those of Python psycopg would look for anew in each execution of a long
+            # Use the server's own placeholders: psycopg would parse Python's again in each execution of a long
             # statement (0.25 ms for the one that settles a call).
             kind: Any = type(dialect)
             dialect = kind(paramstyle="numeric_dollar")
@@ -99,7 +110,7 @@ class _Compiled:
         return merged if self.positions is None else [merged[name] for name in self.positions]
 
     def opened(self, row: Any, dialect: Dialect) -> Any:
-        """``row`` with clear texts; itself, if it has no other."""
+        """Return ``row`` with clear texts; the same object when no text in it has to be decrypted."""
         for index, kind in self.opens:
             value = row[index]
             if value is not None and not kind.is_as_stored(value):
@@ -133,12 +144,12 @@ _KINDS = (SealedText, PlacedText)
 
 
 def _explicit(compiled: Any) -> set[str]:
-    """Parameters that the statement itself gives a value, ``None`` included."""
+    """The names of the parameters to which the statement itself gives a value, ``None`` included."""
     return {name for name, bind in compiled.binds.items() if not bind.required}
 
 
 def columns_of(statement: Any) -> tuple[str, ...]:
-    """The names of what a statement returns, in order."""
+    """The names of the columns that a statement returns, in order."""
     returned = getattr(statement, "exported_columns", ())
     return tuple(str(column.key) for column in returned)
 
@@ -194,7 +205,7 @@ class Prepared(Generic[Takes, Gives]):
         return None if found is None else self._make(found)
 
     def one(self, connection: Connection, values: Takes) -> Gives:
-        """The only row of a statement that finds one whatever there is. Raises ``LookupError``."""
+        """Return the only row of a statement that always finds one. Raises ``LookupError`` when it finds none."""
         found = self.first(connection, values)
         if found is None:
             raise LookupError(f"no row where there is always one, for {dict(values)}")
@@ -219,11 +230,12 @@ class Prepared(Generic[Takes, Gives]):
         return changed
 
     def check(self, dialect: Dialect) -> None:
-        """Raises ``TypeError`` when the statement takes or gives anything else than it says."""
+        """Compile for ``dialect``. Raises ``TypeError`` when the statement takes or gives other names than it
+        declares."""
         _Compiled(self._statement, dialect, self._takes, self._gives)
 
     def run_each(self, connection: Connection, rows: Sequence[Takes]) -> None:
-        """Execute once for each of ``rows``, without waiting for one before the next is sent."""
+        """Execute once for each of ``rows``; the next is sent without waiting for the one before."""
         if len(rows) == 1:
             self.run(connection, rows[0])
         elif rows:
@@ -254,7 +266,7 @@ class Prepared(Generic[Takes, Gives]):
 
 
 def _translated(connection: Connection, sql: str, error: Exception) -> Exception:
-    """The driver's exception as SQLAlchemy would have raised it, and the connection given up when it is dead."""
+    """Return the driver's exception as SQLAlchemy would have raised it. A dead connection is invalidated."""
     dbapi = connection.dialect.loaded_dbapi
     if not isinstance(error, dbapi.Error):
         return error
@@ -269,24 +281,27 @@ def _translated(connection: Connection, sql: str, error: Exception) -> Exception
 
 
 def rows_of(result: sa.CursorResult[Any], row: type[Gives]) -> list[Gives]:
-    """The rows of a statement that is not prepared. Raises ``TypeError`` when it gives other columns than ``row``."""
+    """Return the rows of a statement that is not prepared. Raises ``TypeError`` when it gives other columns than
+    ``row``."""
     make = _maker(result, row)
     return [make(found) for found in result]
 
 
 def row_of(result: sa.CursorResult[Any], row: type[Gives]) -> Gives | None:
-    """The first of them."""
+    """Return the first row of a statement that is not prepared, or ``None``. Raises ``TypeError`` when it gives other
+    columns than ``row``."""
     found = result.first()
     return None if found is None else _maker(result, row)(found)
 
 
 def one_of(result: sa.CursorResult[Any], row: type[Gives]) -> Gives:
-    """The only row of a statement that finds one whatever there is. Raises ``sqlalchemy.exc.NoResultFound``."""
+    """Return the only row of a statement that always finds one. Raises ``sqlalchemy.exc.NoResultFound``, and
+    ``TypeError`` when it gives other columns than ``row``."""
     return cast(Gives, _maker(result, row)(result.one()))
 
 
 def columns_for(table: sa.FromClause, row: type[tuple[Any, ...]]) -> list[sa.ColumnElement[Any]]:
-    """The columns of a table that a row has, which is a ``NamedTuple``."""
+    """Select the columns of a table that the row type ``row`` names."""
     names: Any = row
     return [table.c[name] for name in names._fields]
 

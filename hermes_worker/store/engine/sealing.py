@@ -1,13 +1,13 @@
-"""Columns whose text is encrypted at rest: one type of column, for statements of SQLAlchemy and for prepared ones.
+"""Columns whose text is encrypted at rest: one column type, for statements of SQLAlchemy and for prepared ones.
 
 Theory of operation. A column of the type ``SealedText`` holds clear text, or *sealed* text: AES-256-GCM with a random
-nonce, in base64 behind a mark and the id of its key. Its place (``messages.body``) is authenticated with it, so that a
-text that was moved to another column does not open. Which keys there are is the ``Sealer`` of the database's dialects:
-the first seals, all of them open. So rows in clear and rows of several keys stand side by side, and a column says by
-itself what a value is. A clear text that begins like a sealed one gets a mark of its own.
+nonce, in base64 behind a mark and the id of its key. Its place (``messages.body``) is authenticated with it, so a text
+that was moved to another column does not open. The ``Sealer`` of the database's dialects knows the keys: the first key
+seals, all of them open. So rows in clear and rows of several keys stand side by side, and each value says by itself how
+it is stored. A clear text that begins like a sealed one gets a mark of its own.
 
-SQL cannot look into such a column: the type refuses every operator but the test for NULL. ``raw`` gives the stored
-text, for who only asks how it is stored.
+SQL cannot look into such a column: the type refuses every operator but the test for NULL. ``raw`` gives the stored text
+to code that only asks how it is stored.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 CLEAR = "clear"
-"""In place of a key: texts are written as they are."""
+"""Stands in the place of a key when texts are written as they are."""
 MARK = "hws1:"
-"""What sealed text begins with. The number is that of the format."""
+"""The beginning of every sealed text. The number is the version of the format."""
 _AS_IS = f"{MARK}=:"
-"""What a clear text begins with that would be taken for a sealed one."""
+"""The beginning of a clear text that would otherwise be taken for a sealed one."""
 ID_CHARS = 8
 _PURPOSE = b"hermes-worker text"
 _ID_PURPOSE = b"hermes-worker text key id"
 _NONCE_BYTES = 12
 _LOOK_AGAIN_S = 1.0
-"""Unknown keys are looked for this often and no oftener."""
+"""Seconds between two looks for an unknown key, at least."""
 
 
 class KeyMissing(UnavailableError):
@@ -58,11 +58,11 @@ class TextTampered(HermesError, ValueError):
 
 
 class KeySource(Protocol):
-    """Where keys come from, again and again."""
+    """A source of keys that were added after the start of the process."""
 
     def changed(self, *, at_once: bool) -> Sequence[str] | None:
-        """The keys, the first of which seals, if they are others than before; ``None`` if not. ``at_once``: somebody
-        needs one that is not there. Raises ``ConfigurationError``."""
+        """Return the keys, of which the first seals, if they differ from the last ones returned; else ``None``.
+        ``at_once`` says that a text needs a key that is missing. Raises ``ConfigurationError``."""
         ...
 
 
@@ -70,7 +70,7 @@ class TextKeys(NamedTuple):
     """Keys by id."""
 
     first: str
-    """The id of the one that seals, or ``CLEAR``."""
+    """The id of the key that seals, or ``CLEAR``."""
     boxes: Mapping[str, AESGCM]
 
     @property
@@ -82,14 +82,14 @@ NO_KEYS = TextKeys(CLEAR, MappingProxyType({}))
 
 
 def text_keys(keys: Sequence[str]) -> TextKeys:
-    """``keys`` as they were configured, ``CLEAR`` among them or not."""
+    """Build ``TextKeys`` from the keys as they were configured; ``CLEAR`` may be among them."""
     ids = [CLEAR if key == CLEAR else key_id(key) for key in keys]
     boxes = {name: _box(key) for name, key in zip(ids, keys, strict=True) if name != CLEAR}
     return TextKeys(ids[0] if ids else CLEAR, MappingProxyType(boxes))
 
 
 def key_id(key: str) -> str:
-    """A name for a key that tells nothing of it. It stands in every text that the key sealed."""
+    """Derive the id of a key, which reveals nothing of it. It stands in every text that the key sealed."""
     return _derived(key, _ID_PURPOSE)[: ID_CHARS // 2].hex()
 
 
@@ -128,11 +128,11 @@ class Sealer:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is any key, or will be."""
+        """Whether there is any key, or a source of keys."""
         return self.source is not None or bool(self.keys.boxes)
 
     def seal(self, text: str, place: str) -> str:
-        """``text`` as it is to be stored at ``place``, which is a column."""
+        """Return ``text`` as it is to be stored in the column ``place``."""
         sealing = self._sealing  # read once: keys may change at any moment
         if sealing is None:
             return f"{_AS_IS}{text}" if text.startswith(MARK) else text
@@ -142,7 +142,8 @@ class Sealer:
         return prefix + b2a_base64(nonce + sealed, newline=False).decode("ascii")
 
     def opened(self, stored: str, places: Sequence[str]) -> str:
-        """What was stored at one of ``places``. Raises ``KeyMissing``, ``TextTampered``."""
+        """Decrypt what was stored in one of the columns ``places``; clear text is returned as it is. Raises
+        ``KeyMissing`` and ``TextTampered``."""
         if not stored.startswith(MARK):
             return stored
         if stored.startswith(_AS_IS):
@@ -159,7 +160,7 @@ class Sealer:
         raise _tampered(name, places[0])
 
     def _found(self, name: str, place: str) -> AESGCM:
-        """The key ``name``, which may have been added a moment ago by who sealed with it."""
+        """Return the key ``name``, which another process may have begun to use a moment ago. Raises ``KeyMissing``."""
         with self._looking:
             if self.source is not None and time.monotonic() - self._looked_at > _LOOK_AGAIN_S:
                 self._looked_at = time.monotonic()
@@ -173,8 +174,8 @@ class Sealer:
         return box
 
     def open_also(self, source: KeySource) -> None:
-        """Open with new keys of ``source`` as well. Whether the first of them seals is decided before a transaction and
-        not in the middle of one (``store.text_keys``)."""
+        """Open texts with the new keys of ``source`` as well. The key that seals stays: that is decided before a
+        transaction and not in the middle of one (``store.text_keys``)."""
         try:
             found = source.changed(at_once=True)
         except ConfigurationError:
@@ -185,7 +186,7 @@ class Sealer:
 
 
 PLAIN = Sealer()
-"""That of a database without keys."""
+"""The sealer of a database without keys."""
 
 
 def _encoded(text: str) -> bytes:
@@ -225,14 +226,14 @@ def sealer_of(dialect: Dialect) -> Sealer:
 
 
 class SealedText(sa.types.TypeDecorator[str]):
-    """Text that may be encrypted at rest. ``places`` are the columns it may come from: for a column, itself. With
-    ``path_in`` it is a JSON object with a path in that field, which is stored as that of a ``PlacedText``."""
+    """Text that may be encrypted at rest. ``places`` are the columns it may come from: for a column, the column itself.
+    With ``path_in`` it is a JSON object with a path in that field, and the path is stored as by ``PlacedText``."""
 
     impl = sa.Text
     cache_ok = True
 
     class Comparator(sa.types.TypeDecorator.Comparator[str]):
-        """Two texts that are the same are stored as two different ones, and their order is that of random numbers."""
+        """Refuses comparisons: equal texts are stored as different values, and their order is random."""
 
         def operate(self, op: operators.OperatorType, *other: Any, **kwargs: Any) -> sa.ColumnElement[Any]:
             if op not in (operators.is_, operators.is_not):
@@ -248,8 +249,8 @@ class SealedText(sa.types.TypeDecorator[str]):
     comparator_factory = Comparator
 
     def __init__(self, *places: str, clear_chars: int | None = None, path_in: str | None = None) -> None:
-        """``clear_chars``: SQLite, which does not count them, declares the column with so many characters, as it was
-        before there was encryption."""
+        """``clear_chars``: the length with which the column is declared in SQLite, which does not enforce it; it keeps
+        the declaration from before there was encryption."""
         super().__init__()
         self.places = places
         self.clear_chars = clear_chars
@@ -274,7 +275,7 @@ class SealedText(sa.types.TypeDecorator[str]):
         return text if self.path_in is None else from_stored_document(text, self.path_in, homes_of(dialect))
 
     def is_as_stored(self, value: str) -> bool:
-        """Whether callers may be given ``value`` as it stands in the column."""
+        """Whether the stored text ``value`` can be given to callers unchanged."""
         return not value.startswith(MARK) and (self.path_in is None or "/./" not in value)
 
     def process_literal_param(self, value: str | None, dialect: Dialect) -> str:
@@ -282,35 +283,36 @@ class SealedText(sa.types.TypeDecorator[str]):
 
 
 def raw(column: sa.ColumnElement[Any]) -> sa.ColumnElement[str | None]:
-    """What is stored in ``column``, sealed or not."""
+    """The stored text of ``column``, sealed or not."""
     return sa.type_coerce(column, sa.Text())
 
 
 def begins_with(column: sa.ColumnElement[Any], prefix: str) -> sa.ColumnElement[bool]:
-    """Whether what is stored in ``column`` begins with ``prefix``. The rest of a long text is not read."""
+    """Whether the stored text of ``column`` begins with ``prefix``. The rest of a long text is not read."""
     return sa.func.substr(raw(column), 1, len(prefix), type_=sa.Text()) == prefix
 
 
 def is_stored_by(column: sa.ColumnElement[Any], key: str) -> sa.ColumnElement[bool]:
-    """Whether ``column`` is stored as the key of this id, or ``CLEAR``, stores it. NULL for NULL."""
+    """Whether ``column`` is stored with the key of this id, or in clear for ``CLEAR``. NULL for NULL."""
     if key != CLEAR:
         return begins_with(column, f"{MARK}{key}:")
     return ~begins_with(column, MARK) | begins_with(column, _AS_IS)
 
 
 def may_contain(column: sa.ColumnElement[Any], pattern: str) -> sa.ColumnElement[bool]:
-    """Whether ``column`` is like ``pattern``, or cannot be looked into; the reader decides then."""
+    """Whether ``column`` matches the LIKE pattern ``pattern``, or is encrypted and cannot be looked into; the reader
+    decides then."""
     return raw(column).like(pattern) | begins_with(column, MARK)
 
 
 def either(first: sa.ColumnElement[Any], second: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
-    """``first``, or ``second`` where that is NULL, of two columns that may be encrypted."""
+    """``first``, or ``second`` where the first is NULL, of two columns that may be encrypted."""
     places = dict.fromkeys((*_places_of(first), *_places_of(second)))
     return sa.func.coalesce(raw(first), raw(second), type_=SealedText(*places))
 
 
 def beginning(column: sa.ColumnElement[Any], chars: int) -> sa.ColumnElement[str]:
-    """The first ``chars`` of a text that is in clear, and all of one that is encrypted."""
+    """The first ``chars`` characters of a text that is stored in clear, and all of one that is encrypted."""
     stored = raw(column)
     part = sa.case((begins_with(column, MARK), stored), else_=sa.func.substr(stored, 1, chars))
     return sa.type_coerce(part, column.type)

@@ -1,4 +1,5 @@
-"""Texts as every database can hold them, made so in one place: what callers choose may hold anything that JSON can."""
+"""Make texts storable in one place: what callers choose may hold anything that JSON can, and databases cannot hold all
+of that."""
 
 from __future__ import annotations
 
@@ -10,15 +11,15 @@ from sqlalchemy.engine import Connection
 
 
 def plain(text: str) -> str:
-    """``text`` with U+FFFD for NUL, which PostgreSQL cannot store, and for lone surrogates, which are no Unicode. For
-    columns that are not JSON."""
+    """Replace NUL, which PostgreSQL cannot store, and lone surrogates, which are no Unicode, by U+FFFD. For columns
+    that are not JSON."""
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace").replace("\x00", "\ufffd")
 
 
 def keep_texts_plain(engine: sa.Engine) -> None:
-    """Have every statement of SQLAlchemy on ``engine`` send ``plain`` texts: written, they can be stored; looked up,
-    they find what was written as the same text, or nothing. Prepared statements (``engine.prepared``) are not among
-    them: these are for what the store has read or drawn, and their callers make other texts plain."""
+    """Have every statement of SQLAlchemy on ``engine`` send ``plain`` texts: written texts can be stored, and a lookup
+    finds what was written from the same text. Prepared statements (``engine.prepared``) are not covered: they take what
+    the store has read or drawn itself, and their callers make other texts plain."""
     sa.event.listen(engine, "before_cursor_execute", _with_plain_texts, retval=True)
 
 
@@ -32,7 +33,7 @@ def _with_plain_texts(
 
 
 def _plain_row(parameters: Any) -> Any:
-    """The same object, unless a text in it has to be changed."""
+    """Return the parameters with storable texts; the same object when no text has to be changed."""
     values = parameters.values() if isinstance(parameters, Mapping) else parameters
     if not any(isinstance(value, str) and not _is_plain(value) for value in values):
         return parameters

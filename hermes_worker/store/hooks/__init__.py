@@ -1,1 +1,1 @@
-"""What observers are told of runs: rows that are owed, claimed and settled."""
+"""Calls of observers as rows: enqueued with the event, claimed and settled."""

@@ -1,4 +1,4 @@
-"""Tell observers: take what is owed, read what it is about, record what came of it."""
+"""Call observers: claim a pending call, load the facts of its event, record the outcome."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class HookCallClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookFacts:
-    """What the rows say of an event. Texts are as they are stored: in transcripts secrets are hidden."""
+    """The facts about an event, from its rows. Texts are as they are stored: secrets are redacted in transcripts."""
 
     run_id: str
     session_id: str
@@ -57,22 +57,22 @@ class HookFacts:
     parent_run_id: str | None
     parent_session_id: str | None
     data: Mapping[str, Any] = field(default_factory=dict)
-    """Of the run's event."""
+    """The data of the run's event."""
     opening: str | None = None
-    """The row of what the run was asked."""
+    """The transcript row of the run's input."""
     output: str | None = None
-    """The row of its answer."""
+    """The transcript row of its answer."""
     reply: str | None = None
-    """The row of the reply that asked for the tool call."""
+    """The transcript row of the reply that asked for the tool call."""
     arguments: str | None = None
-    """What the call ran with, where that is not what the reply says."""
+    """The arguments that the call ran with, where they differ from those in the reply."""
     result: str | None = None
-    """The row of the tool's result, or of the reply that was committed."""
+    """The transcript row of the tool's result, or of the reply that was committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookCallView:
-    """A row for people. Times are epoch seconds."""
+    """A call of an observer, for people. Times are epoch seconds."""
 
     event_id: str
     hook: str
@@ -108,14 +108,14 @@ class _FactsRow(NamedTuple):
 
 
 class HookCalls:
-    """What hooks are owed in one database. Thread-safe."""
+    """The calls of observers in one database. Thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def claim(self, effect: CallHook, owner: int) -> HookCallClaim | None:
-        """Take a row; ``None`` when it is not to be had (done, taken, or stale). Of any number of workers with the same
-        message exactly one gets it."""
+        """Claim a call; ``None`` when it is not available (done, taken, or stale). Of any number of workers with the
+        same message exactly one gets it."""
         token = secrets.token_hex(16)
         with self._database.statement() as connection:
             found = connection.execute(
@@ -153,7 +153,7 @@ class HookCalls:
         )
 
     def facts(self, claim: HookCallClaim) -> HookFacts:
-        """What the rows say of the event."""
+        """Load what the rows say about the event of a claimed call."""
         with self._database.read() as connection:
             row = _FactsRow._make(connection.execute(_facts(claim)).one())
             data = json.loads(row.data) if row.data else {}
@@ -175,7 +175,7 @@ class HookCalls:
         )
 
     def settle(self, claim: HookCallClaim, failure: str | None = None) -> None:
-        """Record that the hook was told, or why it was not. Raises ``LeaseLost``."""
+        """Record that the hook was called, or in ``failure`` why not. Raises ``LeaseLost``."""
         state = HookCallState.DONE if failure is None else HookCallState.FAILED
         reason = None if failure is None else plain(failure)[:_REASON_CHARS_MAX]
         self._change(claim, state=state.value, reason=reason, settled_at=db_now())
@@ -191,15 +191,15 @@ class HookCalls:
             raise LeaseLost(f"the claim on {claim.event_id!r} for {claim.hook!r} was taken over; nothing was written")
 
     def tell_begun(self, run: tuple[int, str], *, is_child: bool, is_first: bool) -> list[Hint]:
-        """Owe the hooks that are told of the beginning of runs a call for ``run``, its number and its id; returns what
+        """Insert the calls of observers of the beginning of runs, for ``run``, its row id and its id. Returns the hints
         to send. Idempotent."""
         with self._database.write() as connection:
             owed = began(self._database.observed, is_child=is_child, is_first=is_first)
             return owe_beginning(connection, run, owed)
 
     def tell_failed(self, run_pk: int, *, hook: str, event: str, reason: str) -> None:
-        """Say in an event of the run that a hook failed. Nothing is written for a run that has ended, because its last
-        event is its end. Not idempotent: a repetition says it twice."""
+        """Add an event to the run that a hook failed. Nothing is written for a run that has ended, because its last
+        event is its end. Not idempotent: a repetition adds a second event."""
         data = {"hook": hook, "hook_event": event, "reason": plain(reason)[:_REASON_CHARS_MAX]}
         with self._database.write() as connection:
             loaded = lock_run(connection, run_pk)
@@ -208,7 +208,7 @@ class HookCalls:
             save(connection, loaded, loaded.run, Additions(events=[RunEvent(name=RunEventName.HOOK_FAILED, data=data)]))
 
     def list(self, *, run_id: str | None = None, limit: int = 100) -> list[HookCallView]:
-        """The newest rows first, of one run or of all."""
+        """List the newest rows first, of one run or of all."""
         wanted = (
             sa.select(*(hook_calls.c[name] for name in _ListedCall._fields[:-1]), runs.c.run_id)
             .join(runs, runs.c.pk == hook_calls.c.run_pk)
@@ -277,7 +277,7 @@ def _named(run_pk: int) -> sa.Select[Any]:
 
 
 def _texts(connection: Connection, claim: HookCallClaim, row: _FactsRow, data: Mapping[str, Any]) -> dict[str, Any]:
-    """The rows of the transcript that the event is about, by the fields of ``HookFacts``."""
+    """Load the rows of the transcript that the event is about, by the fields of ``HookFacts``."""
     first = sa.select(sa.func.min(messages.c.seq)).where(
         messages.c.session_pk == row.session_pk, messages.c.run_pk == claim.run_pk
     )

@@ -1,8 +1,8 @@
-"""What observers are owed: a row for each event and hook, written in the transaction of the event.
+"""Pending calls of observers: a row for each event and hook, written in the transaction of the event.
 
-A worker takes a row as it takes a delivery: a claim with a token, under the term of the process. The key of a row is
-the event's id with the hook's name, so whatever is delivered twice, or taken over, is recorded once. A row whose worker
-vanished is due again; after three claims that nobody gave up in order it is given up.
+A worker claims a row as it claims a delivery: with a token, under the lease of its process. The key of a row is the
+event's id with the hook's name, so an event that is delivered twice, or taken over, is recorded once. A row whose
+worker vanished is due again; after three claims that did not end in order it is given up.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class OwedHookRow(TypedDict):
 
 class _DueHookRow(OwedHookRow):
     at: float | None
-    """``None`` for now."""
+    """Epoch seconds; ``None`` for the time of the statement."""
 
 
 # --- owing -----------------------------------------------------------------------------------------------------------
@@ -56,7 +56,8 @@ class _DueHookRow(OwedHookRow):
 def owed_rows(
     run: tuple[int, str], last_seq: int, happened: Sequence[RunEvent], observed: Observed, *, is_child: bool
 ) -> list[OwedHookRow]:
-    """The rows for what happened to a run after its event ``last_seq``; ``run`` is its number and its id. Pure."""
+    """Build the rows for what happened to a run after its event ``last_seq``; ``run`` is its row id and its id.
+    Pure."""
     return [
         _row(run, seq, owed)
         for seq, event in enumerate(happened, start=last_seq + 1)
@@ -76,7 +77,8 @@ def _row(run: tuple[int, str], seq: int, owed: OwedCall) -> OwedHookRow:
 
 
 def owe_hooks(connection: Connection, run_id: str, rows: Sequence[OwedHookRow], at: float | None = None) -> list[Hint]:
-    """Write the rows, due at ``at``, in the caller's transaction. A row that is there already stays as it is."""
+    """Insert pending hook calls, due at ``at``, in the caller's transaction. Returns the hints to send. Existing rows
+    stay as they are."""
     _OWE.run_each(connection, [{**row, "at": at} for row in rows])
     return [
         Hint(effect=CallHook(run_id=run_id, event_id=row["event_id"], hook=row["hook"], attempt=1), at=at or 0.0)
@@ -85,7 +87,7 @@ def owe_hooks(connection: Connection, run_id: str, rows: Sequence[OwedHookRow], 
 
 
 def owe_beginning(connection: Connection, run: tuple[int, str], owed: Sequence[OwedCall]) -> list[Hint]:
-    """The same for the beginning of a run, which is none of its events."""
+    """Insert pending hook calls for the beginning of a run, which is none of its events. Returns the hints to send."""
     return owe_hooks(connection, run[1], [_row(run, 0, one) for one in owed])
 
 
@@ -103,7 +105,7 @@ def _owe() -> Any:
 
 
 _OWE = Prepared(_owe(), takes=_DueHookRow)
-"""In a form that both databases understand."""
+"""In a form that both databases understand: SQLite has the same ON CONFLICT clause as PostgreSQL."""
 
 
 # --- what the sweeper does -------------------------------------------------------------------------------------------
@@ -127,14 +129,14 @@ PRUNE_HOOK_CALLS = Prepared(sa.delete(hook_calls).where(hook_calls.c.settled_at 
 
 
 def lose_hook_calls(database: Database) -> list[Hint]:
-    """Take back the rows of workers that are gone: due again, or given up. Idempotent. Without hooks in this
-    installation nothing is looked at."""
+    """Take back the rows of workers that are gone: due again, or given up. Returns the hints to send. Idempotent. Does
+    nothing in an installation without hooks."""
     return _hints(_ROWS.lose(database)) if database.observed else []
 
 
 def resend_hook_calls(database: Database, *, grace_s: float, before: float) -> list[Hint]:
-    """Hints of due rows whose message is lost: hinted before ``before`` and longer than the grace ago. A row whose hook
-    no worker has is sent again ever more rarely."""
+    """List hints of due rows whose message is lost: hinted before ``before`` (epoch seconds) and longer ago than
+    ``grace_s``. A row whose hook no worker has is sent again at growing intervals."""
     return _hints(_ROWS.resend(database, grace_s=grace_s, before=before)) if database.observed else []
 
 

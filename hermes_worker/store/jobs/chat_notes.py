@@ -1,4 +1,5 @@
-"""Which session of a chat an answer is noted in: people begin new conversations, and a job stays attached."""
+"""Find the session of a chat into which a job's answer is written: people begin new conversations, and the job stays
+attached."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ _LATER = re.compile(r"(?P<key>.+)~[0-9]{1,9}", re.DOTALL)
 
 
 def present_session(connection: Connection, tenant: str, session_id: str) -> str:
-    """The id of the conversation that the chat of a session has now; ``session_id`` itself where it is of no chat, or
-    nothing was said in the new one yet."""
+    """Find the id of the chat's present conversation for an earlier session of the chat; ``session_id`` itself when it
+    belongs to no chat, or nothing was said in the new conversation yet."""
     this = (sessions.c.session_id == session_id) & (sessions.c.tenant == tenant)
     named = sa.select(sessions.c.name).where(this, sessions.c.source == CHAT_SOURCE)
     name = connection.execute(named).scalar()

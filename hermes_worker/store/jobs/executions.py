@@ -1,7 +1,8 @@
-"""What workers do for a job before there is a run: its script and its skills, claimed once and never repeated.
+"""Executions: the script and the skills of a job, run by a worker before there is a run; claimed once and never
+repeated.
 
-A script may have effects, so nobody runs it again when its worker vanished: the execution ends as ``unknown``. What was
-found is left in the firing's row, and a scheduler decides what becomes of it (``store.jobs.jobs``).
+A script may have effects, so it is not run again when its worker vanished: the execution ends as ``unknown``. What was
+collected is left in the firing's row, and a scheduler decides what follows (``store.jobs.jobs``).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _BATCH = 200
 
 
 class ExecutionState(StrEnum):
-    """Terminal states are never left, and ``unknown`` is never tried again."""
+    """States of an execution. Terminal states are never left, and ``unknown`` is never tried again."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -71,7 +72,7 @@ class Executions:
         self._database = database
 
     def claim(self, firing_id: int, owner: int) -> ExecutionClaim | None:
-        """Take an execution; ``None`` when it is not to be had. Of any number of workers one gets it, once."""
+        """Claim an execution; ``None`` when it is not available. Of any number of workers one gets it, once."""
         token = secrets.token_hex(16)
         with self._database.write() as connection:
             claimed = connection.execute(
@@ -104,7 +105,7 @@ class Executions:
         )
 
     def is_held(self, claim: ExecutionClaim) -> bool:
-        """Whether somebody still wants what is being collected."""
+        """Whether the claim still holds, so that the result is still wanted."""
         with self._database.read() as connection:
             held = sa.select(firings.c.pk).where(firings.c.pk == claim.firing_id, firings.c.lease_token == claim.token)
             return connection.execute(held).first() is not None
@@ -115,7 +116,7 @@ class Executions:
         self._end_claim(claim, again)
 
     def finish(self, claim: ExecutionClaim, state: ExecutionState, collected: str) -> None:
-        """Leave what was collected. Raises ``LeaseLost``."""
+        """Store what was collected. Raises ``LeaseLost``."""
         self._end_claim(claim, {"execution": state.value, "collected": plain(collected)})
 
     def _end_claim(self, claim: ExecutionClaim, values: Mapping[str, object]) -> None:
@@ -129,7 +130,7 @@ class Executions:
             raise LeaseLost(f"the execution of job {claim.job_id!r} was taken over; nothing was written")
 
     def forgotten(self, job_ids: Collection[str]) -> list[str]:
-        """Those of these jobs that were removed and for which nobody collects any more."""
+        """Return the ids among ``job_ids`` of jobs that were removed and have no execution that is due or at work."""
         at_work = sa.select(firings.c.pk).where(
             firings.c.job_pk == jobs.c.pk, firings.c.execution.in_(("pending", ExecutionState.RUNNING.value))
         )
@@ -140,7 +141,7 @@ class Executions:
     # --- what schedulers do ---
 
     def lose(self) -> int:
-        """End the executions of workers that are gone; returns how many. Idempotent."""
+        """End the executions of workers that are gone. Returns how many. Idempotent."""
         orphans = (
             sa.select(firings.c.pk)
             .outerjoin(workers, workers.c.pk == firings.c.lease_owner)
@@ -164,7 +165,8 @@ class Executions:
             return lost.rowcount
 
     def overdue(self, older_than_s: float) -> Sequence[Hint]:
-        """Hints of executions that nobody claimed for so long, to be sent again. The row takes the new time."""
+        """Return hints of executions that were not claimed within ``older_than_s`` seconds, to be sent again. Their
+        hint time is renewed."""
         late = sa.select(firings.c.pk).where(firings.c.hinted_at < db_now_once() - older_than_s).limit(_BATCH)
         with self._database.read() as connection:
             if connection.execute(late.limit(1)).first() is None:

@@ -1,4 +1,5 @@
-"""What has ended for a job, counted once: runs, what workers collected, and answers that sessions are to be told."""
+"""The ends of a job's work, each counted once: of runs, of what workers collected, and of answers that sessions are to
+be told."""
 
 from __future__ import annotations
 
@@ -111,8 +112,8 @@ _WRITE_AFTER = (
 
 
 def ended(connection: Connection, most: int) -> Sequence[tuple[int, bool]]:
-    """Firings whose run has ended, or for which a worker has collected what it could, and that were not counted yet:
-    their numbers, and whether there is a run."""
+    """List firings whose run has ended, or for which a worker has collected, and that were not counted yet: their row
+    ids, and whether there is a run."""
     rows = connection.execute(_ENDED, {"most": most})
     return [(pk, run_pk is not None) for pk, run_pk in rows]
 
@@ -123,8 +124,8 @@ def count_runs(
     clock: sa.ColumnElement[float],
     decide: Callable[[JobRow, EndedRun], JobAfter],
 ) -> list[Hint]:
-    """Count the ends of runs for their jobs, each once, and begin the runs that waited for them. Those whose job
-    somebody else holds are left for the next look."""
+    """Count the ends of runs for their jobs, each once, and begin the runs that waited for them. Returns the hints to
+    send. Firings whose job another scheduler has locked are left for the next look."""
     of_firings = sa.select(firings.c.job_pk).where(firings.c.pk.in_(firing_pks), firings.c.ended_at.is_(None))
     locked = connection.execute(
         ALL_JOBS.add_columns(clock.label("now")).where(jobs.c.pk.in_(of_firings)).with_for_update(skip_locked=True)
@@ -155,7 +156,7 @@ def _decided(
     now: float,
     decide: Callable[[JobRow, EndedRun], JobAfter],
 ) -> list[tuple[JobRow, JobAfter]]:
-    """Each end with the job as the one before it left it."""
+    """Decide on each end, with the job as the end before it left the job."""
     current = dict(rows)
     afters, owing = [], []
     for result in rows_of(connection.execute(_RESULT.where(firings.c.pk.in_(firing_pks))), _ResultRow):
@@ -186,7 +187,8 @@ def _ended_run(result: _ResultRow, now: float) -> EndedRun:
 def follow_up(
     connection: Connection, firing_pk: int, clock: sa.ColumnElement[float], decide: Callable[[Collected], Followup]
 ) -> list[Hint]:
-    """Do what ``decide`` says with what a worker collected: begin the run, or end the firing. Once."""
+    """Do what ``decide`` says with what a worker collected: begin the run, or end the firing. Once. Returns the hints
+    to send."""
     row = _lock_job_of(connection, firing_pk)
     if row is None:
         return []
@@ -214,7 +216,7 @@ def follow_up(
 
 
 def notes_due(connection: Connection, most: int) -> Sequence[int]:
-    """Firings whose answer still has to be written into a session."""
+    """List firings whose answer still has to be written into a session."""
     rows = connection.execute(sa.select(firings.c.pk).where(firings.c.owes_note).order_by(firings.c.pk).limit(most))
     return list(rows.scalars())
 
@@ -222,9 +224,9 @@ def notes_due(connection: Connection, most: int) -> Sequence[int]:
 def write_note(
     connection: Connection, firing_pk: int, compose: Callable[[JobRow, str], tuple[str, str] | None]
 ) -> bool:
-    """Write a firing's answer into a session, as something the user said; ``compose`` gives the session's id and the
-    text. False while a run is at work there: it will be offered again. A session that is not there any more is
-    forgotten. Once, whoever does it."""
+    """Write a firing's answer into a session, as something the user said; ``compose`` returns the session's id and the
+    text. Returns False while a run is at work there: the firing stays due. A session that is gone is forgotten. Written
+    once, even when several processes try."""
     row = _lock_job_of(connection, firing_pk)
     if row is None:
         return False
@@ -240,7 +242,7 @@ def write_note(
 
 
 def _lock_job_of(connection: Connection, firing_pk: int) -> JobRow | None:
-    """Locked before the firing, by everybody who writes both; ``None`` when another scheduler has it."""
+    """Lock the job of a firing; always before the firing itself. ``None`` when another scheduler has it."""
     job_pk = sa.select(firings.c.job_pk).where(firings.c.pk == firing_pk).scalar_subquery()
     return job_row_of(connection.execute(ALL_JOBS.where(jobs.c.pk == job_pk).with_for_update(skip_locked=True)))
 
@@ -248,7 +250,7 @@ def _lock_job_of(connection: Connection, firing_pk: int) -> JobRow | None:
 def _write_afters(
     connection: Connection, afters: Sequence[tuple[JobRow, JobAfter]], rows: dict[int, JobRow], now: float
 ) -> list[Hint]:
-    """What the ends of runs mean for their jobs. The last of a job says how it stands."""
+    """Write what the ends of runs mean for their jobs. The last end of a job decides its state."""
     changes: dict[int, dict[str, object]] = {}
     hints: list[Hint] = []
     for row, after in afters:
@@ -284,7 +286,7 @@ def _write_followup(connection: Connection, collected: Collected, firing_pk: int
 
 
 def _start_next(connection: Connection, job_pks: Sequence[int]) -> list[Hint]:
-    """Begin what waits for jobs that have nothing going any more."""
+    """Begin the runs that wait for jobs whose earlier runs have all ended."""
     hints: list[Hint] = []
     for job_pk, (running, waiting) in open_runs(connection, job_pks).items():
         if waiting and not running:
@@ -309,7 +311,8 @@ def _start_first(connection: Connection, job_pk: int) -> list[Hint]:
 
 
 def _append_note(connection: Connection, tenant: str, session_id: str, text: str, *, run_pk: int) -> bool:
-    """Whether the note is written, or never can be; false while the session has an active run."""
+    """Write a note into a session. Returns True when it is written, or never can be; False while the session has an
+    active run."""
     present = present_session(connection, tenant, session_id)
     found = connection.execute(
         sa.select(*columns_for(sessions, _NotedRow))

@@ -1,4 +1,4 @@
-"""Jobs and their firings as values: what the other modules of the store read and write, and the reads they share."""
+"""Jobs and their firings as values, and the reads that the other modules of jobs share."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from hermes_worker.store.tables import firings, jobs, runs
 STOPPED_FOR_A_LATER_SLOT = "stopped for a later slot"
 _NANO = Decimal(1_000_000_000)
 IS_OPEN = sa.text("firings.ended_at is null and (firings.run_pk is not null or firings.execution is not null)")
-"""As the partial index ``ix_firings_open`` has it (``tables.OPEN_FIRING``)."""
+"""Written as in the partial index ``ix_firings_open`` (``tables.OPEN_FIRING``)."""
 COLLECTED = (ExecutionState.COMPLETED.value, ExecutionState.FAILED.value, ExecutionState.UNKNOWN.value)
-"""Executions that a worker is done with."""
+"""States of executions that have ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlace:
-    """Where a job stands: the columns that a decision changes."""
+    """The state of a job: the columns that a decision changes."""
 
     state: str
     next_slot: float | None
@@ -62,7 +62,7 @@ class JobPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """A row for the ledger."""
+    """A slot for the ledger."""
 
     at: float
     outcome: str
@@ -71,7 +71,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTick:
-    """What becomes of a due job. The last of ``slots`` is the one that ``run`` is for."""
+    """The decision about a due job. The last of ``slots`` is the one that ``run`` is for."""
 
     slots: Sequence[Slot]
     place: JobPlace
@@ -80,11 +80,11 @@ class JobTick:
     """A worker collects what the run needs before there is one."""
     waits: bool = False
     cancels: bool = False
-    """Stop what the job is doing."""
+    """Stop the job's open runs."""
     definition: str | None = None
-    """To replace the job's with."""
+    """Replaces the job's definition; ``None`` leaves it."""
     notice: str | None = None
-    """Sent to ``targets``."""
+    """Text that is delivered to ``targets``."""
     targets: Sequence[str] = ()
 
     @property
@@ -94,7 +94,7 @@ class JobTick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """What a transaction leaves to be told to others."""
+    """The results of a transaction that other processes have to hear of."""
 
     hints: Sequence[Hint] = ()
     stopped: Sequence[str] = ()
@@ -118,19 +118,19 @@ class EndedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """What a worker collected for a firing, and what the decision about it may ask."""
+    """The output of a worker's collection for a firing, with what the decision about it may read."""
 
     row: JobRow
     state: ExecutionState
     document: str | None
-    """As the worker left it; ``None`` when it left nothing."""
+    """JSON, as the worker left it; ``None`` when it left nothing."""
     remark: str | None
     slot: float
     now: float
     connection: Connection
 
     def latest_answer(self, job_id: str) -> str | None:
-        """What the latest run of a job of the same tenant answered that had an answer."""
+        """Load the latest answer of a job of the same tenant; ``None`` when none of its runs had one."""
         return latest_answer(self.connection, self.row.tenant, job_id)
 
     def used_since(self, at: float) -> DayUse:
@@ -139,20 +139,20 @@ class Collected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followup:
-    """What becomes of what was collected: a run, or the end."""
+    """The decision about a collection: a run, or the end."""
 
     remark: str | None = None
     run: NewRun | None = None
     after: JobAfter | None = None
     """Set exactly when there is no run."""
     body: str | None = None
-    """Sent to ``targets``."""
+    """Text that is delivered to ``targets``."""
     targets: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DayUse:
-    """What the runs of a job and all they delegated used."""
+    """The use by the runs of a job and everything they delegated."""
 
     iterations: int
     tokens: int
@@ -176,7 +176,7 @@ class JobAfter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueJob:
-    """A due job under its lock, and what the decision may ask."""
+    """A locked due job, with what the decision may read."""
 
     row: JobRow
     now: float
@@ -185,11 +185,11 @@ class DueJob:
     connection: Connection
 
     def used_since(self, at: float) -> DayUse:
-        """What the job's runs used that were started since ``at``."""
+        """Load what the job's runs used that were started since ``at`` (epoch seconds)."""
         return used_since(self.connection, self.row.pk, at)
 
     def latest_answer(self, job_id: str) -> str | None:
-        """What the latest run of a job of the same tenant answered that had an answer."""
+        """Load the latest answer of a job of the same tenant; ``None`` when none of its runs had one."""
         return latest_answer(self.connection, self.row.tenant, job_id)
 
     def was_blocked_since(self, at: float) -> bool:
@@ -221,11 +221,11 @@ _TOKENS = (
     + runs.c.unknown_output_tokens
 )
 _NANO_USD = runs.c.cost_nano_usd + runs.c.doubtful_nano_usd
-"""As the budgets of runs count: attempts whose outcome nobody knows included."""
+"""Counted as the budgets of runs count: attempts of unknown outcome are included."""
 
 
 def latest_answer(connection: Connection, tenant: str, job_id: str) -> str | None:
-    """What the latest run of a job of a tenant answered that had an answer: the answer alone, not what led to it."""
+    """Load the latest answer of a job's runs or scripts, without the messages before it; ``None`` when none had one."""
     has_answer = sa.and_(runs.c.status == "completed", runs.c.output_seq.is_not(None))
     is_script = sa.and_(firings.c.run_pk.is_(None), firings.c.execution == ExecutionState.COMPLETED.value)
     answered = connection.execute(
@@ -241,7 +241,7 @@ def latest_answer(connection: Connection, tenant: str, job_id: str) -> str | Non
 
 
 class FiringAnswer(Protocol):
-    """The row of a firing, as far as its answer depends on it."""
+    """The columns of a firing on which its answer depends."""
 
     @property
     def run_pk(self) -> int | None: ...
@@ -292,17 +292,17 @@ JOBS = ALL_JOBS.where(jobs.c.removed_at.is_(None))
 
 
 def job_rows(result: sa.CursorResult[Any]) -> list[JobRow]:
-    """The jobs that ``JOBS`` or ``ALL_JOBS`` found. Raises ``TypeError`` when a statement gives other columns."""
+    """Build the jobs that ``JOBS`` or ``ALL_JOBS`` found. Raises ``TypeError`` when a statement gives other columns."""
     return [JobRow(**dict(found)) for found in result.mappings()]
 
 
 def job_row_of(result: sa.CursorResult[Any]) -> JobRow | None:
-    """The first of them."""
+    """Build the first job that ``JOBS`` or ``ALL_JOBS`` found; ``None`` when there is none."""
     return next(iter(job_rows(result)), None)
 
 
 def job_rows_at(result: sa.CursorResult[Any]) -> tuple[list[JobRow], float]:
-    """The same for a statement that gives the time as well, as ``now``; without a job the time is 0."""
+    """Build the jobs of a statement that gives the time as well, as ``now``; without a job the time is 0."""
     found = [dict(each) for each in result.mappings()]
     times = [float(each.pop("now")) for each in found]
     return [JobRow(**each) for each in found], max(times, default=0.0)
@@ -317,8 +317,8 @@ _OPEN = (
 
 
 def open_runs(connection: Connection, job_pks: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """By job, its runs that are going, and those that wait for them. What is being collected for one counts as one.
-    Jobs without any are left out."""
+    """Count by job its runs that are going, and those that wait for them. A firing that is being collected for counts
+    as one. Jobs without any are left out."""
     rows = connection.execute(
         sa.select(firings.c.job_pk, firings.c.is_waiting)
         .outerjoin(runs, runs.c.pk == firings.c.run_pk)

@@ -1,6 +1,6 @@
-"""Scheduled jobs and the ledger of their slots, as people and schedulers use them.
+"""Scheduled jobs and the ledger of their slots, for people and schedulers.
 
-*What* becomes of a slot, and of an end, is not decided in the store: the caller hands in a function. How it is written
+*What* follows from a slot, or from an end, is not decided in the store: the caller passes a function. How it is written
 is in ``store.jobs.slots`` and ``store.jobs.job_ends``.
 """
 
@@ -45,9 +45,9 @@ from hermes_worker.store.short_ids import completed
 from hermes_worker.store.tables import budgets, deliveries, firings, jobs, maintenance, runs, sessions, tenants
 
 DUE_MAX = 500
-"""Jobs that one look gives; the rest is due at the next."""
+"""Jobs that one look returns; the rest is due at the next."""
 ENDED_MAX = 200
-"""Ends that one look gives."""
+"""Ends that one look returns."""
 
 
 class JobNotFound(HermesError):
@@ -73,7 +73,7 @@ class _HistoryRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEdit:
-    """What a person changed; ``None`` leaves the name or the definition as it is."""
+    """A person's change to a job; ``None`` leaves the name or the definition as it is."""
 
     place: JobPlace
     name: str | None = None
@@ -81,11 +81,11 @@ class JobEdit:
 
 
 _TEXTS = frozenset({"name", "prompt", "origin"})
-"""What people wrote, of which the audit log tells only whether it is the same."""
+"""Fields with texts of people, of which the audit log holds only a digest."""
 
 
 def _shown(row: JobRow) -> dict[str, object]:
-    """A job for the audit log, without texts and addresses of people."""
+    """Describe a job for the audit log, without texts and addresses of people."""
     facts: dict[str, object] = {"name": row.name, "state": row.state, **json.loads(row.definition)}
     targets = facts.get("deliver")
     if isinstance(targets, list):
@@ -101,13 +101,13 @@ def _digest(value: object) -> str:
 def _difference(
     before: Mapping[str, object], after: Mapping[str, object]
 ) -> tuple[dict[str, object], dict[str, object]]:
-    """What is not the same, as it was and as it is."""
+    """Return the values that differ, before and after."""
     changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     return {name: before.get(name) for name in changed}, {name: after.get(name) for name in changed}
 
 
 class ChainLimits(NamedTuple):
-    """What a chain of runs may use; ``None`` is not limited."""
+    """The limits of a chain of runs; ``None`` is not limited."""
 
     iterations: int | None = None
     tokens: int | None = None
@@ -116,7 +116,7 @@ class ChainLimits(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FiringView:
-    """A row of the ledger as people see it."""
+    """A slot of the ledger for people."""
 
     slot: float
     outcome: str
@@ -126,7 +126,7 @@ class FiringView:
     run_status: str | None
     is_waiting: bool
     execution: str | None
-    """How far a worker is with the job's script or skills; ``None`` for a job without."""
+    """The state of the job's script or skills; ``None`` for a job without."""
     remark: str | None
     ended_at: float | None
 
@@ -137,7 +137,7 @@ _IS_SCHEDULER = maintenance.c.name == "scheduler"
 
 
 class Jobs:
-    """The jobs of one tenant; for schedulers, those of all. Thread-safe."""
+    """The jobs of one tenant; the methods for schedulers work on the jobs of all tenants. Thread-safe."""
 
     def __init__(
         self, database: Database, tenant: str = DEFAULT_TENANT, *, clock: sa.ColumnElement[float] | None = None
@@ -157,7 +157,7 @@ class Jobs:
         return Jobs(self._database, tenant, clock=self._clock)
 
     def note_scheduler(self) -> None:
-        """Say that a scheduler is at work, as each does every ``SCHEDULER_NOTED_EVERY_S``."""
+        """Record that a scheduler is at work; each scheduler calls it every ``SCHEDULER_NOTED_EVERY_S`` seconds."""
         with self._database.write() as connection:
             connection.execute(insert_ignoring(connection, maintenance), {"name": "scheduler", "ran_at": 0.0})
             connection.execute(sa.update(maintenance).where(_IS_SCHEDULER).values(ran_at=db_now()))
@@ -169,7 +169,7 @@ class Jobs:
             return bool(connection.execute(sa.select(sa.exists().where(_IS_SCHEDULER, is_fresh))).scalar())
 
     def now(self) -> float:
-        """Epoch seconds by the clock that slots are judged by."""
+        """Read the clock by which slots are judged, in epoch seconds."""
         with self._database.read() as connection:
             return self._now(connection)
 
@@ -177,7 +177,7 @@ class Jobs:
         return float(connection.execute(sa.select(self._clock)).scalar_one())
 
     def create(self, name: str, definition: str, place: Callable[[str, float], JobPlace]) -> JobRow:
-        """Write a new job; ``place`` gets its id and the time. Raises what ``place`` raises."""
+        """Insert a new job; ``place`` is called with its id and the time. Raises what ``place`` raises."""
         job_id = uuid.uuid4().hex[:12]
         with self._database.write() as connection:
             now = self._now(connection)
@@ -189,12 +189,14 @@ class Jobs:
             return row
 
     def get(self, reference: str) -> JobRow:
-        """By id, or by a name that only one job has, whatever its case. Raises ``JobNotFound``, ``AmbiguousJob``."""
+        """Load a job by id, or by a name that only one job has, ignoring case. Raises ``JobNotFound``,
+        ``AmbiguousJob``."""
         with self._database.read() as connection:
             return self._find(connection, reference)
 
     def full_id(self, written: str) -> str:
-        """An id or a name as it is, else the id of the one job whose id begins so. Raises ``AmbiguousId``."""
+        """Return an id or a name unchanged, else the id of the one job whose id begins with ``written``. Raises
+        ``AmbiguousId``."""
         with self._database.read() as connection:
             named = sa.func.lower(jobs.c.name) == written.strip().lower()
             if connection.execute(self._theirs.where(named).limit(1)).first() is not None:
@@ -203,7 +205,7 @@ class Jobs:
             return completed(connection, jobs.c.job_id, written, where=kept)
 
     def all(self, *, include_disabled: bool = True) -> list[JobRow]:
-        """Oldest first."""
+        """List the jobs, oldest first."""
         statement = self._theirs if include_disabled else self._theirs.where(jobs.c.state == "scheduled")
         with self._database.read() as connection:
             return job_rows(connection.execute(statement.order_by(jobs.c.pk)))
@@ -230,7 +232,7 @@ class Jobs:
             return edited
 
     def remove(self, reference: str) -> None:
-        """Forget a job; its firings are kept. Raises ``JobNotFound``, ``AmbiguousJob``."""
+        """Remove a job; its firings are kept. Raises ``JobNotFound``, ``AmbiguousJob``."""
         with self._database.write() as connection:
             row = self._find(connection, reference)
             pk = row.pk
@@ -240,7 +242,7 @@ class Jobs:
             )
 
     def history(self, job_pk: int, *, limit: int = 50, before: float | None = None) -> Sequence[FiringView]:
-        """The newest slots first; ``before`` is the slot that ended the page before."""
+        """List the firings of a job, the newest slots first; ``before`` is the slot that ended the page before."""
         statement = (
             sa.select(*(firings.c[name] for name in _HistoryRow._fields[:-2]), runs.c.run_id, runs.c.status)
             .select_from(firings.outerjoin(runs, runs.c.pk == firings.c.run_pk))
@@ -268,7 +270,7 @@ class Jobs:
             ]
 
     def delivery_error(self, job_pk: int) -> str | None:
-        """Why what the latest run of a job had to say did not arrive everywhere; ``None`` when it did, or still may."""
+        """Find why the output of a job's latest run did not arrive everywhere; ``None`` when it did, or still may."""
         latest = (
             sa.select(firings.c.run_pk)
             .where(firings.c.job_pk == job_pk, firings.c.run_pk.is_not(None))
@@ -283,20 +285,20 @@ class Jobs:
             return "; ".join(error or "it failed" for error in errors) or None
 
     def session_id(self, source: str, reference: str) -> str | None:
-        """The id of the session that a caller from ``source`` means; ``None`` when there is none."""
+        """Find the id of the session that a caller from ``source`` means; ``None`` when there is none."""
         with self._database.read() as connection:
             wanted = sa.select(sessions.c.session_id).where(session_is(self._tenant, source, reference))
             return connection.execute(wanted).scalar()
 
     def answered_to(self, session_id: str) -> Sequence[str]:
-        """The targets that are told what the run at work in a session answers."""
+        """List the targets to which the answer of the run at work in a session is delivered."""
         at_work = sa.select(runs.c.deliver).join(sessions, sessions.c.active_run_pk == runs.c.pk)
         with self._database.read() as connection:
             stored = connection.execute(at_work.where(sessions.c.session_id == session_id)).scalar()
         return json.loads(stored) if stored else []
 
     def limits_on(self, session_id: str) -> ChainLimits:
-        """What the chain of the run at work in a session may use altogether."""
+        """Load the limits of the chain of the run at work in a session."""
         chain = sa.func.coalesce(runs.c.root_pk, runs.c.pk)
         iterations = sa.func.coalesce(budgets.c.iterations_max, runs.c.iterations_max)
         at_work = sessions.join(runs, sessions.c.active_run_pk == runs.c.pk)
@@ -310,32 +312,32 @@ class Jobs:
     # --- what schedulers do ---
 
     def due(self) -> Sequence[int]:
-        """Numbers of jobs that are due, the longest due first. Costs what there is to do. The jobs of disabled tenants
+        """List the row ids of due jobs, the longest due first. Costs what there is to do. The jobs of disabled tenants
         are due when these are enabled again."""
         with self._database.read() as connection:
             return list(connection.execute(self._due, {"most": DUE_MAX}).scalars())
 
     def tenants_of(self, pks: Sequence[int]) -> Sequence[str]:
-        """Whose these jobs are, each once."""
+        """List the tenants of these jobs, each once."""
         with self._database.read() as connection:
             found = sa.select(jobs.c.tenant).where(jobs.c.pk.in_(pks)).distinct()
             return list(connection.execute(found).scalars())
 
     def tenants_of_firing(self, firing_pk: int) -> Sequence[str]:
-        """Whose the job of a firing is; empty when there is none."""
+        """List the tenant of a firing's job; empty when there is no such firing."""
         of_firing = sa.select(firings.c.job_pk).where(firings.c.pk == firing_pk)
         with self._database.read() as connection:
             return list(connection.execute(sa.select(jobs.c.tenant).where(jobs.c.pk.in_(of_firing))).scalars())
 
     def settle(self, pks: Sequence[int], decide: Callable[[DueJob], JobTick | None]) -> Settled:
-        """Do what ``decide`` says with due jobs, in one transaction; nothing with those that another scheduler has or
-        had. Safe for any number of schedulers."""
+        """Do what ``decide`` says with due jobs, in one transaction; jobs that another scheduler has or had are
+        skipped. Safe for any number of schedulers."""
         with self._database.write() as connection:
             return slots.settle(connection, pks, self._clock, decide)
 
     def ended(self) -> Sequence[tuple[int, bool]]:
-        """Firings whose run has ended, or for which a worker has collected what it could, and that were not counted
-        yet: their numbers, and whether there is a run."""
+        """List firings whose run has ended, or for which a worker has collected, and that were not counted yet: their
+        row ids, and whether there is a run."""
         with self._database.read() as connection:
             return job_ends.ended(connection, ENDED_MAX)
 
@@ -350,14 +352,14 @@ class Jobs:
             return job_ends.follow_up(connection, firing_pk, self._clock, decide)
 
     def notes_due(self) -> Sequence[int]:
-        """Firings whose answer still has to be written into a session."""
+        """List firings whose answer still has to be written into a session."""
         with self._database.read() as connection:
             return job_ends.notes_due(connection, ENDED_MAX)
 
     def write_note(self, firing_pk: int, compose: Callable[[JobRow, str], tuple[str, str] | None]) -> bool:
-        """Write a firing's answer into a session, as something the user said; ``compose`` gives the session's id and
-        the text. False while a run is at work there: it will be offered again. A session that is not there any more
-        is forgotten. Once, whoever does it."""
+        """Write a firing's answer into a session, as something the user said; ``compose`` returns the session's id and
+        the text. Returns False while a run is at work there: the firing stays due. A session that is gone is forgotten.
+        Written once, even when several processes try."""
         with self._database.write() as connection:
             return job_ends.write_note(connection, firing_pk, compose)
 

@@ -1,10 +1,9 @@
 """Due slots of jobs: locked, decided on and written, many in one short transaction.
 
-Everything that becomes of a due slot is in one transaction: the ledger's row, the run, and the slot the job waits for
-next. The jobs' rows are locked with SKIP LOCKED, so of any number of schedulers one settles a job and the others pass
-on; UNIQUE (job, slot) is what makes a second firing impossible, whatever anybody believes. The number of statements
-does not depend on how many jobs there are in a batch: a thousand that are due at eight are twenty batches, not a
-thousand transactions.
+Everything that follows from a due slot is in one transaction: the ledger's row, the run, and the job's next slot. The
+jobs' rows are locked with SKIP LOCKED, so of any number of schedulers one settles a job and the others skip it; UNIQUE
+(job, slot) makes a second firing impossible in any case. The number of statements does not depend on how many jobs
+there are in a batch: a thousand that are due at eight are twenty batches, not a thousand transactions.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ _PENDING = {"execution": ExecutionState.PENDING.value}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SettledTick:
-    """A locked job and what becomes of it."""
+    """A locked job and what follows for it."""
 
     row: JobRow
     tick: JobTick
@@ -68,7 +67,7 @@ class _SettledTick:
 
 @lru_cache(maxsize=8)
 def _lock_due(clock: sa.ColumnElement[float]) -> sa.Select[Any]:
-    """The due ones of some jobs that nobody else holds, with the time."""
+    """Build the statement that locks the due and free ones of some jobs, with the time."""
     return (
         JOBS.add_columns(clock.label("now"))
         .where(jobs.c.pk.in_(sa.bindparam("pks", expanding=True)), jobs.c.next_fire_at <= clock)
@@ -82,7 +81,7 @@ def settle(
     clock: sa.ColumnElement[float],
     decide: Callable[[DueJob], JobTick | None],
 ) -> Settled:
-    """Do what ``decide`` says with those of the jobs that are due and that no other scheduler has."""
+    """Do what ``decide`` says with the jobs that are due and that no other scheduler has locked."""
     found, now = job_rows_at(connection.execute(_lock_due(clock), {"pks": list(pks)}))
     if not found:
         return Settled()
@@ -122,7 +121,8 @@ def _changes(each: _SettledTick, now: float) -> dict[str, object]:
 
 
 def _settled_before(connection: Connection, starting: Sequence[tuple[JobRow, JobTick]]) -> set[tuple[int, float]]:
-    """Slots that have their row already: when a clock went back, or somebody ran a job by hand at this very moment."""
+    """Find slots that have their row already: after a clock went back, or when a person ran a job by hand at this
+    moment."""
     if not starting:
         return set()
     last = {row.pk: tick.slots[-1].at for row, tick in starting}
@@ -131,7 +131,7 @@ def _settled_before(connection: Connection, starting: Sequence[tuple[JobRow, Job
 
 
 def _write_slots(connection: Connection, ticks: Sequence[_SettledTick], now: float) -> list[Hint]:
-    """Every slot that no worker has to collect for, with its run where there is one."""
+    """Write every slot for which nothing has to be collected, with its run where there is one."""
     starting = [each for each in ticks if each.is_begun and each.tick.run is not None]
     created = insert_runs(connection, [each.tick.run for each in starting if each.tick.run is not None])
     run_pks = {each.row.pk: run_pk for each, (run_pk, _) in zip(starting, created, strict=True)}
@@ -148,7 +148,7 @@ def _write_slots(connection: Connection, ticks: Sequence[_SettledTick], now: flo
 
 
 def _collect(connection: Connection, ticks: Sequence[_SettledTick], now: float) -> list[Hint]:
-    """Slots for which workers have to collect something first."""
+    """Write the slots for which workers have to collect something first."""
     collecting = [each for each in ticks if each.is_begun and each.tick.collects]
     hints: list[Hint] = []
     for waits in (False, True):
@@ -180,7 +180,7 @@ def _slot_values(job_pk: int, slot: Slot, now: float) -> dict[str, object]:
 
 
 def _cancel_open(connection: Connection, job_pk: int) -> Settled:
-    """Stop the job's runs, and what is being collected for them. The caller holds the job."""
+    """Stop the job's runs, and its executions. The caller holds the job."""
     connection.execute(
         sa.update(firings)
         .where(

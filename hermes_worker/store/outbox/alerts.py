@@ -1,7 +1,7 @@
-"""Alerts for operators: said once each, as deliveries, by whichever process sweeps.
+"""Alerts for operators: sent once each, as deliveries, by any process that sweeps.
 
-An alert is a row, unique by what it is about and which occurrence of it. Whoever writes the row owes the deliveries in
-the same transaction, so any number of sweepers, killed at any moment, say it once. The same goes for its end.
+An alert is a row, unique by its subject and its occurrence. The transaction that inserts the row inserts its deliveries
+too, so any number of sweepers, killed at any moment, send it once. The end of an alert is sent in the same way.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from hermes_worker.store.tables import alert_targets, alerts, budgets, dead_targ
 
 _DEAD_TARGETS_MAX = 500
 _NEWS_S = 3_600.0
-"""Of a budget whose chain ended longer ago than this nobody is told."""
+"""No alert is sent about a budget whose chain ended more than this many seconds ago."""
 KEPT_S = 30 * 86_400.0
-"""How long an alert that is over is kept."""
+"""Seconds for which an alert that is over is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertPolicy:
-    """Who is told, and of what."""
+    """The targets of alerts, and their thresholds."""
 
     targets: tuple[str, ...] = ()
-    """As in ``deliver``; none for no alerts."""
+    """Targets as in ``deliver``; empty for no alerts."""
     backlog_age_s: float = 600.0
-    """How long the oldest due step may wait."""
+    """Seconds that the oldest due step may wait."""
 
 
 class AlertView(NamedTuple):
@@ -68,14 +68,14 @@ class AlertView(NamedTuple):
 
 
 def list_alerts(database: Database, *, limit: int = 50) -> list[AlertView]:
-    """The newest first. Raises ``UnavailableError``."""
+    """List alerts, the newest first. Raises ``UnavailableError``."""
     newest = sa.select(*columns_for(alerts, AlertView)).order_by(alerts.c.pk.desc()).limit(limit)
     with database.read() as connection:
         return rows_of(connection.execute(newest), AlertView)
 
 
 def try_alerts(database: Database, policy: AlertPolicy) -> list[Hint]:
-    """Send a text to every target, to see that it arrives."""
+    """Send a test text to every target. Returns the hints to send."""
     if not policy.targets:
         return []
     with database.write() as connection:
@@ -84,7 +84,8 @@ def try_alerts(database: Database, policy: AlertPolicy) -> list[Hint]:
 
 
 def tell_quarantines(database: Database, policy: AlertPolicy, ends: Sequence[RunEnd]) -> list[Hint]:
-    """Alerts about runs that were quarantined. Idempotent: call it before the ends are counted."""
+    """Send alerts about runs that were quarantined. Idempotent: call it before the ends are counted. Returns the hints
+    to send."""
     hints: list[Hint] = []
     for end in ends:
         if end.exit_reason != ExitReason.STEP_QUARANTINED.value:
@@ -98,7 +99,8 @@ def tell_quarantines(database: Database, policy: AlertPolicy, ends: Sequence[Run
 
 
 def sweep_alerts(database: Database, policy: AlertPolicy) -> list[Hint]:
-    """Say what is wrong and was not said, and what is over. Idempotent; any number of processes may do it."""
+    """Raise alerts for new troubles, and end those that are over. Idempotent; any number of processes may do it.
+    Returns the hints to send."""
     dead = _dead_targets(database) if policy.targets else {}
     own = alert_targets_of(database)
     troubles = [*_spent_limits(database, policy, own)]
@@ -171,7 +173,8 @@ def _end(database: Database, policy: AlertPolicy, pk: int) -> list[Hint]:
 
 
 def _owe_both(connection: Connection, targets: Sequence[str], tenant: str, body: str) -> list[Hint]:
-    """To operators, and to the tenant that it is about: as deliveries of its own, to where it may send."""
+    """Insert deliveries to the operators, and to the tenant that the alert is about: the tenant's own, to targets it
+    may use."""
     hints = owe(connection, targets, body=body)
     if tenant != DEFAULT_TENANT:
         own = sa.select(alert_targets.c.target).where(alert_targets.c.tenant == tenant).order_by(alert_targets.c.target)
@@ -180,7 +183,7 @@ def _owe_both(connection: Connection, targets: Sequence[str], tenant: str, body:
 
 
 def alert_targets_of(database: Database) -> Mapping[str, Sequence[str]]:
-    """Where tenants are told of alerts about themselves. At most half a second old."""
+    """The targets of tenants for alerts about themselves, by tenant. At most half a second old."""
 
     def read() -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
@@ -196,17 +199,17 @@ def alert_targets_of(database: Database) -> Mapping[str, Sequence[str]]:
 
 
 def stored_alert_targets(database: Database, tenant: str) -> list[str]:
-    """Where one tenant is told of alerts about itself, in the order of the alphabet."""
+    """Load one tenant's targets for alerts about itself, in alphabetical order."""
     wanted = sa.select(alert_targets.c.target).where(alert_targets.c.tenant == tenant)
     with database.read() as connection:
         return sorted(connection.execute(wanted).scalars())
 
 
 def set_alert_targets(database: Database, tenant: str, targets: Sequence[str]) -> None:
-    """Let these be all targets of a tenant for alerts about itself. The caller has looked whether it may send there.
+    """Replace all targets of a tenant for alerts about itself. The caller has checked that it may send there.
     Idempotent."""
     with database.write() as connection:
-        # Whoever replaces them at the same moment waits, and does not add to these.
+        # Lock the tenant, so that concurrent requests replace the targets one after the other.
         connection.execute(sa.select(tenants.c.name).where(tenants.c.name == tenant).with_for_update()).first()
         gone = sa.delete(alert_targets).where(alert_targets.c.tenant == tenant).returning(alert_targets.c.target)
         before = len(connection.execute(gone).all())
@@ -219,7 +222,7 @@ def set_alert_targets(database: Database, tenant: str, targets: Sequence[str]) -
 
 
 def _spent_limits(database: Database, policy: AlertPolicy, own: Mapping[str, Sequence[str]]) -> Iterator[Trouble]:
-    """Limits of spending of tenants and keys of which 80 % or all are used, by runs at work too."""
+    """Find limits of spending of tenants and keys of which 80 % or all are used, including use by runs at work."""
     known = {
         owner: spending
         for owner, limits in known_limits(database).items()
@@ -260,14 +263,14 @@ def _spent_limit(owner: Owner, limit: Limit, level: int, period: tuple[str, str]
 
 
 def _tell_budgets(database: Database, policy: AlertPolicy, own: Mapping[str, Sequence[str]]) -> list[Hint]:
-    """Alerts about budgets of chains: found by an index of those of which nobody was told, and told of in the
-    transaction that notes it. The tenant whose chain it is is told; of ``default``, the operators."""
+    """Send alerts about budgets of chains. An index finds those without an alert, and the transaction that notes the
+    alert sends it: to the tenant whose chain it is, or, for ``default``, to the operators."""
     with database.read() as connection:
         rows = rows_of(connection.execute(_UNTOLD), _UntoldBudget)
     hints: list[Hint] = []
     for row in rows:
         targets = policy.targets if row.tenant == DEFAULT_TENANT else own.get(row.tenant, ())
-        # Old ones are left alone: who has just named a target is not told of the past.
+        # Budgets that ended long ago raise no alert, for instance when a target was configured only now.
         is_news = bool(targets) and row.ended_s < _NEWS_S
         said = "80 % of its budget is used" if row.level == NEAR else "its budget is used up"
         text = f"the chain of run {row.run_id}: {said} ('runs budget {row.run_id}' says more)"
@@ -309,15 +312,16 @@ def _closed_keys(database: Database) -> Iterator[Trouble]:
 
 def _backlogs(database: Database, policy: AlertPolicy) -> Iterator[Trouble]:
     for queue in read_backlog(database):
-        # An alert about deliveries that wait would wait with them, and would be one of them.
+        # No alert about a backlog of deliveries: the alert is a delivery itself and would wait behind them.
         if queue.oldest_age_s > policy.backlog_age_s and not queue.queue.endswith("delivery"):
             text = f"work for the queue {queue.queue} waits longer than {policy.backlog_age_s:g} s for a worker"
             yield Trouble(kind=AlertKind.BACKLOG, subject=queue.queue, epoch=0, text=text)
 
 
 def _dead_targets(database: Database) -> dict[Trouble, str]:
-    """Of all tenants, with the target. An alert names no person: neither its subject nor its text has the address."""
-    # The oldest: one that is dead still must not leave the list because others die, or it would be said to be over.
+    """Find dead targets of all tenants, each with its target. An alert names no person: neither its subject nor its
+    text has the address."""
+    # List the oldest first: newer dead targets must not push one off the list, which would report it as recovered.
     in_order = (dead_targets.c.marked_at, dead_targets.c.tenant, dead_targets.c.key)
     oldest = sa.select(*columns_for(dead_targets, _DeadTarget)).order_by(*in_order).limit(_DEAD_TARGETS_MAX)
     with database.read() as connection:
@@ -354,7 +358,7 @@ class _UntoldBudget(NamedTuple):
     run_id: str
     tenant: str
     ended_s: float
-    """How long ago the first run of the chain ended; 0 while it has not."""
+    """Seconds since the first run of the chain ended; 0 while it has not."""
 
 
 _UNTOLD = (

@@ -1,9 +1,9 @@
-"""The outbox: what has to be told to somebody outside, and whether it was.
+"""The outbox: messages that have to be delivered outside, and whether they were.
 
 A delivery's row is written in the transaction that ends the run it reports on, so no end is without its deliveries. A
-worker takes a row as it takes a tool call: a claim with a token, under the term of the process. What happens to a
-claim that is lost differs: the message may be out already, so the row goes back as *in doubt*, and whoever sends it
-again says so unless the target can recognise a repetition.
+worker claims a row as it claims a tool call: with a token, under the lease of the process. A lost claim is handled
+differently: the message may be out already, so the row goes back as *in doubt*, and the next attempt says so unless the
+target can recognise a repetition.
 """
 
 from __future__ import annotations
@@ -39,24 +39,25 @@ from hermes_worker.store.statistics import count_delivery
 from hermes_worker.store.tables import dead_targets, deliveries, jobs, run_inputs, runs, sessions, workers
 
 ATTEMPTS_MAX = 6
-"""Of one delivery, lost ones included; a message that kills its worker must not kill them all."""
+"""The most attempts of one delivery, lost ones included: a message that kills its worker must not kill all workers."""
 REPLAYED = "replayed"
-"""The adjustment of a delivery that somebody asked for again."""
+"""The adjustment of a delivery that a person asked to send again."""
 BUTTONS_GONE = "buttons_gone"
-"""That of one that changes a message which stands in the chat (``channels.errors.Adjustment``)."""
+"""The adjustment of a delivery that removes the buttons from a message in the chat (``channels.errors.Adjustment``)."""
 _MESSAGE_ID_CHARS_MAX = 200
 _KEY_CHARS_MAX = 300
 _RECEIPT_CHARS_MAX = 2_000
 _SIGNS_ONLY = "signs"
-"""In place of the hash of a shown text: no text is shown before the answer, so none can be there twice."""
+"""Stands in the place of the hash of a shown text: no text is shown before the answer, so none can be duplicated."""
 _WATCHED_ONCE = 1.0
-"""Nobody follows the run; its end looks for what was shown of it (``runs.ending``)."""
+"""Value of ``watched_until`` for a run without followers whose end has to look for what was shown of it
+(``runs.ending``)."""
 _has_signs_only = sa.func.coalesce(deliveries.c.shown_hash, "") == _SIGNS_ONLY
 _BATCH = 200
 _HINTS_COUNTED = 100
 _RESEND_WAIT_S = 8.0
 _PREVIEWED_S = 86_400.0
-"""For how long what a run writes is shown at most."""
+"""The most seconds for which the progress of a run is shown."""
 
 
 class DeliveryState(StrEnum):
@@ -93,7 +94,7 @@ class DeliveryClaim:
     """The text; ``None`` for the answer of the run."""
     run_id: str | None
     spec: str | None
-    """What the run was asked, as JSON."""
+    """The submission of the run, as JSON."""
     attempt: int
     """1 for the first."""
     losses: int
@@ -103,24 +104,24 @@ class DeliveryClaim:
     is_in_doubt: bool
     """An earlier attempt may have arrived."""
     age_s: float
-    """Since the first attempt."""
+    """Seconds since the first attempt."""
     workspace: str | None
-    """Where the run worked, as JSON; ``None`` without a run."""
+    """The stored description of the run's workspace; ``None`` without a run."""
     is_preview: bool = False
-    """The run is at work: what it has written is to be shown, nothing is delivered yet."""
+    """The run is at work: its progress is shown, nothing is delivered yet."""
     buttons: tuple[ChatButton, ...] = ()
-    """What the message can be answered with by a press."""
+    """The buttons of the message."""
     shown_as: tuple[str, ...] = ()
     """The ids of the messages that show the question which this delivery asks, as far as they were sent."""
     asks: bool = False
-    """It asks a question."""
+    """The message asks a question."""
     standing: ChatStanding = field(default_factory=ChatStanding)
-    """What stands in the chat already."""
+    """What the chat shows already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadTarget:
-    """A target that is not worth another message. ``marked_at`` in epoch seconds."""
+    """A target to which nothing is sent any more. ``marked_at`` in epoch seconds."""
 
     key: str
     reason: str
@@ -158,11 +159,13 @@ def owe(
     may_be_shown: bool = True,
     tenant: str = DEFAULT_TENANT,
 ) -> list[Hint]:
-    """Write one delivery per target, due now, in the caller's transaction. ``run`` is the number and the id of the
-    run whose answer is sent, or that sends ``body``, with ``buttons`` where the platform has them. ``wait_pk`` is the
-    question that ``body`` asks. They are the run's
-    tenant's, or the job's; ``tenant`` says whose they are without either. Where it ``may_be_shown`` already, what
-    shows the answer is made its delivery."""
+    """Insert one delivery per target, due now, in the caller's transaction. Returns the hints to send.
+
+    ``run`` is the row id and the id of the run whose answer is sent, or that sends ``body``, with ``buttons`` where the
+    platform has them. ``wait_pk`` is the question that ``body`` asks. The deliveries belong to the tenant of the run or
+    of the job; ``tenant`` names it without either. With ``may_be_shown`` a preview of the same run at the same target
+    becomes the delivery.
+    """
     hints = []
     shown = _end_previews(connection, run) if run is not None and body is None and may_be_shown else {}
     whose = _whose(run[0] if run else None, job_pk, tenant)
@@ -195,7 +198,7 @@ def owe(
 
 
 def message_ids_in(receipt: str | None) -> tuple[str, ...]:
-    """The ids of the messages that show a question, in their order, from the receipt of its delivery."""
+    """Parse the ids of the messages that show a question, in order, from the receipt of its delivery."""
     return tuple((receipt or "").split())
 
 
@@ -208,9 +211,8 @@ def _buttons_in(stored: str | None) -> tuple[ChatButton, ...]:
 
 
 def take_buttons_away(connection: Connection, run_pk: int, wait_id: int) -> None:
-    """A question of a run is not open any more: a message that bears its buttons is to lose them, and one that was not
-    sent yet goes without them, in the caller's transaction. One that is just being sent loses them when it was sent
-    (``Deliveries.delivered``)."""
+    """Remove the buttons of a question that is closed, in the caller's transaction: from a message that bears them, and
+    from one that was not sent yet. One that is just being sent loses them afterwards (``Deliveries.delivered``)."""
     with_buttons = deliveries.c.run_pk == run_pk, deliveries.c.buttons.is_not(None)
     wanted = sa.select(deliveries.c.pk, deliveries.c.buttons).where(*with_buttons)
     for row in rows_of(connection.execute(wanted), _ButtonsRow):
@@ -222,7 +224,8 @@ def take_buttons_away(connection: Connection, run_pk: int, wait_id: int) -> None
 
 
 def _owe_bare(connection: Connection, sent: _SentRow) -> None:
-    """Owe the change of a message that bears buttons. The sweeper brings it: nobody waits for that."""
+    """Insert the delivery that removes the buttons from a sent message. The sweeper sends its hint, as it is not
+    urgent."""
     message_ids = message_ids_in(sent.receipt)
     if not message_ids or len(message_ids[-1]) > _MESSAGE_ID_CHARS_MAX:
         return
@@ -244,9 +247,9 @@ def _owe_bare(connection: Connection, sent: _SentRow) -> None:
 
 
 def owe_preview(connection: Connection, run_id: str, target: str, *, after_s: float, is_followed: bool = True) -> None:
-    """Write the delivery of a run's answer before there is one, so that what the run does is shown from ``after_s``
-    on, in the caller's transaction. Where it ``is_followed``, its workers tell the broker what they are told, as if
-    somebody followed it."""
+    """Insert the delivery of a run's answer before there is an answer, so that the run's progress is shown from
+    ``after_s`` seconds on, in the caller's transaction. With ``is_followed`` its workers publish their output to the
+    broker, as for a run with followers."""
     until = db_now() + _PREVIEWED_S if is_followed else _WATCHED_ONCE
     watched = sa.update(runs).where(runs.c.run_id == run_id).values(watched_until=until)
     run_pk = connection.execute(watched.returning(runs.c.pk)).scalar_one()
@@ -267,8 +270,8 @@ def owe_preview(connection: Connection, run_id: str, target: str, *, after_s: fl
 
 
 def _end_previews(connection: Connection, run: tuple[int, str]) -> dict[str, list[Hint]]:
-    """Make the previews of a run that ends deliveries as others are, by target, each with its hint. One that is being
-    shown this moment is given back by its worker, and is due then."""
+    """Make the previews of a run that ends ordinary deliveries, by target, each with its hints. One that is being shown
+    at this moment is given back by its worker, and is due then."""
     is_free = deliveries.c.lease_token.is_(None)
     ended = connection.execute(
         sa.update(deliveries)
@@ -340,7 +343,7 @@ class Deliveries:
         self._database = database
 
     def claim(self, effect: SendDelivery, owner: int) -> DeliveryClaim | None:
-        """Take a delivery; ``None`` when it is not to be had (done, taken, or stale). Of any number of workers with
+        """Claim a delivery; ``None`` when it is not available (done, taken, or stale). Of any number of workers with
         the same message exactly one gets it."""
         token = secrets.token_hex(16)
         with self._database.write() as connection:
@@ -385,8 +388,9 @@ class Deliveries:
     def owe_once(
         self, request: RequestKeys, targets: Sequence[str], body: str, *, run_id: str | None = None
     ) -> list[Hint] | None:
-        """Owe ``body`` to the targets, as a message of the run ``run_id`` if there is one; ``None`` when this request
-        was taken before. Returns what to send. Raises ``IdempotencyConflict``, ``RequestReplayed``."""
+        """Insert deliveries of ``body`` to the targets, as a message of the run ``run_id`` if there is one; ``None``
+        when this request was accepted before. Returns the hints to send. Raises ``IdempotencyConflict``,
+        ``RequestReplayed``."""
         while True:
             try:
                 with self._database.write() as connection:
@@ -401,15 +405,15 @@ class Deliveries:
                 continue  # by the same request, which came at the same time
 
     def part_sent(self, claim: DeliveryClaim, parts_sent: int, receipt: str | None = None) -> None:
-        """Note how far the delivery got, so that nobody sends these parts again; doubt about them is over. Raises
+        """Record how many parts were sent, so that they are not sent again; the doubt about them is over. Raises
         ``LeaseLost``."""
         kept = {} if receipt is None else {"receipt": plain(receipt)[:_RECEIPT_CHARS_MAX]}
         with self._database.statement() as connection:
             self._change(connection, claim, parts_sent=parts_sent, is_in_doubt=False, **kept)
 
     def previewed(self, claim: DeliveryClaim, after: AfterPreview) -> None:
-        """Write what stands in the chat, and give the row back: to look again after a while, or at once where the run
-        has ended meanwhile. Raises ``LeaseLost``."""
+        """Record what the chat shows, and give the claim up: due again after a while, or at once where the run has
+        ended meanwhile. Raises ``LeaseLost``."""
         standing = after.standing
         has_changed = standing.idle_s < claim.standing.idle_s
         later = sa.null() if after.delay_s is None else db_now() + after.delay_s
@@ -428,17 +432,19 @@ class Deliveries:
             )
 
     def preview_gone(self, claim: DeliveryClaim) -> None:
-        """Note that the preview stands in the chat no more, so that nobody changes it again. Raises ``LeaseLost``."""
+        """Record that the chat does not show the preview any more, so that it is not edited again. Raises
+        ``LeaseLost``."""
         with self._database.statement() as connection:
             self._change(connection, claim, message_id=None, is_in_doubt=False)
 
     def put_off(self, claim: DeliveryClaim, delay_s: float) -> None:
-        """Give back a delivery that may not be sent yet. That is no attempt. Raises ``LeaseLost``."""
+        """Give back a delivery that may not be sent yet; this counts as no attempt. Raises ``LeaseLost``."""
         with self._database.statement() as connection:
             self._change(connection, claim, **_given_back(), attempts=claim.attempt - 1, not_before=db_now() + delay_s)
 
     def delivered(self, claim: DeliveryClaim, receipt: str | None, *, revived: str | None = None) -> None:
-        """``revived`` is a target that counted as dead and is not. Raises ``LeaseLost``."""
+        """Settle a delivery as delivered. ``revived`` is a target that counted as dead and is not. Raises
+        ``LeaseLost``."""
         with self._database.write() if revived or claim.buttons else self._database.statement() as connection:
             ended = _ended(DeliveryState.DELIVERED)
             self._change(
@@ -451,7 +457,7 @@ class Deliveries:
 
     @staticmethod
     def _answered_meanwhile(connection: Connection, claim: DeliveryClaim) -> None:
-        """Take away the buttons that were sent while somebody answered."""
+        """Remove the buttons that were sent while the question was answered."""
         this = deliveries.c.delivery_id == claim.delivery_id, deliveries.c.buttons.is_(None)
         sent = row_of(connection.execute(sa.select(*columns_for(deliveries, _SentRow)).where(*this)), _SentRow)
         if sent is not None:
@@ -460,7 +466,8 @@ class Deliveries:
     def failed(
         self, claim: DeliveryClaim, failure: Failure, *, is_abandoned: bool, dead: tuple[str, str] | None = None
     ) -> None:
-        """``dead`` is a target that nothing is to be sent to any more, and why. Raises ``LeaseLost``."""
+        """Settle a delivery as failed, or as abandoned with ``is_abandoned``. ``dead`` is a target to which nothing is
+        to be sent any more, and why. Raises ``LeaseLost``."""
         state = DeliveryState.ABANDONED if is_abandoned else DeliveryState.FAILED
         with self._database.write() if dead else self._database.statement() as connection:
             self._change(connection, claim, **_ended(state), **_why(failure))
@@ -470,12 +477,12 @@ class Deliveries:
                 connection.execute(insert_ignoring(connection, dead_targets).values(**mark, marked_at=db_now()))
 
     def why_dead(self, key: str, *, tenant: str = DEFAULT_TENANT) -> str | None:
-        """Why nothing is sent to a target of a tenant any more; ``None`` when it is."""
+        """Find why nothing is sent to a target of a tenant any more; ``None`` when it is not dead."""
         with self._database.read() as connection:
             return connection.execute(sa.select(dead_targets.c.reason).where(_is_dead_target(tenant, key))).scalar()
 
     def dead_targets(self, *, tenant: str = DEFAULT_TENANT, limit: int = 100) -> list[DeadTarget]:
-        """The targets of a tenant that nothing is sent to any more, the newest first."""
+        """List the dead targets of a tenant, the newest first."""
         theirs = sa.select(*columns_for(dead_targets, _DeadRow)).where(dead_targets.c.tenant == tenant)
         newest = theirs.order_by(dead_targets.c.marked_at.desc()).limit(limit)
         with self._database.read() as connection:
@@ -494,8 +501,8 @@ class Deliveries:
         is_in_doubt: bool,
         is_counted: bool = True,
     ) -> None:
-        """Give the delivery back, to be tried again after ``delay_s``. An attempt that is not counted leaves as many as
-        before. Raises ``LeaseLost``."""
+        """Give the delivery back, to be tried again after ``delay_s`` seconds. An attempt that is not counted does not
+        bring it closer to ``ATTEMPTS_MAX``. Raises ``LeaseLost``."""
         with self._database.statement() as connection:
             self._change(
                 connection,
@@ -515,8 +522,8 @@ class Deliveries:
             self._change(connection, claim, **_given_back(), attempts=claim.attempt - 1, not_before=db_now())
 
     def beside(self, claim: DeliveryClaim) -> Sequence[str]:
-        """The targets of the other deliveries of the same run's answer, first come first; ``claim``'s own is ``""``.
-        A message of its own has none beside it."""
+        """List the targets of all deliveries of the same run's answer, in order of their creation; ``claim``'s own is
+        ``""``. Empty for a delivery with a text of its own."""
         if claim.body is not None:
             return [""]
         same_run = sa.select(deliveries.c.run_pk).where(deliveries.c.delivery_id == claim.delivery_id)
@@ -527,8 +534,8 @@ class Deliveries:
             return ["" if delivery_id == claim.delivery_id else target for delivery_id, target in rows]
 
     def expand(self, claim: DeliveryClaim, targets: Sequence[str]) -> list[Hint]:
-        """Replace a delivery to ``all`` or the like by one for each target it came to, unless the same answer has one
-        already. Raises ``LeaseLost``."""
+        """Replace a delivery to ``all`` or the like by one for each target that it stands for, unless the same answer
+        has one there already. Raises ``LeaseLost``."""
         with self._database.write() as connection:
             replaced = connection.execute(
                 sa.delete(deliveries)
@@ -547,7 +554,7 @@ class Deliveries:
             return owe(connection, missing, run=run, job_pk=row.job_pk, body=row.body, tenant=claim.tenant)
 
     def retry(self, delivery_id: str) -> list[Hint]:
-        """Send a settled delivery once more, whole, even to a target that counts as dead. Raises
+        """Send a settled delivery once more, whole, even to a dead target. Returns the hints to send. Raises
         ``DeliveryNotFound``, ``DeliveryBusy``."""
         is_of_message = deliveries.c.adjustments == BUTTONS_GONE
         with self._database.write() as connection:
@@ -584,13 +591,13 @@ class Deliveries:
         return [Hint(effect=effect, at=float(hinted_at))]
 
     def full_id(self, written: str, *, tenant: str = DEFAULT_TENANT) -> str:
-        """The id of the one delivery of a tenant whose id begins as ``written``. Raises ``AmbiguousId``."""
+        """Find the id of the one delivery of a tenant whose id begins with ``written``. Raises ``AmbiguousId``."""
         theirs = owned_by(tenant, deliveries)
         with self._database.read() as connection:
             return completed(connection, deliveries.c.delivery_id, written, prefix="dlv_", where=theirs)
 
     def get(self, delivery_id: str) -> DeliveryView:
-        """Raises ``DeliveryNotFound``."""
+        """Load a delivery. Raises ``DeliveryNotFound``."""
         with self._database.read() as connection:
             return _view(_found(connection.execute(_VIEW.where(deliveries.c.delivery_id == delivery_id)), delivery_id))
 
@@ -603,8 +610,8 @@ class Deliveries:
         state: DeliveryState | None = None,
         run_id: str | None = None,
     ) -> list[DeliveryView]:
-        """Of a tenant, newest first; with ``before``, those older than that delivery. Raises ``DeliveryNotFound`` for
-        that one."""
+        """List deliveries of a tenant, newest first; ``before`` is the id of a delivery, and only older ones are
+        returned. Raises ``DeliveryNotFound`` for an unknown ``before``."""
         theirs = owned_by(tenant, deliveries)
         statement = _VIEW.where(theirs).order_by(deliveries.c.pk.desc()).limit(limit)
         if state is not None:
@@ -641,9 +648,10 @@ _FIRST_ORPHAN = Prepared(_orphans.limit(1), gives=PkRow)
 
 
 def _take_back() -> sa.Update:
-    """What ``core.step`` makes of a lost step, for many deliveries at once: whoever was in company is a suspect, and
-    only who took a lane down is held to have, which its parent has to have seen. An attempt that ended with its worker
-    is none of those that a target gets; one that its own worker let go of, having met a defect, is."""
+    """Build the update that takes lost deliveries back, by the rule that ``core.step`` applies to one lost step: every
+    delivery of a dead worker becomes a suspect, and it counts as a death only when the parent saw a lane crash. An
+    attempt that ended with its worker does not count as one of ``ATTEMPTS_MAX``; one that its own worker released after
+    a defect does."""
     state_of_worker = sa.select(workers.c.state).where(workers.c.pk == deliveries.c.lease_owner).scalar_subquery()
     state = sa.func.coalesce(state_of_worker, "let go")
     seen_deaths = deliveries.c.deaths + sa.case((state == "crashed", 1), else_=0)
@@ -675,13 +683,14 @@ def _take_back() -> sa.Update:
 
 _DEATHS_MAX = 3
 _LOSSES_MAX = 100
-"""At up to five minutes between two of them, that is a day of machines that went down with it."""
+"""The most lost attempts. With up to five minutes between two of them, that is a day of machines that went down with
+it."""
 _GUILTY = f"it took down {_DEATHS_MAX} times a worker that did nothing else"
 _TAKE_BACK = Prepared(_take_back())
 
 
 def lose_deliveries(database: Database) -> int:
-    """Take back the deliveries of workers that are gone; returns how many. Idempotent."""
+    """Take back the deliveries of workers that are gone. Returns how many. Idempotent."""
     with database.read() as connection:
         if _FIRST_ORPHAN.first(connection, {}) is None:
             return 0
@@ -715,7 +724,7 @@ _WAKE = Prepared(
 
 
 def wake_deliveries(database: Database) -> list[Hint]:
-    """Deliveries whose wait is over are due now."""
+    """Make deliveries due whose wait is over. Returns the hints to send."""
     with database.read() as connection:
         if _FIRST_WAITING.first(connection, {}) is None:
             return []  # and nothing is written
@@ -729,7 +738,7 @@ _wait: sa.ColumnElement[float] = sa.bindparam("grace", type_=sa.Double()) * sa.c
 
 
 def _resending(*, is_suspect: bool) -> tuple[Prepared[LostHintsBounds, PkRow], Prepared[LostHintsBounds, _Due]]:
-    """What finds the first row, and what sends all of them again."""
+    """Build the statement that finds the first lost hint, and the one that sends all of them again."""
     lost = (
         sa.select(deliveries.c.pk)
         .where(
@@ -760,8 +769,8 @@ _RESENDING = {is_suspect: _resending(is_suspect=is_suspect) for is_suspect in (F
 
 
 def resend_deliveries(database: Database, *, grace_s: float, before: float, is_suspect: bool = False) -> list[Hint]:
-    """Hints of due deliveries whose message is lost: hinted before ``before`` and longer than the grace ago. Those of
-    suspects, or all others."""
+    """List hints of due deliveries whose message is lost: hinted before ``before`` (epoch seconds) and longer ago than
+    ``grace_s``. Only suspects with ``is_suspect``, else only the others."""
     first, resend = _RESENDING[is_suspect]
     values: LostHintsBounds = {"grace": grace_s, "before": before}
     with database.read() as connection:
@@ -787,7 +796,7 @@ def _hints(due: Sequence[_Due]) -> list[Hint]:
 
 
 def targets_of(stored: str | None) -> list[str]:
-    """The targets in a run's ``deliver`` column."""
+    """Parse the targets in a run's ``deliver`` column."""
     return [str(target) for target in json.loads(stored)] if stored else []
 
 

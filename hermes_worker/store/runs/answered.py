@@ -1,4 +1,4 @@
-"""What people were asked and what became of it: approvals and questions that are closed, the newest first."""
+"""The history of approvals and questions: what people were asked, and what became of it, the newest first."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class ClosedQuestion:
     opened_at: float
     closed_at: float
     outcome: str
-    """The choice, ``answered`` or ``expired``; or what else closed it."""
+    """The choice, ``answered``, ``expired``, or another reason why it was closed."""
     by: str | None
-    """Who answered; ``None`` when its run ended before somebody did."""
+    """The principal who answered; ``None`` when the run ended before an answer came."""
     reason: str | None
 
 
@@ -94,8 +94,8 @@ def read_decisions(
     before: int | None = None,
     limit: int = 100,
 ) -> list[ClosedQuestion]:
-    """Of a tenant, or of all; those that were asked before the one of number ``before``. Raises
-    ``UnavailableError``."""
+    """List closed questions of ``tenant``, or of all tenants when it is ``None``, newest first. ``before`` is a wait's
+    number: only questions asked before it are returned. Raises ``UnavailableError``."""
     wanted = _CLOSED.limit(limit)
     if tenant is not None:
         wanted = wanted.where(owned_by(tenant, runs))

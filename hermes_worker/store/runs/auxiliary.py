@@ -1,11 +1,11 @@
-"""Auxiliary calls: what tool calls ask of models, as rows, and who answers.
+"""Auxiliary calls: the questions that tool calls ask of models, as rows, and the claims on them.
 
-A worker that runs a tool holds no model's key. Its tool call leaves questions here and is let go of; a worker of the
+A worker that runs a tool holds no model's key. Its tool call leaves questions here and gives up its claim; a worker for
 models claims the *tool call*, asks, and writes the answer with its price; the last answer makes the tool due again. So
 an auxiliary call is a step like a model call: the same claim, the same sweeper, the same suspects, and one token that
 is taken away once.
 
-*Order of locks*: the calls of the iteration, the run, the questions. Under the call's claim they are nobody else's.
+*Order of locks*: the calls of the iteration, the run, the questions. The claim on the call protects its questions.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ class AuxiliaryClaim:
     position: int
     attempt: int
     number: int
-    """Of the question, among those of its call."""
+    """The number of the question among those of its call."""
     question: AuxiliaryQuestion
     refused_by: Dimension | None
-    """What of the chain's budget is used up, so that nobody may be asked."""
+    """The dimension of the chain's budget that is used up, so that the model must not be asked; else ``None``."""
     loaded: RunRecord
     """The run as it was at the claim."""
 
     @property
     def key(self) -> str:
-        """The same for every attempt at this question, and for no other question."""
+        """An idempotency key: equal for every attempt at this question, and different for every other question."""
         return f"{self.run_id}.{self.iteration}.{self.position}:{self.number}"
 
 
@@ -82,7 +82,7 @@ class _Question(NamedTuple):
 class _AskedRow(NamedTuple):
     task: str
     material: str | None
-    """Of the first question of those asked together."""
+    """The material of the first question of a group that was asked together; ``None`` in the others."""
     answer: str | None
     failure_kind: str | None
     asked_at: float
@@ -104,7 +104,7 @@ class _Answered(CallKey, _Outcome):
 _CLAIM = Prepared(
     claim_call(AskAuxiliary, tool_calls.c.run_pk, lasts_s=TIMEOUT_S_MAX), takes=ClaimValues, gives=_Claimed
 )
-"""For as long as any model may take."""
+"""The claim lasts for as long as any model may take."""
 
 _of_call = (
     auxiliary_calls.c.run_pk == sa.bindparam("run"),
@@ -149,10 +149,8 @@ class AuxiliaryCalls:
         self._database = database
 
     def leave(self, claim: CallClaim, consultation: Consultation) -> list[Hint]:
-        """Leave the questions of a claimed call that has had no effect, and let go of the call.
-
-        Safe to repeat: the second time the token is gone. Raises ``LeaseLost``.
-        """
+        """Write the questions of a claimed call that has had no effect, and give the claim up. Safe to repeat: the
+        second time the token is gone. Raises ``LeaseLost``."""
         with self._database.write() as connection:
             loaded = lock_held(connection, claim)
             after = apply(loaded.run, ev.CallAsked(position=claim.position))
@@ -161,11 +159,9 @@ class AuxiliaryCalls:
             return save(connection, loaded, after)
 
     def claim(self, effect: AskAuxiliary, owner: int) -> AuxiliaryClaim | None:
-        """Take the first open question of a call; ``None`` when it is not to be had. Raises ``LookupError`` and
-        ``ValueError`` when it cannot be read.
-
-        The claim lasts for as long as any model may take and a little more; then the sweeper takes it.
-        """
+        """Claim the first open question of a call; ``None`` when it is not available. The claim lasts for as long as
+        any model may take and a little more; then the sweeper takes it away. Raises ``LookupError`` and ``ValueError``
+        when the question cannot be read."""
         token = secrets.token_hex(16)
         with self._database.write() as connection:
             row = _CLAIM.first(connection, claim_values(effect, token=token, owner=owner))
@@ -190,10 +186,8 @@ class AuxiliaryCalls:
         )
 
     def answer(self, claim: AuxiliaryClaim, answer: AuxiliaryAnswer, spent: Spent = NOTHING_SPENT) -> list[Hint]:
-        """Write what came of a question and what it took; the last answer of a call makes its tool due.
-
-        Safe to repeat: the second time the token is gone. Raises ``LeaseLost``.
-        """
+        """Write the answer to a question, and its usage and price; the last answer of a call makes its tool due. Safe
+        to repeat: the second time the token is gone. Raises ``LeaseLost``."""
         with self._database.write() as connection:
             loaded = lock_held(connection, claim)
             _ANSWER.run(connection, {**_key(claim), "question": claim.number, **_outcome(answer)})
@@ -202,14 +196,15 @@ class AuxiliaryCalls:
             return save(connection, loaded, after, _paid(claim, spent))
 
     def release(self, claim: AuxiliaryClaim, spent: Spent = NOTHING_SPENT) -> list[Hint]:
-        """Give a question back for another worker to ask, and write what it took in vain. Raises ``LeaseLost``."""
+        """Give the claim on a question up so that another worker asks it, and book what failed attempts took. Raises
+        ``LeaseLost``."""
         with self._database.write() as connection:
             loaded = lock_held(connection, claim)
             after = apply(loaded.run, ev.CallReleased(position=claim.position))
             return save(connection, loaded, after, _paid(claim, spent))
 
     def consulted(self, claim: CallClaim) -> list[Consulted]:
-        """What a claimed call asked, in order, with the answers."""
+        """List what a claimed call asked of models, in order, with the answers."""
         with self._database.read() as connection:
             rows = _ALL.all(connection, _key(claim))
         if not rows:
@@ -251,7 +246,7 @@ def _key(claim: CallClaim | AuxiliaryClaim) -> CallKey:
 
 
 def _consulted(rows: Sequence[_AskedRow]) -> Consulted:
-    """Of rows that were asked together."""
+    """Build one ``Consulted`` from the rows that were asked together."""
     return Consulted(
         task=AuxTask(rows[0].task),
         material=json.loads(rows[0].material or "null"),

@@ -1,7 +1,7 @@
-"""The turn in which a session learns what its background children left, or what became of its processes.
+"""The run in which a session learns what its background children left, or what became of its processes.
 
-Such a turn belongs to what caused it (design D16). It draws from the budget of the chain's first run and ends by that
-run's deadline, and who stops or pauses any run before it in the chain stops or pauses it too.
+Such a run belongs to the run that caused it (design D16). It draws from the budget of the chain's first run and ends by
+that run's deadline. A stop or a pause of any earlier run of the chain holds for it too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hermes_worker.store.tables import run_inputs, runs, sessions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CausedTurn:
-    """A run that was written and has not begun."""
+    """A run that a background answer caused. Its row is written and it has not begun."""
 
     run_pk: int
     run_id: str
@@ -38,9 +38,11 @@ class CausedTurn:
     message_seq: int
     """The length of the session's transcript."""
     is_next: bool
-    """The session is free and the chain is not paused; otherwise the turn waits, however long that is."""
+    """The session is free and the chain is not paused, so the run begins now; otherwise it waits, without a time
+    limit."""
     place: int | None
-    """It shares the fleet, as the run does that caused it."""
+    """Its place in the shared fleet (``core.sharing.FleetPlace``), or ``None`` when the run that caused it shares
+    none."""
 
 
 class _OriginRow(NamedTuple):
@@ -78,7 +80,7 @@ _ORIGIN = (
     .where(runs.c.pk == sa.bindparam("run"))
     .with_for_update(of=runs)
 )
-"""Locked, so that whoever says stop to the run finds all turns it caused, or says it before there is another."""
+"""The row is locked, so a stop either finds all runs that this one caused, or is written before another is caused."""
 _INHERITED = (
     "session_pk",
     "tenant",
@@ -106,11 +108,9 @@ _SESSION = (
 
 
 def insert_turn(connection: Connection, parent: ParentCall) -> CausedTurn | None:
-    """Write the turn for a call whose children have all ended; ``None`` when the run that made it was stopped.
-
-    It has the policy and the delivery targets of that run, and what is left of its limits. The caller holds the call's
-    lock.
-    """
+    """Write the run that follows a call whose children have all ended; ``None`` when the run that made the call was
+    stopped. It has the policy and the delivery targets of that run, and what is left of its limits. The caller holds
+    the call's lock."""
     origin = one_of(connection.execute(_ORIGIN, {"run": parent.run_pk}), _OriginRow)
     is_stopped = origin.halt in (Halt.STOPPING.value, Halt.STOPPED.value)
     if is_stopped or origin.status in (RunStatus.CANCELLED.value, RunStatus.STOPPING.value):
@@ -142,8 +142,8 @@ class _ChainPlace(NamedTuple):
 
 
 def lock_chain(connection: Connection, run_pk: int) -> int:
-    """Lock the first run of the chain that a run belongs to, that run, and its session, in which a turn is to begin;
-    the first run's number. The caller holds neither a session nor a budget."""
+    """Lock the first run of the chain that a run belongs to, then that run, then its session, in which a new run is to
+    begin. Returns the row id of the chain's first run. The caller holds neither a session nor a budget."""
     found = one_of(connection.execute(_PLACE, {"run": run_pk}), _ChainPlace)
     root = run_pk if found.root_pk is None else found.root_pk
     for one in dict.fromkeys((root, run_pk)):
@@ -155,8 +155,9 @@ def lock_chain(connection: Connection, run_pk: int) -> int:
 def insert_message_turn(
     connection: Connection, run_pk: int, text: str, metadata: Mapping[str, str]
 ) -> CausedTurn | None:
-    """Write a turn of a run's session that begins with ``text``; ``None`` when that run was stopped. It has the policy
-    and the delivery targets of the run, and what is left of its limits. The caller holds the chain (``lock_chain``)."""
+    """Write a run of the same session that begins with ``text``; ``None`` when the run ``run_pk`` was stopped. It has
+    the policy and the delivery targets of that run, and what is left of its limits. The caller holds the chain
+    (``lock_chain``)."""
     origin = one_of(connection.execute(_ORIGIN, {"run": run_pk}), _OriginRow)
     is_stopped = origin.halt in (Halt.STOPPING.value, Halt.STOPPED.value)
     if is_stopped or origin.status in (RunStatus.CANCELLED.value, RunStatus.STOPPING.value):

@@ -1,8 +1,13 @@
-"""The budget of a tree: reserved by a claim, settled by the commit that gives the claim up, each exactly once.
+"""The rows of a chain's budget: reserved by a claim, settled by the commit that gives the claim up, each exactly once.
 
-Both happen in the transaction that changes the run's row, and what the claim holds stands in that row; so a worker that
-dies in between leaves a reservation that whoever takes its claim away gives back. Only runs of trees with children, or
-with limits of their own, have a budget row; all others pay nothing for it.
+Both happen in the transaction that changes the run's row, and that row says what the claim holds. So a worker that dies
+in between leaves a reservation that is given back when its claim is taken away:
+
+    claim       budgets.*_reserved += 1 iteration and the estimate;  runs.is_reserved = 1, runs.reserved_* = the same
+    settle      budgets.*_reserved -= what the run's row says;       budgets.*_spent += what was really used
+    lost claim  the sweeper's step gives the claim up and settles, with the cost of one lost attempt as an estimate
+
+Only runs of trees with children, or with limits of their own, have a budget row; the others pay nothing for it.
 """
 
 from __future__ import annotations
@@ -24,17 +29,17 @@ from hermes_worker.store.tables import budgets, runs, tool_calls
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """What a step that is over takes from the budget."""
+    """The effect of a finished step on the budget."""
 
     given_back: Amounts
-    """What its claim held."""
+    """The reservation of the step's claim."""
     spent: Amounts
     unknown_costs: int = 0
-    """Calls of whose cost nothing is known."""
+    """Calls whose cost is unknown."""
 
 
 class _Part(NamedTuple):
-    """One of two statements, and those of their parameters that it takes."""
+    """One of two statements, and the parameters that it takes."""
 
     statement: sa.Insert | sa.Update
     takes: type[Mapping[str, object]]
@@ -138,7 +143,7 @@ _hold = (
 _RESERVE = _Both(_Part(_reserve, _Estimate), _Part(_hold, _Hold), _Reservation)
 _tokens_after = budgets.c.tokens_spent + sa.bindparam("tokens")
 _usd_after = budgets.c.nano_usd_spent + sa.bindparam("nano_usd")
-# A limit that there is not makes its comparison NULL, which is no reason for anything.
+# The comparison with a missing limit (NULL) is NULL, which ``case`` treats as false.
 _level_after = sa.case(
     (sa.or_(_tokens_after >= budgets.c.tokens_max, _usd_after >= budgets.c.nano_usd_max), SPENT),
     (
@@ -150,7 +155,7 @@ _level_after = sa.case(
     ),
     else_=budgets.c.level,
 )
-"""In the statement that writes what was spent, so that alerts cost a step nothing. A level never falls."""
+"""Computed in the statement that writes what was spent, so that alerts cost a step nothing. A level never falls."""
 _SETTLE = Prepared(
     sa.update(budgets)
     .where(_this)
@@ -179,10 +184,8 @@ _EXHAUST = Prepared(
 
 
 def reserve(connection: Connection, loaded: RunRecord) -> Amounts | Dimension:
-    """Reserve the model call that ``loaded`` was just claimed for, or say which dimension refuses it.
-
-    The caller's transaction has claimed the run.
-    """
+    """Reserve the model call that ``loaded`` was just claimed for. Returns the reserved amounts, or the dimension that
+    refuses the call. The caller's transaction has claimed the run."""
     assert loaded.budget_pk is not None
     budget = budget_of(_LOCK.one(connection, {"root": loaded.budget_pk}))
     granted = reservation(budget, _own(loaded), depth=_depth(loaded))
@@ -196,26 +199,28 @@ def reserve(connection: Connection, loaded: RunRecord) -> Amounts | Dimension:
 
 
 def _depth(loaded: RunRecord) -> int:
-    """Who has a budget of its own has nobody above it to leave something to."""
+    """The depth of a run below the owner of its budget: a run with a budget of its own has no level above it to leave
+    something to."""
     return 0 if loaded.budget_pk == loaded.pk else loaded.depth
 
 
 def _own(loaded: RunRecord) -> Amounts:
-    """Replies whose tokens nobody counted are expected to cost what the earlier ones may have cost."""
+    """Sum what the run used, with doubtful costs: replies whose tokens were not counted are expected to cost as much as
+    the earlier ones may have cost."""
     return replace(loaded.used, nano_usd=loaded.used.nano_usd + loaded.doubtful.nano_usd)
 
 
 def refuses_auxiliary(connection: Connection, loaded: RunRecord) -> Dimension | None:
-    """What of the budget refuses a run an auxiliary call. Nothing is reserved for one: several that are made at once
-    may take more than was left, by what they take."""
+    """Return the dimension of the budget that refuses a run an auxiliary call; ``None`` when the call is allowed.
+    Nothing is reserved for an auxiliary call: several at once may exceed the budget by what they take."""
     if loaded.budget_pk is None:
         return None
     return auxiliary_refusal(read_budget(connection, loaded.budget_pk), _own(loaded), depth=_depth(loaded))
 
 
 def exhaust(connection: Connection, run_pk: int, dimension: Dimension, budget_pk: int | None = None) -> int:
-    """The run may only sum up from now on, and so much of its budget's tokens or money is used that no call fits.
-    Returns the number for the event that says so."""
+    """Write that the run may only write a summary from now on; where tokens or money are used up, note that on the
+    budget too. Returns the number for the event that reports it."""
     seq = int(_EXHAUST.one(connection, {"run": run_pk, "dimension": dimension.value}).event_seq)
     if budget_pk is not None and dimension in (Dimension.TOKENS, Dimension.COST):
         _USED_UP.run(connection, {"root": budget_pk})
@@ -223,7 +228,7 @@ def exhaust(connection: Connection, run_pk: int, dimension: Dimension, budget_pk
 
 
 def read_budget(connection: Connection, budget_pk: int) -> Budget:
-    """As it is at the moment; nothing is locked."""
+    """Load the budget as it is at the moment, without a lock."""
     return budget_of(_READ.one(connection, {"root": budget_pk}))
 
 
@@ -249,7 +254,8 @@ def budget_of(row: BudgetRow) -> Budget:
 
 
 def settle(connection: Connection, budget_pk: int, charge: Charge) -> None:
-    """Take what a step used. The caller's transaction gives its claim up, so this happens once."""
+    """Settle a step: return its reservation and add what it used. Exactly once, because the caller's transaction gives
+    the claim up."""
     held, spent = charge.given_back, charge.spent
     _SETTLE.run(
         connection,
@@ -273,18 +279,18 @@ def has_limits(spec: RunSpec) -> bool:
 
 
 def open_budget(connection: Connection, run_pk: int, spec: RunSpec) -> None:
-    """Give a new run with limits of its own a budget for itself and all it will delegate."""
+    """Create the budget of a new run that has limits of its own, for itself and everything it will delegate."""
     connection.execute(sa.insert(budgets).values(_new(run_pk, spec)))
     connection.execute(sa.update(runs).where(runs.c.pk == run_pk).values(has_budget=1))
 
 
 def open_budgets(connection: Connection, started: Sequence[tuple[int, RunSpec]]) -> None:
-    """The same for many, whose rows say already that they have one."""
+    """Create the budgets of many new runs, whose rows say already that they have one."""
     connection.execute(sa.insert(budgets), [_new(run_pk, spec) for run_pk, spec in started])
 
 
 def open_own_budgets(connection: Connection, children: Sequence[tuple[int, RunSpec]]) -> None:
-    """Give new children, whose limits hold for each of them alone, a budget each."""
+    """Create a budget for each of several new children, whose limits hold for each of them alone."""
     open_budgets(connection, children)
     pks = [run_pk for run_pk, _ in children]
     connection.execute(sa.update(runs).where(runs.c.pk.in_(pks)).values(has_budget=OWN_BUDGET))
@@ -329,21 +335,20 @@ _PROMISE_TURN = Prepared(sa.update(budgets).where(_this).values(turns=budgets.c.
 
 
 def lock_turns(connection: Connection, budget_pk: int) -> tuple[Budget, int]:
-    """The chain's budget, locked, and how many turns of the chain were promised to background answers so far."""
+    """Lock the chain's budget. Returns it, and how many runs of the chain were promised to background answers so
+    far."""
     row = _LOCK.one(connection, {"root": budget_pk})
     return budget_of(row), int(row.turns)
 
 
 def promise_turn(connection: Connection, budget_pk: int) -> None:
-    """Count a turn that a background answer will begin. The row is locked."""
+    """Count a run that a background answer will begin. The caller has locked the row."""
     _PROMISE_TURN.run(connection, {"root": budget_pk})
 
 
 def share_budget(connection: Connection, root: RunRecord) -> None:
-    """Turn what the root has used so far into the budget of its tree, when it has its first children. Idempotent.
-
-    The caller holds the root's row, and no model call of it is claimed: it waits for the call it is handing over.
-    """
+    """Create the budget of a tree from what its root has used so far, when the root has its first children. Idempotent.
+    The caller holds the root's row, and no model call of it is claimed: it waits for the call it is handing over."""
     if root.budget_pk is not None:
         return
     used, doubtful = root.used, root.doubtful

@@ -1,6 +1,7 @@
-"""Claims on tool calls: whoever runs the tool, and whoever asks a model for it, takes the same row by the same UPDATE.
+"""Claims on tool calls: the worker that runs the tool, and the worker that asks a model for it, take the same row with
+the same UPDATE.
 
-The two differ in who is due, in how long the claim lasts, and in what they read with it.
+The two differ in which of them is due, in how long the claim lasts, and in what they read with it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from hermes_worker.store.rows import LoadedRun, is_suspect, lock_run_after_call
 from hermes_worker.store.tables import runs, tool_calls, waits
 
 OVERTIME_S = 30.0
-"""How far past its time a claim may last before it is taken away: the worker ends it long before that."""
+"""Seconds past its time limit after which a claim is taken away: a live worker ends the call long before that."""
 
 
 _HAS_TASK = (
@@ -36,17 +37,16 @@ _HAS_TASK = (
     .exists()
 )
 _CAN_BE_UNBEGUN = (tool_calls.c.replay == Replay.ONCE.value) & (tool_calls.c.asks.is_(None) | ~_HAS_TASK)
-"""Of a ``once`` call that is claimed: a server may be at work on its task already, and then it began long ago."""
+"""Condition on a ``once`` call that is being claimed: it may still be one that has not begun. A call with a task at a
+server may have begun long ago."""
 
 
 def claim_call(
     effect: type[CallEffect], *read: sa.ColumnElement[Any], lasts_s: sa.ColumnElement[float] | float
 ) -> ReturningUpdate[Any]:
-    """The statement that takes a call for ``effect``, for ``lasts_s`` and a little more, and returns ``read`` of it. Of
-    any number of workers exactly one gets a row. ``claim_values`` are its parameters.
-
-    A stop locks the calls before the run, so one that comes first leaves nothing here to claim.
-    """
+    """Build the statement that takes a call for ``effect``, for ``lasts_s`` seconds and a little more, and returns
+    ``read`` of it. Of any number of workers exactly one gets a row. ``claim_values`` are its parameters. A stop locks
+    the calls before the run, so one that comes first leaves nothing here to claim."""
     return (
         sa.update(tool_calls)
         .where(
@@ -92,7 +92,7 @@ def claim_values(effect: CallEffect, *, token: str, owner: int) -> ClaimValues:
 
 
 class HeldCall(Protocol):
-    """A claim on a tool call, for whatever."""
+    """A claim on a tool call, to run its tool or to ask a model for it."""
 
     @property
     def token(self) -> str: ...
@@ -141,8 +141,7 @@ _LOCK_HELD = Prepared(
 
 
 def lock_held(connection: Connection, claim: HeldCall) -> LoadedRun:
-    """Lock a claimed call and then its run, and read the run. Raises ``LeaseLost`` when the claim is not ours any
-    more."""
+    """Lock a claimed call and then its run, and load the run. Raises ``LeaseLost`` when the claim was taken away."""
     if _LOCK_HELD.first(connection, claimed(claim)) is None:
         raise lost(claim)
     return lock_run_after_call(connection, claim.run_pk)
@@ -159,10 +158,10 @@ _begin_call = (
     .values(unbegun_token=None)
 )
 BEGIN_CALL = Prepared(_begin_call, takes=HeldCallKey)
-"""What a worker does immediately before it begins a tool that must not run twice."""
+"""A worker executes it immediately before it begins a tool that must not run twice."""
 TAKE_UNBEGUN = Prepared(_begin_call.where(tool_calls.c.unbegun_token == sa.bindparam("token")), takes=HeldCallKey)
-"""What the sweeper does in the transaction that takes the claim away. Both write the row, so one waits for the other: a
-worker that comes second does not find its token, and a sweeper that comes second finds the call begun."""
+"""The sweeper executes it in the transaction that takes the claim away. Both statements write the row, so one waits for
+the other: a worker that comes second does not find its token, and a sweeper that comes second finds the call begun."""
 
 
 def claimed(claim: HeldCall) -> HeldCallKey:
@@ -171,7 +170,7 @@ def claimed(claim: HeldCall) -> HeldCallKey:
 
 
 def lost(claim: HeldCall) -> LeaseLost:
-    """What to raise when the claim is not ours any more."""
+    """Build the error to raise when the claim was taken away."""
     return LeaseLost(
         f"the claim on call {claim.position} of iteration {claim.iteration} of run {claim.run_id!r} was taken over; "
         "what was brought for it was refused"

@@ -62,11 +62,11 @@ from hermes_worker.store.runs.steps import SETTLE_CALL, SettledCall
 from hermes_worker.store.tables import blobs, messages, runs, session_documents, tool_calls
 
 PREVIEW_CHARS = 120
-"""How much of a call's arguments the ``tool.started`` event shows."""
+"""Characters of a call's arguments that the ``tool.started`` event shows."""
 
 
 _PREVIEW_LOOKS_AT_CHARS = 10 * PREVIEW_CHARS
-"""A secret is hidden before the text is cut, because half of one is not recognised."""
+"""Characters in which secrets are hidden before the preview is cut, because half of a secret is not recognised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,13 +87,13 @@ class CallClaim:
     claimed_at: float
     is_watched: bool
     is_approved: bool
-    """Somebody allowed it, with these very arguments: it does not ask again."""
+    """A person allowed the call with these very arguments, so it does not ask again."""
     is_rewritten: bool
     """Hooks gave it other arguments than the model did; these are in ``request``."""
     has_asked: bool
-    """It left questions for models, and they are answered (``store.runs.auxiliary``)."""
+    """The call left questions for models, and they are answered (``store.runs.auxiliary``)."""
     precedent: Precedent = NO_PRECEDENT
-    """What it follows upon in its turn, for guardrails."""
+    """The calls before it in its turn, for guardrails."""
     neighbours: tuple[str, ...] = ()
     """The tools of all calls of its reply, its own among them, in order."""
     loaded: RunRecord
@@ -101,18 +101,18 @@ class CallClaim:
 
     @property
     def alone(self) -> LoadedRun | None:
-        """The run as it was at the claim, whole; ``None`` when it has other calls beside this one."""
+        """The whole run as it was at the claim; ``None`` when the reply has other calls beside this one."""
         return self.loaded if isinstance(self.loaded, LoadedRun) else None
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every attempt of this call, and for no other call."""
+        """Equal for every attempt of this call, and different for every other call."""
         return f"{self.run_id}.{self.iteration}.{self.position}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """What came of a call."""
+    """The outcome of a call, as it is to be written."""
 
     status: CallStatus
     text: str
@@ -122,7 +122,7 @@ class Settlement:
     refusal: Refusal | None = None
     """Why it did not run, where it was not allowed to."""
     sandbox: str | None = None
-    """What confined its command; ``None`` for tools that run none."""
+    """Which sandbox confined its command; ``None`` for tools that run none."""
     network: str | None = None
     """The network that its command had, where something confined it."""
 
@@ -199,8 +199,8 @@ def _run_and_reply(
 
 
 def _claim_and_read() -> sa.Select[Any]:
-    """Both at once, which PostgreSQL can. The run may be older than the claim by what is being written to it now;
-    ``save`` notices."""
+    """Build the statement that claims and reads at once, which PostgreSQL can. The run may be older than the claim by a
+    step that is being written at this moment; ``save`` notices."""
     claimed = _claim_call.cte("claimed")
     asked_at = claimed.c.result_seq - claimed.c.position - 1
     return _run_and_reply(*claimed.c, run_pk=claimed.c.run_pk, asked_at=asked_at, source=claimed)
@@ -269,7 +269,7 @@ _HAND_OVER_AND_WAIT = Prepared(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Handed:
-    """What a call is handed to."""
+    """The children that a call is handed to, and the terms."""
 
     new: Sequence[NewChild]
     children_max: int
@@ -285,10 +285,8 @@ class ToolCalls:
         self._database = database
 
     def claim(self, effect: RunTool, owner: int) -> CallClaim | None:
-        """Record the intent to run a call and take it; ``None`` when it is not to be had.
-
-        The claim lasts for the tool's time-out and a little more; after that the sweeper takes it, live worker or not.
-        """
+        """Record the intent to run a call and take it; ``None`` when it is not available. The claim lasts for the
+        tool's time-out and a little more; after that the sweeper takes it away, even from a live worker."""
         token = secrets.token_hex(16)
         wanted = claim_values(effect, token=token, owner=owner)
         with self._database.statement() as connection:
@@ -303,7 +301,8 @@ class ToolCalls:
         return _claim_of(effect, token, row, run, reply)
 
     def session_documents(self, session_pk: int, keys: Sequence[str]) -> dict[str, object]:
-        """The session documents among ``keys`` that exist. A key that ends in a colon stands for all that begin so."""
+        """The session documents among ``keys`` that exist, decoded, by key. A key that ends in a colon stands for all
+        keys that begin with it."""
         if not keys:
             return {}
         with self._database.read() as connection:
@@ -312,22 +311,20 @@ class ToolCalls:
         return {row.key: json.loads(row.body) for row in rows if row.key in keys or row.key.startswith(begins)}
 
     def kept_result(self, session_pk: int, key: str) -> str | None:
-        """The full text of a long result of the session."""
+        """The full text of a long result of the session; ``None`` when there is none under this key."""
         here = (session_documents.c.session_pk == session_pk) & (session_documents.c.key == key)
         with self._database.read() as connection:
             body = connection.execute(sa.select(session_documents.c.body).where(here)).scalar()
         return None if body is None else str(json.loads(body))
 
     def spec_of(self, run_pk: int) -> RunSpec:
-        """What was submitted. Raises ``ValueError`` when it is unreadable."""
+        """Load what was submitted for a run. Raises ``ValueError`` when it is unreadable."""
         with self._database.read() as connection:
             return read_spec(connection, run_pk)
 
     def settle(self, claim: CallClaim, settlement: Settlement) -> list[Hint]:
-        """Write the result of a call; whoever settles the last one of a segment sends what follows.
-
-        Safe to repeat: the second time the token is gone. Raises ``LeaseLost`` when the claim is not ours any more.
-        """
+        """Write the result of a call, and return the hints for what follows when it is the last one of its segment.
+        Safe to repeat: the second time the token is gone. Raises ``LeaseLost`` when the claim was taken away."""
         if claim.alone is not None:
             try:
                 return self._settle_as_claimed(claim, claim.alone, settlement)
@@ -336,7 +333,7 @@ class ToolCalls:
         with self._database.write() as connection:
             if SETTLE_CALL.run(connection, _settled_call(claim, settlement)) == 0:
                 raise lost(claim)
-            # Under the lock the row reads as settled already; for the decision it is still as we claimed it.
+            # The locked row is settled already; the decision needs the call as it was when we claimed it.
             before = _as_claimed(lock_run_after_call(connection, claim.run_pk), claim)
             return save(connection, before, _settled(before, claim, settlement), _additions(claim, settlement))
 
@@ -356,12 +353,14 @@ class ToolCalls:
         note: str | None = None,
         turns_max: int = TURNS_MAX,
     ) -> list[Hint]:
-        """Hand a call to child runs: make them, start as many as may work at once, and let go of the call.
+        """Hand a call to child runs: make them, start as many as may work at once, and give the claim up. The end of
+        the last child settles the call.
 
-        The end of the last child settles it. With a ``note`` that is its result at once, the run goes on, and the end
-        of the last child begins a new turn of the session, unless ``turns_max`` turns of the chain were promised before
-        or its budget is used up: then the call fails with a result that says so, and nothing is handed to anybody. Safe
-        to repeat: the second time the token is gone. Raises ``LeaseLost``.
+        With a ``note`` the note is the call's result at once, the run goes on, and the end of the last child begins a
+        new run of the session. That is refused when ``turns_max`` runs of the chain were promised before or its budget
+        is used up: then the call fails with a result that says so, and no child is made.
+
+        Safe to repeat: the second time the token is gone. Raises ``LeaseLost``.
         """
         handed = _Handed(
             new=new, children_max=children_max, is_budget_shared=is_budget_shared, note=note, turns_max=turns_max
@@ -374,7 +373,8 @@ class ToolCalls:
         return self._delegate(claim, handed, None)
 
     def _delegate(self, claim: CallClaim, handed: _Handed, known: LoadedRun | None) -> list[Hint]:
-        """On the state ``known``, which ``save`` verifies, or else on the state read under the run's lock."""
+        """Delegate on the state ``known``, which ``save`` verifies, or, without it, on the state read under the run's
+        lock."""
         with self._database.write() as connection:
             hand_over = _HAND_OVER_AND_WAIT if handed.note is None else _HAND_OVER
             if hand_over.run(connection, {**claimed(claim), "children_max": handed.children_max}) == 0:
@@ -403,29 +403,30 @@ class ToolCalls:
             return hints + [replace(hint, group=claim.run_id) for hint in begun]
 
     def rewrite(self, claim: CallClaim, arguments: str) -> None:
-        """Keep the arguments that a held call runs with in the place of the model's, whoever runs it. Safe to repeat.
-        Raises ``LeaseLost``."""
+        """Store the arguments with which a claimed call runs instead of the model's, in this and every later attempt.
+        Safe to repeat. Raises ``LeaseLost``."""
         with self._database.statement() as connection:
             if _REWRITE.run(connection, {**claimed(claim), "arguments": arguments}) == 0:
                 raise lost(claim)
 
     def note_inner(self, claim: CallClaim, calls: Sequence[InnerCall]) -> None:
-        """Write down what the script of a held call has begun, before the last of it begins. Safe to repeat. Raises
-        ``LeaseLost``: then it must not begin."""
+        """Record which calls the script of a claimed call has begun, before the newest of them begins. Safe to repeat.
+        Raises ``LeaseLost``: then that call must not begin."""
         with self._database.statement() as connection:
             if _NOTE_INNER.run(connection, {**claimed(claim), "inner": written(calls)}) == 0:
                 raise lost(claim)
 
     def begin(self, claim: CallClaim) -> None:
-        """Write that the tool of a ``once`` call begins, before it does. Safe to repeat. Raises ``LeaseLost``: then
-        it must not, as the claim was taken away as one that had not begun, and the call may be another worker's."""
+        """Record that the tool of a ``once`` call begins, before it does. Safe to repeat. Raises ``LeaseLost``: then
+        the tool must not begin, because the claim was taken away as one that had not begun, and another worker may have
+        the call."""
         with self._database.statement() as connection:
             if BEGIN_CALL.run(connection, claimed(claim)) == 0:
                 raise lost(claim)
 
     def release(self, claim: CallClaim, *, has_begun: bool = True) -> list[Hint]:
-        """Hand a call back for another worker to take now. A ``once`` call can be, as long as it has not begun. Raises
-        ``LeaseLost``."""
+        """Give a claim back so that another worker takes the call now. A ``once`` call can be given back as long as it
+        has not begun. Raises ``LeaseLost``."""
         event = ev.CallReleased(position=claim.position, has_begun=has_begun)
         with self._database.write() as connection:
             loaded = lock_held(connection, claim)
@@ -436,7 +437,7 @@ def _claim_of(effect: RunTool, token: str, row: _ClaimedCall, run: RunRow, reply
     said = json.loads(reply.reply)
     calls = said["tool_calls"]
     asked = calls[row.position]
-    # Alone in its iteration, what we hold is all there is to decide on; see ``settle``.
+    # A call that is alone in its iteration can be decided on without reading others; see ``settle``.
     loaded = to_loaded(run, [_as_call(effect, row)]) if run.call_count == 1 else to_record(run)
     return CallClaim(
         token=token,
@@ -468,14 +469,14 @@ def _claim_of(effect: RunTool, token: str, row: _ClaimedCall, run: RunRow, reply
 
 
 def _written_arguments(function: Mapping[str, Any], name: str) -> str:
-    """As the model wrote them for the tool ``name``, which it may have called through ``tool_call``."""
+    """The arguments that the model wrote for the tool ``name``, which it may have called through ``tool_call``."""
     arguments = str(function["arguments"])
     found = unwrapped(arguments) if function["name"] == CALL != name else None
     return arguments if found is None else found[1]
 
 
 def _as_call(effect: RunTool, row: _ClaimedCall) -> CallRow:
-    """The row as the claim left it."""
+    """Build the call's row as the claim left it."""
     return CallRow(
         position=row.position,
         name=row.name,
@@ -501,7 +502,7 @@ def _settled(before: LoadedRun, claim: CallClaim, settlement: Settlement) -> Run
 
 def _additions(claim: CallClaim, settlement: Settlement) -> Additions:
     body = tool_body(claim.request.id, settlement.text)
-    # Of a call that was lost with its host, the step itself writes the result and the events.
+    # The result and the events of a call that was lost with its host are written by the step itself.
     is_known = settlement.status is not CallStatus.UNKNOWN or OUTCOME_UNKNOWN not in settlement.text
     return Additions(
         messages=[Message(seq=claim.result_seq, role=Role.TOOL, body=body)] if is_known else [],
@@ -527,8 +528,8 @@ def _let_wait(connection: Connection, claim: CallClaim, loaded: LoadedRun) -> li
 
 
 def _promise_turn(connection: Connection, loaded: LoadedRun, handed: _Handed) -> tuple[LoadedRun, str | None]:
-    """Count the turn that the answer will begin, in the budget of the chain, which it has from now on; or why there
-    shall be none. The caller holds the run's row."""
+    """Count the run that the background answer will begin in the budget of the chain, which the chain has from now on.
+    Returns the run, and why there shall be no such run, or ``None``. The caller holds the run's row."""
     share_budget(connection, loaded)
     loaded = replace(loaded, budget_pk=loaded.budget_pk or loaded.pk)
     assert loaded.budget_pk is not None
@@ -546,7 +547,7 @@ def _key(claim: CallClaim) -> ParentCall:
 def _settle_handed_over(
     connection: Connection, claim: CallClaim, loaded: LoadedRun, status: CallStatus, note: str
 ) -> list[Hint]:
-    """``note`` is the result: whatever the children do, the call is over."""
+    """Settle a call that works in the background, with ``note`` as its result."""
     done = Settlement(status=status, text=note, duration_s=0.0, session_updates={})
     additions = Additions(
         messages=[Message(seq=claim.result_seq, role=Role.TOOL, body=tool_body(claim.request.id, note))],
@@ -557,7 +558,8 @@ def _settle_handed_over(
 
 
 def started_event(claim: CallClaim) -> RunEvent:
-    """That the call began, when it did. It becomes a row with the result; until then the live stream tells it."""
+    """Build the event that the call began, dated to when it did. It becomes a row together with the result; until then
+    the live stream shows it."""
     data = {
         "tool": claim.request.name,
         "preview": redact_code(claim.request.arguments[:_PREVIEW_LOOKS_AT_CHARS])[:PREVIEW_CHARS],
@@ -576,7 +578,7 @@ def _as_claimed(loaded: LoadedRun, claim: CallClaim) -> LoadedRun:
 
 
 _DOUBTFUL: Final = {CallStatus.UNKNOWN: {"outcome": CallStatus.UNKNOWN.value, "is_answered": True}}
-"""What the event of a call says whose tool came back and does not know what it did."""
+"""Event data for a call whose tool came back and does not know what it did."""
 
 
 def _completed_event(claim: CallClaim, settlement: Settlement) -> RunEvent:

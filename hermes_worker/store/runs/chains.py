@@ -1,9 +1,10 @@
-"""Everything that a run caused: its children, and the turns that the answers of its background children began.
+"""Chains: everything that a run caused, and how it is stopped or paused with the run.
 
-What is said to a run together with all of that is a stop or a pause. It goes top down, one transaction for each run:
-the run's row says that nothing it caused begins any more (``runs.halt``), and then its children and its turns are read.
-Whoever is about to write one of those locks the row first, so none is missed. Runs that have ended are passed on the
-way to what they caused; children that have ended are not, because only a turn at the top sends into the background.
+A run causes its children, and the runs that the answers of its background children began. A stop or a pause goes top
+down, one transaction for each run: the run's row says that nothing it caused may begin any more (``runs.halt``), and
+then its children and the runs it caused are read. A transaction that writes one of those locks the row first, so none
+is missed. Runs that have ended are passed on the way to what they caused; children that have ended are not, because
+only a run at the top delegates into the background.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ _BROKEN = ev.Broken(
 
 
 def halt(connection: Connection, run_pk: int, what: Halt | None) -> None:
-    """Write what was said to a run and all it caused. The caller holds its row."""
+    """Write that a run and everything it caused is stopped or paused; ``None`` takes that back. The caller holds the
+    run's row."""
     _HALT.run(connection, {"run": run_pk, "new_halt": what.value if what is not None else None})
 
 
@@ -81,12 +83,12 @@ def is_halted(connection: Connection, run_pk: int, what: Halt) -> bool:
 
 
 def pause_caused(connection: Connection, run_pk: int) -> None:
-    """Let nothing begin that a run caused. A stop stays. The caller holds the row."""
+    """Let nothing begin that a run caused. A stop is not weakened to a pause. The caller holds the row."""
     connection.execute(_of(run_pk, halt=None).values(halt=Halt.PAUSED.value))
 
 
 def resume_caused(connection: Connection, run_pk: int) -> bool:
-    """Let what a run caused begin again; whether it was paused. The caller holds the row."""
+    """Let what a run caused begin again. Returns whether it was paused. The caller holds the row."""
     return connection.execute(_of(run_pk, halt=Halt.PAUSED).values(halt=None)).rowcount > 0
 
 
@@ -107,18 +109,17 @@ def is_any_caused_open(connection: Connection, run_pk: int) -> bool:
 
 
 def stop_run(connection: Connection, loaded: LoadedRun, by: str | None = None) -> tuple[Run, list[Hint]]:
-    """Ask a locked run to stop, and let nothing begin that it caused: the run after it, and what to send. ``by`` is who
-    wants it."""
+    """Ask a locked run to stop, and let nothing begin that it caused. Returns the run after the step, and the hints to
+    send. ``by`` is the principal who asks."""
     halt(connection, loaded.pk, Halt.STOPPING)
     after = apply(loaded.run, ev.StopRequested())
     return after, [] if after == loaded.run else save(connection, loaded, after, Additions(by=by))
 
 
 def stop_caused(database: Database, run_pk: int, *, most: int = STOPPED_MAX) -> dict[str, list[Hint]]:
-    """Stop everything that a run caused and that has not ended, whether or not the run has: for each, what to send.
-
-    Whatever is left when ``most`` are stopped, or when this process dies half-way, the sweeper stops. Idempotent.
-    """
+    """Stop everything that a run caused and that has not ended, whether or not the run has. Returns the hints to send,
+    by run id. What is left after ``most`` runs, or when this process dies half-way, is stopped by the sweeper.
+    Idempotent."""
     stopped: dict[str, list[Hint]] = {}
     waiting = [run_pk]
     while waiting and len(stopped) < most:
@@ -136,8 +137,8 @@ def stop_caused(database: Database, run_pk: int, *, most: int = STOPPED_MAX) -> 
 
 
 def _stop_below(database: Database, pk: int) -> dict[str, list[Hint]]:
-    """Stop one run; nothing is returned for one that has ended. A run that cannot be read is ended, and holds up no
-    other."""
+    """Stop one run; the result is empty for a run that has ended. A run that cannot be read is ended, so that it holds
+    up no other."""
     try:
         with database.write() as connection:
             loaded = lock_run(connection, pk)
@@ -155,7 +156,8 @@ def _stop_below(database: Database, pk: int) -> dict[str, list[Hint]]:
 
 
 def finish_stops(database: Database, *, most: int) -> list[Hint]:
-    """Go on with stops whose process died half-way, or that had more to stop than one call stops."""
+    """Go on with stops whose process died half-way, or that had more to stop than one call stops. Returns the hints to
+    send."""
     with database.read() as connection:
         halting = [int(row.pk) for row in _HALTING.all(connection, {"most": most})]
     return [hint for run_pk in halting for hints in stop_caused(database, run_pk, most=most).values() for hint in hints]

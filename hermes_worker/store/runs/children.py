@@ -1,11 +1,11 @@
-"""Child runs: started as far as the cap allows, gathered when the last has ended. ``new_children`` makes them.
+"""Child runs: started as far as the cap allows, joined when the last has ended. ``new_children`` makes them.
 
-A child is a run of its own in a session of its own. The join is on rows (invariant I3): whoever ends a child looks,
-under the lock of the parent's call, whether another child of that call is still open.
+A child is a run of its own in a session of its own. The join is on rows (invariant I3): the transaction that ends a
+child looks, under the lock of the parent's call, whether another child of that call is still open.
 
 *Order of locks*, for every transaction that touches a family: the child's calls, the child, the parent's call, the
-parent, and so on upwards. Nobody who holds a parent waits for one of its children: a sibling that is to be started is
-taken only if it is free, and one that somebody is just ending starts the next by itself when it has ended.
+parent, and so on upwards. A transaction that holds a parent never waits for one of its children: a sibling that is to
+be started is taken only if it is free, and one that is just being ended starts the next by itself when it has ended.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from hermes_worker.store.rows import (
 from hermes_worker.store.tables import RUN_IS_OPEN, blobs, messages, runs, sessions, tool_calls
 
 _HAS_BEGUN = sa.text("runs.message_seq > 0")
-"""Who has begun has its task in its transcript; who was paused before that holds no place."""
+"""A child that has begun has its task in its transcript; one that was paused before that uses up nothing of the cap."""
 _WAITS = sa.text("runs.status = 'queued' and runs.hinted_at is null")
-"""Both, as ``RUN_IS_OPEN``, spelled as in the partial indexes ``ix_runs_{open,begun,waiting}_children``: with values
-for parameters a plan that is made once could not use them, and a family of a thousand would be read whole whenever a
-child ends."""
+"""Both conditions, and ``RUN_IS_OPEN``, are spelled as in the partial indexes
+``ix_runs_{open,begun,waiting}_children``: with values for parameters a plan that is made once could not use the
+indexes, and a family of a thousand would be read whole whenever a child ends."""
 _TRACE_MAX = 500
 """Tool calls of all children together that a report may name."""
 
@@ -63,7 +63,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remaining:
-    """What is left of a family when a child has ended."""
+    """The state of a family when a child has ended."""
 
     is_any_open: bool
     """A child of the same call has not ended."""
@@ -78,7 +78,7 @@ _started = (
     .subquery()
 )
 started_count = sa.select(sa.func.count()).select_from(_started)
-"""How many children of ``run`` are at work, counted up to ``cap``."""
+"""Counts the children of ``run`` that are at work, up to ``cap``."""
 
 
 class _Cap(RunKey):
@@ -158,7 +158,7 @@ _LOCK_JOINED = Prepared(
     takes=_JoinedRun,
     gives=Joined(RunRow, ReplyRow),
 )
-"""With the reply that asked for the call, which never changes."""
+"""Reads also the reply that asked for the call, which never changes."""
 
 _MARK_JOINED = Prepared(
     sa.update(tool_calls)
@@ -223,7 +223,7 @@ _CAP = Prepared(
 
 
 def lock_waiting(connection: Connection, parent: ParentCall) -> Waiting | None:
-    """Lock the call that a child did the work of; ``None`` when it waits no more, because its run ended first."""
+    """Lock the call that a child worked for; ``None`` when it waits no more, because its run ended first."""
     found = _LOCK_CALL.first(connection, key_of(parent))
     if found is None or found[0].status != CallStatus.WAITING.value:
         return None
@@ -232,16 +232,15 @@ def lock_waiting(connection: Connection, parent: ParentCall) -> Waiting | None:
 
 
 def lock_background(connection: Connection, parent: ParentCall) -> int | None:
-    """Lock the call whose children work in the background; how many may at once, or ``None`` when they are joined."""
+    """Lock the call whose children work in the background. Returns how many of them may work at once, or ``None`` when
+    they are joined already."""
     found = _LOCK_CALL.first(connection, key_of(parent))
     return None if found is None else found[1].children_max
 
 
 def lock_joined(connection: Connection, parent: ParentCall, waiting: Waiting) -> tuple[LoadedRun, str]:
-    """Lock the run whose call is to be joined, and read it; also the id that the model gave the call.
-
-    The caller holds the call. Its siblings are read once the run is locked, as ``lock_run_after_call`` does.
-    """
+    """Lock and load the run whose call is to be joined; returns also the model's id of the call. The caller holds the
+    call. Its siblings are read once the run is locked, as in ``lock_run_after_call``."""
     call = waiting.call
     asked_at = call.result_seq - call.position - 1
     row, asked = _LOCK_JOINED.one(connection, {"run": parent.run_pk, "asked_at": asked_at})
@@ -250,22 +249,20 @@ def lock_joined(connection: Connection, parent: ParentCall, waiting: Waiting) ->
 
 
 def mark_joined(connection: Connection, parent: ParentCall) -> None:
-    """Nobody joins this call again. The caller holds its lock."""
+    """Write that a background call is joined, so that it is never joined again. The caller holds its lock."""
     _MARK_JOINED.run(connection, key_of(parent))
 
 
 def remaining(connection: Connection, parent: ParentCall) -> Remaining:
-    """What is left to do. Meaningful under the call's lock."""
+    """Count what is left of a call's children. Reliable under the call's lock."""
     row = _REMAINING.one(connection, key_of(parent))
     return Remaining(is_any_open=row.open_pk is not None, is_any_queued=row.queued_pk is not None)
 
 
 def take_queued(connection: Connection, parent_pk: int, children_max: int) -> QueuedChild | None:
-    """The next child of a run to start, locked; ``None`` when none waits, as many as may are at work already, or the
-    run and what it caused is paused or stopped.
-
-    The cap is counted under the parent's lock, so that two children that end at once do not start three.
-    """
+    """Lock the next child of a run to start. ``None`` when none waits, when as many as allowed are at work, or when the
+    run and what it caused is paused or stopped. The cap is counted under the parent's lock, so two children that end at
+    once do not start three."""
     if _NEXT_QUEUED.first(connection, {"run": parent_pk}) is None:
         return None
     if _LOCK_PARENT.one(connection, {"run": parent_pk}).halt is not None:
@@ -277,12 +274,12 @@ def take_queued(connection: Connection, parent_pk: int, children_max: int) -> Qu
 
 
 def cap_of(connection: Connection, parent_pk: int) -> int | None:
-    """How many children of a run may work at once; ``None`` for a run that has handed nothing on."""
+    """Load how many children of a run may work at once; ``None`` for a run that has delegated nothing."""
     return _CAP.one(connection, {"run": parent_pk}).children_max
 
 
 def key_of(parent: ParentCall) -> CallKey:
-    """The call's row, as parameters."""
+    """The key of the parent's call, as parameters."""
     return {"run": parent.run_pk, "iter": parent.iteration, "pos": parent.position}
 
 
@@ -377,7 +374,7 @@ _WORDS = (
 
 
 def outcomes(connection: Connection, parent: ParentCall) -> list[ChildOutcome]:
-    """What the children of a call left, in the order of its tasks. All of them have ended."""
+    """Load what the children of a call left, in the order of its tasks. All of them have ended."""
     rows = _OUTCOMES.all(connection, key_of(parent))
     traces: dict[int, list[_TracedCall]] = {}
     if any(row.iteration > 1 or row.call_count for row in rows):  # otherwise all answered at once, without a tool
@@ -413,7 +410,7 @@ _FILES_MAX = 50
 
 
 def _files(connection: Connection, row: _EndedChild, calls: Sequence[_TracedCall]) -> list[str]:
-    """What a child left behind beside its words: it is there however the child ended."""
+    """The paths of files that a child wrote, for its report: they are there however the child ended."""
     wrote = [call for call in calls if call.name in _FILE_TOOLS and call.status == CallStatus.SUCCEEDED.value]
     paths: dict[str, None] = {}
     for call in wrote[:_FILES_MAX]:
@@ -426,7 +423,7 @@ def _files(connection: Connection, row: _EndedChild, calls: Sequence[_TracedCall
 
 
 def _argument(call: Mapping[str, Any], name: str) -> str | None:
-    """An argument of a stored call, when it is text."""
+    """A text argument of a stored call; ``None`` when it is missing or no text."""
     try:
         found = json.loads(call["function"]["arguments"])
     except ValueError:
@@ -436,7 +433,7 @@ def _argument(call: Mapping[str, Any], name: str) -> str | None:
 
 
 def _last_words(connection: Connection, row: _EndedChild) -> str:
-    """What a child without an answer wrote last: all that is left of its work beside what it did."""
+    """The last text that a child without an answer wrote: the only trace of its work beside its tool calls."""
     bodies = connection.execute(_WORDS, {"session": row.session_pk, "run": row.pk}).scalars()
     texts = (_content(body) for body in bodies)
     return next((text for text in texts if text and text != STOPPED_ANSWER), "")
@@ -460,7 +457,7 @@ _ORPHANS = Prepared(
         runs.c.status != RunStatus.STOPPING.value,
         runs.c.state_version <= STATE_VERSION,
         sa.text("parents.status in ('completed', 'failed', 'cancelled', 'expired', 'stopping')"),
-        # Whoever works in the background is meant to outlive the turn it was sent from, but not a stop.
+        # A background child outlives the run that delegated to it, but not a stop.
         sa.or_(runs.c.is_background == 0, sa.text("parents.status in ('cancelled', 'stopping')")),
     )
     .order_by(runs.c.pk)
@@ -471,12 +468,13 @@ _ORPHANS = Prepared(
 
 
 def orphans(connection: Connection, *, most: int) -> list[int]:
-    """Open runs whose parent has ended or is being stopped: nobody waits for them, and they are to be stopped."""
+    """List open runs whose parent has ended or is being stopped: their answer is not wanted any more, so they are to be
+    stopped."""
     return [row.pk for row in _ORPHANS.all(connection, {"most": most})]
 
 
 def detach(connection: Connection, loaded: LoadedRun) -> LoadedRun:
-    """A child in the background whose parent's user wants none of it: its end is to begin no new turn."""
+    """Detach a background child whose parent was stopped by a person: its end will begin no new run."""
     if loaded.parent is None or not loaded.parent.is_background:
         return loaded
     connection.execute(sa.update(runs).where(runs.c.pk == loaded.pk).values(is_background=0))
@@ -489,13 +487,13 @@ _TURNS_OF = Prepared(
 
 
 def caused_turns(connection: Connection, run_pk: int) -> list[int]:
-    """The turns of the session that background children of a run began, ended ones included: they may have caused
+    """List the runs of the session that background children of a run began, ended ones included: they may have caused
     others."""
     return [int(row.pk) for row in _TURNS_OF.all(connection, {"run": run_pk})]
 
 
 def open_children(connection: Connection, parent_pk: int, *, most: int) -> list[int]:
-    """Children of a run that have not ended and were not asked to."""
+    """List children of a run that have not ended and were not asked to stop."""
     found = connection.execute(
         sa.select(runs.c.pk)
         .where(runs.c.parent_pk == parent_pk, RUN_IS_OPEN, runs.c.status != RunStatus.STOPPING.value)
@@ -506,6 +504,6 @@ def open_children(connection: Connection, parent_pk: int, *, most: int) -> list[
 
 
 def begun_children(connection: Connection, parent_pk: int) -> list[int]:
-    """Children of a run that are at work, paused ones included."""
+    """List children of a run that are at work, paused ones included."""
     found = sa.select(runs.c.pk).where(runs.c.parent_pk == parent_pk, RUN_IS_OPEN, _HAS_BEGUN)
     return list(connection.execute(found.order_by(runs.c.pk)).scalars())

@@ -1,4 +1,5 @@
-"""Calls that the clients of runs do (``core.client_tools``): where they stand, and the results that are brought."""
+"""Calls that the clients of runs execute (``core.client_tools``): where they stand, and the results that clients
+bring."""
 
 from __future__ import annotations
 
@@ -68,18 +69,18 @@ _ANSWERED = (
 
 
 class ClientCalls:
-    """The calls of one database that clients do. Thread-safe."""
+    """The client calls in one database. Thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def handovers(self, run_id: str) -> Handovers:
-        """Raises ``RunNotFound``."""
+        """Load the calls that the client of a run is to execute. Raises ``RunNotFound``."""
         with self._database.read() as connection:
             return handovers_of(connection, find(connection, run_id))
 
     def results(self, run_id: str, calls: Iterable[ClientCall]) -> dict[int, str]:
-        """What was brought of calls, by the numbers of their waits. Raises ``RunNotFound``."""
+        """Load the results that clients brought for calls, by the numbers of their waits. Raises ``RunNotFound``."""
         with self._database.read() as connection:
             session_pk = _session_of(connection, find(connection, run_id))
             found = {}
@@ -100,7 +101,8 @@ class ClientCalls:
             return hints
 
     def tools_of_session(self, tenant: str, source: str, reference: str) -> str | None:
-        """The tool definitions of a session, as its caller calls it; ``None`` where there is none."""
+        """Load the tool definitions of a session by the name its caller uses; ``None`` where there is no such
+        session."""
         wanted = (
             sa.select(blobs.c.body)
             .join(sessions, sessions.c.tools_hash == blobs.c.hash)
@@ -111,7 +113,7 @@ class ClientCalls:
         return None if found is None else str(found)
 
     def tools_of_run(self, run_id: str) -> str:
-        """The tool definitions of the session of a run. Raises ``RunNotFound``."""
+        """Load the tool definitions of the session of a run. Raises ``RunNotFound``."""
         wanted = sa.select(blobs.c.body).join(sessions, sessions.c.tools_hash == blobs.c.hash)
         with self._database.read() as connection:
             session_pk = _session_of(connection, find(connection, run_id))
@@ -123,7 +125,7 @@ def _session_of(connection: Connection, run_pk: int) -> int:
 
 
 def handovers_of(connection: Connection, run_pk: int) -> Handovers:
-    """Of a run by its number."""
+    """Load the calls that a client is to execute, for the run with row id ``run_pk``."""
     asked = [
         row
         for row in rows_of(connection.execute(_ASKED, {"run": run_pk}), _ClientCallRow)

@@ -1,4 +1,4 @@
-"""What an operator or a user does to a run at work: pause it, let it go on, say something to it."""
+"""Control of a run at work by an operator or a user: pause it, resume it, steer it."""
 
 from __future__ import annotations
 
@@ -28,25 +28,26 @@ STEER_CHARS_MAX = 100_000
 
 
 class NotAtWork(HermesError):
-    """The run has ended, is ending, or has not begun: there is nothing to do this to."""
+    """The run has ended, is ending, or has not begun, so it cannot be paused, resumed or steered."""
 
 
 class NothingToSay(HermesError):
-    """The text is empty, or longer than anybody reads."""
+    """The text is empty, or longer than ``STEER_CHARS_MAX``."""
 
 
 class Control:
-    """Control over the runs in one database. Thread-safe; everything is idempotent but ``steer``."""
+    """Pauses, resumes and steers the runs in one database. Thread-safe; everything is idempotent but ``steer``."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def pause(self, run_id: str, *, by: str | None = None) -> RunStatus:
-        """Begin nothing new in a run and in all it caused; what is in flight ends as it would. ``by`` here and below is
-        who wants it (``core.principals``), for the run's events.
+        """Begin nothing new in a run and in everything it caused; what is in flight ends as it would. Returns the run's
+        status.
 
-        The run comes first and those below it from the top down, so that none of them begins another meanwhile. A run
-        that has ended is ``paused`` here while something goes on that it caused. Raises ``RunNotFound`` and
+        ``by``, here and below, is the principal who asks (``core.principals``), for the run's events. The run comes
+        first and those below it from the top down, so that none of them begins another meanwhile. The status returned
+        for a run that has ended is ``paused`` while something goes on that it caused. Raises ``RunNotFound`` and
         ``NotAtWork``.
         """
         with self._database.write() as connection:
@@ -61,8 +62,8 @@ class Control:
         return RunStatus.PAUSED if status.is_terminal else status
 
     def resume(self, run_id: str, *, by: str | None = None) -> tuple[RunStatus, list[Hint]]:
-        """Let a run, and all it caused, go on where they were; a run that has ended is ``running`` here when it was
-        paused. Raises ``RunNotFound`` and ``NotAtWork``."""
+        """Let a run, and everything it caused, go on where they were. The status returned for a run that has ended is
+        ``running`` when it was paused. Raises ``RunNotFound`` and ``NotAtWork``."""
         with self._database.write() as connection:
             loaded = _lock(connection, run_id, is_enough=lambda pk: is_halted(connection, pk, Halt.PAUSED))
             status, hints = _resume(connection, loaded, by)
@@ -75,9 +76,9 @@ class Control:
         return RunStatus.RUNNING if status.is_terminal else status, hints
 
     def _below(self, run_pk: int) -> Iterator[int]:
-        """What a run caused, from the top down: the open runs that it delegated and that have begun, at any depth, and
-        the turns that background answers began. Children that wait for a place need nothing done to them: nobody
-        starts a child of a paused run."""
+        """Iterate over what a run caused, from the top down: the open runs that it delegated and that have begun, at
+        any depth, and the runs that background answers began. Children that wait for the cap need nothing done to them:
+        no child of a paused run is started."""
         waiting = [run_pk]
         while waiting:
             cause = waiting.pop()
@@ -87,10 +88,8 @@ class Control:
             waiting += found
 
     def steer(self, run_id: str, text: str, *, by: str | None = None) -> None:
-        """Say something to a run at work; it reads it with the next tool result.
-
-        Raises ``NothingToSay``, ``RunNotFound``, and ``NotAtWork`` also for a run that waits in its session.
-        """
+        """Say something to a run at work; the model reads it with the next tool result. Raises ``NothingToSay``,
+        ``RunNotFound``, and ``NotAtWork`` also for a run that waits in its session."""
         if not text.strip():
             raise NothingToSay("there is nothing to say: the text is empty")
         if len(text) > STEER_CHARS_MAX:
@@ -104,14 +103,15 @@ class Control:
 
 
 def say(connection: Connection, loaded: LoadedRun, text: str, *, by: str | None = None) -> None:
-    """Keep what was said to a locked run that is its session's active one."""
+    """Store a steering text for a locked run that is its session's active one."""
     steering.keep(connection, loaded.pk, text)
     steered = RunEvent(name=RunEventName.STEERED, data={"text": text, **author(by)})
     save(connection, loaded, loaded.run, Additions(events=[steered]))
 
 
 def _lock(connection: Connection, run_id: str, *, is_enough: Callable[[int], bool] = lambda pk: False) -> LoadedRun:
-    """``is_enough`` is asked about a run that has ended: whether it counts as at work all the same."""
+    """Lock and load a run. ``is_enough`` is asked about a run that has ended, whether it counts as at work all the
+    same."""
     loaded = lock_run(connection, find(connection, run_id))
     assert loaded is not None
     status = loaded.run.status
@@ -121,7 +121,8 @@ def _lock(connection: Connection, run_id: str, *, is_enough: Callable[[int], boo
 
 
 def _lock_caused(connection: Connection, pk: int) -> LoadedRun | None:
-    """``None`` for a run that is being stopped. One that has ended has to hear of a pause: it may have caused more."""
+    """Lock and load a run that another caused; ``None`` when it is being stopped. A run that has ended is returned too,
+    because it may have caused more, to which the pause has to go on."""
     loaded = lock_run(connection, pk)
     return None if loaded is None or loaded.run.status is RunStatus.STOPPING else loaded
 
@@ -144,7 +145,7 @@ def _resume(connection: Connection, loaded: LoadedRun, by: str | None) -> tuple[
     hints = save(connection, loaded, after, Additions(events=[RunEvent(name=RunEventName.RESUMED, data=author(by))]))
     if active == loaded.pk:
         return after.status, hints + _start_waiting(connection, loaded.pk)
-    # It was paused while it waited for a turn or a place: it waits again, or takes it if it is to be had.
+    # It was paused while it waited for its turn or a place: start it if that is free now, else it waits again.
     connection.execute(sa.update(runs).where(runs.c.pk == loaded.pk).values(hinted_at=None))
     if loaded.parent is not None:
         return after.status, _take_place(connection, loaded.parent)
@@ -154,19 +155,19 @@ def _resume(connection: Connection, loaded: LoadedRun, by: str | None) -> tuple[
 
 
 def _is_put_off(connection: Connection, pk: int) -> bool:
-    """Whether a run that has not begun may not begin yet; the sweeper begins it."""
+    """Whether a run that has not begun may not begin yet; the sweeper begins it when its time has come."""
     later = sa.select(runs.c.pk).where(runs.c.pk == pk, runs.c.not_before > db_now())
     return connection.execute(later).first() is not None
 
 
 def _start_waiting(connection: Connection, run_pk: int) -> list[Hint]:
-    """Start children of a run for whom a place is free. The run is locked with its calls."""
+    """Start children of a run for which the cap has room. The run is locked with its calls."""
     cap = cap_of(connection, run_pk)
     return start_children(connection, run_pk, cap) if cap is not None else []
 
 
 def _take_place(connection: Connection, parent: ParentCall) -> list[Hint]:
-    """Start whoever is next among the siblings. The parent's call is locked before the parent, as by every child."""
+    """Start the sibling that is next. The parent's call is locked before the parent, as everywhere."""
     if parent.is_background:
         cap = lock_background(connection, parent)
     else:
@@ -176,7 +177,7 @@ def _take_place(connection: Connection, parent: ParentCall) -> list[Hint]:
 
 
 def _active_run(connection: Connection, loaded: LoadedRun) -> tuple[int | None, int]:
-    """The active run of the run's session, and the session's length; the session's row is locked."""
+    """Lock the run's session. Returns the row id of its active run, or ``None``, and the length of its transcript."""
     active_run_pk, message_seq = connection.execute(
         sa.select(sessions.c.active_run_pk, sessions.c.message_seq)
         .where(sessions.c.pk == loaded.session_pk)

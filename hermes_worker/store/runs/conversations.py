@@ -1,4 +1,4 @@
-"""Where conversations stand that callers go on with by what was said in them."""
+"""Conversations that callers continue by repeating what was said in them: where each of them ends."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from hermes_worker.store.tables import runs, sessions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationEnd:
-    """The end of a session in which nothing is at work."""
+    """The end of a session that has no open run."""
 
     name: str
     run_id: str
-    """Its newest run."""
+    """The id of its newest run."""
     session_pk: int
     message_seq: int
-    """Number of its last message."""
+    """The number of its last message."""
 
 
 class _EndRow(NamedTuple):
@@ -49,7 +49,7 @@ class Conversations:
         self._database = database
 
     def ends(self, tenant: str, source: str, names: Sequence[str]) -> dict[str, ConversationEnd | None]:
-        """Those of ``names`` that are taken; ``None`` for a session in which something is at work."""
+        """Find the sessions among ``names`` that exist; the value is ``None`` for a session with a run at work."""
         wanted = (
             sa.select(
                 sessions.c.name,
@@ -67,7 +67,7 @@ class Conversations:
         return {row.name: _end(row) for row in rows}
 
     def rows(self, end: ConversationEnd) -> list[Message]:
-        """All that was said."""
+        """Load all messages of the conversation up to its end."""
         with self._database.read() as connection:
             return read_messages(connection, end.session_pk, 1, end.message_seq)
 

@@ -1,6 +1,6 @@
-"""The end of a run: by the rules, and by force when its rows make no sense.
+"""Write the end of a run: by the rules, or by force when its rows make no sense.
 
-What follows from an end for other runs is ``store.runs.joining``'s.
+What follows from an end for other runs is in ``store.runs.joining``.
 """
 
 from __future__ import annotations
@@ -59,11 +59,12 @@ class _Owed(NamedTuple):
     deliver: str | None
     artifacts: int | None
     was_watched: bool
-    """Somebody followed it, or its answer was shown while it was written."""
+    """A client followed the run, or its answer was shown while it was written."""
 
 
 LEFT_PLACE = sa.case((runs.c.place.is_(None), sa.null()), else_=FleetPlace.LEFT.value)
-"""Of a run that ends: whoever gives its place away adds what it cost to its tenant's account."""
+"""The new ``place`` of a run that ends: the next round of ``store.runs.places`` adds its cost to its tenant's
+account."""
 _END = Prepared(
     sa.update(runs)
     .where(runs.c.pk == sa.bindparam("run"))
@@ -83,7 +84,8 @@ _END = Prepared(
 
 
 def end_run(connection: Connection, run_pk: int, end: EndRun) -> list[Hint]:
-    """Write the end that ``core.step`` decided on, with what is owed to outsiders; what to send."""
+    """Write the end that ``core.step`` decided on, with the deliveries and artifacts that follow from it. Returns the
+    hints to send."""
     after = end.after
     assert after.exit_reason is not None
     failure = after.failure
@@ -104,8 +106,8 @@ def end_run(connection: Connection, run_pk: int, end: EndRun) -> list[Hint]:
 
 
 def close_waits(connection: Connection, run_pk: int, *call: sa.ColumnElement[bool]) -> None:
-    """The questions of a run, or of one ``call`` of it, get no answer any more. Tasks of servers stay open until these
-    were told (``remote_tasks``)."""
+    """Close the open questions of a run, or of one ``call`` of it, without an answer. Tasks of servers stay open until
+    the servers were told (``remote_tasks``)."""
     closed = connection.execute(
         sa.update(waits)
         .where(waits.c.run_pk == run_pk, waits.c.closed_at.is_(None), waits.c.kind != WaitKind.TASK.value, *call)
@@ -147,7 +149,7 @@ class _EndedRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForcedEnd:
-    """A run that was ended by force, and what is left to do about it."""
+    """A run that was ended by force, and what the caller has still to do for it."""
 
     run_pk: int
     session_pk: int
@@ -155,13 +157,13 @@ class ForcedEnd:
     """The length of its session's transcript."""
     parent: ParentCall | None
     settled: SettleBudget | None
-    """What it takes from its budget."""
+    """What the run takes from its budget; ``None`` when it has none."""
     hints: Sequence[Hint]
 
 
 def force_end(connection: Connection, pk: int, event: ev.Broken) -> ForcedEnd | None:
-    """End a run without reading what it was doing; ``None`` when it has ended. Its open calls are locked first, as
-    everybody does."""
+    """End a run without reading what it was doing; ``None`` when it has ended already. Its open calls are locked first,
+    in the usual order of locks."""
     open_calls = rows_of(connection.execute(_OPEN_CALLS, {"run": pk}), _OpenCall)
     held = row_of(connection.execute(_HELD, {"run": pk}), RunRow)
     lost = _lost(connection, held, open_calls)
@@ -190,7 +192,7 @@ def force_end(connection: Connection, pk: int, event: ev.Broken) -> ForcedEnd | 
 
 
 def _lost(connection: Connection, held: RunRow | None, open_calls: Sequence[_OpenCall]) -> Spent:
-    """What calls may have taken whose claims are taken away by the end."""
+    """Estimate what the calls took whose claims are taken away by the end."""
     if held is None:
         return NOTHING_SPENT
     lost = NOTHING_SPENT if held.lease_token is None else lost_call_of(connection, held)
@@ -263,14 +265,14 @@ def _settle_open_calls(connection: Connection, pk: int) -> None:
 
 
 _READABLE = [sa.null().label("memory") if column is runs.c.memory else column for column in RUN_COLUMNS]
-"""Without the text, which may be what cannot be read."""
+"""The columns of a run without ``memory``, which may be the text that cannot be read."""
 _HELD = sa.select(*_READABLE).where(runs.c.pk == sa.bindparam("run")).with_for_update()
 _IS_ASKED = (tool_calls.c.status == CallStatus.RUNNING.value) & (sa.func.coalesce(tool_calls.c.asks, 0) == 1)
 _MAY_HAVE_ACTED = (tool_calls.c.status == CallStatus.RUNNING.value) & (sa.func.coalesce(tool_calls.c.asks, 0) == 0)
 
 
 def _booked(lost: Spent) -> dict[str, object]:
-    """The columns of a run that book an attempt whose outcome nobody knows."""
+    """The columns of a run that book an attempt of unknown outcome."""
     if lost.cost is None:
         return {}
     return {
@@ -298,10 +300,9 @@ _OPEN_CALLS = (
 
 
 def _close_transcript(connection: Connection, pk: int, row: _EndedRow, open_calls: Sequence[_OpenCall]) -> int:
-    """Give the open calls of a run that was ended by force their results, for the session's next turn.
-
-    Returns how many rows the transcript grew by: none when the reply that asked for the calls cannot be read either.
-    """
+    """Write results for the open calls of a run that was ended by force, so that the session's next run has a valid
+    transcript. Returns how many rows the transcript grew by: 0 when the reply that asked for the calls cannot be read
+    either."""
     if row.iteration == 0:
         return 0
     try:

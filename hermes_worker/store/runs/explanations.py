@@ -1,5 +1,5 @@
-"""What is known around a run, for ``core.explaining``: read at one moment, and little of it. Counting stops where a
-number says no more."""
+"""Load the facts around a run for ``core.explaining``: in one snapshot, and few of them. Counts stop where a larger
+number would say no more."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class Explanations:
         self._database = database
 
     def of(self, run_id: str) -> Explanation:
-        """Raises ``RunNotFound``, ``UnavailableError``."""
+        """Explain why a run is where it is. Raises ``RunNotFound``, ``UnavailableError``."""
         with self._database.read() as connection:
             pk, seen = facts_of(connection, run_id)
             return explain(_facts(self._database, connection, pk, run_id, seen))
@@ -183,7 +183,7 @@ def _facts(database: Database, connection: Connection, pk: int, run_id: str, see
 
 
 def _held_before(connection: Connection, pk: int, around: _AroundRow) -> int:
-    """How many runs of the tenant get a place before this one."""
+    """Count the held runs of the tenant that get a place before this one, up to ``AHEAD_COUNTED_MAX``."""
     rank = runs.c.place_rank
     is_before = sa.or_(rank < around.place_rank, sa.and_(rank == around.place_rank, runs.c.pk < pk))
     few = sa.select(runs.c.pk).where(sa.text("place = 0"), runs.c.tenant == around.tenant, is_before)
@@ -232,7 +232,8 @@ def _tasks(connection: Connection, pk: int) -> list[TaskFacts]:
 
 
 def _ahead(connection: Connection, seen: StandingFacts) -> int | None:
-    """How many steps became due before the next one of this run, in the same queue."""
+    """Count the steps that became due in the same queue before the next step of this run; ``None`` when it waits in
+    none."""
     queue = queue_of(seen)
     since = min((call.since for call in seen.calls if call.since is not None), default=None) if seen.calls else None
     since = since if since is not None else seen.due_since

@@ -1,4 +1,4 @@
-"""What a run caused, for people: its children with their goals, and what was refused to any run below it."""
+"""The family of a run, for people: its children with their goals, and the calls that were refused to runs below it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hermes_worker.store.tables import events, run_inputs, runs
 CHILDREN_SHOWN_MAX = 200
 _REFUSALS_SHOWN_MAX = 50
 _RUNS_AT_ONCE = 100
-"""Whose events one statement reads."""
+"""Runs whose events one statement reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +33,12 @@ class ChildView:
 
     run_id: str
     index: int
-    """Which task of its call, from 0."""
+    """The index of its task in the call that made it, from 0."""
     status: RunStatus
     goal: str
-    """The first line of what it was asked."""
+    """The first line of its task."""
     cost_usd: Decimal | None
-    """Of itself; ``None`` before its first reply."""
+    """US dollars that the child itself cost; ``None`` before its first reply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +55,14 @@ class RefusalView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyNews:
-    """What is to be told of a family."""
+    """The news of a family since the last look."""
 
     children: Sequence[ChildView]
     """All of them, as ``Families.children``."""
     refusals: Sequence[RefusalView]
-    """Those that are new, oldest first."""
+    """The new refusals, oldest first."""
     told: Mapping[int, int]
-    """For each run below, the number of the last event that was looked at."""
+    """For each run below, by row id, the number of the last event that was looked at."""
 
 
 class _ChildRow(NamedTuple):
@@ -81,7 +81,7 @@ class _RefusalRow(NamedTuple):
 
 
 class _NewRefusal(NamedTuple):
-    """In the order in which they are told."""
+    """A new refusal; the fields are in the order by which refusals are sorted."""
 
     at: float
     pk: int
@@ -106,7 +106,7 @@ _CHILDREN = (
 )
 _REFUSED = '"refused_by"'
 _MAY_BE_REFUSED = (events.c.event == RunEventName.TOOL_COMPLETED.value) & may_contain(events.c.data, f"%{_REFUSED}%")
-"""Of encrypted events only their reader knows."""
+"""Encrypted events cannot be searched in SQL: all of them are read, and the reader decides."""
 _COMPLETED = (
     sa.select(events.c.at, runs.c.pk, events.c.seq, runs.c.run_id, events.c.data)
     .join(BELOW, BELOW.c.pk == runs.c.pk)
@@ -138,8 +138,8 @@ class Families:
         return [_refusal(_RefusalRow(run_id=row.run_id, seq=row.seq, data=row.data)) for row in rows]
 
     def news(self, run_id: str, told: Mapping[int, int]) -> FamilyNews:
-        """As ``children``, and what was refused since ``told``, which is empty at first and then what the last news
-        said. Of a run in which nothing happened no event is read. Raises ``RunNotFound``."""
+        """Load the children of a run, and the calls refused since ``told``, which is empty at first and then the
+        ``told`` of the last news. Events of runs in which nothing happened are not read. Raises ``RunNotFound``."""
         with self._database.read() as connection:
             pk = {"run": find(connection, run_id)}
             children = [_child(row) for row in rows_of(connection.execute(_CHILDREN, pk), _ChildRow)]
@@ -175,7 +175,7 @@ def _first_refused(connection: Connection, pk: int) -> list[_NewRefusal]:
 
 
 def _refused_in(spans: Sequence[tuple[int, int, int]]) -> sa.Select[Any]:
-    """Of each run the calls refused after one event and up to another."""
+    """Select the refused calls of several runs, of each after one event number and up to another."""
     places = [(events.c.run_pk == run) & (events.c.seq > after) & (events.c.seq <= to) for run, after, to in spans]
     return (
         sa.select(events.c.at, runs.c.pk, events.c.seq, runs.c.run_id, events.c.data)

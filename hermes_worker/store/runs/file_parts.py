@@ -1,7 +1,7 @@
-"""The content of a turn that came with files, put together when the turn begins, whichever way it begins.
+"""The content of a message that came with files, put together when its run begins.
 
-What is not settled by then is given up in the same transaction: a download that never ends holds up no run, and whoever
-still works at it finds its claim gone.
+A file that is not fetched by then is given up in the same transaction: a download that never ends holds up no run, and
+the worker that still fetches it finds its claim gone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class _FileRow(NamedTuple):
 
 
 def content_with_files(connection: Connection, run_pk: int, said: Said) -> Said:
-    """What was said, with what came of each file that came with it. The caller begins the run in this transaction."""
+    """Return what was said, with the outcome of each file that came with it. The caller begins the run in this
+    transaction."""
     ours = inbound_files.c.run_pk == run_pk
     open_still = ours & inbound_files.c.state.in_((FileState.PENDING.value, FileState.RUNNING.value))
     connection.execute(
@@ -64,7 +65,8 @@ def _sent(row: _FileRow) -> SentFile:
 
 
 def _heard(file: SentFile) -> str:
-    """A voice message is what its sender says; what is said in other files, anybody may have said."""
+    """The words of a sound file. A voice message holds its sender's words; other sound files may hold anybody's, and
+    their words are marked as untrusted."""
     heard = file.outcome.heard
     if not heard or file.media.kind is MediaKind.VOICE:
         return json.dumps(heard, ensure_ascii=False) if heard else ""

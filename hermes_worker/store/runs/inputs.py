@@ -1,4 +1,4 @@
-"""What was submitted, as stored."""
+"""The stored submissions of runs."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ class CorruptInput(HermesError):
 
 
 def keep_specs(connection: Connection, specs: Iterable[tuple[int, RunSpec]]) -> None:
-    """Keep what was submitted for new runs, each with its number."""
+    """Store the submissions of new runs, each with its row id."""
     _INSERT_SPEC.run_each(connection, [{"run_pk": pk, "spec": spec.to_json()} for pk, spec in specs])
 
 
 def change_input(connection: Connection, run_pk: int, spec: RunSpec) -> None:
-    """Keep something else for a run that has not begun. The caller's transaction holds the row of its session."""
+    """Replace the submission of a run that has not begun. The caller's transaction holds the row of its session."""
     connection.execute(sa.update(run_inputs).where(run_inputs.c.run_pk == run_pk).values(spec=spec.to_json()))
 
 
 def first_message(spec: RunSpec, seq: int) -> Message:
-    """The user's message with which a run begins its turn, for place ``seq``."""
+    """Build the user's message with which a run begins, for place ``seq`` of the transcript."""
     if spec.compress is not None:
         return Message(seq=seq, role=Role.USER, body=request_body(spec.compress))
     content = spec.input if isinstance(spec.input, str) else [dict(part) for part in spec.input]
@@ -63,7 +63,7 @@ def first_message(spec: RunSpec, seq: int) -> Message:
 
 
 def read_spec(connection: Connection, run_pk: int) -> RunSpec:
-    """What was submitted. Raises ``ValueError`` when it is missing or unreadable."""
+    """Load the submission of a run. Raises ``ValueError`` when it is missing or unreadable."""
     row = _READ_SPEC.first(connection, {"run": run_pk})
     if row is None:
         raise ValueError("there is none")
@@ -71,7 +71,7 @@ def read_spec(connection: Connection, run_pk: int) -> RunSpec:
 
 
 def stored_spec(connection: Connection, run_pk: int) -> RunSpec:
-    """What was submitted. Raises ``CorruptInput``."""
+    """Load the submission of a run. Raises ``CorruptInput`` when it is missing or unreadable."""
     try:
         return read_spec(connection, run_pk)
     except (ValueError, TypeError) as error:
@@ -79,12 +79,12 @@ def stored_spec(connection: Connection, run_pk: int) -> RunSpec:
 
 
 def opening_message(connection: Connection, run_pk: int, seq: int) -> Message:
-    """The user's message with which the run begins its turn, for place ``seq``. Raises ``CorruptInput``."""
+    """Load the user's message with which the run begins, for place ``seq``. Raises ``CorruptInput``."""
     spec = stored_spec(connection, run_pk)
     try:
         if spec.files is not None:
             spec = replace(spec, input=content_with_files(connection, run_pk, spec.input))
-            change_input(connection, run_pk, spec)  # whoever repeats the run later has no files any more
+            change_input(connection, run_pk, spec)  # a later repetition of the run has no files any more
         return first_message(spec, seq)
     except (ValueError, TypeError) as error:
         raise _corrupt(run_pk, error) from error

@@ -1,9 +1,26 @@
-"""Write a step, with everything that follows from an end for other runs.
+"""Write a step, and everything that its end causes in other runs.
 
-``save`` is the one function through which a run changes. The UPDATE of a step names the lease token and the event
-number that were read: when either moved, nothing matches, and ``StateMoved`` tells the caller to read again and decide
-again. When a run ends, its session's next run begins, and the last child of a call joins its parent, which may end by
-that and join its own.
+Theory of operation. ``save`` is the one function through which a run changes. The UPDATE of a step names the lease
+token and the event number that were read. When either of them has moved, nothing matches, nothing is written, and
+``StateMoved`` tells the caller to read again and decide again.
+
+The end of a run has two consequences, in the same transaction. Its session becomes free, and the oldest run that waits
+for the session begins. And when the run is a child, its parent's call is joined:
+
+    child C ends (its row is written)
+      -> lock the parent's call; is it still waiting?       no: done, another transaction has joined it
+      -> start queued children while the cap has room        their hints are returned
+      -> is any child of the call still open?               yes: done, the last one will join
+      -> lock the parent's run, settle the call with all summaries, save the parent's step
+           -> which may end the parent, which joins its own parent in turn
+
+Two children that end at the same moment wait for each other at the lock on the parent's call, so the second one sees
+the end of the first and joins: rows decide who is the last, never a count of arrivals (I3). Locks go upwards only (a
+child's calls, the child, the parent's call, the parent), so two joins never wait for each other in a circle.
+
+A child in the background works alike, but its parent's call was settled long ago: the last one begins a new run of the
+session. Everything here returns hints, and the caller sends them after its COMMIT. A process that dies in between loses
+only the hints, and the sweeper sends them again.
 """
 
 from __future__ import annotations
@@ -86,13 +103,13 @@ def save(connection: Connection, loaded: LoadedRun, after: Run, additions: Addit
 
 
 def commit(database: Database, loaded: LoadedRun, after: Run, additions: Additions) -> list[Hint]:
-    """``save`` in a transaction of its own. Raises ``StateMoved``."""
+    """``save`` in a transaction of its own, or in one statement where that is enough. Raises ``StateMoved``."""
     wanted = needed(loaded, after, additions)
     if not wanted:
         return write(database, plan(loaded, after, additions, observed=database.observed))
     with database.read() as connection:
         known = look_up(connection, loaded, wanted, additions.pricing)
-    # Whatever may have changed since is written with an event, and then nothing is written here; but for the budget,
+    # A change since ``loaded`` added an event, so the write raises ``StateMoved``. The exception is the budget,
     # of which the run is told how much is used.
     return write(database, plan(loaded, after, additions, known, database.observed))
 
@@ -206,10 +223,8 @@ def _change_call(connection: Connection, run_pk: int, iteration: int, call: Call
 def break_off(
     database: Database, pk: int, event: ev.Broken, may: Callable[[Connection], bool] = lambda connection: True
 ) -> list[Hint]:
-    """End a run that cannot go on, even one whose rows cannot be read. Idempotent.
-
-    ``may`` is asked under the run's lock whether it is still the caller's to end.
-    """
+    """End a run that cannot go on, even one whose rows cannot be read. Idempotent. ``may`` is called under the run's
+    lock and says whether the caller may still end it."""
     try:
         with database.write() as connection:
             loaded = lock_run(connection, pk)
@@ -219,7 +234,7 @@ def break_off(
     except UnavailableError:
         raise
     except Exception as error:
-        # The rows do not even let the run be ended by the rules. It must still end, and nothing else may suffer.
+        # The rows are too damaged to end the run by the rules. It must still end, without harm to other runs.
         log.error("run.broken", run_pk=pk, error=f"{type(error).__name__}: {error}")
         with database.write() as connection:
             return _force_end(connection, pk, event) if may(connection) else []
@@ -249,7 +264,7 @@ class _NextRun(NamedTuple):
 class _ActiveRunKey(TypedDict):
     run: int
     length: int
-    """Of the session's transcript."""
+    """The length of the session's transcript."""
 
 
 class _SessionRun(_ActiveRunKey):
@@ -274,8 +289,8 @@ _NEXT_RUN = Prepared(
     takes=SessionKey,
     gives=_NextRun,
 )
-"""Locked, because somebody may be stopping it at this moment: then it is passed over. The status is a literal, so that
-a plan made once for all sessions can use ``ix_runs_open``."""
+"""The next run is locked, because somebody may be stopping it at this moment: then it is passed over. The status is a
+literal, so that a plan made once for all sessions can use ``ix_runs_open``."""
 _FREE = Prepared(
     sa.update(sessions)
     .where(sessions.c.pk == sa.bindparam("session"), sessions.c.active_run_pk == sa.bindparam("run"))
@@ -297,7 +312,8 @@ _INPUT_UNREADABLE = ev.Broken(
 
 
 def release_session(connection: Connection, session_pk: int, run_pk: int, message_seq: int) -> list[Hint]:
-    """The run gives its session back; the oldest run waiting for it, if any, becomes the active one (invariant I10)."""
+    """Give back the session of a run that ended; the oldest run waiting for it, if any, becomes the active one
+    (invariant I10). Returns the hints to send."""
     freed = _FREE.run(connection, {"session": session_pk, "run": run_pk, "length": message_seq})
     if freed == 0:
         return []  # it was not its session's active run yet
@@ -305,7 +321,7 @@ def release_session(connection: Connection, session_pk: int, run_pk: int, messag
         try:
             return start(connection, session_pk, waiting.pk, waiting.run_id, message_seq, waiting.place)
         except CorruptInput as error:
-            # It ends; the run that is ending here and the one after it have no part in that.
+            # Only the unreadable run ends; the run that is ending now and the next one are not affected.
             log.error("run.broken", run_id=waiting.run_id, error=str(error))
             end_unreadable(connection, waiting.pk)
     return []
@@ -327,8 +343,8 @@ _HOLD = Prepared(
 def start(
     connection: Connection, session_pk: int, run_pk: int, run_id: str, message_seq: int, place: int | None
 ) -> list[Hint]:
-    """Begin a queued run whose session is free. One that shares the fleet waits for a place from now on
-    (``store.runs.places``). As ``activate``."""
+    """Begin a queued run whose session is free, or let it wait for a place when it shares the fleet
+    (``store.runs.places``). Conditions and errors as in ``activate``. Returns the hints to send."""
     if place is None:
         return [activate(connection, session_pk, run_pk, run_id, message_seq)]
     hold(connection, run_pk)
@@ -336,7 +352,7 @@ def start(
 
 
 def hold(connection: Connection, run_pk: int) -> None:
-    """Let a run wait for a place whose session is free. Idempotent."""
+    """Let a run whose session is free wait for a place. Idempotent."""
     _HOLD.run(connection, {"run": run_pk})
 
 
@@ -354,8 +370,8 @@ def activate(connection: Connection, session_pk: int, run_pk: int, run_id: str, 
 
 
 def begin_put_off(connection: Connection, loaded: LoadedRun) -> list[Hint] | None:
-    """Begin a locked run that was to begin later and may begin now; ``None`` when it has begun, or its session has an
-    active run, whose end begins it."""
+    """Begin a locked run whose start time has come. Returns the hints to send; ``None`` when it has begun already, or
+    its session has an active run, whose end will begin it."""
     session = row_of(connection.execute(_SESSION_OF, {"session": loaded.session_pk}), _FreeSession)
     if session is None or session.active_run_pk is not None or loaded.run.status is not RunStatus.QUEUED:
         return None
@@ -385,8 +401,9 @@ _SESSION_OF = (
 
 
 def join_parent(connection: Connection, parent: ParentCall) -> list[Hint]:
-    """After the end of a child, in its transaction: start the next one that waits for a place, and settle the
-    parent's call when this was the last. At any depth: a parent that ends by that joins its own.
+    """Take the end of a child to its parent, in the child's transaction: start the next child that waits for the cap,
+    and settle the parent's call when this child was the last. Works at any depth: a parent that ends by that joins its
+    own.
 
     Idempotent: a call that waits no more is left alone.
     """
@@ -423,10 +440,8 @@ def join_parent(connection: Connection, parent: ParentCall) -> list[Hint]:
 
 
 def _join_background(connection: Connection, parent: ParentCall) -> list[Hint]:
-    """Like ``join_parent`` for children nobody waits for: the last of them begins a new turn of the session.
-
-    A run that was stopped wants none.
-    """
+    """Take the end of a background child to its parent: after the last child a new run of the session begins. A stopped
+    run gets no such continuation."""
     children_max = children.lock_background(connection, parent)
     if children_max is None:
         return []
@@ -443,8 +458,8 @@ def _join_background(connection: Connection, parent: ParentCall) -> list[Hint]:
 def _go_on(
     connection: Connection, parent: ParentCall, children_max: int, lock: Callable[[Connection, ParentCall], object]
 ) -> tuple[list[Hint], bool]:
-    """Start the children for whom a place is free now; also whether the call, which the caller holds, is to be joined:
-    none of its children is open, and ``lock`` still finds it waiting."""
+    """Start the children that the cap has room for. Returns the hints, and whether the call, which the caller holds, is
+    to be joined: no child of it is open, and ``lock`` still finds it waiting."""
     left = children.remaining(connection, parent)
     hints: list[Hint] = []
     if left.is_any_queued:
@@ -456,12 +471,14 @@ def _go_on(
 
 
 def start_children(connection: Connection, parent_pk: int, children_max: int) -> list[Hint]:
-    """Start children of a run until ``children_max`` of them are at work. The caller holds one of its calls."""
+    """Start children of a run until ``children_max`` of them are at work. The caller holds the lock of one of its
+    calls."""
     return _start_children(connection, parent_pk, children_max)[0]
 
 
 def _start_children(connection: Connection, parent_pk: int, children_max: int) -> tuple[list[Hint], bool]:
-    """The same, and whether a child could not start and was ended."""
+    """Start children of a run until ``children_max`` of them are at work. Returns the hints, and whether a child could
+    not start and was ended instead."""
     hints: list[Hint] = []
     has_broken = False
     while (child := children.take_queued(connection, parent_pk, children_max)) is not None:

@@ -1,4 +1,4 @@
-"""The calls of one run as people look at them: what was asked for, what came back, and how often it was tried."""
+"""The tool calls of one run for people: what was asked for, what came back, and how often each was tried."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class CallEntry:
     status: CallStatus
     waits_for: str | None
     attempts: int
-    """How often it was begun; each after the first took it over from a worker that was lost."""
+    """How often the call was begun; each attempt after the first took it over from a worker that was lost."""
     deaths: int
-    """How many workers died while they held it."""
+    """How many workers died while they held the call."""
     claimed_at: float | None
     settled_at: float | None
     worker: str | None
-    """The name of who holds it."""
+    """The name of the worker that holds the call; ``None`` when none does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +52,9 @@ class CallInFull:
     arguments: str
     """JSON, as the model wrote it."""
     changed_arguments: str | None
-    """JSON that it ran with instead, because a person or a rewriter changed it."""
+    """JSON of the arguments that it ran with, when a person or a rewriter changed the model's; else ``None``."""
     result: str | None
-    """What the model was told; ``None`` before it is settled."""
+    """The result as the model reads it; ``None`` before the call is settled."""
 
 
 class _EntryRow(NamedTuple):
@@ -95,7 +95,7 @@ class Ledger:
         self._database = database
 
     def page(self, run_id: str, *, after: tuple[int, int] | None = None, limit: int = 100) -> list[CallEntry]:
-        """Calls in their order, behind the one of iteration and position ``after``. Raises ``RunNotFound``."""
+        """List calls in their order, after the one with iteration and position ``after``. Raises ``RunNotFound``."""
         with self._database.read() as connection:
             wanted = _ENTRY.where(tool_calls.c.run_pk == find(connection, run_id))
             if after is not None:
@@ -106,7 +106,7 @@ class Ledger:
             return [_entry(row) for row in rows_of(connection.execute(ordered), _EntryRow)]
 
     def call(self, run_id: str, iteration: int, position: int) -> CallInFull:
-        """Raises ``RunNotFound``, ``CallNotFound``."""
+        """Load one call with its arguments and its result. Raises ``RunNotFound``, ``CallNotFound``."""
         with self._database.read() as connection:
             pk = find(connection, run_id)
             here = (
@@ -132,7 +132,7 @@ class Ledger:
 
 
 def _said(connection: Connection, pk: int, iteration: int, result_seq: int) -> tuple[list[dict[str, Any]], str | None]:
-    """The calls of the model's reply of an iteration, and the result at a place."""
+    """Load the calls of the model's reply of an iteration, and the result at place ``result_seq``, or ``None``."""
     place = row_of(
         connection.execute(
             sa.select(runs.c.session_pk, sa.func.min(tool_calls.c.result_seq).label("first_seq"))

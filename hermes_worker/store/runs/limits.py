@@ -1,8 +1,8 @@
-"""Limits of tenants and keys: where they stand, and whether a submission is within them.
+"""Limits of tenants and API keys: where they are stored, and whether a submission is within them.
 
 Limits and what is used are rows, so they hold over all replicas. A change is seen within half a second. Only tenants
-that have limits pay for looking. What a limit says about runs at work, ``store.runs.places`` keeps to, also for runs
-that nobody submits, such as those of jobs: these are never refused, they wait.
+that have limits pay for looking. Limits on runs at work are kept by ``store.runs.places``, also for runs without a
+submission, such as those of jobs: these are never refused, they wait.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _RETRY_S = 5.0
 
 
 def is_of_key(key_id: str) -> sa.ColumnElement[bool]:
-    """A run was submitted with this key, or belongs to one that was."""
+    """Condition that a run was submitted with this key, or belongs to a run that was."""
     return runs.c.principal.startswith("api:") & runs.c.principal.endswith(f"/{key_id}", autoescape=True)
 
 
 class Owner(NamedTuple):
-    """Whose limits they are: a tenant's, or with an id those of one of its keys."""
+    """The tenant, or with ``key_id`` the API key of the tenant, that limits belong to."""
 
     tenant: str
     key_id: str = ""
 
     @property
     def has_run(self) -> sa.ColumnElement[bool]:
-        """A run counts against them."""
+        """Condition that a run counts against the limits of this owner."""
         is_tenants = runs.c.tenant == self.tenant
         return is_tenants & is_of_key(self.key_id) if self.key_id else is_tenants
 
@@ -82,12 +82,12 @@ class _Bucket(NamedTuple):
 
 
 def limits_in(connection: Connection, remembered: Remembered) -> Mapping[Owner, Limits]:
-    """Every limit by whose it is. At most half a second old."""
+    """Every limit, by its owner. At most half a second old."""
     return remembered.get("limits", lambda: _read(connection))
 
 
 def known_limits(database: Database) -> Mapping[Owner, Limits]:
-    """The same for who has no connection."""
+    """Every limit, by its owner, for a caller without a connection. At most half a second old."""
 
     def read() -> Mapping[Owner, Limits]:
         with database.read() as connection:
@@ -107,8 +107,8 @@ def _read(connection: Connection) -> Mapping[Owner, Limits]:
 
 
 def require_within(connection: Connection, tenant: str, principal: str | None) -> None:
-    """Raises ``LimitReached`` when a submission is beyond what its tenant, or its key, may use. In the transaction that
-    accepts it: a submission that is refused for another reason takes nothing."""
+    """Check a submission against the limits of its tenant and its key. Call it in the transaction that accepts the
+    submission: one that is refused for another reason uses up nothing. Raises ``LimitReached``."""
     known = limits_in(connection, Database.remembered_in(connection))
     owners = [each for each in dict.fromkeys((Owner(tenant), Owner(tenant, key_of(principal)))) if each in known]
     for owner in owners:
@@ -151,7 +151,8 @@ def _require_room(connection: Connection, owner: Owner, limit: Limit) -> None:
 
 
 def _take_token(connection: Connection, owner: Owner, limit: Limit) -> None:
-    """Under the lock of the bucket, so that no two submissions take the same."""
+    """Take one token, under the lock of the bucket, so that two submissions never take the same. Raises
+    ``LimitReached``."""
     first = {"tenant": owner.tenant, "key_id": owner.key_id, "tokens": float(limit.value), "at": db_now()}
     connection.execute(insert_ignoring(connection, submit_rates).values(**first))
     this = (submit_rates.c.tenant == owner.tenant) & (submit_rates.c.key_id == owner.key_id)
@@ -176,7 +177,7 @@ NANO_USD = runs.c.cost_nano_usd + runs.c.doubtful_nano_usd
 
 
 def spent_of(connection: Connection, tenants: Sequence[str], now: float) -> dict[Owner, dict[str, Spending]]:
-    """What ended runs of tenants, and of each of their keys, used today and this month, by period."""
+    """Load what ended runs of tenants, and of each of their API keys, used today and this month, by period."""
     rows = connection.execute(
         sa.select(
             spending.c.tenant, spending.c.key_id, spending.c.period, spending.c.tokens, spending.c.nano_usd
@@ -190,7 +191,7 @@ def spent_of(connection: Connection, tenants: Sequence[str], now: float) -> dict
 
 
 def add_spending(connection: Connection, spent: Mapping[Owner, Spending], now: float) -> None:
-    """Add what runs used that have ended, to their tenants and to their keys. The caller takes each run once."""
+    """Add what ended runs used to the accounts of their tenants and their API keys. The caller takes each run once."""
     rows = [
         {
             "tenant": owner.tenant,
@@ -222,7 +223,7 @@ class TenantLimits:
         self._database = database
 
     def of_tenant(self, tenant: str) -> Sequence[LimitView]:
-        """Those of its keys among them."""
+        """List the limits of a tenant and of its API keys."""
         wanted = sa.select(limits.c.key_id, limits.c.name, limits.c.value, limits.c.waits)
         with self._database.read() as connection:
             rows = connection.execute(wanted.where(limits.c.tenant == tenant).order_by(limits.c.key_id, limits.c.name))
@@ -237,7 +238,7 @@ class TenantLimits:
         self._set(tenant, key_id, limit.name.value, limit.value, waits=limit.waits)
 
     def replace_limits(self, tenant: str, wanted: Sequence[Limit], *, key_id: str = "") -> None:
-        """Let these be all limits of a tenant, or of one of its keys. Idempotent."""
+        """Replace all limits of a tenant, or of one of its keys, by ``wanted``. Idempotent."""
         this = (limits.c.tenant == tenant) & (limits.c.key_id == key_id)
         rows = [
             {"tenant": tenant, "key_id": key_id, "name": each.name.value, "value": each.value, "waits": int(each.waits)}
@@ -253,11 +254,11 @@ class TenantLimits:
         self._database.remembered.forget()
 
     def unset_limit(self, tenant: str, name: LimitName, *, key_id: str = "") -> None:
-        """Idempotent."""
+        """Remove a limit. Idempotent."""
         self._set(tenant, key_id, name.value, None)
 
     def set_places(self, places: int | None) -> None:
-        """Runs at work at once in the whole fleet; ``None`` for what its workers can do."""
+        """Set how many runs may be at work at once in the whole fleet; ``None`` for as many as its workers can do."""
         self._set(FLEET, "", PLACES, places)
 
     def set_weight(self, tenant: str, weight: float) -> None:

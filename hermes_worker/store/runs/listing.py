@@ -1,10 +1,10 @@
-"""Runs by status, tag, session, job, parent, source, model, time, cost and text, page by page, the newest first.
+"""List runs by status, tag, session, job, parent, source, model, time, cost and text, page by page, the newest first.
 
-A page begins below a number, so new runs move nothing. Which runs are of the page is decided from as few columns as
-that takes; only these are read whole. A page costs at most ``LOOKED_AT_MAX`` rows, whatever is asked for and however
-many runs there are: one that is full of others' rows ends early, and says where to go on. One that looks for a text
-reads the texts of at most ``READ_MAX`` runs (``store.search.run_texts``), and goes through so many rows for each
-``_READ_AT_ONCE`` of them.
+A page begins below a row id, so new runs move nothing. Which runs are on the page is decided from as few columns as
+that takes; only these runs are read whole. A page costs at most ``LOOKED_AT_MAX`` rows, whatever is asked for and
+however many runs there are: when too few of them match, the page ends early and says where to go on. A search for a
+text reads the texts of at most ``READ_MAX`` runs (``store.search.run_texts``), and looks at up to ``LOOKED_AT_MAX``
+rows for each ``_READ_AT_ONCE`` of them.
 """
 
 from __future__ import annotations
@@ -39,41 +39,42 @@ READ_MAX = 1_000
 """Runs of which one page reads the texts."""
 _READ_AT_ONCE = 200
 _CLOCK_SLACK_S = 600.0
-"""Numbers are drawn when a transaction writes a run, so they are in the order of its times but for so much."""
+"""Row ids are drawn when a transaction writes a run, so their order is that of creation times up to this many
+seconds."""
 _NEAR = 512
-"""Rows between a number and a time that are not worth another look."""
+"""When a row id and a time are at most this many rows apart, the search for the row id stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Which runs are meant: those for which all that is said here holds."""
+    """Selects runs: a run matches when every condition given here holds."""
 
     tenant: str = DEFAULT_TENANT
     source: str = "api"
-    """Whose names of sessions are meant."""
+    """The source whose session names ``session_id`` means."""
     statuses: Collection[RunStatus] = ()
     tags: Sequence[str] = ()
-    """They have each of them."""
+    """The run has each of these tags."""
     session_id: str | None = None
     job_id: str | None = None
     model: str | None = None
     origin: str | None = None
     """The kind of source that the first run of their chain came from (``core.sources``)."""
     parent: str | None = None
-    """They are its children, or turns that answers of its background children began; the id of a run."""
+    """A run id: the runs are its children, or runs that answers of its background children began."""
     created_after: float | None = None
-    """Epoch seconds, that moment included."""
+    """Epoch seconds, inclusive."""
     created_before: float | None = None
-    """That moment left out."""
+    """Epoch seconds, exclusive."""
     cost_usd_min: float | None = None
     cost_usd_max: float | None = None
-    """Of what is known of the cost of the run itself, both included."""
+    """Bounds on the known cost of the run itself, in US dollars, both inclusive."""
     text: str | None = None
-    """Their input or their answer matches this, as ``core.searching.read_query`` reads it."""
+    """The input or the answer of the run matches this query (``core.searching.read_query``)."""
 
     @property
     def is_plain(self) -> bool:
-        """Every run of the tenant, or of a session, is meant."""
+        """No condition narrows the list beyond the tenant, or one session."""
         others = (
             self.job_id,
             self.model,
@@ -89,7 +90,7 @@ class RunFilter:
 
 
 class Found(NamedTuple):
-    """The number of a run and its id."""
+    """The row id and the id of a run."""
 
     pk: int
     run_id: str
@@ -97,16 +98,16 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Some runs of a list."""
+    """One page of a list of runs."""
 
     views: Sequence[RunView]
     below: int | None
-    """Where the next page begins; ``None`` when this is the last one."""
+    """The row id below which the next page begins; ``None`` when this is the last page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notes:
-    """What a caller noted on a run, and what it repeats."""
+    """The notes of a caller on a run, and which run it repeats."""
 
     tags: Sequence[str]
     metadata: Mapping[str, str]
@@ -119,13 +120,13 @@ class BeganWith:
     """The versions that a run began with; ``None`` for what was not recorded yet when it was submitted."""
 
     program: str | None
-    """Of the program that accepted it, ``0.2.0``."""
+    """The version of the program that accepted the run, such as ``0.2.0``."""
     configuration: str | None
-    """``settings.shaping`` of the settings that it was accepted under."""
+    """The hash of the settings that it was accepted under (``settings.shaping``)."""
     prompt: str
     """SHA-256 of the system prompt, which a session has from its first run and keeps."""
     layers: Mapping[str, str]
-    """``RunSpec.layers``, and the next two likewise."""
+    """``RunSpec.layers``; ``overrides`` and ``overridden_by`` are the fields of that name too."""
     overrides: Mapping[str, str]
     overridden_by: Mapping[str, str]
 
@@ -137,8 +138,8 @@ class Listing:
         self._database = database
 
     def page(self, wanted: RunFilter, *, limit: int = 50, below: int | None = None, before: str | None = None) -> Page:
-        """``below`` is where the page before ended, ``before`` the id of the run that ended it. Raises ``RunNotFound``
-        for that, ``UnavailableError``."""
+        """Load one page. ``below`` is the row id at which the page before ended, ``before`` the id of the run that
+        ended it. Raises ``RunNotFound`` for an unknown ``before``, and ``UnavailableError``."""
         return with_repair(self._database, partial(self._page, wanted, limit, below, before))
 
     def _page(self, wanted: RunFilter, limit: int, below: int | None, before: str | None) -> Page:
@@ -157,7 +158,7 @@ class Listing:
             return Page(views=_completed(connection, shown), below=next_below)
 
     def notes(self, run_id: str) -> Notes:
-        """Raises ``RunNotFound``."""
+        """Load the notes on a run. Raises ``RunNotFound``."""
         with self._database.read() as connection:
             pk = find(connection, run_id)
             spec = _readable_spec(connection, pk)
@@ -193,7 +194,7 @@ def _readable_spec(connection: Connection, pk: int) -> RunSpec | None:
 
 
 def _plain_page(connection: Connection, wanted: RunFilter, *, limit: int, below: int | None) -> Page:
-    """A page of rows that stand together in an index: they are read whole at once."""
+    """Load a page whose rows stand together in an index, so that they are read whole at once."""
     conditions = [owned_by(wanted.tenant, runs)]
     if wanted.session_id is not None:
         conditions.append(runs.c.session_pk == _session(wanted, wanted.session_id))
@@ -209,7 +210,7 @@ def _plain_page(connection: Connection, wanted: RunFilter, *, limit: int, below:
 def _saying(
     connection: Connection, wanted: RunFilter, *, limit: int, below: int | None, is_indexed: bool
 ) -> tuple[list[Found], int | None]:
-    """As ``matching``, with ``wanted.text``."""
+    """Find runs whose texts match ``wanted.text``, newest first, and where to go on, if there may be more."""
     query = read_query(wanted.text or "")
     if query is None:
         return [], None
@@ -240,8 +241,8 @@ def matching(
     below: int | None = None,
     only: Collection[int] | None = None,
 ) -> tuple[list[Found], int | None]:
-    """Up to ``limit`` runs, newest first, and where to go on, if there may be more. What ``wanted.text`` says is not
-    looked at. Only those with the numbers ``only``, unless it is ``None``."""
+    """Find up to ``limit`` runs, newest first, and where to go on, if there may be more. ``wanted.text`` is ignored.
+    ``only`` restricts the result to these row ids, unless it is ``None``."""
     candidates = _candidates(connection, wanted, below)
     among = (candidates if only is None else candidates.where(runs.c.pk.in_(only))).subquery()
     conditions = _conditions(wanted, among)
@@ -251,7 +252,7 @@ def matching(
         return found[:limit], found[limit - 1].pk
     if not conditions:
         return found, None
-    # Fewer than wanted: either there are no more, or no more were looked at.
+    # Fewer than ``limit``: either there are no more, or the look stopped at ``LOOKED_AT_MAX``.
     count, last = connection.execute(sa.select(sa.func.count(), sa.func.min(among.c.pk))).one()
     return found, int(last) if count == LOOKED_AT_MAX else None
 
@@ -266,7 +267,7 @@ _LOOKED_AT = (
 
 
 def _candidates(connection: Connection, wanted: RunFilter, below: int | None) -> sa.Select[Any]:
-    """The newest ``LOOKED_AT_MAX`` runs that the index at hand gives."""
+    """Select the newest ``LOOKED_AT_MAX`` runs from the index that fits the filter."""
     pk, statement = _driver(wanted)
     if below is not None:
         statement = statement.where(pk < below)
@@ -309,7 +310,7 @@ def _session(wanted: RunFilter, session_id: str) -> sa.ScalarSelect[int]:
 
 
 def _conditions(wanted: RunFilter, among: sa.Subquery) -> list[sa.ColumnElement[bool]]:
-    """What the driver does not say already, of the columns of a row that it gave."""
+    """Build the conditions that the index does not cover, on the columns of a candidate row."""
     row = among.c
     found: list[sa.ColumnElement[bool]] = []
     if wanted.statuses:
@@ -343,8 +344,8 @@ class _Made(NamedTuple):
 
 
 def number_near(connection: Connection, at: float, *, is_after: bool) -> int:
-    """A number near the first run that was made at a time: never above it with ``is_after``, else never below it. There
-    is no index on times, and needs none: numbers grow with them."""
+    """Find a row id near the first run that was created at time ``at``: never above it with ``is_after``, else never
+    below it. There is no index on times, and none is needed: row ids grow with them."""
     at += -_CLOCK_SLACK_S if is_after else _CLOCK_SLACK_S
     low, high = 0, int(connection.execute(sa.select(sa.func.coalesce(sa.func.max(runs.c.pk), 0))).scalar_one()) + 1
     while high - low > _NEAR:
@@ -361,7 +362,7 @@ _FROM = sa.select(runs.c.pk, runs.c.created_at).where(runs.c.pk >= sa.bindparam(
 
 
 def _completed(connection: Connection, shown: Mapping[int, tuple[RunView, int | None]]) -> list[RunView]:
-    """With what stands in other rows, in their order."""
+    """Add what stands in other rows (tags, the repeated run) to the views, and keep their order."""
     if not shown:
         return []
     tags = tags_of(connection, list(shown))
@@ -370,7 +371,7 @@ def _completed(connection: Connection, shown: Mapping[int, tuple[RunView, int | 
 
 
 def tags_of(connection: Connection, pks: Sequence[int]) -> Mapping[int, Sequence[str]]:
-    """The tags of runs that have any."""
+    """Load the tags of those runs that have any, by row id."""
     rows = connection.execute(
         sa.select(run_tags.c.run_pk, run_tags.c.tag).where(run_tags.c.run_pk.in_(pks)).order_by(run_tags.c.tag)
     )
@@ -381,7 +382,7 @@ def tags_of(connection: Connection, pks: Sequence[int]) -> Mapping[int, Sequence
 
 
 def repeated_by(connection: Connection, pks: Sequence[int]) -> Mapping[int, str]:
-    """The runs that some of these repeat, where they are still there."""
+    """Load the ids of the runs that these runs repeat, where those still exist, by row id."""
     if not pks:
         return {}
     first = runs.alias("first")

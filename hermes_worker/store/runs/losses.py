@@ -1,8 +1,8 @@
-"""What a model call may have cost whose claim is taken away before its reply was written (design D17).
+"""Estimate what a model call cost whose claim is taken away before its reply was written (design D17).
 
-Its request may have been sent, and then it was billed; nobody can tell any more. So it is assumed that it was sent,
-once: a worker that died between its claim and its request is counted too, and of one that asked several times the last.
-The estimate is booked by the statement that takes the claim away, which is a compare-and-set on the claim's token: one
+Its request may have been sent, and then it was billed; that cannot be known any more. So it is assumed that one request
+was sent: a worker that died between its claim and its request is counted too, and of several requests only the last.
+The estimate is booked by the statement that takes the claim away, which is a compare-and-set on the claim's token. One
 token belongs to one claim of one attempt of one iteration, so nothing is ever booked twice, however often it is lost.
 """
 
@@ -36,7 +36,7 @@ class _Request(NamedTuple):
 
 
 class AskingCall(Protocol):
-    """The row of a call for which a model is asked."""
+    """A row of a call for which a model is asked."""
 
     @property
     def iteration(self) -> int: ...
@@ -55,11 +55,8 @@ _HEAD = Prepared(
 
 
 def lost_call(connection: Connection, loaded: LoadedRun, pricing: Pricing | None) -> Spent:
-    """What the model call that is claimed in ``loaded`` may have taken: its request as large as the stored transcript,
-    its reply as long as the run's others. Reads only.
-
-    ``pricing`` says what tokens cost; without it, the run's other calls do.
-    """
+    """Estimate what the model call claimed in ``loaded`` took: a request as large as the stored transcript, and a reply
+    as long as the run's others. Reads only. ``pricing`` says what tokens cost; without it, the run's other calls do."""
     read = stored_tokens(connection, loaded.session_pk, loaded.message_seq)
     usage = lost_attempt(read, loaded.usual)
     priced = pricing(loaded.model, _position(loaded.run.memory), usage) if pricing is not None else None
@@ -82,8 +79,8 @@ _REQUEST = Prepared(
 
 
 def lost_auxiliary(connection: Connection, loaded: LoadedRun, position: int, pricing: Pricing | None) -> Spent:
-    """What the auxiliary call that is claimed for the tool call at ``position`` may have taken: its request is stored,
-    its answer is taken to be as long as the run's replies, at the price of the run's own model. Reads only."""
+    """Estimate what the auxiliary call claimed for the tool call at ``position`` took: its request is stored, and its
+    answer is taken to be as long as the run's replies, at the price of the run's own model. Reads only."""
     asked = _REQUEST.first(connection, {"run": loaded.pk, "iter": loaded.run.iteration, "pos": position})
     usage = lost_attempt(tokens_in((asked.request,)) if asked is not None else 0, loaded.usual)
     priced = pricing(loaded.model, 0, usage) if pricing is not None else None
@@ -91,7 +88,7 @@ def lost_auxiliary(connection: Connection, loaded: LoadedRun, position: int, pri
 
 
 def lost_auxiliary_of(connection: Connection, row: RunRow, call: AskingCall) -> Spent:
-    """The same for a call of a run whose rows make no sense, from the bare rows of both."""
+    """Estimate a lost auxiliary call of a run whose rows make no sense, from the bare rows of run and call."""
     try:
         asked = _REQUEST.first(connection, {"run": row.pk, "iter": call.iteration, "pos": call.position})
     except ValueError:
@@ -102,7 +99,7 @@ def lost_auxiliary_of(connection: Connection, row: RunRow, call: AskingCall) -> 
 
 
 def lost_call_of(connection: Connection, row: RunRow) -> Spent:
-    """The same of a run whose rows make no sense, from its bare row of ``RUN_COLUMNS``."""
+    """Estimate a lost model call of a run whose rows make no sense, from its bare row of ``RUN_COLUMNS``."""
     try:
         read = stored_tokens(connection, row.session_pk, row.message_seq)
     except (ValueError, LookupError, TypeError, AttributeError):
@@ -123,7 +120,7 @@ def _usual_of(row: RunRow) -> Usual:
 
 
 def stored_tokens(connection: Connection, session_pk: int, message_seq: int) -> int:
-    """An estimate of the request that is built from a session's rows up to ``message_seq``."""
+    """Estimate the tokens of the request that is built from a session's rows up to ``message_seq``."""
     head = _HEAD.one(connection, {"session": session_pk})
     rows = read_messages(connection, session_pk, 1, message_seq)
     return tokens_in((head.system_prompt, shown(head.tools))) + tokens_in(row.body for row in _shown(rows))
@@ -137,7 +134,7 @@ def _shown(rows: list[Message]) -> list[Message]:
 
 
 def _position(memory: str | None) -> int:
-    """Which provider of the chain was asked."""
+    """The position in the chain of fallbacks of the provider that was asked; 0 when it cannot be read."""
     try:
         return memory_from(memory).provider
     except ValueError:

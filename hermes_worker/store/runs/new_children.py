@@ -1,7 +1,7 @@
-"""Child runs, made when a call is handed to them; as many as find a place begin at once.
+"""Make child runs when a call is handed to them; as many as the cap has room for begin at once.
 
 A thousand children are written table by table. An only child, which is the usual number, is written in one statement
-where the database can: its five rows cost five round trips otherwise, on a worker that others wait for.
+where the database can: its five rows would cost five round trips, while the parent's claim is held.
 """
 
 from __future__ import annotations
@@ -97,12 +97,10 @@ def insert_children(
     is_budget_shared: bool,
     is_background: bool = False,
 ) -> list[Hint]:
-    """Make the children of a call, and begin as many as find a place among the children of the run; what to send for
-    these. The caller holds the parent's row.
-
-    With ``is_budget_shared`` they draw from the root's budget, as every descendant of a child that does so does too.
-    With ``is_background`` they leave so much of the parent's time that the turn they begin can still answer.
-    """
+    """Make the children of a call, and begin as many as the cap of the run has room for. Returns the hints for these.
+    The caller holds the parent's row. With ``is_budget_shared`` they draw from the root's budget, and so do all
+    descendants of theirs that share in turn. With ``is_background`` their deadline leaves enough of the parent's time
+    for the run they begin to answer."""
     if is_budget_shared and parent.parent is None:
         share_budget(connection, parent)
     has_budget = is_budget_shared and (parent.budget_pk is not None or parent.parent is None)
@@ -124,7 +122,7 @@ def insert_children(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Siblings:
-    """What the children of a call have in common."""
+    """The common properties of all children of one call."""
 
     parent: LoadedRun
     position: int
@@ -133,7 +131,7 @@ class _Siblings:
 
 
 def _sessions_of(connection: Connection, children: Sequence[NewChild], found: _ParentRow) -> list[Values]:
-    """Their sessions' rows. Tool definitions that are not stored yet are stored by this."""
+    """Build the children's session rows. Tool definitions that are not stored yet are stored by this."""
     hashes = {children[0].tools: found.tools} if found.tools else {}
     hashes |= {text: store_blob(connection, text) for text in {child.tools for child in children} - hashes.keys()}
     return [
@@ -150,7 +148,7 @@ def _sessions_of(connection: Connection, children: Sequence[NewChild], found: _P
 
 
 def _run_of(child: NewChild, index: int, siblings: _Siblings, found: _ParentRow, *, begins: bool) -> Values:
-    """A child's row, but for its session."""
+    """Build a child's run row, without the reference to its session."""
     parent, iterations_max = siblings.parent, child.spec.iterations_max
     kept_s = last_words_s(parent.wall_s) if siblings.is_background else 0.0
     ends_at = found.deadline_at - kept_s if found.deadline_at is not None else None
@@ -194,7 +192,8 @@ def _earlier(deadline_at: float | None, other: float) -> float:
 def _insert_each(
     connection: Connection, children: Sequence[NewChild], opened: Sequence[Values], made: Sequence[Values], places: int
 ) -> list[int]:
-    """Table by table; the first ``places`` children have begun, as their rows say already."""
+    """Insert the children table by table; the first ``places`` of them have begun, as their rows say already. Returns
+    their row ids."""
     session_pks = _insert_returning(connection, sessions, opened)
     run_pks = _insert_returning(
         connection, runs, [{**row, "session_pk": pk} for row, pk in zip(made, session_pks, strict=True)]
@@ -213,7 +212,7 @@ def _insert_each(
 
 def _insert_returning(connection: Connection, table: sa.Table, rows: Sequence[Values]) -> list[int]:
     if len(rows) == 1:
-        # The usual number of children, and then the way by which a thousand go in at once is the dearer one.
+        # One row is the usual case, for which the prepared statement is cheaper than a bulk insert.
         return [int(_insert_one(table, tuple(rows[0])).one(connection, rows[0]).pk)]
     statement = sa.insert(table).returning(table.c.pk, sort_by_parameter_order=True)
     return [int(pk) for pk in connection.execute(statement, list(rows)).scalars()]
@@ -226,7 +225,7 @@ def _insert_one(table: sa.Table, names: tuple[str, ...]) -> Prepared[Values, PkR
 
 
 def _insert_at_once(connection: Connection, child: NewChild, opened: Values, made: Values) -> int:
-    """A child that has begun."""
+    """Insert one child that has begun, in one statement, and return its row id."""
     [opening] = message_values(connection, 0, 0, [first_message(child.spec, 1)])
     values: Values = {
         **{f"session_{name}": value for name, value in opened.items()},
@@ -246,7 +245,8 @@ _OF_MESSAGE = ("seq", "role", "body", "blob_hash")
 
 @cache
 def _at_once(of_session: tuple[str, ...], of_run: tuple[str, ...]) -> Prepared[Values, _NewRun]:
-    """The session comes first and draws the run's number as well, so that it can name it as its active run."""
+    """Build the statement that inserts a child. The session comes first and draws the run's row id as well, so that it
+    can name the run as its active one."""
     number = sa.func.nextval(sa.func.pg_get_serial_sequence(runs.name, runs.c.pk.name))
     session = (
         sa.insert(sessions)

@@ -1,4 +1,4 @@
-"""Many runs that begin at the same moment, written in a few statements: what a scheduler does at eight o'clock.
+"""Insert many runs that begin at the same moment with a few statements: what a scheduler does at eight o'clock.
 
 One run costs nine statements (``store.runs.runs.insert_run``), and a hundred of them nine hundred round trips. Runs
 that each open a conversation of their own have nothing to ask the database first, so their rows are written table by
@@ -59,8 +59,8 @@ class _InsertedRun(NamedTuple):
 
 
 def insert_runs(connection: Connection, news: Sequence[NewRun]) -> list[tuple[int, Created]]:
-    """Write runs in the caller's transaction, in the order given; returns what ``insert_run`` does for each. Raises as
-    ``Runs.create``."""
+    """Insert runs in the caller's transaction, in the order given. Returns what ``insert_run`` returns for each. Raises
+    the errors of ``Runs.create``."""
     news = [new if new.run_id is not None else replace(new, run_id=new_run_id()) for new in news]
     opened = _open_sessions(connection, [new for new in news if _opens_session(new)])
     fresh: dict[int, NewRun] = {}
@@ -84,8 +84,8 @@ def _opens_session(new: NewRun) -> bool:
 
 
 def _open_sessions(connection: Connection, news: Sequence[NewRun]) -> dict[str | None, int]:
-    """The numbers of the conversations that were opened, by the runs that open them; those that were there already are
-    left out."""
+    """Insert the sessions that runs open. Returns their row ids by the name of the session; sessions that exist already
+    are left out."""
     if not news:
         return {}
     # In one order, so that two schedulers that are the first to need these do not wait for each other.
@@ -104,7 +104,8 @@ def _open_sessions(connection: Connection, news: Sequence[NewRun]) -> dict[str |
 
 
 def _begin(connection: Connection, fresh: Mapping[int, NewRun]) -> dict[int, tuple[int, Created]]:
-    """Runs by the number of the conversation each opens; returns them by the identity of their request."""
+    """Insert and begin runs, given by the row id of the session each opens. Returns the results by the identity of
+    their request."""
     run_ids = {session_pk: str(new.run_id) for session_pk, new in fresh.items()}
     is_shared = sharing.is_shared(connection)
     values = [_run_values(session_pk, run_ids[session_pk], new, is_shared) for session_pk, new in fresh.items()]

@@ -1,14 +1,24 @@
-"""Permits for model calls, where a tenant or a key has a limit of them or of what it spends.
+"""Permits for model calls, where a tenant or an API key has a limit of model calls in flight, or of tokens or money.
 
-Who has claimed a model call of a tenant with such a limit needs a permit before it asks: there is one while fewer calls
-are in flight than may be, and while what is spent, what the calls in flight are expected to take and what this one is
-expected to take fit. A call without a permit gives its claim up and waits as a row (invariant I8). Whoever ends a call
-looks afterwards who may go on; the sweeper looks as well, so a limit that was raised, or a period that began, is
-noticed without anybody's telling.
+Theory of operation. The claim of a step stays one statement on one row. Only a tenant with such a limit pays for a
+second look: after the claim, ``require_permit`` locks the tenant's rows in ``limits``, reads the calls in flight, and
+``core.limits`` decides. A call is permitted while fewer calls are in flight than the limit allows, and while three sums
+fit together: what is spent, what the calls in flight are expected to take, and what this call is expected to take. A
+refused call gives its claim up and waits as a row (invariant I8).
 
-A permit is the token of its claim in ``runs.permit``: it ends with the claim, whoever ends that. ``core.limits``
-decides, under the lock of the tenant's rows in ``limits``, one call after the other. Tenants without such limits come
-here never.
+``runs.permit`` has four kinds of value:
+
+    NULL                    no permit was ever wanted, or it has been taken off
+    a lease token           the claim with that token has a permit; it is worthless once the claim is another
+    ``WAITS_FOR_PERMIT``    the call was refused; the run is parked
+    ``_GRANTED``            the run was parked and is due again: it counts as in flight, and its next claim asks again
+
+So a permit ends with its claim, however that ends, and no permit can leak: a dead worker's token is replaced by the
+sweeper. Ended permits are taken off in batches, when there are more than ``_ENDED_KEPT``.
+
+The process that ends a call looks afterwards which parked runs may go on (``pass_on``), in a transaction of its own. If
+it dies before that, the sweeper does it, and so does it notice a limit that was raised, or a period that began. The
+lock on the tenant's limits makes decisions follow one another; tenants without such limits take no lock.
 """
 
 from __future__ import annotations
@@ -43,14 +53,15 @@ from hermes_worker.store.runs.stepping import Additions
 from hermes_worker.store.tables import limits, runs, tool_calls
 
 WAITS_FOR_PERMIT = "waits"
-"""In ``runs.permit``: the run's next call waits for a permit."""
+"""Value of ``runs.permit``: the run's next call waits for a permit."""
 _GRANTED = "granted"
-"""Likewise: it may have one, and is due again. Anything else is the token of a claim that has a permit."""
+"""Value of ``runs.permit``: the run's next call may have one, and the run is due again. Any other text is the token of
+a claim that has a permit."""
 _LOOK_AGAIN_S = 60.0
-"""When a call that waits for others is tried again if everybody forgot it."""
+"""Seconds after which a call that waits for other calls is tried again, in case no process passed a permit on."""
 _BATCH = 50
 _ENDED_KEPT = 20
-"""So many runs keep a permit whose claim has ended: taking it off is a write, and reading it is none."""
+"""How many runs may keep a permit whose claim has ended: taking it off costs a write, and reading it costs nothing."""
 _NAMES = [name.value for name in LimitName if name.is_of_calls]
 
 
@@ -123,7 +134,7 @@ _COLUMNS = (
 )
 _ASKS, _IN_FLIGHT, _ENDED = "asks", "in flight", "ended"
 _has_permit = sa.text("permit is not null")
-"""As in the partial index."""
+"""Written as in the partial index, so that PostgreSQL uses that."""
 _is_in_flight = sa.or_(
     runs.c.lease_token == runs.c.permit, sa.and_(runs.c.permit == _GRANTED, runs.c.hinted_at.is_not(None))
 )
@@ -149,8 +160,8 @@ def _asked(what: sa.ColumnElement[str], columns: Sequence[sa.ColumnElement[Any]]
 
 
 def _found_calls() -> sa.CompoundSelect[Any]:
-    """The run that asks, the others of its tenant that have or had a permit, and the tenant's auxiliary calls that are
-    being made: those count and never wait, since a tool waits for them."""
+    """Select the run that asks, the other runs of its tenant that have or had a permit, and the tenant's auxiliary
+    calls in flight. Auxiliary calls count and never wait, because a tool waits for them."""
     tenant: sa.BindParameter[str] = sa.bindparam("tenant")
     pk: sa.BindParameter[int] = sa.bindparam("pk")
     asks, in_flight, ended = map(_word, (_ASKS, _IN_FLIGHT, _ENDED))
@@ -173,7 +184,7 @@ _CALLS: Prepared[_Asking, _FoundCall] = Prepared(_found_calls(), takes=_Asking, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Calls:
-    """What is known of a tenant's model calls, under the lock."""
+    """The model calls of a tenant, as read under the lock on its limits."""
 
     tenant: str
     limits: Mapping[Owner, Mapping[LimitName, Limit]]
@@ -192,14 +203,14 @@ class _Refusal:
     owner: Owner
     limit: Limit
     used: Spending
-    """What counts against it."""
+    """Tokens or money that count against the limit."""
     expected: Spending
-    """What the call is expected to take."""
+    """Tokens or money that the refused call is expected to take."""
 
 
 def require_permit(database: Database, loaded: LoadedRun, tenant: str) -> bool:
-    """Whether the model call that ``loaded`` was just claimed for may be made now. If not, the claim was given up, and
-    the run waits."""
+    """Whether the model call that ``loaded`` was just claimed for may be made now. When it returns False, the claim was
+    given up and the run waits."""
     if not has_limits(database, tenant):
         return True
     with database.write() as connection:
@@ -215,8 +226,8 @@ def require_permit(database: Database, loaded: LoadedRun, tenant: str) -> bool:
 
 
 def pass_on(database: Database, tenant: str) -> list[Hint]:
-    """Let calls of a tenant go on for which there is a permit now; what to send. For after the end of a transaction
-    that ended one."""
+    """Let parked calls of a tenant go on for which there is a permit now. Returns the hints to send. Call it after the
+    end of a transaction that ended a call."""
     with database.read() as connection:
         is_any = sa.select(runs.c.pk).where(_has_permit, _is_waiting, runs.c.tenant == tenant).limit(1)
         if connection.execute(is_any).first() is None:
@@ -225,7 +236,7 @@ def pass_on(database: Database, tenant: str) -> list[Hint]:
         known = _locked_limits(connection, tenant)
         calls = _calls_of(connection, tenant, known)
         waiting = sa.select(*_COLUMNS).where(_has_permit, _is_waiting, runs.c.tenant == tenant)
-        # Older work goes first, as at the governor.
+        # Older chains come first, as in the governor.
         oldest = sa.func.coalesce(runs.c.root_pk, runs.c.pk), runs.c.pk
         found = waiting.order_by(*oldest).limit(_BATCH).with_for_update(skip_locked=True)
         in_flight = list(calls.in_flight)
@@ -238,14 +249,16 @@ def pass_on(database: Database, tenant: str) -> list[Hint]:
 
 
 def sweep_permits(database: Database) -> list[Hint]:
-    """The same for the sweeper, and for every tenant."""
+    """Let parked calls of every tenant go on for which there is a permit now. Returns the hints to send; for the
+    sweeper."""
     with database.read() as connection:
         tenants = [row.tenant for row in _TENANTS_WAITING.all(connection, {})]
     return [hint for tenant in tenants for hint in pass_on(database, tenant)]
 
 
 def has_limits(database: Database, tenant: str | None = None) -> bool:
-    """Whether model calls of a tenant need permits; without ``tenant``, those of any. At most half a second old."""
+    """Whether model calls of ``tenant`` need permits; without ``tenant``, whether any tenant's do. At most half a
+    second old."""
     known = known_limits(database)
     theirs = (of_owner for owner, of_owner in known.items() if tenant in (None, owner.tenant))
     return any(name.is_of_calls for of_owner in theirs for name in of_owner)
@@ -262,7 +275,7 @@ def _locked_limits(connection: Connection, tenant: str) -> dict[Owner, dict[Limi
 def _calls_of(
     connection: Connection, tenant: str, known: Mapping[Owner, Mapping[LimitName, Limit]], *, asks: int = 0
 ) -> _Calls:
-    """``asks`` is the ``pk`` of the run that wants a permit."""
+    """Read the tenant's calls under the lock. ``asks`` is the ``pk`` of the run that wants a permit."""
     found = _CALLS.all(connection, {"tenant": tenant, "pk": asks})
     by_kind: dict[str, list[_PermitRow]] = {}
     for call in found:
@@ -283,7 +296,7 @@ def _calls_of(
 
 
 def _forget_ended(connection: Connection, tenant: str) -> None:
-    """Take permits off runs whose claim has ended. Rows that somebody else holds are left to the next look."""
+    """Take permits off runs whose claim has ended. Rows that another process has locked are skipped."""
     is_over = sa.not_(sa.or_(_is_in_flight, _is_waiting))
     ended = sa.select(runs.c.pk).where(_has_permit, runs.c.tenant == tenant, sa.func.coalesce(is_over, sa.true()))
     few = ended.limit(_BATCH).with_for_update(skip_locked=True)
@@ -298,7 +311,7 @@ def holds_for_spending(connection: Connection, owner: Owner, now: float) -> bool
 
 
 def used_at_work(connection: Connection, owner: Owner) -> _Sums:
-    """What the runs of a tenant or a key used that are not yet in its account."""
+    """Sum what the runs of a tenant or a key used that are not yet in its account."""
     used = (TOKENS.label("tokens"), NANO_USD.label("nano_usd"), runs.c.iteration.label("calls"))
     places = ("place = 2", "place = 3", "place = 4")  # each has its partial index
     each = sa.union_all(*(sa.select(*used).where(sa.text(place), owner.has_run) for place in places)).subquery()
@@ -307,7 +320,7 @@ def used_at_work(connection: Connection, owner: Owner) -> _Sums:
 
 
 def _refused(calls: _Calls, row: _PermitRow, in_flight: Sequence[_PermitRow]) -> _Refusal | None:
-    """What refuses the next call of a run a permit."""
+    """Find the limit that refuses the next call of a run; ``None`` when it is permitted."""
     for owner in dict.fromkeys((Owner(calls.tenant), Owner(calls.tenant, key_of(row.principal)))):
         found = calls.limits.get(owner)
         if not found:
@@ -329,7 +342,8 @@ def _refused(calls: _Calls, row: _PermitRow, in_flight: Sequence[_PermitRow]) ->
 
 
 def _expected(row: _PermitRow, sums: _Sums) -> Spending:
-    """What the run's next call is expected to take: what its own took on average, else those of the others."""
+    """Estimate what the run's next call takes: the average of its own calls, or, before its first one, of the tenant's
+    other calls."""
     tokens, nano, calls = (
         (row.tokens, row.nano_usd, row.iteration) if row.iteration else (sums.tokens, sums.nano_usd, sums.calls)
     )

@@ -1,13 +1,29 @@
-"""Give away the places of a fleet that tenants share: by the rows, by whoever comes by, without a leader.
+"""Give away the places of a fleet that tenants share.
 
-A run that shares a fleet is written as *held*: its session is free, and it waits for a place. Whoever accepts a run, or
-ends one, looks afterwards, in a transaction of its own, whether somebody can begin; the sweeper looks as well. So a
-process that dies in between costs time and nothing else. ``core.sharing`` decides whose turn it is, on what the rows
-say: who is at work, who is held, and what the ended runs have cost. Nothing is counted up and down.
+Theory of operation. ``runs.place`` says where a run stands (``core.sharing.FleetPlace``):
 
-One at a time gives places away: it holds the row ``*`` of ``tenant_shares``. Nobody waits for that row. Whoever finds
-it held leaves the work to its holder, who looks once more after letting go of it, and so finds what was committed
-meanwhile. Whatever else it locks it takes only if it is free, so it never waits for the end of a run.
+    NULL   shares nothing, or its cost is counted
+    0      held: it could begin, and waits for a place
+    1      waits for its session or for a time, and then for a place
+    2      has a place
+    3      a child: it works in the place of the run that it belongs to
+    4      has ended, and its cost is not yet in its tenant's account
+
+A run that shares the fleet is written as *held*: its session is free, and it waits for a place. A process that accepts
+a run, or ends one, calls ``fill_places`` afterwards, in a transaction of its own; the sweeper does so as well. So a
+process that dies in between costs time and nothing else. ``core.sharing`` decides whose turn it is, from rows alone:
+who is at work, who is held, and what the ended runs have cost. No counter goes up and down, so none can drift.
+
+One process at a time gives places away: it locks the row ``*`` (``FLEET``) of ``tenant_shares``. The others do not wait
+for that row. A process that finds it locked leaves the work to the holder, and the holder looks once more after letting
+it go. This is why nothing is missed:
+
+    A: lock *, decide, COMMIT  ...........  look again: is anything due?  -> finds what B wrote
+    B:            write a held run, COMMIT, find * locked, go away
+
+Every other row is taken with SKIP LOCKED, so this work never waits for the end of a run. A round also takes the costs
+of ended runs (``place`` 4) into their tenants' accounts, in the same transaction that clears ``place``, so each run is
+counted once.
 """
 
 from __future__ import annotations
@@ -41,7 +57,7 @@ _BATCH = 16
 _ENDED_MAX = 500
 _AT_WORK = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.WAITING_FOR_CHILDREN, RunStatus.STOPPING)
 _PARKED = RunStatus.WAITING_FOR_CAPACITY
-"""The others wait for people: they use no place until somebody answers."""
+"""The other open states wait for people: such a run uses no place until somebody answers."""
 
 
 class _HeldOf(NamedTuple):
@@ -113,11 +129,11 @@ class _AnyPlaces(NamedTuple):
 
 
 _IS_HELD, _IS_AT_WORK, _HAS_LEFT = sa.text("place = 0"), sa.text("place = 2"), sa.text("place = 4")
-"""As in the partial indexes."""
+"""Written as in the partial indexes, so that PostgreSQL uses those."""
 
 
 def _held_tenants() -> sa.Select[tuple[str, int]]:
-    """Every tenant with a held run, found by one look into the index each, however many runs that are."""
+    """Select every tenant with a held run and how many it has, with one index probe per tenant."""
     first = sa.select(sa.func.min(runs.c.tenant).label("tenant")).where(_IS_HELD).cte("held_tenants", recursive=True)
     following = sa.select(sa.func.min(runs.c.tenant)).where(_IS_HELD, runs.c.tenant > first.c.tenant).scalar_subquery()
     names = first.union_all(sa.select(following).where(first.c.tenant.is_not(None)))
@@ -224,11 +240,12 @@ _WAIT = Prepared(sa.update(runs).where(_this).values(place=FleetPlace.WAITS.valu
 
 
 def fill_places(database: Database, *, expects_place: bool = False) -> list[Hint]:
-    """Begin runs for which there is a place; what to send. For after the end of a transaction that wrote a held run or
-    ended one. Never raises for a database that is away: the sweeper does it again.
+    """Begin held runs for which there is a place, and return the hints to send. Call it after the end of a transaction
+    that wrote a held run or ended one. Does not raise when the database is away: the sweeper does it again.
 
-    With ``expects_place`` it gives one away at once; else it looks first whether there is any, which costs less where
-    there is none."""
+    With ``expects_place`` a place is given away at once; otherwise the function looks first whether there is any, which
+    costs less where there is none.
+    """
     hints: list[Hint] = []
     try:
         for number in range(_ROUNDS_MAX):
@@ -244,7 +261,8 @@ def fill_places(database: Database, *, expects_place: bool = False) -> list[Hint
 
 
 def sweep_places(database: Database) -> list[Hint]:
-    """The same for the sweeper, and what has ended is added to the accounts, also when nobody waits."""
+    """Add what has ended to the tenants' accounts and begin held runs for which there is a place. Returns the hints to
+    send; for the sweeper."""
     with database.read() as connection:
         found = _IS_ANY.one(connection, {})
     if not (found.is_held or found.has_left):
@@ -262,7 +280,7 @@ def _is_anything_due(database: Database) -> bool:
 
 
 def _round(database: Database) -> list[Hint] | None:
-    """One transaction; ``None`` when somebody else is at it."""
+    """Give places away in one transaction, and return the hints to send; ``None`` when another process is doing it."""
     with database.write() as connection:
         clock = _TAKE_CLOCK.first(connection, {})
         if clock is None:
@@ -286,7 +304,7 @@ def _round(database: Database) -> list[Hint] | None:
 
 
 def _next_of(connection: Connection, tenant: str, most: int, rooms: _KeyRooms) -> list[_HeldRun]:
-    """The tenant's held runs that begin next, locked; no more of a key than there is room for."""
+    """Lock the tenant's held runs that begin next, at most as many of each API key as its limits leave room for."""
     if not rooms:
         return list(_NEXT.all(connection, {"tenant": tenant, "most": most}))
     full = [key_id for key_id, more in rooms.items() if more == 0]
@@ -302,13 +320,13 @@ def _next_of(connection: Connection, tenant: str, most: int, rooms: _KeyRooms) -
 
 
 def _of_none(key_ids: Iterable[str]) -> list[sa.ColumnElement[bool]]:
-    """Runs that were submitted with none of these keys."""
+    """The conditions that a run was submitted with none of these API keys."""
     return [sa.or_(runs.c.principal.is_(None), sa.not_(is_of_key(key_id))) for key_id in key_ids]
 
 
 def _begin(connection: Connection, candidate: _HeldRun, busy_sessions: set[int]) -> list[Hint]:
-    """Let a held run begin, whose row and session are locked. One that cannot begin now waits for what lets it: the end
-    of its session's active run, or somebody who ends its pause."""
+    """Let a held run begin, whose row and session are locked. A run that cannot begin now is left to what lets it
+    begin: the end of its session's active run, or the end of its pause."""
     is_free = candidate.active_run_pk is None and candidate.session_pk not in busy_sessions
     if not is_free or candidate.status != RunStatus.QUEUED.value:
         _WAIT.run(connection, {"run": candidate.pk})
@@ -333,7 +351,8 @@ _Ended = Mapping[str, Sequence[_CostRow]]
 
 
 def _ended(connection: Connection) -> _Ended:
-    """Runs that have ended, by tenant. They are taken for added to the accounts by this."""
+    """Mark up to ``_ENDED_MAX`` ended runs as counted and return their costs by tenant. The caller adds them to the
+    accounts in the same transaction."""
     found: dict[str, list[_CostRow]] = defaultdict(list)
     for row in _SETTLE.all(connection, {}):
         found[row.tenant].append(row)
@@ -341,22 +360,22 @@ def _ended(connection: Connection) -> _Ended:
 
 
 def _costs(ended: Iterable[_CostRow]) -> list[float]:
-    """Without those of runs that ended before they began: they say nothing about the next one."""
+    """The costs of ended runs, without runs that ended before they began: those say nothing about the next one."""
     return [cost for row in ended if (cost := _cost(row))]
 
 
 _KeyRooms = Mapping[str, int]
-"""How many more runs may begin of each key that has limits."""
+"""For each API key with limits, how many more runs of it may begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Decided:
-    """Whose runs begin, and by tenant what limits of keys leave room for."""
+    """The decision of one round: whose runs begin, and how much room the limits of API keys leave, by tenant."""
 
     admitted: Admitted
     rooms: Mapping[str, _KeyRooms]
     shares: Mapping[str, _TenantShareRow]
-    """As they are in their rows."""
+    """The rows of ``tenant_shares`` as they were read."""
 
 
 def _decided(
@@ -399,7 +418,7 @@ def _room_of_key(
     now: float,
     usual: float,
 ) -> int | None:
-    """How many more runs of a key may begin; ``None`` when none of its limits is about that."""
+    """Compute how many more runs of an API key may begin; ``None`` when no limit of it bears on that."""
     rows = [row for row in of_tenant if key_of(row.principal) == owner.key_id]
     spent = spent_of(connection, [owner.tenant], now) if any(name.is_spending for name in limits) else {}
     caps = _caps(_account(owner.tenant, share, 0, rows), limits, spent.get(owner, {}), rows, now, usual)
@@ -407,7 +426,7 @@ def _room_of_key(
 
 
 def _held_within(connection: Connection, tenant: str, rooms: _KeyRooms) -> int:
-    """Held runs of a tenant that the limits of its keys would let begin, as far as they are counted."""
+    """Count the held runs of a tenant that the limits of its keys would let begin, up to the batch size."""
     held = sa.select(runs.c.pk).where(_IS_HELD, runs.c.tenant == tenant)
     few = [held.where(*_of_none(rooms)).limit(_BATCH)]
     few += [held.where(is_of_key(key_id)).limit(min(more, _BATCH)) for key_id, more in rooms.items()]
@@ -423,7 +442,8 @@ def _within_limits(
     now: float,
     usual: float,
 ) -> list[Account]:
-    """The accounts with how many runs their tenants may have at work, by their number and by what they spend."""
+    """Return the accounts with how many runs their tenants may have at work, by the limits of their number and of
+    spending."""
     of_tenants = {each.tenant: known.get(Owner(each.tenant), {}) for each in accounts}
     spenders = [tenant for tenant, found in of_tenants.items() if any(name.is_spending for name in found)]
     spent = spent_of(connection, spenders, now) if spenders else {}
@@ -443,8 +463,8 @@ def _caps(
     now: float,
     usual: float,
 ) -> dict[LimitName, int]:
-    """How many runs at work each limit lets the tenant have. What a run is expected to spend is reserved for each one
-    at work, and for the next."""
+    """Compute how many runs at work each limit lets the tenant have. What a run is expected to spend is reserved for
+    each run at work, and for the next."""
     each = Spending(tokens=max((int(row.tokens) for row in working), default=0), nano_usd=int(account.expected(usual)))
     reserved = Spending(
         tokens=len(working) * each.tokens, nano_usd=sum(max(each.nano_usd, int(row.nano_usd)) for row in working)
@@ -461,29 +481,29 @@ def _caps(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhyHeld:
-    """What keeps a tenant's runs from beginning."""
+    """The reason that keeps a tenant's runs from beginning."""
 
     places: int
     """Runs that may be at work in the whole fleet."""
     at_work: int
-    """Of the tenant, those that wait for their provider among them."""
+    """Runs of the tenant at work, including those that wait for their provider."""
     limit: LimitName | None
-    """The limit that is reached, of the tenant or of the key."""
+    """The limit of the tenant or of the key that is reached; ``None`` when the fleet has no place."""
     key_id: str = ""
-    """Whose limit it is; empty for the tenant's."""
+    """The id of the API key whose limit it is; empty when it is the tenant's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareReading:
-    """The runs of tenants that may have as much."""
+    """Counts of the runs of all tenants whose share has the same size."""
 
     held: int = 0
     at_work: int = 0
-    """Runs with a place. Those that wait for people have theirs when somebody answers."""
+    """Runs with a place. Runs that wait for people are not among them until somebody answers."""
     parked: int = 0
     """Runs that wait for their provider: they use no place."""
     oldest_held_s: float = 0.0
-    """How long ago the held run was submitted that was submitted first; 0 when none is held."""
+    """Age in seconds of the held run that was submitted first; 0 when none is held."""
 
     def __add__(self, other: ShareReading) -> ShareReading:
         return ShareReading(
@@ -496,7 +516,7 @@ class ShareReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacesReading:
-    """How the places of the fleet are used at one moment."""
+    """Snapshot of how the places of the fleet are used."""
 
     places: int
     """Runs that may be at work in the whole fleet, where tenants share it."""
@@ -504,7 +524,8 @@ class PlacesReading:
 
 
 def read_places(database: Database, connection: Connection) -> PlacesReading:
-    """As it is at the moment, for all tenants, by two indexes; nothing is locked. Raises ``UnavailableError``."""
+    """Count the places in use and the held runs of all tenants at this moment, from two indexes and without locks.
+    Raises ``UnavailableError``."""
     weights = {row.tenant: row.weight for row in _SHARES.all(connection, {})}
     now = connection.execute(sa.select(db_now())).scalar_one()
     found = dict.fromkeys(ShareSize, ShareReading())
@@ -519,7 +540,7 @@ def read_places(database: Database, connection: Connection) -> PlacesReading:
 
 
 def why_held(database: Database, connection: Connection, tenant: str, principal: str | None = None) -> WhyHeld:
-    """As it is at the moment, for a held run of a tenant; nothing is locked."""
+    """Explain what keeps the held runs of a tenant from beginning at this moment; nothing is locked."""
     at_work = [row for row in _WORKING.all(connection, {}) if row.tenant == tenant]
     share = next((row for row in _SHARES.all(connection, {}) if row.tenant == tenant), None)
     clock = _READ_CLOCK.first(connection, {})
@@ -571,7 +592,7 @@ def _is_changed(account: Account, share: _TenantShareRow | None) -> bool:
 
 
 def _spending(ended: _Ended) -> dict[Owner, Spending]:
-    """What ended runs used, by their tenants and by their keys."""
+    """Sum what ended runs used, by tenant and by API key."""
     found: dict[Owner, Spending] = {}
     for row in (row for rows in ended.values() for row in rows):
         for owner in dict.fromkeys((Owner(row.tenant), Owner(row.tenant, key_of(row.principal)))):

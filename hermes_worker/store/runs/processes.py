@@ -1,8 +1,9 @@
-"""Background processes as rows: whose they are, which are due for a look, and what the session was told of them.
+"""Background processes as rows: which session owns them, which are due for a look, and what the session was told of
+them.
 
-A process itself runs where its workspace is (``workspaces.processes``). A row is written before it is started, under
-the claim of the call that starts it. Of any number of workers one gets a row that is due for a look, and for a minute
-nobody else does; a worker that dies with it leaves it to the next one.
+The operating-system process runs where its workspace is (``workspaces.processes``). A row is written before the process
+is started, under the claim of the call that starts it. Of any number of workers one gets a row that is due for a look,
+and for a minute no other does; when that worker dies, the next one takes the row.
 """
 
 from __future__ import annotations
@@ -33,30 +34,30 @@ from hermes_worker.store.tables import processes, runs, sessions
 RUNNING_MAX: Final = 16
 """Processes of one session that run at once."""
 _LOOK_S: Final = 60.0
-"""A worker that took a row for a look has it for so long."""
+"""Seconds for which a worker that took a row for a look has it alone."""
 _STARTING_S: Final = 60.0
 _KEPT_S: Final = 1800.0
-"""What is known of a process that has ended is kept for so long where it ran."""
+"""Seconds for which the host of a process keeps what it knows of it after its end."""
 OPEN: Final = ("starting", "running")
 _TERMINAL: Final = [status.value for status in RunStatus if status.is_terminal]
 
 
 class TooManyProcesses(HermesError):
-    """The session has as many as it may."""
+    """The session has as many open processes as it may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewProcess:
-    """What is written before a process is started."""
+    """The description of a process that is about to be started."""
 
     command: str
-    """Secrets are hidden in it."""
+    """The command line, with secrets hidden."""
     lifetime_s: float
     has_terminal: bool = False
     notifies: bool = False
-    """A turn of the session begins when it ends."""
+    """A run of the session begins when the process ends."""
     patterns: tuple[str, ...] = ()
-    """And when one of these stands in what it writes."""
+    """A run of the session begins when one of these patterns stands in its output."""
 
 
 class ProcessRow(NamedTuple):
@@ -100,16 +101,16 @@ class _DueRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueProcess:
-    """A process to look at."""
+    """A process that is due for a look."""
 
     pk: int
     process_id: str
     session_pk: int
     run_pk: int
-    """That started it."""
+    """The row id of the run that started it."""
     tenant: str
     workspace: str
-    """As its session stores it."""
+    """The stored description of the workspace."""
     command: str
     state: str
     exit_code: int | None
@@ -124,10 +125,10 @@ class DueProcess:
     is_consumed: bool
     """Its session knows that it has ended."""
     is_forsaken: bool
-    """It is to end: its session was ended or is being erased, the child that started it has ended, or its time is
+    """It has to end: its session was ended or is being erased, the child that started it has ended, or its time is
     over."""
     now: float
-    """By the database's clock."""
+    """The time of the look, in epoch seconds by the database's clock."""
 
     @property
     def is_open(self) -> bool:
@@ -144,16 +145,16 @@ class DueProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a look found, as it is written down."""
+    """The result of a look at a process, as it is to be written."""
 
     state: str
     exit_code: int | None = None
     seen: int = 0
     watch: OutputWatch = field(default_factory=OutputWatch)
     again_s: float | None = 2.0
-    """When to look again; ``None`` for never."""
+    """Seconds until the next look; ``None`` for never."""
     told: str | None = None
-    """A message with which a turn of the session begins."""
+    """The message with which a run of the session begins; ``None`` when none is to begin."""
 
 
 _WAS_LEFT = sa.or_(
@@ -182,8 +183,8 @@ class Processes:
         self._database = database
 
     def begin(self, claim: HeldCall, session_pk: int, new: NewProcess) -> str:
-        """Write down that a process is about to be started, under the claim of the call that does; its id. Raises
-        ``LeaseLost``, ``TooManyProcesses``."""
+        """Insert the row of a process that is about to be started, under the claim of the call that starts it. Returns
+        its id. Raises ``LeaseLost``, ``TooManyProcesses``."""
         process_id = f"proc_{secrets.token_hex(6)}"
         with self._database.write() as connection:
             lock_held(connection, claim)
@@ -214,17 +215,17 @@ class Processes:
         return process_id
 
     def started(self, process_id: str) -> None:
-        """It runs. Idempotent."""
+        """Record that the process runs. Idempotent."""
         self._move(process_id, "starting", state="running")
 
     def not_started(self, process_id: str) -> None:
-        """It was not started, and nothing is left of it. Idempotent."""
+        """Record that the process was not started and nothing is left of it. Idempotent."""
         this = sa.and_(processes.c.process_id == process_id, processes.c.state == "starting")
         with self._database.write() as connection:
             connection.execute(sa.delete(processes).where(this))
 
     def of_session(self, session_pk: int) -> list[ProcessRow]:
-        """The last hundred that the session started, in order."""
+        """List the last hundred processes that the session started, in order."""
         wanted = sa.select(*_SEES).where(processes.c.session_pk == session_pk, processes.c.state != "forgotten")
         with self._database.read() as connection:
             rows = rows_of(connection.execute(wanted.order_by(processes.c.pk.desc()).limit(100)), ProcessRow)
@@ -237,7 +238,7 @@ class Processes:
         return found[0] if found else None
 
     def was_told(self, process_id: str, state: str, exit_code: int | None) -> None:
-        """The session has seen that the process has ended, so no turn begins to say so. Idempotent."""
+        """Record that the session has seen the end of the process, so that no run begins to report it. Idempotent."""
         this = sa.and_(processes.c.process_id == process_id, processes.c.is_consumed == 0)
         is_open = processes.c.state.in_(OPEN)
         with self._database.write() as connection:
@@ -253,7 +254,7 @@ class Processes:
             )
 
     def due(self, most: int = 20) -> list[DueProcess]:
-        """Take what is to be looked at now. Nobody else gets it for a minute."""
+        """Claim the processes that are due for a look. No other worker gets them for a minute."""
         with self._database.read() as connection:
             if connection.execute(sa.select(processes.c.pk).where(_DUE).limit(1)).first() is None:
                 return []
@@ -277,20 +278,22 @@ class Processes:
             return [_due_of(row) for row in rows_of(connection.execute(wanted), _DueRow)]
 
     def is_flooded(self) -> bool:
-        """Whether as many turns began for what processes wrote as may within a short time."""
+        """Whether as many runs as allowed began within a short time because of what processes wrote."""
         lately = processes.c.told_at > db_now() - BURST_S
         with self._database.read() as connection:
             return connection.execute(sa.select(sa.func.count()).where(lately)).scalar_one() >= BURST_MAX
 
     def saw(self, due: DueProcess, found: Seen, *, turns_max: int) -> tuple[bool, list[Hint]]:
-        """Write down what a look found, and begin the turn that tells of it, in one transaction; so a turn begins
-        exactly once, whoever is killed. Whether it was written: it is not when somebody else looked meanwhile, or when
-        the turn must wait for the run that started the process. Idempotent.
+        """Write what a look found, and begin the run that reports it, in one transaction; so that run begins exactly
+        once, even when processes are killed.
 
-        ``turns_max``: so many turns of a chain may begin that nobody asked for."""
+        Returns whether it was written, and the hints to send. It is not written when another worker looked meanwhile,
+        or when the new run must wait for the run that started the process. ``turns_max`` limits the runs of a chain
+        that began without a person's request. Idempotent.
+        """
         try:
             with self._database.write() as connection:
-                # The chain first, as whoever deletes it does.
+                # The chain is locked first, as in a deletion of the chain.
                 root_pk = background.lock_chain(connection, due.run_pk) if found.told is not None else None
                 if not _written(connection, due, found):
                     return False, []
@@ -301,13 +304,13 @@ class Processes:
             return False, []
 
     def look_again(self, due: DueProcess, after_s: float) -> None:
-        """Nothing could be seen now."""
+        """Postpone the next look by ``after_s`` seconds, because nothing could be seen now."""
         with self._database.write() as connection:
             again = sa.update(processes).where(processes.c.pk == due.pk, processes.c.next_look_at.is_not(None))
             connection.execute(again.values(next_look_at=db_now() + after_s))
 
     def known(self, names: Collection[str]) -> set[str]:
-        """Which of these processes have a row."""
+        """Return the process ids among ``names`` that have a row."""
         with self._database.read() as connection:
             wanted = sa.select(processes.c.process_id).where(processes.c.process_id.in_(names))
             return set(connection.execute(wanted).scalars())
@@ -319,11 +322,11 @@ class Processes:
 
 
 class _MustWait(Exception):
-    """The run that started the process is in the middle of something."""
+    """The run that started the process is at work, so the new run cannot begin yet."""
 
 
 def _written(connection: Connection, due: DueProcess, found: Seen) -> bool:
-    """Write down what was seen, unless the row is another by now."""
+    """Write what was seen, unless the row has changed meanwhile. Returns whether it was written."""
     this = sa.and_(processes.c.pk == due.pk, processes.c.notices == due.notices, processes.c.seen == due.seen)
     ends, watch = due.is_open and found.state not in OPEN, found.watch
     is_told = found.told is not None
@@ -348,12 +351,13 @@ def _written(connection: Connection, due: DueProcess, found: Seen) -> bool:
 
 
 def _begin_turn(connection: Connection, due: DueProcess, root_pk: int, text: str, turns_max: int) -> list[Hint]:
-    """Begin the turn, unless the chain may begin none any more. The caller holds the chain. Raises ``_MustWait``."""
+    """Begin the run that reports, unless the chain may begin none any more. The caller holds the chain. Raises
+    ``_MustWait``."""
     root = read_record(connection, root_pk)
     if root.budget_pk is None:
         status = connection.execute(sa.select(runs.c.status).where(runs.c.pk == root_pk)).scalar_one()
         if status not in _TERMINAL:
-            # It may be in a model call, which a budget made now would not know of. Its session is busy anyway.
+            # The root may be in a model call that a new budget would not include. Its session is busy anyway.
             raise _MustWait
         share_budget(connection, root)
     budget, turns = lock_turns(connection, root_pk)

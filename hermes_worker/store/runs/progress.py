@@ -1,4 +1,4 @@
-"""How far a run is, for those who look at it from a chat."""
+"""The progress of a run, for people who look at it from a chat."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CALLS_MAX = 200
 
 
 def run_progress(database: Database, run_id: str) -> RunProgress:
-    """Its status and its newest calls, in one statement."""
+    """Load the status of a run and its newest calls, in one statement."""
     wanted = (
         sa.select(runs.c.status, tool_calls.c.name, tool_calls.c.status)
         .outerjoin(tool_calls, tool_calls.c.run_pk == runs.c.pk)

@@ -1,5 +1,5 @@
-"""What a run's prompts were made of: the session's beginning and the rows of the transcript, and which of these are
-replies of the run."""
+"""The material of a run's prompts: the beginning of the session, the transcript, and which of its rows are replies of
+the run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PromptMaterial:
     rows: Sequence[Message]
     """The transcript of the session up to the end of the run."""
     replies: Sequence[int]
-    """The numbers of the rows that are replies of this run, in order."""
+    """The numbers of the transcript's rows that are replies of this run, in order."""
 
 
 class _PromptRow(NamedTuple):
@@ -44,7 +44,7 @@ class _PromptRow(NamedTuple):
 
 
 def read_prompt_material(database: Database, run_id: str) -> PromptMaterial:
-    """Raises ``RunNotFound``, ``UnavailableError``."""
+    """Load the material of a run's prompts. Raises ``RunNotFound``, ``UnavailableError``."""
     statement = (
         sa.select(
             runs.c.pk,

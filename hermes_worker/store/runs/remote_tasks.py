@@ -1,10 +1,10 @@
-"""Tool calls that wait for a task of a server (``core.remote_tasks``): parked as rows, and due again when it is time.
+"""Tool calls that wait for a task of a server (``core.remote_tasks``): parked as rows, and due again at a set time.
 
-The wait of such a call has the kind ``task`` and stays open until the call is over, whatever becomes of it; its request
-is the task. ``expires_at`` is when somebody is to look; the sweeper makes the call due then. From its first park on a
-call is ``pure``: all that it still does is look, and any worker may do that again. One that its server answered with
-questions keeps its class, since it is sent once more (``core.remote_tasks``). When the call was settled otherwise
-than by the end of its task, the open row says that the server has to be told (``abandoned``).
+The wait of such a call has the kind ``task`` and stays open until the call is over; its ``request`` is the task, and
+``expires_at`` is when the task is to be looked at next. The sweeper makes the call due then. From its first park on a
+call is ``pure``: all that it still does is look, and any worker may repeat that. A call that its server answered with
+questions keeps its replay class, since it is sent once more (``core.remote_tasks``). When the call was settled
+otherwise than by the end of its task, the open row says that the server has to be told (``abandoned``).
 
 *Order of locks*: as in ``waits``.
 """
@@ -39,12 +39,12 @@ _IS_TASK = waits.c.kind == WaitKind.TASK.value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbandonedTask:
-    """A task whose call is over."""
+    """A task whose call is over while the server may still be at work on it."""
 
     wait_id: int
     task: RemoteTask
     has_ended: bool
-    """The server said so; there is nothing to tell it."""
+    """The server reported the end of the task, so there is nothing to tell it."""
 
 
 class _AbandonedRow(NamedTuple):
@@ -60,15 +60,15 @@ class RemoteTasks:
         self._database = database
 
     def of(self, claim: CallClaim) -> RemoteTask | None:
-        """The task of a claimed call; ``None`` when it has none. Raises ``ValueError``, ``TypeError`` for a row that
-        makes no sense."""
+        """Find the task of a claimed call; ``None`` when it has none. Raises ``ValueError``, ``TypeError`` for a row
+        that makes no sense."""
         with self._database.read() as connection:
             text = connection.execute(sa.select(waits.c.request).where(*_row(claim))).scalar()
         return None if text is None else RemoteTask.from_json(text)
 
     def park(self, claim: CallClaim, task: RemoteTask) -> list[Hint]:
-        """Let a claimed call wait until somebody looks at its task again. Safe to repeat: the second time the token is
-        gone. Raises ``LeaseLost``."""
+        """Let a claimed call wait until its task is to be looked at again, and give the claim up. Safe to repeat: the
+        second time the token is gone. Raises ``LeaseLost``."""
         with self._database.write() as connection:
             loaded = lock_held(connection, claim)
             after = apply(loaded.run, ev.CallParked(position=claim.position, waits_for=WaitKind.TASK))
@@ -90,7 +90,7 @@ class RemoteTasks:
             return hints
 
     def abandoned(self, *, most: int) -> Sequence[AbandonedTask]:
-        """Tasks of calls that are over, the oldest first."""
+        """List up to ``most`` tasks of calls that are over, the oldest first."""
         over = tool_calls.c.status.in_([status.value for status in SETTLED])
         wanted = (
             sa.select(waits.c.pk, waits.c.request, tool_calls.c.status)
@@ -111,7 +111,7 @@ class RemoteTasks:
         ]
 
     def close(self, wait_id: int, outcome: str) -> None:
-        """The row of a task whose call is over has done its duty. Idempotent."""
+        """Close the row of a task whose call is over and whose server was told. Idempotent."""
         with self._database.statement() as connection:
             connection.execute(
                 sa.update(waits)
@@ -131,7 +131,8 @@ def _row(claim: CallClaim) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def _keep(connection: Connection, claim: CallClaim, task: RemoteTask, *, waits_s: float | None) -> None:
-    """Also of a run that is being stopped: its call is over then, and the server has to be told."""
+    """Store a task with its call. Also done for a run that is being stopped: its call is over then, and the server has
+    to be told."""
     values = {"request": task.to_json(), "expires_at": None if waits_s is None else db_now() + waits_s}
     if connection.execute(sa.update(waits).where(*_row(claim)).values(values)).rowcount:
         return
@@ -140,8 +141,8 @@ def _keep(connection: Connection, claim: CallClaim, task: RemoteTask, *, waits_s
 
 
 def _read_again(connection: Connection, claim: CallClaim, task: RemoteTask) -> None:
-    """``asks`` 0 says that there is more to read about the call, as of one whose questions were answered. Without a
-    task the call will be sent once more, so it stays what it is."""
+    """Mark a call as having more to read (``asks`` 0), as for one whose questions were answered. A call without a task
+    is sent once more, so its replay class stays."""
     looks_only = {"replay": Replay.PURE.value} if task.task_id else {}
     connection.execute(
         sa.update(tool_calls)

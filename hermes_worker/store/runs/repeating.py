@@ -1,4 +1,4 @@
-"""What a run was asked, so that it can be asked again."""
+"""The submission of a run that ended, so that it can be submitted again."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hermes_worker.store.tables import runs, sessions
 
 
 class NotRepeatable(HermesError):
-    """The run cannot be asked again: it has not ended, or nobody asked for it, or its input cannot be read."""
+    """The run cannot be repeated: it has not ended, it was not submitted by a caller, or its input cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedBefore:
-    """What a run was asked."""
+    """The submission of an earlier run."""
 
     tenant: str
     session_id: str
@@ -49,7 +49,7 @@ _ASKED = (
 
 
 def asked_of(database: Database, run_id: str) -> AskedBefore:
-    """Raises ``RunNotFound``, ``NotRepeatable``."""
+    """Load the submission of a run that ended. Raises ``RunNotFound``, ``NotRepeatable``."""
     with database.read() as connection:
         row = row_of(connection.execute(_ASKED, {"run_id": run_id}), _RepeatedRun)
         if row is None:

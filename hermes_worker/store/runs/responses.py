@@ -1,4 +1,4 @@
-"""Runs as responses of OpenAI's API: what was asked, what was said in the turn, and whether they were deleted."""
+"""Runs as responses of OpenAI's API: the request, the messages of the turn, and whether they were deleted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hermes_worker.store.tables import blobs, deleted_responses, messages, runs,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRecord:
-    """A run with what was asked and what was said."""
+    """A run with its request and the messages that it wrote."""
 
     view: RunView
     spec: RunSpec
@@ -32,11 +32,11 @@ class TurnRecord:
     """The rows that the run wrote, in order, the user's message first."""
     handovers: Handovers = field(default_factory=Handovers)
     tools: str = "[]"
-    """The tool definitions of its session, where its request brought some."""
+    """The tool definitions of its session, when its request brought some; else an empty list."""
 
 
 BROUGHT_TOOLS = "tools"
-"""What a submission echoes when its request brought tools of its client."""
+"""The key under which a submission echoes that its request brought tools of its client."""
 _TOOLS = (
     sa.select(blobs.c.body)
     .join(sessions, sessions.c.tools_hash == blobs.c.hash)
@@ -59,7 +59,7 @@ class Responses:
         self._views = Views(database)
 
     def turn(self, run_id: str) -> TurnRecord:
-        """Raises ``RunNotFound``, ``CorruptInput``."""
+        """Load a run with its request and its messages. Raises ``RunNotFound``, ``CorruptInput``."""
         view = self._views.run(run_id)
         wanted = (
             sa.select(messages.c.seq, messages.c.role, either(messages.c.body, blobs.c.body).label("body"))
@@ -88,7 +88,7 @@ class Responses:
             return connection.execute(wanted.where(runs.c.run_id == run_id)).first() is not None
 
     def delete(self, run_id: str) -> None:
-        """The run is no response any more; it stays a run. Idempotent. Raises ``RunNotFound``."""
+        """Mark the run as deleted as a response; it stays a run. Idempotent. Raises ``RunNotFound``."""
         with self._database.write() as connection:
             pk = find(connection, run_id)
             connection.execute(insert_ignoring(connection, deleted_responses).values(run_pk=pk, deleted_at=db_now()))

@@ -106,7 +106,7 @@ class SessionMoved(HermesError):
 
 
 class _ActiveRunChanged(Exception):
-    """Another run became the session's active one between two looks at it; look again."""
+    """Another run became the session's active one between two reads; read again."""
 
 
 GOES_FIRST = -100
@@ -116,24 +116,24 @@ SESSION_QUEUE_MAX = 32
 
 
 class Multitask(StrEnum):
-    """What becomes of input for a session in which a run is at work (docs/behaviour.md, "Busy sessions")."""
+    """The treatment of input for a session that has a run at work (docs/behaviour.md, "Busy sessions")."""
 
     QUEUE = "queue"
     INTERRUPT = "interrupt"
-    """The run at work is stopped, and the new one is next, before others that wait."""
+    """Stop the run at work; the new one is next, before others that wait."""
     STEER = "steer"
-    """The text is said to the run at work; no new run is made. Queued when that cannot be."""
+    """Say the text to the run at work and make no new run. Queued when that is impossible."""
     REJECT = "reject"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nudged:
-    """What rows say about runs that nudges named; ids of unknown runs are in neither."""
+    """The state of runs that nudges named; ids of unknown runs are in neither set."""
 
     stopping: frozenset[str]
-    """Asked to stop, or ended: nothing should be done for them any more."""
+    """Runs that were asked to stop, or have ended: work for them is to be given up."""
     watched: frozenset[str]
-    """Somebody follows their streams."""
+    """Runs whose streams a client follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ class NewRun:
     spec: RunSpec
     tenant: str = DEFAULT_TENANT
     principal: str | None = None
-    """Who asks (``core.principals``)."""
+    """The principal who submits the run (``core.principals``); ``None`` when the product does."""
     run_id: str | None = None
     """``run_`` and 32 hexadecimal digits, for a caller who must know the id before the run exists."""
     session_id: str | None = None
@@ -152,12 +152,12 @@ class NewRun:
     system_prompt: str
     """Stored with a new session, and used as stored ever after (invariant I7)."""
     gaps: tuple[Gap, ...] = ()
-    """Where ``blocks`` may stand in it, and the files of the project."""
+    """Where in the prompt ``blocks`` and the files of the project may stand."""
     prepares: bool = False
-    """The workspace of a new session is read before its first model call."""
+    """The workspace of a new session is read before the run's first model call."""
     blocks: Callable[[Connection], Mapping[PromptPlace, str]] | None = None
-    """What rows say in the prompt of a new session. Called in the transaction that opens it, and for no other run, so
-    that later runs of a session pay nothing."""
+    """Reads the parts of a new session's prompt that stand in rows. Called in the transaction that opens the session,
+    and for no other run, so that later runs of the session pay nothing."""
     tools: str
     """The tool definitions of a new session: a JSON array in its final bytes."""
     workspace: str
@@ -166,29 +166,29 @@ class NewRun:
     fingerprint: str = ""
     """Hash of the request that ``idempotency_key`` stands for."""
     proof: str | None = None
-    """The signature that let the request in: with another key it is not taken again."""
+    """The signature that let the request in: it is not accepted again with another idempotency key."""
     deliver: Sequence[str] = ()
-    """Targets that are told how the run ended."""
+    """Targets to which the end of the run is delivered."""
     multitask: Multitask = Multitask.QUEUE
-    """What to do when the session has an active run. One that is put off waits in any case."""
+    """What to do when the session has an active run. A postponed run waits in any case."""
     after: str | None = None
-    """Only if this is the newest run of the session; an empty text: only if there is no such session yet."""
+    """Accept only if this is the newest run of the session; an empty text: only if there is no such session yet."""
     is_held: bool = False
-    """Do not begin, even when the session is free: ``start_held`` does."""
+    """Do not begin, even when the session is free: ``start_held`` begins it."""
     not_before: float | None = None
-    """Epoch seconds before which the run does not begin; of a time that has passed nothing is kept."""
+    """Epoch seconds before which the run does not begin; a time in the past is ignored."""
     delay_s: float | None = None
-    """The same in seconds from now by the database's clock, whatever clock the caller has."""
+    """Seconds from now before which the run does not begin, by the database's clock and not by the caller's."""
     deadline: float | None = None
-    """Epoch seconds at which it expires, if ``spec.wall_s_max`` does not end it before."""
+    """Epoch seconds at which the run expires, if ``spec.wall_s_max`` does not end it before."""
     retry_of: str | None = None
-    """The run whose submission this repeats."""
+    """The id of the run whose submission this repeats."""
     skills: str | None = None
-    """The hash of the set of skills that it may see, to its end (``features.skills.rows``)."""
+    """The hash of the set of skills that the run may see until its end (``features.skills.rows``)."""
 
     @property
     def is_put_off(self) -> bool:
-        """It may have to wait for a time."""
+        """The run may have to wait for a time."""
         return self.not_before is not None or bool(self.delay_s)
 
     @property
@@ -206,28 +206,29 @@ class NewRun:
 class Created:
     run_id: str
     session_id: str
-    """What its caller says to go on with the session: the name it gave, or the id."""
+    """How its caller names the session in later requests: by the name it gave, or by the id."""
     hints: Sequence[Hint]
     was_replayed: bool
     """An earlier request with the same idempotency key made this run; nothing new was written."""
     was_steered: bool = False
-    """No run was made: the text was said to this one, which is at work."""
+    """No run was made: the text was said to the run ``run_id``, which is at work."""
     interrupted: str | None = None
-    """The run that is being stopped for this one."""
+    """The id of the run that is being stopped for this one; ``None`` when there is none."""
     not_before: float | None = None
-    """When it begins, if that is later."""
+    """Epoch seconds at which it begins, if that is later."""
     is_held: bool = False
     """It could begin, and waits for a place in a fleet that several tenants share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
-    """What became of a stop."""
+    """The outcome of a request to stop."""
 
     status: RunStatus
-    """Of the run itself."""
+    """The status of the run itself."""
     run_ids: Sequence[str]
-    """The run, and what of all that it caused had not ended: whoever works for one of them is to be told."""
+    """The ids of the run and of everything it caused that had not ended: the workers that hold their steps are to be
+    nudged."""
     hints: Sequence[Hint]
     was_new: bool
     """The run was at work until now."""
@@ -252,7 +253,7 @@ class IterationClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionContext:
-    """What every prompt of a session begins with. Immutable, so a worker may keep it."""
+    """The beginning of every prompt of a session. Immutable, so a worker may cache it."""
 
     session_id: str
     system_prompt: str
@@ -354,12 +355,12 @@ _READ_SESSION = Prepared(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionRow:
-    """A row that stands for earlier ones."""
+    """A row of the transcript that replaces earlier ones in prompts."""
 
     body: str
     rows: int
     number: int
-    """How many compactions the turn has had with this one."""
+    """How many compactions the turn has had, including this one."""
     usage: Usage
 
 
@@ -374,8 +375,8 @@ class Runs:
         """The last submission that was held began at once."""
 
     def create(self, new: NewRun, also: Callable[[Connection, Created], None] | None = None) -> Created:
-        """Accept a run durably. Idempotent under ``new.idempotency_key``. ``also`` writes what else is to be true, in
-        the same transaction; what it raises undoes everything.
+        """Accept a run durably. Idempotent under ``new.idempotency_key``. ``also`` makes further writes in the same
+        transaction; an exception in it rolls back everything.
 
         Raises ``IdempotencyConflict`` when the key belongs to another request, ``RequestReplayed`` when the signed
         request was accepted under another key, ``SessionNotFound`` for an id that no session has, ``SessionBusy`` when
@@ -411,10 +412,8 @@ class Runs:
                 continue  # by a request that came at the same time: its run is there to be found now
 
     def claim_iteration(self, effect: Iterate, owner: int) -> IterationClaim | None:
-        """Take the model call ``effect`` names; ``None`` when it is not to be had (done, taken, or stale).
-
-        One statement: of any number of workers with the same message exactly one gets a row.
-        """
+        """Claim the model call that ``effect`` names; ``None`` when it is not available (done, taken, or stale). One
+        statement: of any number of workers with the same message exactly one gets a row."""
         token = secrets.token_hex(16)
         wanted: _TurnKey = {
             "id": effect.run_id,
@@ -432,8 +431,8 @@ class Runs:
         return IterationClaim(token=token, loaded=self._in_time(loaded))
 
     def claim_preparation(self, effect: Prepare, owner: int) -> IterationClaim | None:
-        """Take what has to be done before the run's first model call; ``None`` when it is not to be had. One statement,
-        as ``claim_iteration``, and a claim like that of a model call in everything that may happen to it."""
+        """Claim the preparation before a run's first model call; ``None`` when it is not available. One statement, as
+        in ``claim_iteration``. The claim is lost, taken away and given up as a model call's."""
         token = secrets.token_hex(16)
         wanted: _TurnKey = {
             "id": effect.run_id,
@@ -450,8 +449,9 @@ class Runs:
     def commit_prepared(
         self, claim: IterationClaim, section: str, documents: Mapping[str, object] = MappingProxyType({})
     ) -> list[Hint]:
-        """Write what the workspace says into the prompt of the session, once: where an earlier run's worker did, its
-        bytes stay. ``documents`` of the session are written with it. Gives the claim up. Raises ``LeaseLost``."""
+        """Write what the workspace says into the prompt of the session, and give the claim up. Written once: when the
+        worker of an earlier run did it, its bytes stay. ``documents`` of the session are written with it. Raises
+        ``LeaseLost``."""
         with self._database.write() as connection:
             loaded = lock_run(connection, claim.loaded.pk)
             if loaded is None or loaded.lease_token != claim.token:
@@ -471,13 +471,13 @@ class Runs:
             )
 
     def _is_permitted(self, loaded: LoadedRun) -> bool:
-        """Whether the claimed call may be made; if not, it waits as a row from now on."""
+        """Whether the claimed call may be made; if not, the claim is given up and the run waits as a row."""
         if loaded.place is None or not has_limits(self._database):
             return True
         return require_permit(self._database, loaded, self.session_of(loaded.session_pk).tenant)
 
     def _claim_with_budget(self, wanted: _TurnKey) -> LoadedRun | None:
-        """The same for a run that draws from a budget: the model call is reserved there by the same transaction."""
+        """Claim the model call of a run that draws from a budget, and reserve it there, in one transaction."""
         with self._database.write() as connection:
             row = _CLAIM_ITERATION.first(connection, {**wanted, "budget": 1})
             if row is None:
@@ -491,7 +491,7 @@ class Runs:
             return replace(loaded, reserved=granted)
 
     def _in_time(self, loaded: LoadedRun) -> LoadedRun:
-        """The claimed run; one whose time is as good as over writes down what it has."""
+        """Return the claimed run; when its time is almost over, it may only write a summary."""
         if loaded.run.wants_summary or not is_wall_spent(loaded.left_s, loaded.wall_s):
             return loaded
         with self._database.write() as connection:
@@ -499,12 +499,13 @@ class Runs:
             return _exhausted(connection, loaded, Dimension.WALL_CLOCK) if is_spent else loaded
 
     def output_schema_of(self, run_pk: int) -> Mapping[str, object] | None:
-        """What the answer of a run has to fit. Raises ``CorruptInput``."""
+        """Load the JSON schema that the answer of a run has to fit; ``None`` when there is none. Raises
+        ``CorruptInput``."""
         with self._database.read() as connection:
             return stored_spec(connection, run_pk).output_schema
 
     def session_of(self, session_pk: int) -> SessionContext:
-        """What the session's prompts begin with. It never changes, so those of the last sessions are kept in memory."""
+        """Load the beginning of the session's prompts. It never changes, so the last ones are cached in memory."""
         with self._lock:
             kept = self._sessions.get(session_pk)
             if kept is not None:
@@ -528,8 +529,8 @@ class Runs:
         return context
 
     def give_title(self, claim: IterationClaim, title: str | None, *, usage: Usage, cost: Cost) -> None:
-        """Call the session of a run that has ended ``title``; ``None`` leaves it as it is called. What that took is
-        added to the run."""
+        """Set the title of the session of a run that has ended, and add the usage to the run; ``None`` leaves the title
+        as it is."""
         loaded = claim.loaded
         nano_usd, doubtful = nano_usd_of(cost), doubtful_nano_usd_of(cost)
         with self._database.write() as connection:
@@ -573,11 +574,9 @@ class Runs:
         reading: Sequence[ev.PlannedCall] | ev.ModelReplied,
         cost: Cost | None = None,
     ) -> list[Hint]:
-        """Write a reply, its usage and its calls, and give the claim up. Returns what to send.
-
-        ``reading`` is what the reply means; its calls alone say that there is nothing remarkable about it. Safe to
-        repeat: the second time the token is gone. Raises ``LeaseLost`` when the claim is not ours any more.
-        """
+        """Write a reply, its usage and its calls, and give the claim up. Returns the hints to send. ``reading`` is what
+        the reply means; calls alone mean an ordinary reply. Safe to repeat: the second time the token is gone. Raises
+        ``LeaseLost`` when the claim was taken away."""
         event = reading if isinstance(reading, ev.ModelReplied) else ev.ModelReplied(calls=tuple(reading))
 
         def additions(loaded: LoadedRun) -> Additions:
@@ -588,7 +587,7 @@ class Runs:
     def commit_discarded(
         self, claim: IterationClaim, event: ev.AskedAgain | ev.ModelFailed, reply: ModelReply, cost: Cost | None = None
     ) -> list[Hint]:
-        """Write what came of a reply that is not stored, and what it cost, and give the claim up. Raises
+        """Write what follows from a reply that is not stored, and its cost, and give the claim up. Raises
         ``LeaseLost``."""
 
         def additions(loaded: LoadedRun) -> Additions:
@@ -602,16 +601,15 @@ class Runs:
     def commit_compacted(
         self, claim: IterationClaim, event: ev.AskedAgain, compaction: CompactionRow, cost: Cost | None = None
     ) -> list[Hint]:
-        """Write a row that makes the conversation shorter, and what writing it cost, and give the claim up. Raises
-        ``LeaseLost``."""
+        """Write a compaction and its cost, and give the claim up. Raises ``LeaseLost``."""
 
         return self._finish_iteration(claim, event, partial(_compacted, compaction, cost))
 
     def commit_requested(
         self, claim: IterationClaim, compaction: CompactionRow, cost: Cost | None = None
     ) -> list[Hint]:
-        """Write the row that a person asked for, as the answer of a run that asked for nothing else, and what writing
-        it cost. Raises ``LeaseLost``."""
+        """Write a compaction that a person asked for, and its cost, as the answer of a run that asked for nothing else.
+        Raises ``LeaseLost``."""
 
         def additions(loaded: LoadedRun) -> Additions:
             added = _compacted(compaction, cost, loaded)
@@ -638,8 +636,8 @@ class Runs:
         return self._finish_iteration(claim, event, lambda loaded: added)
 
     def release_iteration(self, claim: IterationClaim, spent: Spent = NOTHING_SPENT) -> list[Hint]:
-        """Hand an unfinished model call back for another worker to take now, and write what its attempts took. Raises
-        ``LeaseLost``."""
+        """Give an unfinished model call back so that another worker takes it now, and write what its attempts took.
+        Raises ``LeaseLost``."""
         return self._finish_iteration(
             claim, ev.IterationReleased(), lambda loaded: Additions(usage=spent.usage, cost=spent.cost)
         )
@@ -660,7 +658,8 @@ class Runs:
             return hints
 
     def _after_call(self, loaded: LoadedRun, status: RunStatus) -> list[Hint]:
-        """What others of a shared fleet can do now. The sweeper does it again if this fails."""
+        """Return hints for other runs of a shared fleet that may go on now. If this fails, the sweeper does it
+        again."""
         hints = fill_places(self._database) if status.is_terminal else []
         try:
             if has_limits(self._database):
@@ -675,7 +674,7 @@ class Runs:
             loaded = lock_run(connection, claim.loaded.pk)
         if loaded is None or loaded.lease_token != claim.token:
             raise LeaseLost(f"the claim on the model call of run {claim.run_id!r} was taken over; nothing was written")
-        # The calls of the previous iteration are settled and play no part in this step.
+        # The calls of the previous iteration are settled, and this step does not need them.
         return with_calls(loaded, ())
 
     def request_stop(self, run_id: str) -> tuple[RunStatus, list[Hint]]:
@@ -693,23 +692,23 @@ class Runs:
         return Stopped(status=after.status, run_ids=(run_id,), hints=hints, was_new=after != loaded.run)
 
     def stop_tree(self, run_id: str, *, by: str | None = None) -> Stopped:
-        """Ask a run, and all that it caused, to stop: what it delegated, and the turns that background answers began,
-        also when the run itself has ended. ``by`` is who wants it (``core.principals``). Idempotent; what has ended
-        stays as it is. Raises ``RunNotFound``."""
+        """Ask a run, and everything that it caused, to stop: what it delegated, and the runs that background answers
+        began, also when the run itself has ended. ``by`` is the principal who asks (``core.principals``). Idempotent;
+        what has ended stays as it is. Raises ``RunNotFound``."""
         stopped = self._stop(run_id, by)
         below = self.stop_descendants(run_id)
         hints = [*stopped.hints, *(hint for more in below.values() for hint in more)]
         return replace(stopped, run_ids=(run_id, *below), hints=hints)
 
     def stop_descendants(self, run_id: str) -> dict[str, list[Hint]]:
-        """Stop what a run that ended or is being stopped had caused, at any depth: for each run, what to send. See
-        ``chains.stop_caused``. Idempotent. Raises ``RunNotFound``."""
+        """Stop what a run that ended or is being stopped had caused, at any depth. Returns the hints to send, by run
+        id. See ``chains.stop_caused``. Idempotent. Raises ``RunNotFound``."""
         with self._database.read() as connection:
             pk = find(connection, run_id)
         return stop_caused(self._database, pk)
 
     def break_off(self, run_id: str, event: ev.Broken) -> list[Hint]:
-        """End a run that cannot go on, whoever holds it. Raises ``RunNotFound``."""
+        """End a run that cannot go on, even while another worker holds a step of it. Raises ``RunNotFound``."""
         with self._database.read() as connection:
             pk = find(connection, run_id)
         return break_off(self._database, pk, event)
@@ -717,8 +716,8 @@ class Runs:
     def break_off_step(self, effect: Effect, owner: int, message: str) -> list[Hint]:
         """End a run because our own code failed at this step of it. Raises ``RunNotFound``.
 
-        Nothing happens when the step is not ``owner``'s to speak of any more: settled, in a later attempt, or in
-        another worker's hands. A worker that came back from the dead must not end what others carry on (I2).
+        Nothing happens when the step no longer belongs to ``owner``: settled, in a later attempt, or in another
+        worker's hands. A worker that came back from the dead must not end what others carry on (I2).
         """
         with self._database.read() as connection:
             pk = find(connection, effect.run_id)
@@ -727,7 +726,8 @@ class Runs:
         return break_off(self._database, pk, event, lambda connection: _is_open_to(connection, pk, effect, owner))
 
     def stopping(self, run_ids: Collection[str]) -> set[str]:
-        """Those of ``run_ids`` that were asked to stop or have ended: nothing should be done for them any more."""
+        """Return the ids among ``run_ids`` of runs that were asked to stop or have ended: work for them is to be given
+        up."""
         if not run_ids:
             return set()
         over = [RunStatus.STOPPING.value, *(status.value for status in TERMINAL)]
@@ -738,7 +738,7 @@ class Runs:
             return set(rows.scalars())
 
     def nudged(self, run_ids: Collection[str]) -> Nudged:
-        """What the rows of runs say that somebody was nudged about."""
+        """Load the state of runs that nudges named."""
         over = [RunStatus.STOPPING.value, *(status.value for status in TERMINAL)]
         with self._database.read() as connection:
             rows = connection.execute(
@@ -754,11 +754,12 @@ class Runs:
         )
 
     def watch(self, run_id: str, for_s: float) -> None:
-        """Say that somebody follows this run's stream for the next ``for_s`` seconds, or longer where that was said."""
+        """Record that a client follows this run's stream for the next ``for_s`` seconds; a longer time that was
+        recorded stays."""
         self.watch_all([run_id], for_s)
 
     def watch_all(self, run_ids: Collection[str], for_s: float) -> None:
-        """``watch`` for many runs, in one statement."""
+        """Record for many runs, in one statement, that clients follow their streams for the next ``for_s`` seconds."""
         if not run_ids:
             return
         with self._database.statement() as connection:
@@ -774,7 +775,7 @@ class Runs:
 
 
 def _is_open_to(connection: Connection, pk: int, effect: Effect, owner: int) -> bool:
-    """Whether the step is still to be done, and by nobody else than ``owner``."""
+    """Whether the step is still open and no worker other than ``owner`` holds it."""
     if isinstance(effect, TurnEffect):
         table = runs
         same = (runs.c.pk == pk) & (runs.c.iteration == effect.iteration - 1) & (runs.c.attempt == effect.attempt)
@@ -789,18 +790,15 @@ def _is_open_to(connection: Connection, pk: int, effect: Effect, owner: int) -> 
 
 
 def _exhausted(connection: Connection, loaded: LoadedRun, dimension: Dimension) -> LoadedRun:
-    """Write that the claimed run may only sum up.
-
-    Who wrote to the run between its claim and here is noticed by the commit, as always: the number of the last event
-    is then not the one that is expected.
-    """
+    """Write that the claimed run may only write a summary. A step that another process wrote between the claim and here
+    is noticed by the commit: the number of the last event is then not the expected one."""
     seq = budgets.exhaust(connection, loaded.pk, dimension, loaded.budget_pk)
     INSERT_EVENT.run_each(connection, event_rows(loaded.pk, seq - 1, [exhausted_event(dimension)]))
     return replace(loaded, run=replace(loaded.run, exhausted=dimension), event_seq=loaded.event_seq + 1)
 
 
 def find(connection: Connection, run_id: str, tenant: str | None = None) -> int:
-    """The run's number; with ``tenant``, if it is theirs. Raises ``RunNotFound``."""
+    """Return the row id of a run; with ``tenant``, only if it is that tenant's. Raises ``RunNotFound``."""
     wanted = sa.select(runs.c.pk).where(runs.c.run_id == run_id)
     pk = connection.execute(wanted if tenant is None else wanted.where(runs.c.tenant == tenant)).scalar()
     if pk is None:
@@ -809,7 +807,8 @@ def find(connection: Connection, run_id: str, tenant: str | None = None) -> int:
 
 
 def missing(connection: Connection, run_id: str, tenant: str | None = None) -> RunNotFound:
-    """What to raise for a run that is not there: with ``tenant``, only they learn that theirs was deleted."""
+    """Build the error for a run that does not exist. With ``tenant``, only that tenant learns that the run was
+    deleted."""
     gone = sa.select(deleted_runs.c.run_id).where(deleted_runs.c.run_id == run_id)
     if tenant is not None:
         gone = gone.where(deleted_runs.c.tenant == tenant)
@@ -836,7 +835,7 @@ def _reply_additions(loaded: LoadedRun, reply: ModelReply, event: ev.ModelReplie
     if loaded.run.status is RunStatus.STOPPING:
         return Additions(usage=reply.usage)  # the words of an interrupted call do not enter the transcript (D7)
     seq = loaded.message_seq + 1
-    # A summary may ask for no tools; what a model asks for all the same is not run, so it must not stand there either.
+    # A summary may not ask for tools. Calls that a model makes anyway are not run, so they stay out of the transcript.
     calls = () if loaded.run.wants_summary else event.calls
     kept = reply if calls else replace(reply, tool_requests=())
     data = {"iteration": loaded.run.iteration + 1, "message_seq": seq, "finish_reason": reply.finish_reason}
@@ -885,19 +884,20 @@ class LabelRow(Protocol):
 
 
 def label_of(row: LabelRow) -> SessionLabel:
-    """Of a row with the columns ``SESSION_LABEL``."""
+    """Build the label of a session from a row with the columns ``SESSION_LABEL``."""
     return SessionLabel(id=row.session_id, source=row.session_source, name=row.session_name)
 
 
 def session_is(tenant: str, source: str, reference: str) -> sa.ColumnElement[bool]:
-    """The session that a caller of ``tenant`` from ``source`` means: by its id, or by a name of theirs."""
+    """Condition that selects the session that a caller of ``tenant`` from ``source`` means: by its id, or by a name of
+    that caller's."""
     if is_session_id(reference):
         return sa.and_(sessions.c.session_id == reference, sessions.c.tenant == tenant)
     return sa.and_(sessions.c.tenant == tenant, sessions.c.source == source, sessions.c.name == reference)
 
 
 def require_kept(connection: Connection, session_pk: int) -> None:
-    """Raises ``SessionErased`` for one of which nothing may be taken any more. Its row is locked."""
+    """Raise ``SessionErased`` when the session, whose row is locked, is being erased and accepts nothing any more."""
     this = sa.select(sessions.c.session_id).where(sessions.c.pk == session_pk, sessions.c.erasure_pk.is_not(None))
     session_id = connection.execute(this).scalar()
     if session_id is not None:
@@ -909,7 +909,7 @@ def new_run_id() -> str:
 
 
 def record_submissions(connection: Connection, submitted: Iterable[tuple[NewRun, Created]]) -> None:
-    """For the audit log, if a person submitted them."""
+    """Write the submissions that persons made to the audit log."""
     record_all(connection, [_deed(new, created) for new, created in submitted])
 
 
@@ -922,11 +922,8 @@ def _deed(new: NewRun, created: Created) -> Deed:
 
 
 def _admit(connection: Connection, new: NewRun, session_id: str) -> Created:
-    """Take in a submission that does not simply wait when the session is busy.
-
-    The run at work is locked before the session, as everybody does; if another run became active meanwhile, this
-    raises ``_ActiveRunChanged``.
-    """
+    """Accept a submission that does not simply wait when the session is busy. The run at work is locked before the
+    session, in the usual order of locks. Raises ``_ActiveRunChanged`` when another run became active meanwhile."""
     this = session_is(new.tenant, new.spec.source, session_id)
     seen = connection.execute(sa.select(sessions.c.active_run_pk).where(this)).scalar()
     if seen is None:
@@ -958,7 +955,8 @@ def _admit(connection: Connection, new: NewRun, session_id: str) -> Created:
 
 
 def _deliver_also(connection: Connection, pk: int, targets: Sequence[str]) -> None:
-    """Whoever steers a run gets its answer too. The run is locked."""
+    """Add delivery targets to a run that is steered, so that the caller who steers it gets its answer too. The run is
+    locked."""
     if not targets:
         return
     stored = connection.execute(sa.select(runs.c.deliver).where(runs.c.pk == pk)).scalar()
@@ -968,7 +966,7 @@ def _deliver_also(connection: Connection, pk: int, targets: Sequence[str]) -> No
 
 
 def asked_values(new: NewRun) -> dict[str, object]:
-    """The columns of a run that say what was asked for."""
+    """Build the columns of a run that say what was submitted."""
     spec = new.spec
     return {
         "tenant": new.tenant,
@@ -990,7 +988,7 @@ def asked_values(new: NewRun) -> dict[str, object]:
 
 
 def insert_run(connection: Connection, new: NewRun) -> tuple[int, Created]:
-    """Write a run in the caller's transaction; returns its number as well. Raises as ``Runs.create``."""
+    """Insert a run in the caller's transaction. Returns also its row id. Raises the errors of ``Runs.create``."""
     run_id = new.run_id or new_run_id()
     session_pk, active, message_seq, prepares = _session_for(connection, run_id, new)
     spec = new.spec
@@ -1035,7 +1033,7 @@ def insert_run(connection: Connection, new: NewRun) -> tuple[int, Created]:
 
 
 def _times(new: NewRun) -> dict[str, object]:
-    """The columns of a run that say when it was made, may begin, and has to end."""
+    """Build the columns of a run that say when it was made, may begin, and has to end."""
     begins: sa.ColumnElement[float] = db_now()
     values: dict[str, object] = {"created_at": db_now(), "updated_at": db_now()}
     if new.is_put_off:
@@ -1053,7 +1051,7 @@ def _repeated(new: NewRun) -> sa.ScalarSelect[int] | None:
 
 
 def keep_tags(connection: Connection, news: Iterable[tuple[int, NewRun]]) -> None:
-    """Write the tags of runs, each with its number."""
+    """Insert the tags of runs, each with its row id."""
     rows = [
         {"run_pk": pk, "tag": tag, "tenant": new.tenant} for pk, new in news for tag in dict.fromkeys(new.spec.tags)
     ]
@@ -1062,15 +1060,15 @@ def keep_tags(connection: Connection, news: Iterable[tuple[int, NewRun]]) -> Non
 
 
 def place_values(new: NewRun, *, begins: bool) -> dict[str, int]:
-    """The columns of a new run that shares the fleet. What is urgent goes first; of what is equally urgent, what
-    does not run on a schedule."""
+    """Build the columns of a new run that shares the fleet. Urgent runs go first; of equally urgent ones, those that do
+    not run on a schedule."""
     place = FleetPlace.HELD if begins else FleetPlace.WAITS
     is_scheduled = new.spec.source_kind == "cron"
     return {"place": place.value, "place_rank": int(is_scheduled) - 2 * new.spec.priority}
 
 
 def start_held(connection: Connection, run_pk: int) -> list[Hint]:
-    """Begin a run that was written as held. Nothing happens when it has ended or begun."""
+    """Begin a run that was written as held. Returns the hints to send; does nothing when it has ended or begun."""
     found = connection.execute(
         sa.select(runs.c.run_id, runs.c.session_pk, runs.c.place, sessions.c.message_seq)
         .join(sessions, sessions.c.pk == runs.c.session_pk)
@@ -1090,8 +1088,8 @@ def start_held(connection: Connection, run_pk: int) -> list[Hint]:
 
 
 def session_values(new: NewRun, tools_hash: str) -> dict[str, object]:
-    """The columns of a session that ``new`` opens, but for its id and its time. The prompt is without ``new.blocks``,
-    which ``fill_prompt`` puts in once it is certain that there is a new session."""
+    """Build the columns of a session that ``new`` opens, without its id and its time. The prompt is without
+    ``new.blocks``, which ``fill_prompt`` puts in once it is certain that there is a new session."""
     return {
         "tenant": new.tenant,
         "source": new.spec.source if new.session_id is not None else None,
@@ -1105,7 +1103,7 @@ def session_values(new: NewRun, tools_hash: str) -> dict[str, object]:
 
 
 def fill_prompt(connection: Connection, session_pk: int, new: NewRun) -> None:
-    """Put what rows say into the prompt of a session that was opened in this transaction."""
+    """Put the parts that stand in rows into the prompt of a session that was opened in this transaction."""
     blocks = new.blocks(connection) if new.blocks is not None else {}
     if not blocks:
         return
@@ -1116,13 +1114,14 @@ def fill_prompt(connection: Connection, session_pk: int, new: NewRun) -> None:
 
 
 def _context_at(new: NewRun, prompt: Assembled) -> int | None:
-    """Where the files of the project will stand, if the workspace is read."""
+    """The offset in the prompt at which the files of the project will stand; ``None`` when the workspace is not
+    read."""
     return gap_of(prompt.gaps, PromptPlace.PROJECT) if new.prepares else None
 
 
 def _complete_prompt(connection: Connection, session_pk: int, section: str) -> bool:
-    """Put the files of the project into the prompt of a session whose run is locked; ``False`` when somebody did. The
-    UPDATE names what was read, so it happens once."""
+    """Put the files of the project into the prompt of a session whose run is locked; ``False`` when that was done
+    before. The UPDATE names what was read, so it happens once."""
     this = sessions.c.pk == session_pk
     found = connection.execute(sa.select(*columns_for(sessions, _UnpreparedSession)).where(this).with_for_update())
     row = row_of(found, _UnpreparedSession)
@@ -1135,8 +1134,8 @@ def _complete_prompt(connection: Connection, session_pk: int, section: str) -> b
 
 
 def _session_for(connection: Connection, run_id: str, new: NewRun) -> tuple[int, int | None, int, bool]:
-    """The session's number, its active run, its length and whether its workspace is still to be read, with its row
-    locked."""
+    """Find or open the session of a submission and lock its row. Returns its row id, its active run, its length, and
+    whether its workspace is still to be read."""
     if new.session_id is None or not is_session_id(new.session_id):
         tools_hash = store_blob(connection, new.tools)
         inserted = connection.execute(
@@ -1169,7 +1168,7 @@ def _session_for(connection: Connection, run_id: str, new: NewRun) -> tuple[int,
 
 
 def _require_newest(connection: Connection, session_pk: int, run_id: str) -> None:
-    """The session is locked. Raises ``SessionMoved``."""
+    """Require that ``run_id`` is the newest run of a session, which is locked. Raises ``SessionMoved``."""
     newest = sa.select(runs.c.run_id).where(runs.c.session_pk == session_pk).order_by(runs.c.pk.desc()).limit(1)
     found = connection.execute(newest).scalar()
     if found != run_id:
@@ -1192,7 +1191,7 @@ def _refuse_overflow(connection: Connection, session_pk: int, session_id: str) -
 
 
 def insert_history(connection: Connection, session_pk: int, spec: RunSpec) -> int:
-    """What was said before a session's first run, as its first rows; returns their number."""
+    """Insert what was said before a session's first run as its first rows. Returns their number."""
     rows = [
         Message(seq=seq, role=Role(str(row.get("role"))), body=canonical_json(dict(row)))
         for seq, row in enumerate(spec.history, start=1)
@@ -1204,5 +1203,5 @@ def insert_history(connection: Connection, session_pk: int, spec: RunSpec) -> in
 
 
 def fingerprint(document: object) -> str:
-    """What an idempotency key stands for: the same request gives the same text."""
+    """Hash a request for its idempotency key: equal requests give the same text."""
     return hashlib.sha256(canonical_json(document).encode("utf-8")).hexdigest()

@@ -14,11 +14,11 @@ from hermes_worker.store.engine.prepared import Prepared
 from hermes_worker.store.tables import limits, tenants, workers
 
 FLEET = "*"
-"""The tenant of rows that are about all of them."""
+"""The tenant name in rows that are about the whole fleet."""
 PLACES = "places"
 """The name of the fleet's limit of runs at work."""
 PLACES_MIN = 16
-"""Places of a fleet of which no worker has said yet how much it does at once."""
+"""Places of a fleet in which no worker has reported yet how many steps it does at once."""
 
 
 class _Sharing(NamedTuple):
@@ -51,13 +51,13 @@ _FLEET_SIZE = Prepared(
 
 
 def is_shared(connection: Connection) -> bool:
-    """Whether new runs wait for a place: there is more than one tenant that may begin something, or somebody has a
-    limit. At most half a second old. The connection is that of a transaction."""
+    """Whether new runs wait for a place: more than one tenant may begin runs, or a tenant has a limit. At most half a
+    second old. The connection is in a transaction."""
     remembered = Database.remembered_in(connection)
     return remembered.get("is_shared", lambda: bool(_IS_SHARED.one(connection, {}).is_shared))
 
 
 def places_of(connection: Connection, database: Database) -> int:
-    """Runs that may be at work at once, in the whole fleet. At most half a second old."""
+    """Get how many runs may be at work at once in the whole fleet. At most half a second old."""
     found = database.remembered.get("fleet", lambda: _FLEET_SIZE.one(connection, {}))
     return found.places or max(PLACES_MIN, PLACES_PER_SLOT * int(found.slots))

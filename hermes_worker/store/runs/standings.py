@@ -1,4 +1,4 @@
-"""Why runs are where they are, read from the rows (``core.standing`` decides what they mean)."""
+"""The facts about where a run stands, read from the rows (``core.standing`` decides what they mean)."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ _QUEUES = sa.select(workers.c.queues).where(workers.c.state == "alive", workers.
 
 
 def facts_of(connection: Connection, run_id: str) -> tuple[int, StandingFacts]:
-    """The run's number and what is known of where it stands. Raises ``RunNotFound``."""
+    """Load the row id of a run and the facts about where it stands. Raises ``RunNotFound``."""
     row = row_of(connection.execute(_RUN, {"run_id": run_id}), _RunRow)
     if row is None:
         raise RunNotFound(f"there is no run {run_id!r}")
@@ -128,7 +128,7 @@ class Standings:
         self._database = database
 
     def of(self, run_id: str) -> Standing:
-        """Raises ``RunNotFound``, ``UnavailableError``."""
+        """Explain why a run is where it is. Raises ``RunNotFound``, ``UnavailableError``."""
         with self._database.read() as connection:
             return standing(facts_of(connection, run_id)[1])
 

@@ -1,7 +1,8 @@
-"""What a user says to a run at work: kept as rows until a batch of tool calls is over, then part of its last result.
+"""Steering: a user's messages to a run at work, kept as rows until a batch of tool calls is over, then appended to its
+last result.
 
-It never becomes a row of its own, so the roles still alternate and the prompt keeps its bytes: the text is stored with
-the result (docs/behaviour.md, "Steering").
+They never become rows of the transcript, so the roles still alternate and the prompt keeps its bytes: the text is
+stored with the result (docs/behaviour.md, "Steering").
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from hermes_worker.store.tables import runs, steers
 
 
 def keep(connection: Connection, run_pk: int, text: str) -> None:
-    """Remember what was said. The caller holds the run's lock and adds an event."""
+    """Store a steering text. The caller holds the run's lock and adds an event."""
     connection.execute(sa.insert(steers).values(run_pk=run_pk, text=plain(text), created_at=db_now()))
     connection.execute(sa.update(runs).where(runs.c.pk == run_pk).values(steers=runs.c.steers + 1))
 
@@ -42,12 +43,12 @@ _PENDING = Prepared(
 
 
 def pending(connection: Connection, run_pk: int) -> list[str]:
-    """What was said and has reached no result, in order."""
+    """Load the steering texts of a run that no result contains yet, in order."""
     return [row.text for row in _PENDING.all(connection, {"run": run_pk})]
 
 
 def mark_said(connection: Connection, run_pk: int, seq: int) -> None:
-    """What was said is part of the result at ``seq``. The caller holds the run's lock."""
+    """Record that the result at ``seq`` contains all pending texts of a run. The caller holds the run's lock."""
     connection.execute(
         sa.update(steers).where(steers.c.run_pk == run_pk, steers.c.message_seq.is_(None)).values(message_seq=seq)
     )
@@ -55,20 +56,18 @@ def mark_said(connection: Connection, run_pk: int, seq: int) -> None:
 
 
 def steered(written: Sequence[Message], said: Sequence[str]) -> list[Message]:
-    """``written`` with what was said appended to its last tool result, if it has one.
-
-    Of calls that ran side by side that is the one that ended last: the results of the others stand already.
-    """
+    """Append steering texts to the last tool result among ``written``, if there is one. Of calls that ran side by side
+    that is the result that came last: the others are stored already."""
     return _changed(written, last_result(written), lambda content: with_steer(content, "\n".join(said)))
 
 
 def noted(written: Sequence[Message], note: str) -> list[Message]:
-    """``written`` with a note below its last tool result, if it has one."""
+    """Append a note to the last tool result among ``written``, if there is one."""
     return _changed(written, last_result(written), lambda content: f"{content}\n\n{note}")
 
 
 def last_result(written: Sequence[Message]) -> int | None:
-    """The place of the last tool result among ``written``."""
+    """The place of the last tool result among ``written``; ``None`` when there is none."""
     return max((row.seq for row in written if row.role is Role.TOOL), default=None)
 
 

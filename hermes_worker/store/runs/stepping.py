@@ -1,8 +1,27 @@
-"""What a step writes, decided before anything is written.
+"""The plan of a step: what a step writes, decided before anything is written.
 
-``plan`` compares the run before with the run after and says what to write: ``first``, which is one statement on
-PostgreSQL, and ``rest``, everything that takes statements of its own. It reads and writes nothing. ``needed`` says what
-it has to know beside the two, ``look_up`` reads that, and ``store.runs.joining`` writes the plan.
+Theory of operation. A step takes a run from one state to the next. ``core.step`` has decided the new state; this module
+compares the two states and lists the writes as values. It reads and writes nothing, except ``look_up``.
+
+    ``needed``     says which other rows the plan depends on (nothing, for most steps)
+    ``look_up``    reads them
+    ``plan``       compares the two states and returns a ``StepPlan``
+    ``store.runs.joining``  writes the plan
+
+A plan has two parts. ``first`` is the run's own row with its messages, events and new calls: one statement on
+PostgreSQL. ``rest`` is a list of ``Write`` values that take statements of their own. A transaction is needed exactly
+when ``rest`` is not empty, so the most frequent steps cost one round trip. Three steps as examples:
+
+    step                              first                                      rest
+    a reply with two calls            run, assistant message, event, two calls   SettleBudget
+    a result that is not the last     run, result, event, settled call           (nothing)
+    the answer of a child run         run, answer, event                         EndRun, FreeSession, JoinParent,
+                                                                                 SettleBudget
+
+Three places look wrong and are right. The first statement of an end leaves the old status in the row: the CHECK on
+status and exit reason is satisfied only when ``EndRun`` writes both. The order of ``rest`` is the order in which every
+step takes its locks. What ``look_up`` read may be stale when the plan is written; when that matters, the event number
+of the run has moved, and nothing is written at all (only the figures of a budget in a warning may be a little old).
 """
 
 from __future__ import annotations
@@ -59,16 +78,16 @@ from hermes_worker.store.runs.steps import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Additions:
-    """What a step brings besides the new state."""
+    """The output of a step besides the new state of the run."""
 
     messages: Sequence[Message] = ()
-    """Rows with their final ``seq``."""
+    """New rows of the transcript, with their final ``seq``."""
     events: Sequence[RunEvent] = ()
     usage: Usage = field(default_factory=Usage)
     cost: Cost | None = None
-    """Of ``usage``; ``None`` when the step brought none."""
+    """The price of ``usage``; ``None`` when the step brought no usage."""
     output_seq: int | None = None
-    """Where the final answer stands, when this step wrote it."""
+    """The place of the final answer in the transcript, when this step wrote it; else ``None``."""
     written_calls: frozenset[int] = frozenset()
     """Positions whose rows the caller has brought up to date already."""
     settled_call: SettledCall | None = None
@@ -82,17 +101,17 @@ class Additions:
     keys: tuple[str, ...] = ()
     """The closed keys that it is parked on."""
     by: str | None = None
-    """Who wanted the step (``core.principals``); ``None`` when it came of itself."""
+    """The principal who asked for the step (``core.principals``); ``None`` when the step came of itself."""
     message_seq: int | None = None
     """The transcript's new length, counting places kept free for results; ``None`` when it did not grow."""
     is_of_holder: bool = False
-    """Who holds the claim on the model call writes the step, and knows what the call took. A claim that anybody else
-    takes away is booked as an attempt whose outcome nobody knows."""
+    """True when the holder of the claim on the model call writes the step and knows what the call took. When somebody
+    else takes the claim away, it is booked as an attempt of unknown outcome."""
     held_call: int | None = None
-    """The position of the tool call for which a model was asked, when who holds that claim writes the step. The same
-    goes for it as for ``is_of_holder``."""
+    """The position of the tool call for which a model was asked, when the holder of that claim writes the step. Without
+    it, a claim that the step takes away is booked as an attempt of unknown outcome, as with ``is_of_holder``."""
     pricing: Pricing | None = None
-    """What such an attempt costs; without it, the run's other calls tell."""
+    """The prices for an attempt of unknown outcome; without them, the average of the run's other calls is used."""
 
 
 # --- what has to be known --------------------------------------------------------------------------------------------
@@ -100,15 +119,18 @@ class Additions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needed:
-    """What a plan depends on that stands in other rows than those of the run and its calls."""
+    """The other rows that a plan depends on, beside the run's own and its calls'. False when there are none."""
 
     is_call_lost: bool = False
-    """The claim on the model call is taken away: what may that call have cost?"""
+    """The claim on the model call is taken away, so the cost of that attempt has to be estimated."""
     auxiliary_lost: tuple[int, ...] = ()
-    """The same for the auxiliary calls of the tool calls at these positions."""
+    """Positions of the tool calls whose auxiliary call loses its claim, so its cost has to be estimated."""
     tool_call_ids: bool = False
+    """The model's ids of the calls are wanted, because some calls get a result that no tool wrote."""
     said: bool = False
+    """What the user said to the run is wanted: it goes into the last result of the batch."""
     budget: bool = False
+    """The chain's budget is wanted: the model is told how much of it is used."""
 
     def __bool__(self) -> bool:
         return bool(self.is_call_lost or self.auxiliary_lost or self.tool_call_ids or self.said or self.budget)
@@ -116,16 +138,16 @@ class Needed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What ``look_up`` found."""
+    """The rows that ``look_up`` read, on which a plan depends beside the run's own and its calls'."""
 
     lost: Spent = NOTHING_SPENT
-    """What calls may have taken whose claims are taken away."""
+    """The estimated usage and cost of the calls whose claims are taken away."""
     tool_call_ids: Sequence[str] = ()
-    """What the model called the calls of this iteration."""
+    """The model's ids of the calls of this iteration, in order."""
     inner_calls: Mapping[int, tuple[InnerCall, ...]] = field(default_factory=dict)
-    """What scripts had begun whose outcome nobody knows, by the position of their calls."""
+    """The calls that scripts had begun and whose outcome is unknown, by the position of the scripts' own calls."""
     said: Sequence[str] = ()
-    """What the user said to the run and the model has not read."""
+    """The user's messages to the run that the model has not read."""
     budget: Budget | None = None
 
 
@@ -133,7 +155,8 @@ NOTHING_KNOWN = Known()
 
 
 def needed(loaded: LoadedRun, after: Run, additions: Additions) -> Needed:
-    """What has to be looked up before the step from ``loaded.run`` to ``after`` is planned. Nothing for most steps."""
+    """Decide what has to be looked up before the step from ``loaded.run`` to ``after`` is planned: nothing for most
+    steps."""
     before = loaded.run
     is_over = _is_batch_over(before, after)
     return Needed(
@@ -146,7 +169,8 @@ def needed(loaded: LoadedRun, after: Run, additions: Additions) -> Needed:
 
 
 def look_up(connection: Connection, loaded: LoadedRun, wanted: Needed, pricing: Pricing | None = None) -> Known:
-    """Read what a plan needs. ``pricing`` says what lost calls cost; without it, the run's other calls do."""
+    """Read the rows that a plan depends on. ``pricing`` says what lost calls cost; without it, the run's other calls
+    do."""
     lost = lost_call(connection, loaded, pricing) if wanted.is_call_lost else NOTHING_SPENT
     for position in wanted.auxiliary_lost:
         lost = lost + lost_auxiliary(connection, loaded, position, pricing)
@@ -165,13 +189,13 @@ def _gives_up(before: Run, after: Run) -> bool:
 
 
 def _is_batch_over(before: Run, after: Run) -> bool:
-    """The run goes on after the last result of its calls: what the model is to know is appended to that."""
+    """Whether the step settles the last open call of the batch and the run goes on. Notes for the model are then
+    appended to that last result."""
     return bool(before.unsettled) and not after.unsettled and not after.status.is_terminal
 
 
 def _lost_auxiliary(before: Run, after: Run, additions: Additions) -> tuple[int, ...]:
-    """The positions of the calls for which a model was being asked, by somebody who is none of the step's writers and
-    has lost the claim with it."""
+    """The positions of the calls whose auxiliary call loses its claim because another process writes this step."""
     return tuple(
         call.position
         for call in before.calls
@@ -183,7 +207,7 @@ def _lost_auxiliary(before: Run, after: Run, additions: Additions) -> tuple[int,
 
 
 def _without_result(loaded: LoadedRun, after: Run, additions: Additions) -> list[tuple[Call, Call]]:
-    """The calls that ``after`` settles and whose tool said nothing, before and after."""
+    """The calls that ``after`` settles without a result from their tool, each as the pair before and after."""
     if after.iteration != loaded.run.iteration:
         return []
     written = {message.seq for message in additions.messages}
@@ -206,21 +230,22 @@ class DeleteDocuments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkSaid:
-    """What the user said is part of the result at ``seq``."""
+    """Record that the user's messages to the run became part of the result at ``seq``."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseWait:
-    """The call at ``position`` ends without an answer. Whoever answered has closed the wait before, with the answer."""
+    """Close the wait of the call at ``position``, which ends without an answer. An answer closes its wait itself,
+    earlier."""
 
     position: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeCall:
-    """The row of a call follows its state."""
+    """Update the row of a call to its new state."""
 
     call: Call
     is_due: bool
@@ -228,15 +253,15 @@ class ChangeCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkOnKeys:
-    """The run goes on when one of these keys is open."""
+    """Park the run until one of these provider keys may be used again."""
 
     credentials: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndRun:
-    """The end is written in two statements, ``first`` and this one: the status changes only here, together with the
-    exit reason, as the CHECK on both demands."""
+    """Write the end of the run. The status changes only here and not in ``first``, because the CHECK demands it
+    together with the exit reason."""
 
     after: Run
     output_seq: int | None
@@ -244,10 +269,10 @@ class EndRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeSession:
-    """The run's session goes to the next run that waits for it."""
+    """Hand the run's session to the next run that waits for it."""
 
     message_seq: int
-    """The transcript's length."""
+    """The length of the transcript."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +288,7 @@ class SettleBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OweHooks:
-    """Observers are to be told of the step's events."""
+    """Write a pending hook call for each observer of the step's events."""
 
     run_id: str
     rows: Sequence[OwedHookRow]
@@ -286,18 +311,18 @@ Write = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
-    """What a step writes. It takes a transaction exactly when ``rest`` is not empty."""
+    """Everything that a step writes. It takes a transaction exactly when ``rest`` is not empty."""
 
     loaded: LoadedRun
-    """The run before."""
+    """The run before the step."""
     iteration: int
-    """Of the calls that the step changes."""
+    """The iteration of the calls that the step changes."""
     first: Step
     """One statement on PostgreSQL, and a transaction of its own where nothing else is to be written."""
     rest: tuple[Write, ...]
-    """In this order, by which everybody takes their locks."""
+    """The other writes, in the order in which every step takes its locks."""
     added: Sequence[Effect]
-    """What is due by the step and was not before, in order."""
+    """The effects that are due after the step and were not before, in order."""
 
 
 def plan(
@@ -307,7 +332,8 @@ def plan(
     known: Known = NOTHING_KNOWN,
     observed: Observed = NOT_OBSERVED,
 ) -> StepPlan:
-    """What the step from ``loaded.run`` to ``after`` writes. ``known`` is what ``needed`` asks for."""
+    """Plan the step from ``loaded.run`` to ``after``. ``known`` is what ``look_up`` read for ``needed``; ``observed``
+    says which events have observers."""
     before = loaded.run
     spent = Spent(usage=additions.usage, cost=additions.cost)
     if known.lost is not NOTHING_SPENT:
@@ -348,7 +374,7 @@ def plan(
 
 
 def _transcript(loaded: LoadedRun, after: Run, additions: Additions, known: Known) -> tuple[int, list[Message]]:
-    """The transcript's new length, and the rows it grows by in their final form."""
+    """Return the transcript's new length, and the rows it grows by in their final form."""
     message_seq = loaded.message_seq if additions.message_seq is None else additions.message_seq
     written = [*additions.messages, *_results_without_a_run(loaded, after, additions, known)]
     if after.status.is_terminal:
@@ -360,8 +386,7 @@ def _transcript(loaded: LoadedRun, after: Run, additions: Additions, known: Know
 
 
 def _with_notes(loaded: LoadedRun, after: Run, written: list[Message], known: Known) -> list[Message]:
-    """The last result of a batch with what the model is to know beside it: what the user said, and how much of the
-    run's limits is used."""
+    """Append to the last result of a batch what the user said meanwhile, and how much of the run's limits is used."""
     if known.said:
         written = steered(written, known.said)
     found = [_wall_use(loaded), *uses(Budget(limits=Limits(iterations=after.iterations_max), spent=_counted(after)))]
@@ -376,7 +401,7 @@ def _counted(run: Run) -> Amounts:
 
 
 def _wall_use(loaded: LoadedRun) -> Use:
-    """As it was when the run was read, which may be when the call was claimed."""
+    """The use of the wall-clock limit at the time the run was read, which may be when the call was claimed."""
     used, limit = int(loaded.wall_s - loaded.left_s), max(1, int(loaded.wall_s))
     return Use(dimension=Dimension.WALL_CLOCK, used=used, limit=limit)
 
@@ -388,7 +413,7 @@ def _effect_order(effect: Effect) -> int:
 def _other_writes(
     loaded: LoadedRun, after: Run, additions: Additions, known: Known, written: Sequence[Message]
 ) -> list[Write]:
-    """Changes of rows that a step does not touch as a rule."""
+    """List the writes to rows that most steps do not touch."""
     writes: list[Write] = []
     if additions.documents_gone:
         writes.append(DeleteDocuments(keys=additions.documents_gone))
@@ -487,7 +512,7 @@ def _cost_status(loaded: LoadedRun, cost: Cost | None) -> str | None:
 
 
 def _changed_calls(loaded: LoadedRun, after: Run, additions: Additions) -> list[tuple[Call, Call, bool]]:
-    """The calls of the current iteration whose rows have to follow: before, after, and whether they are due."""
+    """The calls of the current iteration whose rows have to change: before, after, and whether they are due."""
     before = loaded.run
     if after.iteration != before.iteration or after.calls == before.calls == ():
         return []
@@ -525,7 +550,7 @@ def _new_calls(loaded: LoadedRun, after: Run, added: frozenset[Effect]) -> list[
 
 
 def event_rows(run_pk: int, last_seq: int, happened: Sequence[RunEvent]) -> list[EventRow]:
-    """Events after ``last_seq``, as parameters of ``steps.INSERT_EVENT``."""
+    """Number events after ``last_seq``, as parameters of ``steps.INSERT_EVENT``."""
     return [
         {
             "run_pk": run_pk,
@@ -539,7 +564,7 @@ def event_rows(run_pk: int, last_seq: int, happened: Sequence[RunEvent]) -> list
 
 
 def _call_events(loaded: LoadedRun, after: Run, additions: Additions) -> list[RunEvent]:
-    """What the stream says of calls that end without their tool's own answer."""
+    """The events for calls that end without a result from their tool."""
     happened: list[RunEvent] = []
     for before, call in _without_result(loaded, after, additions):
         data = {"tool": call.name, "iteration": after.iteration, "position": call.position}
@@ -568,7 +593,8 @@ def _notice(before: Call, call: Call, known: Known) -> str:
 
 
 def _closing_rows(after: Run, message_seq: int, additions: Additions) -> tuple[int, list[Message]]:
-    """An ended turn must not end with a tool's result: the next user message would follow it without an answer."""
+    """Close the transcript of an ended turn that has no answer, and return its new length. A transcript that ended with
+    a tool's result would be followed by the next user message without an answer."""
     if after.status is RunStatus.COMPLETED or after.iteration == 0 or additions.output_seq is not None:
         return message_seq, []
     return message_seq + 1, [Message(seq=message_seq + 1, role=Role.ASSISTANT, body=STOPPED_BODY)]
@@ -578,7 +604,8 @@ STOPPED_BODY = canonical_json({"role": "assistant", "content": STOPPED_ANSWER})
 
 
 def _budget_events(before: Run, after: Run) -> list[RunEvent]:
-    """Of a run whose own model calls are used up. What a tree's budget refuses is told by the claim it refuses."""
+    """The event for a run whose own model calls are used up. A refusal by the chain's budget is reported by the claim
+    that is refused."""
     if before.wants_summary or not after.wants_summary or after.status.is_terminal:
         return []
     return [exhausted_event(Dimension.ITERATIONS)]

@@ -25,11 +25,12 @@ from hermes_worker.store.row_keys import HeldCallKey
 from hermes_worker.store.tables import events, messages, runs, session_documents, tool_calls
 
 ROWS_MAX = 4
-"""Rows of one kind in one statement: every combination of numbers is a statement of its own."""
+"""The most rows of one kind in one statement. Each combination of row counts is a statement of its own, compiled and
+prepared separately, so the number has to be small."""
 
 
 class RunStepValues(TypedDict):
-    """A step of a run: the claim and the event number that were read, and what follows."""
+    """Parameters for the update of a run: the claim and the event number that were read, and the new values."""
 
     run: int
     seen_event_seq: int
@@ -64,7 +65,7 @@ class RunStepValues(TypedDict):
 
 
 class SettledCall(HeldCallKey):
-    """A held call and how it is settled."""
+    """The claim on a tool call, and the status with which it is settled."""
 
     call_status: str
 
@@ -82,7 +83,7 @@ class EventRow(TypedDict):
     run_pk: int
     seq: int
     at: float | None
-    """``None`` for now."""
+    """Epoch seconds; ``None`` for the time of the statement."""
     event: str
     data: str
 
@@ -116,13 +117,13 @@ class NewRows:
     calls: Sequence[NewCallRow] = ()
     documents: Sequence[DocumentRow] = ()
     blobs: Sequence[tuple[str, str]] = ()
-    """Bodies too long for their rows, each with its hash. Somebody else writes them, before the rows."""
+    """Bodies too long for their rows, each with its hash. The caller writes them, before the rows."""
 
     def __bool__(self) -> bool:
         return bool(self.messages or self.events or self.calls or self.documents or self.blobs)
 
     def split(self, most: int) -> tuple[NewRows, NewRows]:
-        """Up to ``most`` rows of each kind, and whatever is left of them, blobs among that."""
+        """Split into up to ``most`` rows of each kind and the rest. Blobs always go into the rest."""
         if not self.blobs and max(map(len, (self.messages, self.events, self.calls, self.documents))) <= most:
             return self, NO_ROWS
         first = NewRows(
@@ -146,14 +147,15 @@ NO_ROWS = NewRows()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What fits into one statement on PostgreSQL."""
+    """The part of a step that one statement on PostgreSQL writes: the run, at most one settled call, and a few new
+    rows."""
 
     run: RunStepValues
     settled_call: SettledCall | None = None
-    """The claim on the call that the step settles, without a token when nobody holds it; nothing is written when it is
-    lost."""
+    """The claim on the call that the step settles; its token is ``None`` when no worker holds it. When the claim is
+    lost, the whole step writes nothing."""
     rows: NewRows = NO_ROWS
-    """At most ``ROWS_MAX`` of each kind, and no blobs."""
+    """At most ``ROWS_MAX`` rows of each kind, and no blobs."""
 
 
 def write_step(connection: Connection, step: Step, more: NewRows = NO_ROWS) -> float | None:
@@ -276,7 +278,7 @@ def _settle_call() -> sa.Update:
 
 
 def parameters(table: sa.Table, prefix: str, names: Sequence[str]) -> dict[str, sa.ColumnElement[Any]]:
-    """Columns of a new row, each given by the parameter of its name behind ``prefix``."""
+    """Build the values of a new row: each column is given by the parameter of its name behind ``prefix``."""
     return {name: sa.bindparam(prefix + name, type_=table.c[name].type) for name in names}
 
 
@@ -321,12 +323,12 @@ INSERT_MESSAGE = Prepared(sa.insert(messages).values(_message()), takes=MessageR
 INSERT_EVENT = Prepared(sa.insert(events).values(_event()), takes=EventRow)
 _INSERT_CALL = Prepared(sa.insert(tool_calls).values(_call()), takes=NewCallRow)
 _WRITE_DOCUMENT = Prepared(_overwriting(postgresql.insert(session_documents).values(_document())), takes=DocumentRow)
-"""In a form that both databases understand."""
+"""In a form that both databases understand: SQLite has the same ON CONFLICT clause as PostgreSQL."""
 
 
 @lru_cache(maxsize=1_000)
 def _whole(settles: bool, *counts: int) -> Prepared[Values, Written]:
-    """One statement for a step with so many rows of each kind."""
+    """Build the statement for a step with this many rows of each kind."""
     update_run = _update_run()
     if settles:
         # Calls are locked before their run, as everybody does.
@@ -350,7 +352,7 @@ _ROWS = {"message": MessageRow, "event": EventRow, "call": NewCallRow, "document
 
 
 def _names_of(settles: bool, counts: Sequence[int]) -> set[str]:
-    """The parameters that ``_write_at_once`` gives such a statement."""
+    """The names of the parameters that ``_write_at_once`` gives to the statement for this many rows."""
     of_rows = (
         f"{kind}{number}_{name}"
         for kind, count in zip(_KINDS, counts, strict=True)

@@ -1,10 +1,10 @@
-"""Transcripts as they are sent to the model, kept in the worker's memory between the iterations of a session.
+"""Transcripts as they are sent to the model, cached in the worker's memory between the iterations of a session.
 
 Rows are never rewritten, so a cached beginning stays right for as long as its last row is still the stored one. That
-row is read again each time and compared: the cache is a saving, not a belief.
+row is read again each time and compared: the cache saves reading, and correctness does not depend on it.
 
 The cache is bounded by characters, for long transcripts, and by sessions, for many short ones: a worker that served
-thousands of runs holds what one holds that served two hundred.
+thousands of runs holds as much as one that served two hundred.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from hermes_worker.store.engine.database import Database
 from hermes_worker.store.rows import read_messages
 
 SESSIONS_KEPT = 192
-"""Sessions of which a process remembers anything: their transcripts here, the beginning of their prompts in ``runs``.
-
-A session that was forgotten costs its next iteration one more statement and the reading of all its rows: 0.03 ms of CPU
-for 10 rows, 0.2 ms for 100 rows of 1 kB, on either database."""
+"""Sessions of which a process keeps anything in memory: their transcripts here, the beginning of their prompts in
+``runs``. A session that was dropped costs its next iteration one more statement and the reading of all its rows: 0.03
+ms of CPU for 10 rows, 0.2 ms for 100 rows of 1 kB, on either database."""
 
 
 class CorruptTranscript(HermesError):
@@ -49,7 +48,7 @@ class Transcripts:
         self._lock = threading.Lock()
 
     def load(self, session_pk: int, last: int) -> Sequence[Message]:
-        """Rows 1 to ``last``. Raises ``CorruptTranscript`` when one of them is missing."""
+        """Return rows 1 to ``last`` of a session. Raises ``CorruptTranscript`` when one of them is missing."""
         rows = self._known(session_pk, last)
         first = rows[-1].seq if rows else 1
         with self._database.read() as connection:

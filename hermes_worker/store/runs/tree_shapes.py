@@ -1,4 +1,4 @@
-"""The runs of one tree, each with the run it stands below."""
+"""The runs of one tree, each with its parent."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class TreeNode:
     parent_run_id: str | None
     """The run that delegated to it, or whose background answer began it; ``None`` for the first."""
     depth: int
-    """How often work was handed down to it."""
+    """How often work was delegated on the way to it; 0 for runs at the top."""
     child_index: int | None
-    """Which task of the call that delegated to it."""
+    """The index of its task in the call that delegated to it; ``None`` for runs that were not delegated to."""
     call: tuple[int, int] | None
     """Iteration and position of that call."""
     is_background: bool
@@ -64,7 +64,7 @@ _NODE = sa.select(
 
 
 def read_tree(database: Database, run_id: str, *, limit: int = TREE_RUNS_MAX) -> TreeShape:
-    """The tree that a run is in. Raises ``RunNotFound``."""
+    """Load the tree that a run is in, at most ``limit`` runs. Raises ``RunNotFound``."""
     with database.read() as connection:
         pk = find(connection, run_id)
         root = connection.execute(sa.select(sa.func.coalesce(runs.c.root_pk, runs.c.pk)).where(runs.c.pk == pk))

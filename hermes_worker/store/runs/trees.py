@@ -1,11 +1,11 @@
-"""A delegation tree as one thing: what it may use and has used, and everything that happened in it, in one order.
+"""A delegation tree as one thing: its budget and use, and everything that happened in it, in one order.
 
-The turns that background answers began belong to it: each stands below the run whose children answered.
+The runs that background answers began belong to it: each stands below the run whose children answered.
 
-*The order.* Every run numbers its own events; an order over all runs of a tree would cost each of them a lock. So it is
-made by whoever reads it: events that have no number yet get the next ones, by time and within a run in its own order,
-and the numbers are kept in ``tree_events``. Of two readers that number at once one fails on a key and reads again. All
-new events are read by one statement, so what an event follows from is there with it or was numbered before.
+*The order.* Every run numbers its own events; an order over all runs of a tree would cost each of them a lock. So
+readers make the order: events that have no number yet get the next ones, by time and within a run in its own order, and
+the numbers are kept in ``tree_events``. Of two readers that number at once one fails on a key and reads again. All new
+events are read by one statement, so an event's cause is read with it or was numbered before.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ class TreeEvent:
     parent_run_id: str | None
     """The run that delegated to it, or whose background children began it; ``None`` for the first of the tree."""
     depth: int
-    """How often work was handed down to it; 0 for a turn of the session that the tree began in."""
+    """How often work was delegated on the way to its run; 0 for runs of the session that the tree began in."""
     event: StoredEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What of a budget one run and all it delegated have used, or hold at the moment."""
+    """The part of a budget that one run and everything it delegated have used, or hold at the moment."""
 
     run_id: str
     index: int | None
-    """Which task of its call; ``None`` for the run that was asked about and for turns that background answers began."""
+    """The index of its task in its call; ``None`` for the run that was asked about and for runs that background answers
+    began."""
     status: RunStatus
     iterations_max: int
     reserved: Amounts
@@ -58,7 +59,8 @@ class Share:
     has_unknown_cost: bool
 
     def dimensions(self) -> Iterator[tuple[Dimension, float | None, float, float]]:
-        """As ``TreeBudget.dimensions``; the run's time is its root's."""
+        """Yield each dimension with its limit, the reserved and the spent amount, as ``TreeBudget.dimensions`` does;
+        without the time, which is the root's."""
         spent, reserved = self.spent, self.reserved
         yield Dimension.ITERATIONS, self.iterations_max, reserved.iterations, spent.iterations
         yield Dimension.TOKENS, None, reserved.tokens, spent.tokens
@@ -74,17 +76,18 @@ class TreeBudget:
     """The run whose limits these are: the root of the tree, or the run itself."""
     budget: Budget
     wall_s: float | None
-    """From when the run was accepted to its deadline; ``None`` without one."""
+    """Seconds from the acceptance of the run to its deadline; ``None`` without one."""
     elapsed_s: float
     own: Share
-    """What the run used itself, without its children."""
+    """The part that the run used itself, without its children."""
     children: Sequence[Share]
     """Its children and the turns that background answers began, each with all below it; the first
     ``CHILDREN_SHOWN_MAX``."""
     children_total: int
 
     def dimensions(self) -> Iterator[tuple[Dimension, float | None, float, float]]:
-        """Each with its limit, what is reserved and what is spent; money in US dollars, time in seconds."""
+        """Yield each dimension with its limit (``None`` without one), the reserved and the spent amount; money in US
+        dollars, time in seconds."""
         limits, reserved, spent = self.budget.limits, self.budget.reserved, self.budget.spent
         yield Dimension.ITERATIONS, limits.iterations, reserved.iterations, spent.iterations
         yield Dimension.TOKENS, limits.tokens, reserved.tokens, spent.tokens
@@ -103,7 +106,7 @@ _tokens = (
     + runs.c.unknown_output_tokens
 )
 _nano_usd = runs.c.cost_nano_usd + runs.c.doubtful_nano_usd
-"""As budgets count: attempts whose outcome nobody knows included."""
+"""Counted as budgets count: attempts of unknown outcome are included."""
 _ROOT = sa.select(sa.func.coalesce(runs.c.root_pk, runs.c.pk)).where(runs.c.run_id == sa.bindparam("run_id"))
 _in_tree = sa.or_(runs.c.pk == sa.bindparam("root"), runs.c.root_pk == sa.bindparam("root"))
 
@@ -115,7 +118,7 @@ class Trees:
         self._database = database
 
     def budget(self, run_id: str) -> TreeBudget:
-        """Raises ``RunNotFound``."""
+        """Load the budget that a run draws from, and how much each part of the tree used. Raises ``RunNotFound``."""
         with self._database.read() as connection:
             row = row_of(connection.execute(_RUN, {"run_id": run_id}), _OwnRow)
             if row is None:
@@ -138,7 +141,8 @@ class Trees:
             )
 
     def events_after(self, run_id: str, seq: int, *, limit: int = 500) -> list[TreeEvent]:
-        """Events of the whole tree that ``run_id`` is in, numbered above ``seq``, in order. Raises ``RunNotFound``."""
+        """List events of the whole tree that ``run_id`` is in, numbered above ``seq``, in order. Raises
+        ``RunNotFound``."""
         root_pk = self._root_of(run_id)
         while True:
             try:
@@ -230,7 +234,7 @@ _NUMBERED = (
 
 
 def _number(connection: Connection, root_pk: int) -> None:
-    """Give the events that have no number the next ones. Raises ``IntegrityError`` when somebody else just did."""
+    """Give the events that have no number the next ones. Raises ``IntegrityError`` when another reader just did."""
     last = int(connection.execute(_LAST, {"root": root_pk}).scalar_one())
     if int(connection.execute(_TOTAL, {"root": root_pk}).scalar_one()) == last:
         return
@@ -244,7 +248,7 @@ def _number(connection: Connection, root_pk: int) -> None:
 
 
 class NewEvent(NamedTuple):
-    """An event that has no place in its tree yet."""
+    """An event that has no place in the order of its tree yet."""
 
     run_pk: int
     seq: int
@@ -253,11 +257,9 @@ class NewEvent(NamedTuple):
 
 
 def in_order(rows: Sequence[NewEvent]) -> list[NewEvent]:
-    """Events, given run by run, by time and never against the order of their run.
-
-    A tool's start is dated back to when it began, so a run's times may go back; its order does not. Of two events at
-    the same moment the deeper comes first: what a child's end does to its parent follows from it.
-    """
+    """Sort events, given run by run, by time and never against the order of their run. A tool's start is dated back to
+    when it began, so the times within a run may go back; its order does not. Of two events at the same moment the
+    deeper one comes first: what a child's end does to its parent follows from it."""
     latest: dict[int, float] = {}
     keyed = []
     for row in rows:
@@ -270,7 +272,7 @@ def in_order(rows: Sequence[NewEvent]) -> list[NewEvent]:
 
 
 class _OwnRow(NamedTuple):
-    """What a run used itself, and whose budget it draws from."""
+    """The run's own use, and which budget it draws from."""
 
     pk: int
     run_id: str
@@ -301,7 +303,7 @@ class _ShareRow(NamedTuple):
 
 
 class _SumRow(NamedTuple):
-    """What a run and all below it used."""
+    """The use by a run and everything below it."""
 
     child_pk: int
     iterations: int
@@ -336,7 +338,7 @@ _RUN = sa.select(
 
 
 def _is_from(table: sa.FromClause, run_pk: sa.ColumnElement[int] | int) -> sa.ColumnElement[bool]:
-    """Whether a run is a child of another, or a turn that its background children began."""
+    """Condition that a run is a child of another, or a run that its background children began."""
     return sa.or_(table.c.parent_pk == run_pk, table.c.cause_pk == run_pk)
 
 
@@ -351,8 +353,8 @@ def _walk_down() -> sa.CTE:
 
 
 BELOW = _walk_down()
-"""All that a run (``:run``) caused, at any depth: ``pk``, and ``child_pk``, the one of its children or turns that it
-is or is below of."""
+"""Everything that a run (``:run``) caused, at any depth: ``pk``, and ``child_pk``, the direct child or caused run that
+it is, or is below of."""
 _SUMS = (
     sa.select(
         BELOW.c.child_pk,
@@ -418,7 +420,7 @@ def _spent(row: _OwnRow | _SumRow, calls: int) -> Amounts:
 
 
 def _own_budget(row: _OwnRow, own: Share) -> Budget:
-    """Of a run that draws from no budget: its own model calls are all that is limited."""
+    """Build the budget of a run that draws from none: only its own model calls are limited."""
     return Budget(
         limits=Limits(iterations=row.iterations_max),
         reserved=own.reserved,

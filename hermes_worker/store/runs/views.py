@@ -1,4 +1,4 @@
-"""Runs as people and clients see them: reading only, nothing here decides."""
+"""Runs as people and clients see them: read models, which decide nothing."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ class RunView:
     """The dimension of its budget that is used up."""
     model: str
     endpoint: str | None
-    """Who serves it, as ``models.identity`` names it; ``None`` leaves that to the workers."""
+    """Which provider serves it, as ``models.identity`` names it; ``None`` leaves that to the workers."""
     iteration: int
     iterations_max: int
     refunds: int
     """Iterations that do not count against ``iterations_max``."""
     usage: Usage
     cost_usd: Decimal | None
-    """What is known of what the run has cost; ``None`` before its first reply."""
+    """US dollars that the run is known to have cost; ``None`` before its first reply."""
     cost_status: CostStatus | None
-    """How well that is known; ``unknown`` when it is not all that the run may have cost."""
+    """How reliable ``cost_usd`` is; ``unknown`` when the run may have cost more."""
     doubtful_cost_usd: Decimal
-    """What may have been billed beside it, at most: for replies whose tokens their provider did not count, and for
-    attempts whose outcome nobody knows. It counts against limits."""
+    """US dollars that may have been billed beside ``cost_usd``, at most: for replies whose tokens their provider did
+    not count, and for attempts of unknown outcome. It counts against limits."""
     created_at: float
     started_at: float | None
     updated_at: float
@@ -67,19 +67,19 @@ class RunView:
     failure_kind: str | None
     error: str | None
     title: str | None
-    """What the conversation is called: how it begins, or what a model made of it."""
+    """The title of the conversation: its beginning, or what a model made of it."""
     priority: Priority = Priority.NORMAL
     not_before: float | None = None
-    """When it begins, or began at the earliest, if it was put off."""
+    """Epoch seconds before which the run does not or did not begin; ``None`` when it was not postponed."""
     tags: Sequence[str] = ()
     retry_of: str | None = None
-    """The run whose submission it repeats; ``None`` also when that was deleted."""
+    """The id of the run whose submission it repeats; ``None`` also when that run was deleted."""
     pending_steer: str | None = None
-    """What was said to it and reached no tool result; only where one run is read."""
+    """Steering text that no tool result contains yet; only filled where one run is read."""
 
     @property
     def exit_text(self) -> str | None:
-        """The exit reason, with the limit that was reached."""
+        """The exit reason, with the limit that was reached; ``None`` before the end."""
         if self.exit_reason is None:
             return None
         used = self.iteration - self.refunds
@@ -87,7 +87,7 @@ class RunView:
 
     @property
     def is_partial(self) -> bool:
-        """It ended with less than a whole answer (docs/behaviour.md, "Exit reasons")."""
+        """The run ended with less than a whole answer (docs/behaviour.md, "Exit reasons")."""
         is_cut = self.exit_reason in (ExitReason.TRUNCATED, ExitReason.UNKNOWN_TOOLS)
         return is_cut or self.failure_kind in _OVERFLOWS
 
@@ -111,7 +111,7 @@ _OVERFLOWS = (FailureKind.CONTEXT_OVERFLOW, FailureKind.PAYLOAD_TOO_LARGE, Failu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastStatus:
-    """How a run ended."""
+    """The status and the exit reason of a run that has ended."""
 
     status: RunStatus
     exit_reason: str
@@ -251,11 +251,9 @@ _LISTED = sa.select(
 
 
 def _shown(wanted: sa.Select[Any]) -> sa.Select[Any]:
-    """The views of the rows of ``_LISTED`` that are ``wanted``, newest first, on PostgreSQL.
-
-    What belongs to them is read as sorted lists of keys and not run by run. From version 17 on the server goes down an
-    index once for all keys of a list that stand together, so a page costs about the same however deep the indexes are.
-    """
+    """Select the views of the rows of ``_LISTED`` that are ``wanted``, newest first, on PostgreSQL. What belongs to
+    them is read as sorted lists of keys and not run by run. From version 17 on the server goes down an index once for
+    all keys of a list that stand together, so a page costs about the same however deep the indexes are."""
     page = _read_once(wanted, "page")
     is_in_page = sessions.c.pk == sa.any_(sa.func.array(sa.select(page.c.session_pk).scalar_subquery()))
     within = _read_once(sa.select(sessions.c.pk, *SESSION_LABEL, sessions.c.title).where(is_in_page), "of_page")
@@ -281,7 +279,7 @@ def _shown(wanted: sa.Select[Any]) -> sa.Select[Any]:
 
 
 def _numbered(seq: sa.ColumnElement[Any], key: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """For each ``seq``, the keys that it stands beside, each once."""
+    """Group keys by ``seq``: for each ``seq`` the distinct keys that it stands beside."""
     together: sa.ColumnElement[Any] = sa.func.array_agg(key.distinct(), type_=sa.ARRAY(sa.BigInteger()))
     return sa.select(seq.label("seq"), together.label("pks")).where(seq.is_not(None)).group_by(seq)
 
@@ -297,7 +295,7 @@ class Views:
         self._database = database
 
     def run(self, run_id: str) -> RunView:
-        """Raises ``RunNotFound``."""
+        """Load a run. Raises ``RunNotFound``."""
         with self._database.read() as connection:
             row = row_of(connection.execute(_VIEW.where(runs.c.run_id == run_id)), _ViewRow)
             if row is None:
@@ -306,13 +304,13 @@ class Views:
         return replace(_view(row), pending_steer="\n".join(said) if said else None)
 
     def full_id(self, written: str, *, tenant: str = DEFAULT_TENANT) -> str:
-        """The id of the one run of a tenant whose id begins as ``written``, with ``run_`` or without. Raises
+        """Find the id of the one run of a tenant whose id begins with ``written``, with ``run_`` or without. Raises
         ``AmbiguousId``."""
         with self._database.read() as connection:
             found = completed(connection, runs.c.run_id, written, prefix="run_", where=owned_by(tenant, runs))
             if found != written:
                 return found
-            # Of a deleted one, for whoever looks it up to say so.
+            # The id of a deleted run is completed too, so that the lookup can say that the run was deleted.
             gone = deleted_runs.c.tenant == tenant
             return completed(connection, deleted_runs.c.run_id, written, prefix="run_", where=gone)
 
@@ -326,8 +324,9 @@ class Views:
         tenant: str = DEFAULT_TENANT,
         source: str = "api",
     ) -> list[RunView]:
-        """Of a tenant, newest first. ``before`` is the run id that ended the page before. Raises ``RunNotFound`` for
-        it. ``session_id`` is an id, or what ``source`` calls a session."""
+        """List runs of a tenant, newest first. ``before`` is the id of the run that ended the page before.
+        ``session_id`` is an id, or what ``source`` calls a session. Raises ``RunNotFound`` for an unknown
+        ``before``."""
         is_sqlite = self._database.is_sqlite
         wanted = (_VIEW if is_sqlite else _LISTED).where(owned_by(tenant, runs)).order_by(runs.c.pk.desc()).limit(limit)
         if status is not None:
@@ -342,10 +341,8 @@ class Views:
             return [_view(row) for row in rows_of(found, _ViewRow)]
 
     def calls(self, run_id: str, *, limit: int = 200, only_troubled: bool = False) -> list[CallView]:
-        """The newest ``limit`` tool calls of a run, oldest first. Raises ``RunNotFound``.
-
-        ``only_troubled``: those whose outcome nobody knows, or that took more than one attempt.
-        """
+        """List the newest ``limit`` tool calls of a run, oldest first. With ``only_troubled`` only calls whose outcome
+        is unknown, or that took more than one attempt. Raises ``RunNotFound``."""
         wanted = (tool_calls.c.status == CallStatus.UNKNOWN.value) | (tool_calls.c.attempt > 1)
         with self._database.read() as connection:
             pk = find(connection, run_id)
@@ -395,7 +392,8 @@ class Views:
         return body
 
     def events_after(self, run_id: str, seq: int, *, limit: int = 500) -> list[StoredEvent]:
-        """Events numbered above ``seq``, in order, with texts stored by reference filled in. Raises ``RunNotFound``."""
+        """List events numbered above ``seq``, in order, with texts stored by reference filled in. Raises
+        ``RunNotFound``."""
         with self._database.read() as connection:
             of_session = sa.select(*columns_for(runs, _OfSession)).where(runs.c.run_id == run_id)
             run = row_of(connection.execute(of_session), _OfSession)
@@ -418,7 +416,7 @@ class Views:
             return {run_id: int(seq) for run_id, seq in rows}
 
     def ends(self, run_ids: Collection[str]) -> dict[str, LastStatus]:
-        """How those of these runs ended that have: one query."""
+        """Load the ends of the runs among ``run_ids`` that have ended, with one query."""
         if not run_ids:
             return {}
         with self._database.read() as connection:
@@ -432,7 +430,7 @@ class Views:
             }
 
     def owned(self, run_ids: Collection[str], tenant: str) -> set[str]:
-        """Those of these that are runs of a tenant: one query."""
+        """Return the ids among ``run_ids`` of runs that belong to a tenant, with one query."""
         if not run_ids:
             return set()
         wanted = sa.select(runs.c.run_id).where(runs.c.run_id.in_(run_ids), runs.c.tenant == tenant)
@@ -451,13 +449,13 @@ class Views:
             return {CallStatus(status): int(count) for status, count in rows}
 
     def open_run_ids(self, tenant: str) -> list[str]:
-        """Of the runs of a tenant that have not ended, oldest first."""
+        """List the ids of a tenant's runs that have not ended, oldest first."""
         wanted = sa.select(runs.c.run_id).where(RUN_IS_OPEN, owned_by(tenant, runs)).order_by(runs.c.pk)
         with self._database.read() as connection:
             return list(connection.execute(wanted).scalars())
 
     def open_counts(self, *, most: int = 10_000) -> dict[str, int]:
-        """Runs that have not ended, by status, of which at most ``most`` are looked at: the cost is bounded."""
+        """Count runs that have not ended, by status; at most ``most`` rows are looked at, so the cost is bounded."""
         looked_at = sa.select(runs.c.status).where(RUN_IS_OPEN).limit(most).subquery()
         with self._database.read() as connection:
             rows = connection.execute(sa.select(looked_at.c.status, sa.func.count()).group_by(looked_at.c.status))
@@ -519,7 +517,8 @@ def _view(row: _ViewRow) -> RunView:
 def views_of(
     connection: Connection, *conditions: sa.ColumnElement[bool], limit: int
 ) -> dict[int, tuple[RunView, int | None]]:
-    """The newest runs for which conditions hold, by their numbers, each with the number of the run that it repeats."""
+    """Load the newest runs for which the conditions hold, by row id, each with the row id of the run that it repeats,
+    or ``None``."""
     is_sqlite = connection.dialect.name == "sqlite"
     wanted = (_VIEW if is_sqlite else _LISTED).where(*conditions).order_by(runs.c.pk.desc()).limit(limit)
     rows = rows_of(connection.execute(wanted if is_sqlite else _shown(wanted)), _ViewRow)

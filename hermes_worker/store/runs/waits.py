@@ -1,8 +1,8 @@
 """Questions to people: asked by a call that then waits as a row, answered once, or by time.
 
-*Order of locks*: the calls of the iteration, the run, the wait. Under the run's lock an open wait is nobody else's, so
-of two answers the first counts and the second finds nothing open. An answer that names its question by ``wait_id`` is
-never taken for one to the question after it, which the run may have come to meanwhile.
+*Order of locks*: the calls of the iteration, the run, the wait. Under the run's lock no other transaction changes an
+open wait, so of two answers the first counts and the second finds nothing open. An answer that names its question by
+``wait_id`` is never applied to the question after it, which the run may have asked meanwhile.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _LISTED_MAX = 500
 
 
 class NotWaiting(HermesError):
-    """The run has ended, or has not got so far: nobody can answer it."""
+    """The run has ended, or has not begun, so it has no question to answer."""
 
 
 class NothingAsked(HermesError):
@@ -88,7 +88,7 @@ class NothingAsked(HermesError):
 
 
 class NotOffered(HermesError):
-    """The question is open, and this is none of its choices."""
+    """The question is open, and the answer is none of its choices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,20 +123,20 @@ class AnswerView:
     outcome: str
     """The choice, ``answered`` or ``expired``."""
     by: str
-    """Who answered (``core.principals``)."""
+    """The principal who answered (``core.principals``)."""
     at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a question about a command depends on beside the command."""
+    """The conditions for a question about a command, beside the command itself."""
 
     source: str
     approvals: str | None
     allowed: frozenset[str]
     """Patterns allowed for good."""
     approval_s: float | None = None
-    """How long the question stays open; ``None`` for what the installation says."""
+    """Seconds for which the question stays open; ``None`` for the installation's setting."""
 
 
 class _OpenRow(NamedTuple):
@@ -178,7 +178,7 @@ class _WaitRow(NamedTuple):
 
 
 class NewWait(NamedTuple):
-    """Of a question that was just asked."""
+    """A question that was just inserted."""
 
     pk: int
     expires_at: float | None
@@ -235,7 +235,8 @@ class Waits:
         self._database = database
 
     def terms(self, run_pk: int) -> Terms:
-        """What decides about a dangerous command of a run. Raises ``ValueError`` when its input is unreadable."""
+        """Load the conditions that decide about a dangerous command of a run. Raises ``ValueError`` when its submission
+        is unreadable."""
         with self._database.read() as connection:
             text = connection.execute(sa.select(run_inputs.c.spec).where(run_inputs.c.run_pk == run_pk)).scalar_one()
             of_tenant = allowed_patterns.c.tenant == tenant_of_run(run_pk)
@@ -249,7 +250,7 @@ class Waits:
             )
 
     def ask(self, claim: CallClaim, question: Question) -> list[Hint]:
-        """Let a claimed call that has not begun wait for an answer, and let go of it. Raises ``LeaseLost``."""
+        """Let a claimed call that has not begun wait for an answer, and give the claim up. Raises ``LeaseLost``."""
         with self._database.write() as connection:
             loaded = lock_held(connection, claim)
             after = apply(loaded.run, ev.CallParked(position=claim.position, waits_for=question.kind))
@@ -269,7 +270,7 @@ class Waits:
         kind: WaitKind | None = None,
         limit: int = 100,
     ) -> list[WaitView]:
-        """The questions of a tenant, or of a run, that nobody has answered, oldest first."""
+        """List the unanswered questions of a tenant, or of a run, oldest first."""
         statement = _OPEN.limit(min(limit, _LISTED_MAX))
         if tenant is not None:
             statement = statement.where(runs.c.tenant == tenant)
@@ -281,7 +282,7 @@ class Waits:
             return [_view(row) for row in rows_of(connection.execute(statement), _OpenRow)]
 
     def answers(self, run_id: str, *, limit: int = _LISTED_MAX) -> list[AnswerView]:
-        """Who answered what a run asked, the latest of them, oldest first."""
+        """List the newest answers to the questions of a run, oldest first."""
         with self._database.read() as connection:
             found = rows_of(connection.execute(_ANSWERED.where(runs.c.run_id == run_id).limit(limit)), _AnsweredRow)
         return [_answer(row) for row in reversed(found)]
@@ -296,42 +297,37 @@ class Waits:
         arguments: str | None = None,
         wait_id: int | None = None,
     ) -> list[Hint]:
-        """Answer an open approval of a run; ``arguments`` (JSON) replace those the model gave. ``by`` is who answers
-        (``core.principals``).
-
-        ``wait_id`` says which; ``None`` is for the oldest. The first answer counts. Raises ``RunNotFound``,
-        ``NotWaiting``, ``NothingAsked``, ``NotOffered``.
-        """
+        """Answer an open approval of a run; ``arguments`` (JSON) replace the model's. ``by`` is the principal who
+        answers (``core.principals``). ``wait_id`` names the question; ``None`` means the oldest. The first answer
+        counts. Raises ``RunNotFound``, ``NotWaiting``, ``NothingAsked``, ``NotOffered``."""
         answer = ApprovalAnswer(choice=choice, by=by, reason=reason, arguments=arguments)
         with self._database.write() as connection:
             return settle_approval(connection, find(connection, run_id), answer, wait_id=wait_id)
 
     def reply(self, run_id: str, text: str, *, by: str, wait_id: int | None = None) -> list[Hint]:
-        """Answer an open question of a run, by the number of a choice or by text. ``by`` is who answers.
-
-        ``wait_id`` says which; ``None`` is for the oldest. The first answer counts. Raises ``RunNotFound``,
-        ``NotWaiting``, ``NothingAsked``.
-        """
+        """Answer an open question of a run, by the number of a choice or by text. ``by`` is the principal who answers.
+        ``wait_id`` names the question; ``None`` means the oldest. The first answer counts. Raises ``RunNotFound``,
+        ``NotWaiting``, ``NothingAsked``."""
         with self._database.write() as connection:
             return settle_input(connection, find(connection, run_id), text, by=by, wait_id=wait_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalAnswer:
-    """What somebody says to an approval."""
+    """A person's answer to an approval."""
 
     choice: Choice
     by: str
     reason: str | None = None
     arguments: str | None = None
     is_from_chat: bool = False
-    """They read the question in a chat, which shows what is very long in part."""
+    """The person read the question in a chat, which shows only parts of a very long one."""
 
 
 def settle_approval(
     connection: Connection, pk: int, answer: ApprovalAnswer, *, wait_id: int | None = None
 ) -> list[Hint]:
-    """``Waits.approve`` within a transaction, of a run by its number."""
+    """Answer an approval within a transaction, for the run with the row id ``pk``; otherwise like ``Waits.approve``."""
     loaded, wait = _lock_open(connection, pk, WaitKind.APPROVAL, wait_id)
     request, choice, reason = json.loads(wait.request), answer.choice, answer.reason
     if request.get("choices") and choice.value not in request["choices"]:
@@ -345,7 +341,7 @@ def settle_approval(
     chosen |= {"arguments_sha256": blob_hash(given)}
     before = {"arguments_sha256": blob_hash(own)}
     record(connection, Act.APPROVAL_ANSWER, loaded.run.run_id, before=before, after=chosen)
-    # Another command than the one that was shown runs then, so everybody who follows the run is told which.
+    # The edited command differs from the one that was shown, so an event tells followers of the run which one runs.
     instead = {"changed_arguments": show_marks(redact(answer.arguments))} if answer.arguments else {}
     answered_event = _answered_event(loaded, wait, choice=choice.value, by=answer.by, **instead)
     if choice is Choice.DENY:
@@ -359,7 +355,7 @@ def settle_approval(
 
 
 def settle_input(connection: Connection, pk: int, text: str, *, by: str, wait_id: int | None = None) -> list[Hint]:
-    """``Waits.reply`` within a transaction, of a run by its number."""
+    """Answer a question within a transaction, for the run with the row id ``pk``; otherwise like ``Waits.reply``."""
     loaded, wait = _lock_open(connection, pk, WaitKind.INPUT, wait_id)
     request = json.loads(wait.request)
     _close(connection, wait, loaded.pk, "answered", by, None)
@@ -392,12 +388,13 @@ _EXPIRED = Prepared(
 
 
 def expired(connection: Connection, *, now: float, most: int) -> list[int]:
-    """The numbers of runs with a question whose time is over by ``now``."""
+    """List the row ids of runs with a question whose time is over by ``now`` (epoch seconds)."""
     return list(dict.fromkeys(row.run_pk for row in _EXPIRED.all(connection, {"now": now, "most": most})))
 
 
 def expire(connection: Connection, loaded: LoadedRun) -> list[Hint] | None:
-    """Answer the oldest question of a locked run whose time is over: refused, or not answered."""
+    """Settle the oldest question of a locked run whose time is over: as refused, or as not answered. ``None`` when
+    there is none."""
     late = _WAIT.where(waits.c.run_pk == loaded.pk, waits.c.closed_at.is_(None), waits.c.expires_at < db_now())
     wait = row_of(connection.execute(late.order_by(waits.c.pk).limit(1)), _WaitRow)
     if wait is None:
@@ -415,7 +412,7 @@ def expire(connection: Connection, loaded: LoadedRun) -> list[Hint] | None:
         return _settle(connection, loaded, wait, denied_by_time(description), event, refusal)
     event = _answered_event(loaded, wait, by=TIMEOUT)
     if request.get(IS_CLIENTS):
-        # Nobody is there to read an answer; to ask the model for one would cost for nothing.
+        # The client left and would not read an answer, so do not pay for a call of the model.
         given_up = ev.DeadlinePassed(reason=ExitReason.IDLE_EXCEEDED, failure=_CLIENT_GONE)
         return save(connection, loaded, apply(loaded.run, given_up), Additions(events=[event]))
     text = unanswered(request, request.get("choices", ()))
@@ -423,7 +420,7 @@ def expire(connection: Connection, loaded: LoadedRun) -> list[Hint] | None:
 
 
 def _look_again(connection: Connection, loaded: LoadedRun, wait: _WaitRow) -> list[Hint]:
-    """It is time to look at the task of a call, if the call still waits for it."""
+    """Make the call due whose task is to be polled now, if it still waits for it."""
     connection.execute(sa.update(waits).where(waits.c.pk == wait.pk).values(expires_at=None))
     run = loaded.run
     if run.status.is_terminal or run.iteration != wait.iteration:
@@ -434,7 +431,7 @@ def _look_again(connection: Connection, loaded: LoadedRun, wait: _WaitRow) -> li
 
 
 def _hand_on(connection: Connection, loaded: LoadedRun, wait: _WaitRow, text: str, event: RunEvent) -> list[Hint]:
-    """The answer goes to the task of the call, by the next look at it."""
+    """Store the answer with the task of the call; the next poll sends it."""
     of_task = (
         (waits.c.run_pk == loaded.pk)
         & (waits.c.iteration == wait.iteration)
@@ -460,7 +457,7 @@ _CLIENT_GONE = Failure(
 
 
 def insert_wait(connection: Connection, claim: CallClaim, question: Question) -> NewWait:
-    """The new row's number and when it expires."""
+    """Insert a question. Returns its row id and when it expires."""
     request = {**question.request, "choices": list(question.choices)}
     inserted = connection.execute(
         sa.insert(waits)
@@ -479,8 +476,8 @@ def insert_wait(connection: Connection, claim: CallClaim, question: Question) ->
 
 
 def _tell_chat(connection: Connection, claim: CallClaim, question: Question, wait: NewWait) -> list[Hint]:
-    """Owe the question, with its buttons, to the chat that the chain began in, in the transaction that asks; nothing
-    where it began elsewhere."""
+    """Insert the delivery of the question, with its buttons, to the chat in which the chain began, in the transaction
+    that asks; nothing when it began elsewhere."""
     asked = replace(question, request=_without_secrets(question.request))
     text = asked_in_chat(asked, wait.pk)
     if text is None:
@@ -500,13 +497,13 @@ def _tell_chat(connection: Connection, claim: CallClaim, question: Question, wai
 
 
 def _without_secrets(request: Mapping[str, Any]) -> dict[str, Any]:
-    """``request`` as people are shown it."""
+    """Redact the secrets in ``request``, for display."""
     command = request.get("command")
     return {**request, "command": redact(command)} if isinstance(command, str) else dict(request)
 
 
 def asked_with(claim: CallClaim, question: Question, asked: NewWait) -> RunEvent:
-    """The event that a call asks."""
+    """Build the event that a call asks a question."""
     shown = {name: value for name, value in _without_secrets(question.request).items() if name != "arguments"}
     shown |= {name: show_marks(str(shown[name])) for name in ("command", "description", "question") if name in shown}
     data = {
@@ -562,7 +559,7 @@ def _settle(
     event: RunEvent,
     refusal: Refusal | None = None,
 ) -> list[Hint]:
-    """The call is over without having run: ``text`` is its result. It failed if it was refused."""
+    """Settle the call without having run it: ``text`` is its result. It failed if it was refused."""
     status = CallStatus.FAILED if refusal else CallStatus.SUCCEEDED
     position = int(wait.position)
     tool_call_id = tool_call_ids(connection, loaded)[position]
@@ -581,7 +578,8 @@ def _settle(
 
 
 def _remember(connection: Connection, loaded: LoadedRun, choice: Choice, pattern_keys: Sequence[str]) -> None:
-    """Keep the permission beyond this one call, for every danger that it was asked about, as far as ``choice`` says."""
+    """Store the permission beyond this one call, for every danger that it was asked about, as far as ``choice``
+    says."""
     if choice is Choice.ALWAYS:
         for key in pattern_keys:
             allowed = {"tenant": tenant_of_run(loaded.pk), "pattern_key": key, "created_at": db_now()}

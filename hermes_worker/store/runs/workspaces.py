@@ -1,4 +1,4 @@
-"""Where runs work, for whoever looks at their files beside them."""
+"""The workspaces of runs, for people who look at their files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMED_MAX = 20
 
 
 class RunWorkspace(NamedTuple):
-    """Where one run works, or worked."""
+    """The workspace in which one run works, or worked."""
 
     session_id: str
     tenant: str
@@ -27,13 +27,13 @@ class RunWorkspace(NamedTuple):
 
 
 class RunWorkspaces:
-    """Reads; and records what people did to files."""
+    """Loads workspaces of runs, and records what people did to files in them. Thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def of(self, run_id: str) -> RunWorkspace:
-        """Raises ``RunNotFound``."""
+        """Load the workspace of a run. Raises ``RunNotFound``."""
         wanted = sa.select(sessions.c.session_id, sessions.c.tenant, sessions.c.workspace).join(
             runs, runs.c.session_pk == sessions.c.pk
         )
@@ -42,7 +42,7 @@ class RunWorkspaces:
             return one_of(connection.execute(wanted.where(runs.c.pk == pk)), RunWorkspace)
 
     def at_work(self, place: RunWorkspace) -> Sequence[str]:
-        """The first of the runs that work there now, in any session."""
+        """List the ids of the first runs that work in this workspace now, in any session."""
         wanted = (
             sa.select(runs.c.run_id, sessions.c.workspace)
             .join(sessions, sessions.c.active_run_pk == runs.c.pk)
@@ -55,7 +55,7 @@ class RunWorkspaces:
         return found[:_NAMED_MAX]
 
     def record_restore(self, run_id: str, checkpoint: str, *, before: str, files: int) -> None:
-        """Write down that somebody put files back."""
+        """Record in the audit log that a person restored files from a checkpoint."""
         with self._database.write() as connection:
             find(connection, run_id)
             after = {"checkpoint": checkpoint, "files": files}

@@ -1,1 +1,1 @@
-"""Search in what was said."""
+"""Full-text search in transcripts."""

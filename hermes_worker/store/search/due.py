@@ -1,4 +1,5 @@
-"""What of the index is due, and what has to leave it (``store.search.indexing`` has the theory)."""
+"""The queue of the search index: which sessions are due for indexing, and which messages have to leave the index
+(``store.search.indexing`` has the theory)."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ SEARCHED_ROLES = (Role.USER, Role.ASSISTANT, Role.TOOL)
 
 
 class IndexedBody(NamedTuple):
-    """A message that stands in the index, by its number there."""
+    """A message that stands in the index, with its row id there."""
 
     pk: int
     tenant: str
@@ -37,22 +38,22 @@ _ITS_MESSAGE = sa.and_(messages.c.session_pk == search_rows.c.session_pk, messag
 INDEXED_BODIES = sa.select(search_rows.c.pk, sessions.c.tenant, messages.c.role, BODY).select_from(
     search_rows.join(STORED, _ITS_MESSAGE).join(sessions, sessions.c.pk == search_rows.c.session_pk)
 )
-"""What stands in the index, as ``IndexedBody``."""
+"""Selects the messages in the index, as ``IndexedBody``."""
 
 
 def mark_due(connection: Connection, session_pk: int) -> None:
-    """Say that a session has messages that no run wrote."""
+    """Mark a session as due, because it has messages that no run wrote."""
     connection.execute(sa.insert(search_due).values(session_pk=session_pk))
 
 
 def mark_due_of_runs(connection: Connection, run_pks: Sequence[int]) -> None:
-    """Say that the sessions of these runs have messages."""
+    """Mark the sessions of these runs as due for indexing."""
     theirs = sa.select(runs.c.session_pk).where(runs.c.pk.in_(run_pks)).distinct()
     connection.execute(sa.insert(search_due).from_select(["session_pk"], theirs))
 
 
 def forget(connection: Connection, session_pk: int, *, beyond: int = 0) -> None:
-    """Delete a session's messages above number ``beyond`` from the index, in the transaction that deletes them and
+    """Delete a session's messages above number ``beyond`` from the index, in the transaction that deletes the messages,
     before it does."""
     here = sa.and_(search_rows.c.session_pk == session_pk, search_rows.c.seq > beyond)
     if connection.dialect.name == "sqlite":
@@ -85,10 +86,11 @@ def _note_forgotten(connection: Connection) -> None:
 
 
 def clear_index(database: Database) -> int:
-    """Throw the index away, and have all sessions indexed again when texts are in clear; how many messages it had."""
+    """Empty the index, and have all sessions indexed again when texts are in clear. Returns how many messages it
+    had."""
     with database.write() as connection:
         if not is_searchable(database):
-            # They are hashes that are the same every time, and would tell what titles are.
+            # Title keys are deterministic hashes, from which titles could be guessed.
             keyed = sa.update(sessions).where(sessions.c.title_key.is_not(None))
             connection.execute(keyed.values(title_key=None))
         if connection.execute(sa.select(search_rows.c.pk).limit(1)).first() is None:
@@ -100,12 +102,12 @@ def clear_index(database: Database) -> int:
 
 
 def is_made_by_other_rules() -> sa.ColumnElement[bool]:
-    """Whether the index has words that another version made, or none at all yet."""
+    """Condition that the index has words that another version made, or none at all yet."""
     return ~sa.exists(sa.select(maintenance.c.name).where(maintenance.c.name == WORDS_MADE_BY))
 
 
 def renew_index(database: Database) -> None:
-    """Throw the index away where another version made its words, and have all sessions indexed again. Idempotent."""
+    """Empty the index when another version made its words, and have all sessions indexed again. Idempotent."""
     with database.read() as connection:
         if not connection.execute(sa.select(is_made_by_other_rules())).scalar():
             return
@@ -120,13 +122,14 @@ def is_searchable(database: Database) -> bool:
 
 
 def index_words(tenant: str, role: Role, body: str) -> list[str]:
-    """The words of a message, and whose and of whom it is; none where nothing can be found of it."""
+    """The index words of a message, with words for its tenant and its role; empty when nothing in it can be searched
+    for."""
     words = words_of(folded(text_of(body))) if role in SEARCHED_ROLES else []
     return [tenant_word(tenant), role_word(role), *words] if words else []
 
 
 def tenant_word(tenant: str) -> str:
-    """A word that no text has, because it begins with a dot."""
+    """The index word of a tenant, which occurs in no text, because it begins with a dot."""
     return f".t-{tenant}"
 
 

@@ -1,4 +1,4 @@
-"""The one way to ask what was said (``store.search.indexing`` has the theory)."""
+"""Search in transcripts: the one way to query messages by their text (``store.search.indexing`` has the theory)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from hermes_worker.store.search.repairing import with_repair
 from hermes_worker.store.tables import messages, runs, search_due, search_rows, sessions
 
 FOUND_MAX = 100
-"""Messages that one search returns at most."""
+"""The most messages that one search returns."""
 _MATCHES_MAX = 300
-"""The newest so many matches are put in order; of the original."""
+"""How many of the newest matches are sorted. The number is the original's (Hermes Agent)."""
 _CANDIDATES_MAX = 3_000
 _CANDIDATES_AT_ONCE = 300
 _LATER_CANDIDATES_AT_ONCE = 900
@@ -36,34 +36,34 @@ _READ_SEALED_MAX = 5_000
 
 
 class SearchOrder(StrEnum):
-    """Which of the messages that were found come first."""
+    """The order of the messages that were found."""
 
     HITS = "hits"
-    """Those with most hits, and of several the newest."""
+    """Messages with the most hits first; of equal ones, the newest."""
     NEWEST = "newest"
     OLDEST = "oldest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageSearch:
-    """What to look for in the messages of a tenant."""
+    """A query for messages of a tenant."""
 
     text: str
-    """As ``core.searching.read_query`` reads it."""
+    """The query text (``core.searching.read_query``)."""
     roles: tuple[Role, ...] = (Role.USER, Role.ASSISTANT)
     order: SearchOrder = SearchOrder.HITS
     limit: int = 20
-    """At most ``FOUND_MAX``."""
+    """The most results, up to ``FOUND_MAX``."""
     session: str | None = None
-    """Look in this session only: in all of it, indexed or not."""
+    """Search in this session only: in all of it, indexed or not."""
     without_sessions: frozenset[int] = frozenset()
-    """Numbers of sessions in which not to look."""
+    """Row ids of sessions that are left out."""
     without_sources: frozenset[str] = frozenset()
-    """Kinds of sources in whose sessions not to look."""
+    """Kinds of sources whose sessions are left out."""
     principal: str | None = None
-    """Look in sessions only that nobody but this one began."""
+    """Search only in sessions all of whose runs this principal submitted."""
     has_children: bool = False
-    """Look in sessions of delegated work, too."""
+    """Search in sessions of delegated work, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class FoundMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """What was found, in the order that was asked for."""
+    """The messages that were found, in the requested order."""
 
     found: tuple[FoundMessage, ...] = ()
     is_complete: bool = True
@@ -92,7 +92,8 @@ class SearchResult:
 
 
 class _Candidate(NamedTuple):
-    """A message that may match. Thousands are read for one search, so what is only shown is not read with them."""
+    """A message that may match. Thousands are read for one search, so columns that are only displayed are not read with
+    them."""
 
     session_pk: int
     seq: int
@@ -125,8 +126,8 @@ class Search:
         self._source = source
 
     def find(self, wanted: MessageSearch) -> SearchResult:
-        """The messages that match. Nothing where the text asks for nothing. Where the index turns out to be damaged, it
-        is made anew, and the result is not complete. Raises ``SessionNotFound``, ``UnavailableError``."""
+        """Find the messages that match; none when the query is empty. When the index turns out to be damaged, it is
+        rebuilt, and the result is not complete. Raises ``SessionNotFound``, ``UnavailableError``."""
         return with_repair(self._database, partial(self._find, wanted))
 
     def _find(self, wanted: MessageSearch) -> SearchResult:
@@ -157,7 +158,7 @@ class Search:
         return int(pk)
 
     def _of_sessions(self, wanted: MessageSearch) -> list[sa.ColumnElement[bool]]:
-        """Conditions for the sessions in which to look."""
+        """Build the conditions for the sessions to search in."""
         found: list[sa.ColumnElement[bool]] = [owned_by(self._tenant, sessions)]
         if wanted.without_sessions:
             found.append(sessions.c.pk.not_in(sorted(wanted.without_sessions)))
@@ -173,7 +174,7 @@ class Search:
     def _indexed(
         self, connection: Connection, wanted: MessageSearch, query: Query
     ) -> Iterator[tuple[Sequence[_Candidate], bool]]:
-        """Pages of candidates, newest first, and whether there are none behind them."""
+        """Yield pages of candidates from the index, newest first, and whether each page is the last."""
         text = index_query(connection.dialect.name, self._tenant, wanted.roles, filters_of(query))
         place = sa.and_(messages.c.session_pk == search_rows.c.session_pk, messages.c.seq == search_rows.c.seq)
         # Session by session, of the candidates only. A join leaves both databases a choice that they make badly: SQLite
@@ -190,7 +191,8 @@ class Search:
     def _pages(
         self, connection: Connection, wanted: MessageSearch, which: sa.ColumnElement[bool], most: int
     ) -> Iterator[tuple[Sequence[_Candidate], bool]]:
-        """The same without an index: the newest messages of the newest sessions."""
+        """Yield pages of candidates without an index: the newest messages of the newest sessions, and whether each page
+        is the last."""
         from_ = STORED.join(sessions, sessions.c.pk == messages.c.session_pk)
         place = sa.tuple_(messages.c.session_pk, messages.c.seq)
         asked = _CANDIDATES.select_from(from_).where(which, _of_roles(wanted), *self._of_sessions(wanted))
@@ -223,7 +225,8 @@ class Search:
         )
 
     def _sessions(self, connection: Connection, pks: Collection[int]) -> dict[int, _FoundSession]:
-        """Without those that were deleted since: a number may be another tenant's by now."""
+        """Load the sessions of results, without those that were deleted meanwhile: another tenant may have their row
+        ids by now."""
         if not pks:
             return {}
         theirs = _SESSIONS.where(sessions.c.pk.in_(sorted(pks)), owned_by(self._tenant, sessions))
@@ -240,11 +243,11 @@ IS_OF_CHILD = (
     .where(runs.c.session_pk == sessions.c.pk, sa.or_(runs.c.parent_pk.is_not(None), _IS_REVIEW))
     .correlate(sessions)
 )
-"""Of a session that another run opened: in which a run does what was delegated, or looks back at a conversation."""
+"""Condition that another run opened the session, for delegated work or for a review."""
 
 
 def begun_only_by(principal: str) -> list[sa.ColumnElement[bool]]:
-    """Conditions for sessions whose runs are all this principal's, of which there is one at least."""
+    """Build the conditions for sessions that have runs, all of which this principal submitted."""
     its = runs.c.session_pk == sessions.c.pk
     others = sa.or_(runs.c.principal.is_(None), runs.c.principal != principal)
     return [sa.exists().where(its).correlate(sessions), ~sa.exists().where(its, others).correlate(sessions)]
@@ -253,7 +256,7 @@ def begun_only_by(principal: str) -> list[sa.ColumnElement[bool]]:
 def _matches(
     query: Query, pages: Iterator[tuple[Sequence[_Candidate], bool]]
 ) -> tuple[list[tuple[int, _Candidate]], bool]:
-    """The newest messages that match, with their hits, and whether these are all."""
+    """Find the newest messages that match, with their hits, and whether these are all."""
     found: list[tuple[int, _Candidate]] = []
     is_last = False
     for rows, is_last in pages:
@@ -267,11 +270,9 @@ def _matches(
 
 
 def _candidate_pages(connection: Connection, text: str) -> Iterator[tuple[list[int], bool]]:
-    """Numbers of rows, newest first, page by page, and whether there are none behind the page.
-
-    Behind the first page all others are asked for at once: PostgreSQL often finds and sorts all candidates to give a
-    part of them, and would do so for every page. Whoever needs more than one page mostly needs many, so later ones are
-    longer."""
+    """Yield row ids of the index, newest first, page by page, and whether each page is the last. The pages after the
+    first are fetched with one query: PostgreSQL often finds and sorts all candidates to return a part of them, and
+    would do so for every page. A search that needs more than one page mostly needs many, so later pages are longer."""
     before = _BEHIND_ALL
     for most, at_once in (
         (_CANDIDATES_AT_ONCE, _CANDIDATES_AT_ONCE),
@@ -288,11 +289,11 @@ def _candidate_pages(connection: Connection, text: str) -> Iterator[tuple[list[i
 
 
 def indexed_rows(connection: Connection, text: str, limit: int, *, before: int = _BEHIND_ALL) -> list[int]:
-    """Numbers of rows of the index that ``text`` finds, which ``index_query`` made, newest first."""
+    """List row ids of the index that match ``text``, a query of ``index_query``, newest first."""
     if connection.dialect.name == "sqlite":
         asked = "select rowid from search_words where search_words match ? and rowid < ? order by rowid desc limit ?"
         return list(connection.exec_driver_sql(asked, (text, before, limit)).scalars())
-    # As a part of the statement, so that PostgreSQL knows how many rows have these words. None has a quote in it.
+    # A literal, so that PostgreSQL can estimate how many rows have these words, which contain no quotes.
     query = sa.cast(sa.bindparam("query", text, sa.Text(), literal_execute=True), _TSQUERY)
     asked_rows = sa.select(search_rows.c.pk).where(search_rows.c.words.op("@@")(query), search_rows.c.pk < before)
     return list(connection.execute(asked_rows.order_by(search_rows.c.pk.desc()).limit(limit)).scalars())
@@ -309,7 +310,7 @@ _TSQUERY = _TsQuery()
 
 
 class _Spelling(NamedTuple):
-    """How a kind of index spells a query."""
+    """The query syntax of one kind of index."""
 
     quote: str
     prefix: str
@@ -325,7 +326,7 @@ _SPELLINGS = {
 
 
 def index_query(dialect: str, tenant: str, roles: Collection[Role], filters: Sequence[Filter]) -> str:
-    """What a kind of index is asked for."""
+    """Build the query text for a kind of index."""
     spelling = _SPELLINGS[dialect]
 
     def word(wanted: Wanted) -> str:
@@ -345,7 +346,7 @@ def index_query(dialect: str, tenant: str, roles: Collection[Role], filters: Seq
 
 
 def _origins(connection: Connection, session_ids: Collection[str]) -> dict[str, str | None]:
-    """The kinds of sources of sessions that nobody named: their first runs have their ids."""
+    """Load the kinds of sources of sessions without names: the first run of such a session has the session's id."""
     if not session_ids:
         return {}
     wanted = sa.select(runs.c.run_id, runs.c.origin).where(runs.c.run_id.in_(sorted(session_ids)))

@@ -1,23 +1,23 @@
-"""Add what was said to an index beside the transcripts, off the way of every step.
+"""Add messages to a search index beside the transcripts, without delaying any step.
 
-Theory of operation. No step writes to the index. Whoever counts runs that are over (``store.statistics``) says in the
-same transaction that their sessions are *due*, and so does whoever adds messages without a run. An *indexer* takes due
-sessions, oldest first, makes the words of their new messages outside of any transaction, and adds them in a short one,
-together with the removal of what it found due. A session's rows in ``search_rows`` are the beginning of its transcript
-without a gap, so their last number says where to go on; a killed indexer leaves either all of a batch or nothing, and
-of two at once one finds the rows there. A transcript has gaps only while a run is at work; that run's end says again
-that the session is due.
+Theory of operation. No step writes to the index. The transaction that counts ended runs (``store.statistics``) marks
+their sessions as *due*, and so does code that adds messages without a run. An *indexer* takes due sessions, oldest
+first, makes the words of their new messages outside of any transaction, and adds them in a short one, which also
+removes the marks that it found. A session's rows in ``search_rows`` are the beginning of its transcript without a gap,
+so their last number says where to go on. A killed indexer leaves either all of a batch or nothing, and of two at once
+the second finds the rows there. A transcript has gaps only while a run is at work; that run's end marks the session as
+due again.
 
-An index finds *candidates*, newest first; the text of each decides whether it matches and how often
-(``core.searching.hits``). So both databases give the same messages in the same order, and words of rows that are gone
-find nothing.
+An index finds *candidates*, newest first; the text of each candidate decides whether it matches and how often
+(``core.searching.hits``). So both databases give the same messages in the same order, and words of deleted rows find
+nothing.
 
-SQLite's index keeps no texts. To delete from it, its words are made again from the texts, which must therefore still be
-there (``due.forget``). What it deleted stays in its files until it is merged: the indexer does that, in small parts.
+SQLite's index stores no texts. To delete from it, its words are made again from the texts, which must therefore still
+be there (``due.forget``). Deleted words stay in its files until they are merged: the indexer does that, in small parts.
 
 *Where texts are encrypted nothing is indexed*, because words, or hashes of them that are the same every time, would
-tell what texts hold. What had been indexed is thrown away. A search then reads the newest messages and says that it did
-not see the others.
+reveal what texts hold. What had been indexed is dropped. A search then reads the newest messages and says that it did
+not read the others.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from hermes_worker.store.tables import maintenance, messages, search_due, search
 _DUE_AT_ONCE = 40
 _MESSAGES_AT_ONCE = 200
 _CHARS_AT_ONCE = 400_000
-"""Of one batch, so that its transaction stays short."""
+"""Characters of one batch, so that its transaction stays short."""
 _MERGED_PAGES = 200
 _TURN = "search"
 _SAMPLES = 20
@@ -83,15 +83,16 @@ class _IndexedRow(NamedTuple):
 
 
 class Indexer:
-    """Adds messages to the index. Thread-safe; several at once do no harm, and some of their work twice."""
+    """Adds messages to the index. Thread-safe; several indexers at once are harmless, and do some of their work
+    twice."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._is_checked = False
 
     def take_turn(self, interval_s: float) -> bool:
-        """Whether something is to be done and nobody looked in this interval: of all processes one is to look, so that
-        a fleet of any size indexes at the pace of one. Raises ``UnavailableError``."""
+        """Claim this interval. Returns True when there is work and no process looked in this interval: one process of a
+        fleet indexes at a time, so a large fleet causes no more load than a small one. Raises ``UnavailableError``."""
         with self._database.read() as connection:
             has_work = sa.or_(sa.exists(sa.select(search_due.c.pk)), is_made_by_other_rules())
             if not is_searchable(self._database):
@@ -106,8 +107,8 @@ class Indexer:
             return connection.execute(sa.update(maintenance).where(due).values(ran_at=db_now())).rowcount == 1
 
     def look(self, seconds: float = 0.25, *, pause_s: float = 0.02, is_over: Callable[[], bool] = lambda: False) -> int:
-        """Index for so long what is due, with a pause after each batch; how many messages that were. One statement when
-        nothing is due. Idempotent. Raises ``UnavailableError``."""
+        """Index due messages for up to ``seconds``, with a pause after each batch. Returns how many messages were
+        indexed. One statement when nothing is due. Idempotent. Raises ``UnavailableError``."""
         if not is_searchable(self._database):
             clear_index(self._database)
             return 0
@@ -122,8 +123,8 @@ class Indexer:
         return added
 
     def _check(self) -> None:
-        """Once in the life of a process, make an index anew that another version made, or that has lost what it should
-        have: damage that raises no error is noticed by nobody else."""
+        """Once in the life of a process, rebuild an index that another version made, or that has lost entries: damage
+        without an error would not be noticed otherwise."""
         if self._is_checked:
             return
         with_repair(self._database, partial(renew_index, self._database))
@@ -133,8 +134,8 @@ class Indexer:
         self._is_checked = True
 
     def step(self) -> int | None:
-        """Index one batch; how many messages it had, or ``None`` when nothing is due. An index that is damaged is made
-        anew. Raises ``UnavailableError``."""
+        """Index one batch. Returns how many messages it had, or ``None`` when nothing is due. A damaged index is
+        rebuilt. Raises ``UnavailableError``."""
         return with_repair(self._database, self._step)
 
     def _step(self) -> int | None:
@@ -149,7 +150,7 @@ class Indexer:
         unread = {row.session_pk for row in rows[len(first) :]}
         if len(rows) == _MESSAGES_AT_ONCE:
             unread |= {row.session_pk for row in due if row.session_pk >= rows[-1].session_pk}
-        # Behind a gap nothing can be done before the run that is at work there has ended.
+        # Messages behind a gap cannot be indexed until the run that is writing there has ended.
         unread -= {row.session_pk for row in first} - {row.session_pk for row in whole}
         done = [row.pk for row in due if row.session_pk not in unread]
         with self._database.write() as connection:
@@ -163,7 +164,7 @@ class Indexer:
 
 
 def merge_forgotten(database: Database) -> bool:
-    """Write a part of SQLite's index anew, if something was deleted from it; whether it was."""
+    """Merge a part of SQLite's index, if something was deleted from it. Returns whether anything was merged."""
     if not database.is_sqlite:
         return False
     deleted = sa.select(maintenance.c.ran_at).where(maintenance.c.name == FORGOTTEN)
@@ -175,7 +176,7 @@ def merge_forgotten(database: Database) -> bool:
         before = connection.exec_driver_sql("select total_changes()").scalar_one()
         merge = "insert into search_words (search_words, rank) values ('merge', ?)"
         connection.exec_driver_sql(merge, (-_MERGED_PAGES,))
-        # SQLite's manual: less than two changes say that nothing was left to do.
+        # By SQLite's manual, fewer than two changes mean that nothing was left to do.
         if connection.exec_driver_sql("select total_changes()").scalar_one() - before < 2:
             this = sa.and_(maintenance.c.name == FORGOTTEN, maintenance.c.ran_at == at)
             connection.execute(sa.delete(maintenance).where(this))
@@ -183,7 +184,7 @@ def merge_forgotten(database: Database) -> bool:
 
 
 def _new_rows(connection: Connection, session_pks: Sequence[int]) -> list[_UnindexedRow]:
-    """What of these sessions is not indexed, session by session in order."""
+    """Load the rows of these sessions that are not indexed, session by session in order."""
     last = sa.select(sa.func.max(search_rows.c.seq)).where(search_rows.c.session_pk == sessions.c.pk)
     behind = sa.func.coalesce(last.scalar_subquery(), 0)
     wanted = (
@@ -205,7 +206,7 @@ def _new_rows(connection: Connection, session_pks: Sequence[int]) -> list[_Unind
 
 
 def _first_part(rows: Sequence[_UnindexedRow]) -> Sequence[_UnindexedRow]:
-    """As many as make up a batch, and at least one."""
+    """Take as many rows as make up a batch, and at least one."""
     chars = 0
     for number, row in enumerate(rows):
         chars += len(row.body)
@@ -215,7 +216,7 @@ def _first_part(rows: Sequence[_UnindexedRow]) -> Sequence[_UnindexedRow]:
 
 
 def _unbroken(rows: Sequence[_UnindexedRow]) -> Iterator[_UnindexedRow]:
-    """Up to the first gap of each session: there a run is still at work."""
+    """Yield the rows up to the first gap of each session, where a run is still at work."""
     for _, its in groupby(rows, key=lambda row: row.session_pk):
         for number, row in enumerate(its, start=1):
             if row.place != number:
@@ -224,9 +225,9 @@ def _unbroken(rows: Sequence[_UnindexedRow]) -> Iterator[_UnindexedRow]:
 
 
 def _add(connection: Connection, found: Sequence[tuple[_UnindexedRow, Sequence[str]]]) -> int:
-    """Index what is still there and not indexed yet; how many messages."""
+    """Index rows that still exist and are not indexed yet. Returns how many messages."""
     pks = {row.session_pk for row, _ in found}
-    # A number may belong to another session by now, whose id is another one.
+    # Compare the ids: the row id of a deleted session may belong to a new session by now.
     known = sa.select(sessions.c.pk, sessions.c.session_id).where(sessions.c.pk.in_(pks))
     ids = {int(pk): name for pk, name in connection.execute(known.with_for_update(read=True, key_share=True))}
     words = {(row.session_pk, row.seq): its for row, its in found if ids.get(row.session_pk) == row.session_id}
@@ -235,7 +236,7 @@ def _add(connection: Connection, found: Sequence[tuple[_UnindexedRow, Sequence[s
     if connection.dialect.name == "sqlite":
         return _add_to_sqlite(connection, words)
     places = list(words)
-    # No word has a quote in it, so each may stand between two.
+    # Words contain no quotes, so each can be quoted without escaping.
     texts_of_all = [" ".join(f"'{word}'" for word in words[place]) or None for place in places]
     arguments = {"pks": [pk for pk, _ in places], "seqs": [seq for _, seq in places], "texts": texts_of_all}
     return int(connection.execute(_ADD_TO_POSTGRESQL, arguments).rowcount)
@@ -261,7 +262,7 @@ _ADD_TO_POSTGRESQL = sa.text(
 
 
 def indexed_part(database: Database) -> Counter[str]:
-    """How many messages are indexed, and how many times a session was said to be due, for who looks after it."""
+    """Count the indexed messages, and the marks of due sessions; for operators."""
     with database.read() as connection:
         rows = connection.execute(sa.select(sa.func.count()).select_from(search_rows)).scalar_one()
         due = connection.execute(sa.select(sa.func.count()).select_from(search_due)).scalar_one()
@@ -269,8 +270,8 @@ def indexed_part(database: Database) -> Counter[str]:
 
 
 def find_index_damage(database: Database) -> str | None:
-    """Look for damage to the index: a sentence, or ``None``. Reads SQLite's index whole. Raises ``UnavailableError``
-    for any other trouble."""
+    """Look for damage to the index. Returns a sentence, or ``None``. Reads SQLite's index whole. Raises
+    ``UnavailableError`` for any other trouble."""
     if not is_searchable(database):
         return None
     try:
@@ -286,7 +287,7 @@ def find_index_damage(database: Database) -> str | None:
 
 
 def _count_lost(database: Database) -> int:
-    """How many of the newest messages that stand in the index are not found by their words."""
+    """Count how many of the newest messages of the index are not found by their words."""
     with database.read() as connection:
         newest = INDEXED_BODIES.order_by(search_rows.c.pk.desc()).limit(_SAMPLES)
         return sum(not _is_found(connection, row) for row in rows_of(connection.execute(newest), IndexedBody))

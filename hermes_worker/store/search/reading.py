@@ -1,4 +1,4 @@
-"""What was said around a place of a transcript, and which sessions belong together: what a search leads to."""
+"""Read what a search leads to: the messages around a place of a transcript, and the sessions that belong together."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from hermes_worker.store.search.finding import IS_OF_CHILD, begun_only_by
 from hermes_worker.store.tables import messages, runs, sessions
 
 _GENERATIONS_MAX = 32
-"""Forks of forks that are followed; of the original."""
+"""How many generations of forks are followed. The number is the original's (Hermes Agent)."""
 _SAID = (Role.USER.value, Role.ASSISTANT.value)
 _TITLED_MAX = 2_000
-"""So many sessions are looked through for a title."""
+"""How many sessions are searched for a title."""
 
 
 class SessionPlace(NamedTuple):
-    """A session, as far as who looks into it has to know."""
+    """The facts of a session that a reader needs."""
 
     pk: int
     session_id: str
@@ -52,11 +52,11 @@ class _TitleFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionReader:
-    """Whose sessions may be read."""
+    """The reader, who determines which sessions may be read."""
 
     tenant: str
     principal: str | None = None
-    """Sessions only that nobody but this one began; ``None`` for all of the tenant."""
+    """Only sessions all of whose runs this principal submitted may be read; ``None`` for all sessions of the tenant."""
 
 
 class SessionTexts:
@@ -68,7 +68,7 @@ class SessionTexts:
         self._source = source
 
     def place(self, reference: str) -> SessionPlace:
-        """Raises ``SessionNotFound``, also for one that ``reader`` may not read."""
+        """Load a session. Raises ``SessionNotFound``, also for one that ``reader`` may not read."""
         its = session_is(self._reader.tenant, self._source, reference)
         with self._database.read() as connection:
             row = row_of(connection.execute(self._facts().where(its)), SessionPlace)
@@ -77,13 +77,13 @@ class SessionTexts:
         return row
 
     def places(self, pks: Collection[int]) -> dict[int, SessionPlace]:
-        """Those of ``pks`` that may be read."""
+        """Load the sessions among ``pks`` that may be read."""
         with self._database.read() as connection:
             rows = rows_of(connection.execute(self._facts().where(sessions.c.pk.in_(pks))), SessionPlace)
         return {row.pk: row for row in rows}
 
     def titled(self, title: str) -> SessionPlace | None:
-        """The newest session that is called so, whatever the case of letters."""
+        """Find the newest session with this title, ignoring case."""
         wanted = title.strip().casefold()
         with self._database.read() as connection:
             titles = newest_titles(connection, *self._allowed())
@@ -91,30 +91,30 @@ class SessionTexts:
         return self.places([pk]).get(pk) if pk is not None else None
 
     def newest(self, limit: int, *, without: Collection[int] = ()) -> list[SessionPlace]:
-        """Sessions that are no forks, newest first."""
+        """List sessions that are no forks, newest first."""
         wanted = self._facts().where(sessions.c.forked_from.is_(None), sessions.c.pk.not_in(sorted(without)))
         with self._database.read() as connection:
             return rows_of(connection.execute(wanted.order_by(sessions.c.pk.desc()).limit(limit)), SessionPlace)
 
     def between(self, pk: int, first: int, last: int) -> list[Said]:
-        """Messages by their numbers, in order."""
+        """List messages by their numbers, both included, in order."""
         return self._messages(pk, messages.c.seq.between(first, last))
 
     def first(self, pk: int, count: int) -> list[Said]:
-        """The first that a person or the model said."""
+        """List the first messages of the user or the model."""
         return self._messages(pk, messages.c.role.in_(_SAID), limit=count)
 
     def last(self, pk: int, count: int) -> list[Said]:
-        """The last of them, in order."""
+        """List the last messages of the user or the model, in order."""
         return self._messages(pk, messages.c.role.in_(_SAID), limit=count, is_from_end=True)
 
     def family(self, pk: int) -> frozenset[int]:
-        """As ``family_of``, and the family of the session for which it does what was delegated."""
+        """Find the family of a session (``family_of``), and the family of the session that delegated its work."""
         with self._database.read() as connection:
             return family_of(connection, pk, has_delegating=True)
 
     def roots(self, pks: Collection[int]) -> dict[int, int]:
-        """Of each session the one that its line of forks began with."""
+        """Find for each session the one with which its line of forks began."""
         roots = {pk: pk for pk in pks}
         with self._database.read() as connection:
             for _ in range(_GENERATIONS_MAX):
@@ -149,15 +149,15 @@ class SessionTexts:
 
 
 class Asker(NamedTuple):
-    """Who looks for something, as far as the rows of a run say."""
+    """The requester of a search, as far as the rows of a run say."""
 
     session_pk: int
     principal: str | None
-    """Who asked for the first run of its chain."""
+    """The principal who submitted the first run of its chain."""
 
 
 def asker_of(database: Database, run_id: str) -> Asker | None:
-    """``None`` for a run that is gone."""
+    """Find out for which session and principal a run searches; ``None`` for a run that is gone."""
     root = runs.alias("root")
     wanted = (
         sa.select(runs.c.session_pk, root.c.principal)
@@ -169,7 +169,8 @@ def asker_of(database: Database, run_id: str) -> Asker | None:
 
 
 def _sources(connection: Connection, pks: Collection[int]) -> dict[int, int]:
-    """The sessions that these were forked from, by their numbers; one that stayed alone names itself."""
+    """Find the sessions from which these were forked, by their row ids; a fork whose original was deleted names
+    itself."""
     fork = sessions.alias("fork")
     wanted = (
         sa.select(fork.c.pk, sessions.c.pk.label("source_pk"))
@@ -180,14 +181,14 @@ def _sources(connection: Connection, pks: Collection[int]) -> dict[int, int]:
 
 
 def newest_titles(connection: Connection, *which: sa.ColumnElement[bool]) -> list[_TitleFacts]:
-    """The newest ``_TITLED_MAX`` sessions of these that have a title, newest first, with nothing else of them: whoever
-    looks for a title compares here, because the database may not be able to read it."""
+    """List the newest ``_TITLED_MAX`` of these sessions that have a title, newest first, with their titles alone.
+    Titles are compared in Python, because the database may not be able to read them."""
     wanted = sa.select(*columns_for(sessions, _TitleFacts)).where(*which, sessions.c.title.is_not(None))
     return rows_of(connection.execute(wanted.order_by(sessions.c.pk.desc()).limit(_TITLED_MAX)), _TitleFacts)
 
 
 def family_of(connection: Connection, pk: int, *, has_delegating: bool = False) -> frozenset[int]:
-    """The session, those that it was forked from, and the forks of all of them."""
+    """Find the family of a session: the session, those from which it was forked, and the forks of all of them."""
     roots, known = {pk}, {pk}
     for _ in range(_GENERATIONS_MAX):
         above = set(_sources(connection, roots).values())
@@ -204,7 +205,7 @@ def family_of(connection: Connection, pk: int, *, has_delegating: bool = False) 
 
 
 def _delegating(connection: Connection, pks: Collection[int]) -> set[int]:
-    """The sessions whose runs delegated the runs of these."""
+    """Find the sessions whose runs delegated the runs of these."""
     parent = runs.alias("parent")
     wanted = (
         sa.select(parent.c.session_pk)

@@ -1,8 +1,8 @@
-"""Notice that the index is damaged, and make it anew from the messages.
+"""Notice that the search index is damaged, and rebuild it from the messages.
 
-The index is derived: everything in it can be read from the transcripts again. So damage to it is no reason to fail.
-A search, the indexer or a deletion that meets it puts an empty index in its place (``rebuild_index``), and the indexer
-fills that as after an upgrade. Until then a search says that it has not seen everything.
+The index is derived: everything in it can be read from the transcripts again. So damage to it is no reason to fail. A
+search, the indexer or a deletion that meets damage puts an empty index in its place (``rebuild_index``), and the
+indexer fills that as after an upgrade. Until then a search says that its result is not complete.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ _CORRUPT_STATES = frozenset({"XX001", "XX002"})
 """``data_corrupted`` and ``index_corrupted`` (PostgreSQL 18, appendix A)."""
 _MISSING = ("no such table: search_words", "vtable constructor failed: search_words")
 _PARTS = ("data", "idx", "content", "docsize", "config")
-"""Of an FTS5 table, each a table of its own (https://sqlite.org/fts5.html, section 9)."""
+"""The parts of an FTS5 table, each a table of its own (https://sqlite.org/fts5.html, section 9)."""
 
 T = TypeVar("T")
 
 
 def is_index_damage(error: BaseException | None) -> bool:
-    """Whether ``error``, or what it was raised from, says that a database or an index in it is damaged."""
+    """Whether ``error``, or an exception in its chain of causes, reports that a database or an index in it is
+    damaged."""
     original = getattr(error, "orig", None)
     if original is None:
         return error is not None and error.__cause__ is not None and is_index_damage(error.__cause__)
@@ -41,8 +42,8 @@ def is_index_damage(error: BaseException | None) -> bool:
 
 
 def with_repair(database: Database, act: Callable[[], T]) -> T:
-    """Call ``act``. If it meets a damaged index, rebuild that and call it once more. ``act`` must be repeatable. Raises
-    ``UnavailableError`` where more than the index is damaged."""
+    """Call ``act``. If it meets a damaged index, rebuild the index and call it once more. ``act`` must be repeatable.
+    Raises ``UnavailableError`` when more than the index is damaged."""
     try:
         return act()
     except Exception as error:
@@ -59,8 +60,7 @@ def with_repair(database: Database, act: Callable[[], T]) -> T:
 
 
 def rebuild_index(connection: Connection) -> None:
-    """Put an empty index in the place of the one that is there, and say that every session is due, in the caller's
-    transaction."""
+    """Replace the index by an empty one, and mark every session as due, in the caller's transaction."""
     if connection.dialect.name == "sqlite":
         _drop_words(connection)
         connection.exec_driver_sql(SEARCH_WORDS)
@@ -72,14 +72,14 @@ def rebuild_index(connection: Connection) -> None:
 
 
 def mark_all_due(connection: Connection) -> None:
-    """Say that every session has messages that are not indexed, each once."""
+    """Mark every session as due for indexing, each once."""
     connection.execute(sa.delete(search_due))
     every = sa.select(sessions.c.pk).order_by(sessions.c.pk)
     connection.execute(sa.insert(search_due).from_select(["session_pk"], every))
 
 
 def _drop_words(connection: Connection) -> None:
-    """Drop SQLite's virtual table, also where its own module cannot open it any more."""
+    """Drop SQLite's virtual table, even when its own module cannot open it any more."""
     try:
         with connection.begin_nested():
             connection.exec_driver_sql("drop table if exists search_words")
@@ -87,7 +87,7 @@ def _drop_words(connection: Connection) -> None:
     except sa.exc.DBAPIError as error:
         if not is_index_damage(error):
             raise
-    # Once its row is gone from the schema, its parts are tables like any others.
+    # Without its row in the schema, the shadow tables can be dropped like ordinary tables.
     connection.exec_driver_sql("pragma writable_schema = on")
     connection.exec_driver_sql("delete from sqlite_schema where name = 'search_words'")
     connection.exec_driver_sql("pragma writable_schema = reset")

@@ -1,10 +1,10 @@
-"""Which runs were asked or answered something: what ``store.runs.listing`` needs for its filter by text.
+"""Find runs by the text of their input or answer, for the text filter of ``store.runs.listing``.
 
-Theory of operation. A run matches when its input or its answer does (``core.searching.hits``), so the texts
-decide, as they do in a search of sessions. The index of that search only says which runs are worth reading
-(``runs_to_read``): those that wrote a message with the wanted words, and those that it may not have yet. Where it has
-too many of them, or where texts are encrypted and there is no index, runs are read one after the other: of words that
-are everywhere a page is soon full.
+Theory of operation. A run matches when its input or its answer does (``core.searching.hits``), so the texts decide, as
+they do in a search of sessions. The index of that search only says which runs are worth reading (``runs_to_read``):
+those that wrote a message with the wanted words, and those that may not be indexed yet. Where there are too many of
+them, or where texts are encrypted and there is no index, runs are read one after the other: a page of runs with very
+common words is soon full.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hermes_worker.store.tables import (
 )
 
 TO_READ_MAX = 3_000
-"""Rows of the index, and runs that it may not have: with more of either it says nothing of use."""
+"""Rows of the index, and runs that may not be indexed: with more of either the index is of no use."""
 _AT_ONCE = 500
 _SAID = (Role.USER, Role.ASSISTANT)
 
@@ -49,13 +49,13 @@ class _AnswerOfRun(NamedTuple):
 
 
 def runs_to_read(connection: Connection, tenant: str, query: Query) -> Sequence[int] | None:
-    """The numbers of all runs of a tenant that can match, newest first; ``None`` where these are too many to be told.
-    Only for texts in clear (``due.is_searchable``)."""
-    # In this order: a run that is indexed between the two is of both.
+    """Find the row ids of all runs of a tenant that can match, newest first; ``None`` when there are too many. Only for
+    texts in clear (``due.is_searchable``)."""
+    # Read the unindexed runs first: a run that is indexed in between is then found by both reads.
     unindexed = _unindexed(connection, tenant)
     if unindexed is None:
         return None
-    # A message may have more words than the input that it was made of, so none is a reason to leave it out.
+    # Do not apply NOT: a message may have words that the input it was made from does not have.
     filters = [each._replace(none_of=()) for each in filters_of(query)]
     rows = indexed_rows(connection, index_query(connection.dialect.name, tenant, _SAID, filters), TO_READ_MAX)
     if len(rows) == TO_READ_MAX:
@@ -70,7 +70,8 @@ def runs_to_read(connection: Connection, tenant: str, query: Query) -> Sequence[
 
 
 def _unindexed(connection: Connection, tenant: str) -> Collection[int] | None:
-    """Runs of sessions in which something is not indexed: a run is at work or not counted yet, or it is due."""
+    """Find the runs of sessions in which something is not indexed: a run is at work or not counted yet, or the session
+    is due. ``None`` when there are too many."""
     found: set[int] = set()
     theirs = owned_by(tenant, runs)
     for which in (
@@ -86,7 +87,7 @@ def _unindexed(connection: Connection, tenant: str) -> Collection[int] | None:
 
 
 def matching_runs(connection: Connection, query: Query, pks: Sequence[int]) -> set[int]:
-    """Those of these runs that match."""
+    """Find the runs among ``pks`` whose input or answer matches."""
     inputs = sa.select(run_inputs.c.run_pk, run_inputs.c.spec).where(run_inputs.c.run_pk.in_(pks))
     asked = {row.run_pk: _text_of_input(row.spec) for row in rows_of(connection.execute(inputs), _InputOfRun)}
     found = {pk for pk, text in asked.items() if hits(query, folded(text))}
@@ -98,7 +99,7 @@ def matching_runs(connection: Connection, query: Query, pks: Sequence[int]) -> s
 
 
 def _text_of_input(spec: str) -> str:
-    """Nothing of an input that cannot be read."""
+    """The text of an input; empty for one that cannot be read."""
     try:
         document: object = json.loads(spec)
     except ValueError:
